@@ -6,8 +6,8 @@
     load({"model": model}, url, run="base")      # parts of any run's checkpoint: to fine-tune
 
 The store below it (`Store`, `Checkpoint`) works without torch; FORMAT.md specifies it. Importing
-the package imports next to nothing: each name brings its module when it is first asked for, and
-Checkpointer and load bring torch.
+the package imports almost nothing: a name's module is imported when the name is first used, and
+only Checkpointer and load import torch.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: a command line that only asks for errors is not to wait for numpy."""
+    """Imports a name on first use, so that a command line which only needs the errors does not wait
+    for numpy."""
     if name not in _HOMES:
         raise AttributeError(f"module 'checkpointing' has no attribute {name!r}")
     return getattr(import_module(f"checkpointing.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Checkpointer: the one class that a trainer meets."""
+"""The `Checkpointer`, the class through which a trainer saves and restores its state."""
 
 from __future__ import annotations
 
@@ -42,58 +42,63 @@ from checkpointing.store_url import local_folder
 class Checkpointer:
     """Saves a training state without stopping training, and restores the newest whole checkpoint.
 
-    Works alone or under torch.distributed: then all ranks construct it and call every method at
-    the same point of their programs. `state` is a dict of name -> module, optimizer, object with
-    state_dict() and load_state_dict(), tensor, or nested plain values. DTensors are saved by their
-    shards and restored onto any world size; everything else is taken to be the same on all ranks,
-    and is written once.
+    Works in a single process or under torch.distributed, where all ranks construct it and call
+    every method at the same point of their programs. `state` is a dict of name -> module,
+    optimizer, object with state_dict() and load_state_dict(), tensor, or nested plain values.
+    DTensors are saved by their shards and restored onto any world size; everything else is assumed
+    to be the same on all ranks and is written once.
 
-    A save copies the state into shared memory; a service of the node, a process of its own that
-    this starts if it is not there, makes it durable. It goes on when the trainer has died, and
-    keeps the newest snapshot for the next start.
+    A save copies the state into shared memory, and the node's checkpoint service makes it durable.
+    The service is a separate process, which this starts if it is not running. It goes on when the
+    trainer has died, and keeps the newest snapshot for the next start.
 
     Args:
         root: the store that all ranks can write to: a directory, s3://bucket/folder, or any URL
-            that fsspec knows. It is made if it is not there.
+            that fsspec knows. It is created if it does not exist.
         run: name of the run in the store.
-        every: when `due` says yes: `Steps(50)`, `Minutes(10)`, `Auto(mtbf_s=3600)`, or several
+        every: when `due` returns True: `Steps(50)`, `Minutes(10)`, `Auto(mtbf_s=3600)`, or several
             joined by |; None: never.
         keep: which checkpoints to keep; empty keeps all.
-        compress: store what pays compressed, or as the difference to an earlier save.
-        depth: earlier saves that a reader of such a difference has to read, at most; more store
-            less and read more (`benchmarks/README.md` has both).
-        options: of the storage, see `checkpointing.storage.open_storage`; plain values.
+        compress: store chunks compressed, or as the difference to an earlier save, where that saves
+            space.
+        depth: the largest number of earlier saves that a reader of such a difference has to read; a
+            larger one stores less and reads more (`benchmarks/README.md` has measurements).
+        options: options of the storage, see `checkpointing.storage.open_storage`; plain values
+            only.
         on_event: called as `on_event(kind, **fields)` on rank 0, from the trainer's thread or
             another.
-        slots: snapshots of each rank that its node's memory holds. With 2 the last one stays whole
-            while the next is copied; more ride out a slow store.
-        staging: "slots"; or "buckets" where a node is short of memory: the state passes through
-            a tenth of its size, and `save` blocks for as long as the service needs to read it.
-            Nothing is left in memory then to go on from.
+        slots: the number of snapshots of each rank that its node's memory holds. With 2 the last
+            one stays whole while the next is copied; more bridge a slow store.
+        staging: "slots"; or "buckets" where a node is short of memory: the state passes through a
+            tenth of its size, and `save` blocks for as long as the service needs to read it. No
+            snapshot is left in memory then to resume from.
         overlap: copy parameters and optimizer state while training goes on; the optimizers' steps
-            wait for it. Wrong where something else than the optimizers in `state` writes to them:
-            what is noticed of that fails the save.
-        budget: what the service may take of its node.
-        local: a folder of one's own on each node's own disk, made with mode 0700 if it is not
-            there. What has a deadline that the store would miss is copied there first, and found
-            by the next trainers on the node; it goes when it is durable. None: no such copies.
-        max_unsaved: minutes without a new durable checkpoint after which `save` raises, instead of
-            training on at ever greater risk; None: never.
-        differing: what becomes of values and small tensors, beside modules and optimizers, that are
-            not the same on all ranks and are not declared as `PerRank`: "error": `restore`, or the
-            first `save` if that comes before, raises SaveError and names them; "warn": a warning,
-            and one rank's are kept for all.
-        check_replicas: what several ranks hold alike is compared by fingerprints when it is saved,
-            without a collective: "every": at every save; a number: at the first of so many; False:
-            never. A checkpoint of which replicas differ is committed and marked: an event and the
-            log name the tensors and ranks, and `restore` prefers the newest one without a mark.
-        may_differ: patterns, as of `fnmatch`, of names of tensors and values that ranks may have of
-            their own: those are not compared.
-        replicas: 1: the next node keeps the two newest snapshots of each rank too (in so much of
-            its memory), so that the loss of a node loses none of them; 0: it does not.
+            wait for it. Do not use it where something other than the optimizers in `state` writes
+            to them: a save in which such a write is detected fails.
+        budget: what the service may use of its node (CPU, memory, bandwidth).
+        local: the spool, a folder of the user on each node's own disk, created with mode 0700 if it
+            does not exist. A snapshot with a deadline that the store would miss is copied there
+            first, where the next trainers on the node find it; the copy is removed when the
+            snapshot is durable. None: no such copies.
+        max_unsaved: minutes without a new durable checkpoint after which `save` raises, rather than
+            put ever more training at risk; None: never.
+        differing: what happens with values and small tensors outside modules and optimizers that
+            are not the same on all ranks and are not declared as `PerRank`. "error": `restore`, or
+            the first `save` if that comes first, raises SaveError and names them; "warn": a warning
+            is logged and one rank's are saved for all.
+        check_replicas: when replicas (of a tensor) are compared by fingerprints, without a
+            collective. "every": at every save; a number n: at the first of every n saves; False:
+            never. A checkpoint whose replicas differ is committed with a difference mark: an event
+            and the log name the tensors and ranks, and `restore` prefers the newest checkpoint
+            without a mark.
+        may_differ: `fnmatch` patterns for the names of tensors and values that may differ between
+            ranks, which are not compared.
+        replicas: 1: the next node also keeps the two newest snapshots of each rank in its memory,
+            so that the loss of one node loses none of them; 0: no replicas.
 
     Raises:
-        StoreError: the store cannot be used: unknown URL, out of reach, not writable.
+        StoreError: the store cannot be used: its URL is unsupported, or it is unreachable or not
+            writable.
         ServiceError: the node's service cannot be started.
     """
 
@@ -171,12 +176,14 @@ class Checkpointer:
                 self, partial(release_abandoned, self._shipper, self._client, self._store)
             )
             undo.pop_all()
-        self._saves = 0  # begun by this object, on every rank alike
+        self._saves = 0  # begun by this object, the same number on all ranks
         self._started: set[int] = set()  # steps that were saved or are being saved
         self._last_step: int | None = None
         self._last_save_s = self._made_s = time.monotonic()
-        self._past = Interruptions()
-        self._is_owed = True  # whether the service may have what is nowhere else
+        self._interruptions = Interruptions()
+        self._may_hold_unsaved = (
+            True  # whether the service may hold a snapshot that exists nowhere else
+        )
         self._closed = False
 
     def restore(
@@ -186,25 +193,26 @@ class Checkpointer:
         await_unseen: bool = True,
         check: Check | None = None,
     ) -> int | None:
-        """Load the newest whole checkpoint into `state`, in place; its step, or None if none is.
+        """Load the newest whole checkpoint into `state`, in place. Returns its step, or None if the
+        run has no checkpoint.
 
         The newest snapshot that trainers of this run have left in the memory of their nodes counts
-        as one: it is loaded from there if the ranks and their states are the same as then, and
+        as a checkpoint: it is loaded from there if the ranks and their states are unchanged, and is
         made durable first if not. Nothing in `state` changes before everything was read and checked
-        on every rank. Damaged checkpoints are passed over for older ones, with a warning and an
-        event.
+        on every rank. A damaged checkpoint is skipped with a warning and an event, and the next
+        older one is used.
 
         Args:
-            await_unseen: of a newer snapshot that only some ranks' parts are found of, the others
-                may be on nodes that are not here any more, and become durable: wait for that.
-                False: there are no such nodes, or they are known to be lost; only what is in the
-                store already is waited for.
-            check: called on each rank once `state` has taken over a checkpoint: why it is not to
-                be gone on from, or None. One that a rank has a reason against is passed over as if
-                it were damaged, and the next older one taken over.
+            await_unseen: if only some ranks' parts of a newer snapshot are found, wait for the
+                others, which nodes that have left the job may still make durable. False: there are
+                no such nodes, or they are known to be lost, so only parts that are already in the
+                store count.
+            check: called on each rank once a checkpoint is loaded into `state`; returns why it must
+                not be used, or None. A checkpoint that any rank rejects is skipped as if it were
+                damaged, and the next older one is loaded.
 
         Raises:
-            CheckpointError: there are checkpoints, but all are damaged, or passed over by `check`.
+            CheckpointError: there are checkpoints, but all are damaged or rejected by `check`.
             StructureError: the checkpoint holds other tensors or values than `state`.
             FormatError: the checkpoint is of a format that this version does not know.
             TypeError, ValueError: `state` holds something that cannot be saved or restored.
@@ -235,9 +243,9 @@ class Checkpointer:
         try:
             resumed, resumer = newest_accepted(make, state, check, self._ranks, self._events)
         except (StructureError, FormatError):  # of the same kind on all ranks
-            self._refused(made[-1])
+            self._adopt_refused(made[-1])
             raise
-        self._begin_anew(resumed, resumer, state)
+        self._begin_generation(resumed, resumer, state)
         if resumed is None:
             return None
         self._events.emit(
@@ -250,9 +258,9 @@ class Checkpointer:
         return resumed.step
 
     def due(self, step: int) -> bool:
-        """Whether to save at `step`; the same answer on every rank.
+        """Returns whether to save at `step`; the answer is the same on every rank.
 
-        By the clock, the answer is one call late, so that no rank waits for another to give it.
+        A policy that looks at the clock answers one call late, so that no rank waits for another.
         """
         self._need_open()
         if self._every is None:
@@ -268,30 +276,31 @@ class Checkpointer:
         *,
         deadline_s: float | None = None,
     ) -> None:
-        """Start saving; returns once what may change at any time is copied.
+        """Start a save; returns once everything that may change at any time is copied.
 
         Parameters and optimizer state are copied while training goes on (`overlap`): the next step
-        of an optimizer waits for that. A step whose save was started already is left alone, unless
-        `wait` has told that it failed. If the store is so slow that the node's memory has no place
-        for another snapshot, the save is skipped ("save_skipped"). A failed save is told by the
-        event "checkpoint_failed", the log, and `wait()`; training goes on, and so do the attempts
-        to make it durable until there is a newer one.
+        of an optimizer waits for that. A step whose save was already started is not saved again,
+        unless `wait` has reported that it failed. If the store is so slow that all slots are in
+        use, the save is skipped ("save_skipped"). A failed save is reported by the event
+        "checkpoint_failed", the log and `wait()`; training goes on, and the service keeps trying to
+        make it durable until there is a newer one.
 
-        No rank waits for another, but for the first state and where its structure has changed.
-        With staging="buckets" all wait: this returns on all ranks once the service has, or is about
-        to have, read the last byte of each, and one that fails is the end of the save on all. The
-        store may be slow, but if it is out of reach for some two minutes, or no bucket is emptied
-        for five, the save fails.
+        No rank waits for another, except at the first save and after a change of the state's
+        structure. With staging="buckets" all ranks wait: this returns on all of them once the
+        service has read, or is about to read, the last byte of each, and a failure on one rank
+        fails the save on all. The store may be slow, but if it is unreachable for about two
+        minutes, or no bucket is emptied for five, the save fails.
 
         Args:
-            deadline_s: seconds in which it should be durable: compression gives way to that, and
-                what the store would have too late gets a `local` copy first ("checkpoint_tier").
+            deadline_s: seconds within which the save should be durable: compression is reduced for
+                that, and a snapshot that the store would have too late is first copied to `local`
+                ("checkpoint_tier").
 
         Raises:
             TypeError, ValueError: something in `state` or `metrics` cannot be saved.
             StageError: the node has not enough memory for the snapshots.
-            SaveError: nothing has become durable for `max_unsaved` minutes; or ranks hold other
-                values than each other, see `differing`.
+            SaveError: nothing has become durable for `max_unsaved` minutes, or ranks hold different
+                values, see `differing`.
         """
         self._need_open()
         started_s = time.monotonic()
@@ -326,19 +335,21 @@ class Checkpointer:
                     is_compared=self._check.is_due(self._saves - 1),
                 )
                 self._shipper.ship(request, slot, planned, leaves, self._generation)
-        except BaseException as error:  # an interrupt, most often
+        except BaseException as error:  # most often KeyboardInterrupt
             self._shipper.fail(step, error)
             self._started.discard(step)
             raise
         self.stall_s = time.monotonic() - started_s
 
     def wait(self) -> None:
-        """Block until the newest save is committed or has failed. A collective.
+        """Block until the newest save is committed or has failed. Collective.
 
-        If it was skipped, until those before it have ended: then there is a place for another.
+        If it was skipped, this waits until the saves before it have ended, so that there is a free
+        slot again.
 
         Raises:
-            SaveError: it failed or was skipped, on any rank; says which and why. Said once.
+            SaveError: it failed or was skipped on any rank; the message says which and why. Raised
+                once per save.
         """
         self._need_open()
         self._wait()
@@ -350,14 +361,17 @@ class Checkpointer:
             wait_together(self._ranks, self._outcomes, step)
         except SaveError:
             if step is not None:
-                self._started.discard(step)  # on all ranks, so that all of them may save it again
+                # on all ranks, so that all of them may save this step again
+                self._started.discard(step)
             raise
-        self._is_owed = self._is_owed and step is None
+        self._may_hold_unsaved = self._may_hold_unsaved and step is None
 
     def close(self) -> None:
-        """Wait, then release everything; call it before torch.distributed is ended.
+        """Wait for the newest save, then release all resources. Call it before torch.distributed is
+        shut down.
 
-        What could not be saved stays in the node's service, which goes on trying for a while.
+        What could not be saved stays in the node's checkpoint service, which keeps trying for a
+        while.
 
         Raises:
             SaveError: the last save failed.
@@ -370,55 +384,56 @@ class Checkpointer:
             last.callback(self._ranks.close)
             last.callback(self._store.close)
             last.callback(self._shipper.close)
-            last.callback(self._leave)
+            last.callback(self._close_client)
             last.callback(self._shipper.settle)
             self._wait()
 
-    def _leave(self) -> None:
-        self._client.close(goodbye=not self._is_owed)
+    def _close_client(self) -> None:
+        self._client.close(goodbye=not self._may_hold_unsaved)
 
-    def _begin_anew(
+    def _begin_generation(
         self, resumed: RestoreResult | None, resumer: Resumer, state: Mapping[str, Any]
     ) -> None:
-        """As another generation: after going back, later steps may be saved a second time."""
-        self._go_by(resumer.owner)
+        """Start a new service generation, because later steps may be saved again after a
+        restore."""
+        self._adopt_takeover(resumer.owner)
         self._outcomes.clear()
         self._started.clear()
-        self._past = resumer.interruptions
+        self._interruptions = resumer.interruptions
         self._preparer.ahead(state)
         if resumed is not None:
             self._mark_saved(resumed.step)
             if resumed.found is not None:
-                self._hold(resumed, state)
+                self._save_restored(resumed, state)
         self._ranks.all_or_none(lambda: self._client.resume(resumer.damaged, resumer.distrusted))
-        self._is_owed = bool(self._started)
+        self._may_hold_unsaved = bool(self._started)
 
-    def _refused(self, resumer: Resumer) -> None:
-        """Go by the take-over of a restore that was refused, if it came to that: what was being
-        saved before is done or dead. A collective."""
+    def _adopt_refused(self, resumer: Resumer) -> None:
+        """Adopt the takeover of a restore that was refused, if it got that far: the saves before it
+        are committed or abandoned. Collective."""
         if self._ranks.from_rank0(lambda: resumer.owner is not None):
-            self._go_by(resumer.owner)
+            self._adopt_takeover(resumer.owner)
             self._outcomes.clear()
             self._started.clear()
 
-    def _go_by(self, owner: int | None) -> None:
-        """Save by this take-over from now on, as another generation. A collective.
+    def _adopt_takeover(self, owner: int | None) -> None:
+        """Save under this takeover from now on, as a new service generation. Collective.
 
         Args:
-            owner: its number, on rank 0; None: there was none.
+            owner: the takeover's number, on rank 0; None: there was none.
         """
         number = owner if owner is not None else self._generation.owner
         self._generation = new_generation(self._ranks, number)
         self._ranks.all_or_none(lambda: self._client.sit_as(self._generation))
         self._replication.begin(self._generation)
 
-    def _hold(self, resumed: RestoreResult, state: Mapping[str, Any]) -> None:
-        """Keep what was restored from memory alone: save it as one of this generation's, before
-        its old place there is lost."""
+    def _save_restored(self, resumed: RestoreResult, state: Mapping[str, Any]) -> None:
+        """Save a state that was restored from memory alone as one of this generation's, before its
+        old slot is lost."""
         if not self._ranks.from_rank0(lambda: self._has(resumed.step)):
-            self._ranks.all_or_none(lambda: self._hold_here(resumed, state))
+            self._ranks.all_or_none(lambda: self._save_restored_here(resumed, state))
 
-    def _hold_here(self, resumed: RestoreResult, state: Mapping[str, Any]) -> None:
+    def _save_restored_here(self, resumed: RestoreResult, state: Mapping[str, Any]) -> None:
         found, said, planned = resumed.found, resumed.said, self._preparer.planned
         assert found is not None
         assert said is not None
@@ -440,7 +455,7 @@ class Checkpointer:
     def _begin(self, step: int) -> None:
         self._outcomes.begin(step)
         self._started.add(step)
-        self._is_owed = True
+        self._may_hold_unsaved = True
         self._mark_saved(step)
 
     def _need_open(self) -> None:
@@ -461,8 +476,8 @@ class Checkpointer:
             self._last_save_s,
             stall_s=self.stall_s + self._shipper.waited_s,
             durable_s=self._outcomes.seconds,
-            failures=self._past.failures,
-            trained_s=self._past.trained_s + now_s - self._made_s,
+            failures=self._interruptions.failures,
+            trained_s=self._interruptions.trained_s + now_s - self._made_s,
         )
 
     def _mark_saved(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""What a Checkpointer works with, opened on all ranks or on none."""
+"""Opens what a `Checkpointer` works with, on all ranks or on none."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = TypeVar("T", bound=Closable)
 def open_store(
     ranks: RankGroup, root: str | os.PathLike[str], options: Mapping[str, Any] | None
 ) -> Store:
-    """The store. Every rank must be able to write to it: one that cannot fails every save.
+    """Open the store. A rank that cannot write to it would fail every save, so all must be able to.
 
     Raises:
-        StoreError: one of them cannot; says which and why.
+        StoreError: a rank cannot; the message says which and why.
     """
 
     def open_here() -> Store:
@@ -52,33 +52,34 @@ def join_service(
     generation: Generation,
     hear: OnMessage,
 ) -> ServiceClient:
-    """A seat in this node's service.
+    """Connect to this node's checkpoint service.
 
     Args:
         here: the ranks of this node.
 
     Raises:
-        ServiceError: on one of the nodes it cannot be started; says on which ranks and why.
+        ServiceError: it cannot be started on one of the nodes; the message says on which ranks and
+            why.
     """
 
-    def join_here() -> _Seated:
-        return _Seated(ServiceClient(config, ranks.rank, here, generation, hear))
+    def join_here() -> _IdleClient:
+        return _IdleClient(ServiceClient(config, ranks.rank, here, generation, hear))
 
     return _all_or_none(ranks, join_here, "no checkpoint service", ServiceError).client
 
 
 def new_generation(ranks: RankGroup, owner: int | None = None) -> Generation:
-    """One that no process was of before. A collective.
+    """Returns a service generation that no process has used before. Collective.
 
     Args:
-        owner: on rank 0: the number of its take-over, if it has taken the run over.
+        owner: on rank 0: the number of its takeover, if it has taken the run over.
     """
     mine = Generation(new_session(), ranks.world_size, owner)
     return ranks.broadcast(mine, ranks.control)
 
 
-class _Seated:
-    """A client that has not restored or saved anything yet, so it has nothing to say goodbye to."""
+class _IdleClient:
+    """A client that has not restored or saved anything yet and can be closed without notice."""
 
     def __init__(self, client: ServiceClient) -> None:
         self.client = client
@@ -90,7 +91,7 @@ class _Seated:
 def _all_or_none(
     ranks: RankGroup, do: Callable[[], T], what: str, kind: type[CheckpointError]
 ) -> T:
-    """What `do` returns, once it has worked on all ranks."""
+    """Returns what `do` returns once it has succeeded on all ranks; else raises on all of them."""
     result: T | None = None
     problem = None
     try:

@@ -1,20 +1,23 @@
-"""What can go wrong with a checkpoint, one class per thing that a caller may want to tell apart."""
+"""The exceptions of this package, one class for each problem that a caller may handle
+separately."""
 
 
 class CheckpointError(RuntimeError):
-    """Base of everything that this package raises on purpose."""
+    """Base class of all exceptions that this package raises on purpose."""
 
 
 class StoreError(CheckpointError):
-    """The store cannot be used: unsupported URL, out of reach, full, not writable."""
+    """The store cannot be used: its URL is unsupported, or it is unreachable, full or not
+    writable."""
 
 
 class StoreFullError(StoreError):
-    """No space, or over quota: ENOSPC, EDQUOT, QuotaExceeded."""
+    """The store has no space or is over quota: ENOSPC, EDQUOT, QuotaExceeded."""
 
 
 class StoreAccessError(StoreError):
-    """Not allowed: missing, wrong or expired credentials, permissions, a read-only file system."""
+    """Access was denied: missing, wrong or expired credentials, permissions, a read-only file
+    system."""
 
 
 class SaveError(CheckpointError):
@@ -22,20 +25,22 @@ class SaveError(CheckpointError):
 
 
 class DamagedError(CheckpointError):
-    """Bytes in a store are not what the manifest says, or the manifest is not whole."""
+    """Bytes in a store do not match the manifest, or the manifest is incomplete."""
 
 
 class FormatError(CheckpointError):
-    """A checkpoint of a format version, or with a feature, that this version does not know."""
+    """A checkpoint has a format version, or uses a feature, that this version does not know."""
 
 
 class StructureError(CheckpointError):
-    """Checkpoint and state hold different tensors or values: not damage, so never skipped."""
+    """Checkpoint and state hold different tensors or values. This is not damage, so the checkpoint
+    is never skipped."""
 
 
 class ServiceError(CheckpointError):
-    """The node's checkpoint service cannot be reached, or does not understand."""
+    """The node's checkpoint service cannot be reached, or does not understand a message."""
 
 
 class StageError(CheckpointError):
-    """No snapshot was staged: no memory for it, or what was copied is not one state."""
+    """No snapshot was staged: there is no memory for it, or the copy is not one consistent
+    state."""

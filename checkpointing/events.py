@@ -1,4 +1,4 @@
-"""Telling the caller what happens: `on_event(kind, **fields)`."""
+"""Reports events to the caller through `on_event(kind, **fields)`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ logger = logging.getLogger("checkpointing")
 
 
 class OnEvent(Protocol):
-    """Called from the trainer's thread or from the writer's, on rank 0 only."""
+    """A callback for events, called on rank 0 only, from the trainer's thread or the writer's."""
 
     def __call__(self, kind: str, **fields: Any) -> None: ...
 
 
 class Events:
-    """Emits events where `on_event` is set and this is rank 0."""
+    """Passes events on if `on_event` is set and this is rank 0."""
 
     def __init__(self, on_event: OnEvent | None, rank: int) -> None:
         self.rank = rank
@@ -27,5 +27,5 @@ class Events:
         try:
             self._on_event(kind, **fields)
         except Exception:
-            # a broken listener must not cost a checkpoint
+            # an exception in the callback must not cost a checkpoint
             logger.exception("on_event failed for %s %s", kind, fields)

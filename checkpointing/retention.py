@@ -1,4 +1,5 @@
-"""Which checkpoints to keep: a pure function over the list of checkpoints."""
+"""Retention policies, which decide which checkpoints to keep: pure functions of the list of
+checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Literal, Protocol
 
 
 class RetentionCandidate(Protocol):
-    """What retention looks at; `catalog.CheckpointInfo` has it."""
+    """The attributes of a checkpoint that retention policies use; `catalog.CheckpointInfo` has
+    them."""
 
     @property
     def step(self) -> int: ...
@@ -25,7 +27,7 @@ class RetentionCandidate(Protocol):
 
 @dataclass(frozen=True)
 class Last:
-    """Keep the `n` newest."""
+    """Keep the `n` newest checkpoints."""
 
     n: int
 
@@ -38,9 +40,9 @@ class Last:
 
 @dataclass(frozen=True)
 class Every:
-    """Keep a milestone per `n` steps: the first checkpoint at or after each multiple of `n`.
+    """Keep the first checkpoint at or after each multiple of `n` steps.
 
-    "At or after", because saves by the clock hardly ever fall on a multiple.
+    "At or after", because saves by the clock rarely fall on a multiple.
     """
 
     n: int
@@ -55,7 +57,8 @@ class Every:
 
 @dataclass(frozen=True)
 class Best:
-    """Keep the `n` best by `metric`; of equals the newest. No metric, or NaN: not counted."""
+    """Keep the `n` best checkpoints by `metric`; of equal ones the newest. One without the metric,
+    or with NaN, does not count."""
 
     metric: str
     mode: Literal["min", "max"] = "min"
@@ -96,9 +99,10 @@ class Buckets:
 
 @dataclass(frozen=True)
 class Only:
-    """Keep some items of the checkpoints that `policy` keeps: `Only(("model",), Every(1000))`.
+    """Keep only some items of the checkpoints that `policy` keeps, such as `Only(("model",),
+    Every(1000))`.
 
-    What is left of a checkpoint then can be read and exported, but no training resumes from it.
+    The rest of such a checkpoint can be read and exported, but training cannot resume from it.
     """
 
     items: tuple[str, ...]
@@ -120,10 +124,10 @@ KeepPolicy = Last | Every | Best | Buckets | Only
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one checkpoint."""
+    """The decision about one checkpoint."""
 
-    items: tuple[str, ...] | None  # that stay; None: all of it
-    reasons: tuple[str, ...]  # why it stays; why it goes, if no items stay
+    items: tuple[str, ...] | None  # the items that are kept; None: all of them
+    reasons: tuple[str, ...]  # why it is kept, or why it is removed if no items are kept
 
     @property
     def goes(self) -> bool:
@@ -135,14 +139,14 @@ def decide(
     policies: Sequence[KeepPolicy],
     pins: Mapping[str, str] | None = None,
 ) -> dict[str, Decision]:
-    """What to keep of each checkpoint of one run, by id, and why.
+    """Decides, for each checkpoint of one run, which of its items are kept and why; returned by id.
 
     Args:
-        checkpoints: the committed ones, in any order, ids unique.
-        policies: a checkpoint, or an item of it, stays if any one of them wants it. No policies
-            keep everything. The newest checkpoint always stays whole, and so does the newest one
-            that is not suspect, which `restore` prefers.
-        pins: ids that stay whole whatever the policies say, and why.
+        checkpoints: the committed checkpoints, in any order, with unique ids.
+        policies: a checkpoint, or an item of it, is kept if any policy keeps it; without policies
+            everything is kept. The newest checkpoint is always kept whole, and so is the newest one
+            without a difference mark, which `restore` prefers.
+        pins: ids that are kept whole whatever the policies say, and why.
     """
     newest_first = sorted(checkpoints, key=lambda c: (c.step, c.created, c.id), reverse=True)
     if not policies:
@@ -179,10 +183,10 @@ _SYNTAX = (
 
 
 def parse_keep(text: str) -> KeepPolicy:
-    """The policy that a person wrote: "last=3", "best=loss", "model:every=1000".
+    """Parse a retention policy as a user writes it: "last=3", "best=loss", "model:every=1000".
 
     Raises:
-        ValueError: it is none; says what there is.
+        ValueError: `text` is no policy; the message lists the known ones.
     """
     head, _, argument = text.partition("=")
     items, _, kind = head.rpartition(":")

@@ -1,4 +1,5 @@
-"""The trainer's own prune: after a commit, what no policy keeps goes, and the best is marked."""
+"""Prunes a run after each commit: checkpoints that no policy keeps are removed, and the best one is
+marked."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ logger = logging.getLogger("checkpointing")
 
 
 class Pruner:
-    """Applies a run's retention; only rank 0 calls it."""
+    """Applies a run's retention policies; only rank 0 calls it."""
 
     def __init__(self, store: Store, run: str, keep: Sequence[KeepPolicy], events: Events) -> None:
         self._store, self._run, self._events = store, run, events
@@ -25,7 +26,8 @@ class Pruner:
         self.damaged: set[str] = set()  # ids that failed to load: neither counted nor removed
 
     def prune(self, newest: str) -> None:
-        """Remove what no policy keeps; `newest`, the id just committed, stays in any case."""
+        """Remove the checkpoints that no policy keeps, but never `newest`, the id just
+        committed."""
         if not self.keep:
             return
         try:
@@ -46,7 +48,8 @@ class Pruner:
             logger.warning("checkpoint %s stays for now: %s", id_, why)
 
     def _mark_best(self, choices: Sequence[PruneChoice]) -> None:
-        """By the first policy that says what is best."""
+        """Set the mark of the best checkpoint, according to the first policy that ranks by a
+        metric."""
         policy = next((each for each in self.keep if isinstance(each, Best)), None)
         best = None if policy is None else best_of(choices, policy)
         if policy is None or best is None:
@@ -58,7 +61,7 @@ class Pruner:
 
 
 def best_of(choices: Sequence[PruneChoice], policy: Best) -> PruneChoice | None:
-    """The first of those that `policy` keeps; None if none has its metric."""
+    """Returns the first checkpoint that `policy` keeps; None if none has its metric."""
     newest_first = sorted(choices, key=lambda c: (c.step, c.created, c.id), reverse=True)
     best = replace(policy, n=1).reasons(newest_first)
     return next((choice for choice in choices if choice.id in best), None)

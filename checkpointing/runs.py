@@ -1,4 +1,4 @@
-"""The runs of a store, as wholes. Without torch."""
+"""Operations on whole runs of a store. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from checkpointing.store.catalog import CheckpointInfo
 from checkpointing.store.inspection.integrity_check import verify as full_verify
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store_url import local_folder as local_folder  # part of this module's face
+from checkpointing.store_url import local_folder as local_folder  # re-exported
 
 
 @contextmanager
 def opened(
     url: str | os.PathLike[str], options: Mapping[str, Any] | None = None
 ) -> Iterator[Store]:
-    """The store at `url`, for the length of the block; raises as `Store.open`."""
+    """Open the store at `url` for the duration of the block; raises as `Store.open`."""
     store = Store.open(url, options=options)
     try:
         yield store
@@ -35,11 +35,12 @@ def opened(
 def list_checkpoints(
     url: str | os.PathLike[str], run: str | None = None, options: Mapping[str, Any] | None = None
 ) -> list[CheckpointInfo]:
-    """The checkpoints in the store at `url`, of one run or all: ordered by run, step and time.
+    """Returns the checkpoints in the store at `url`, of one run or all, ordered by run, step and
+    time.
 
     Raises:
         FileNotFoundError: there is no store.
-        StoreError: it is out of reach.
+        StoreError: it is unreachable.
     """
     with opened(url, options) as store:
         return catalog.list_checkpoints(store, run)
@@ -48,7 +49,7 @@ def list_checkpoints(
 def list_run(
     url: str | os.PathLike[str], run: str, options: Mapping[str, Any] | None = None
 ) -> list[CheckpointInfo]:
-    """As `list_checkpoints`, but none where there is no store yet."""
+    """As `list_checkpoints`, but returns an empty list if the store does not exist yet."""
     try:
         return list_checkpoints(url, run, options)
     except FileNotFoundError:
@@ -58,7 +59,8 @@ def list_run(
 def verify(
     url: str | os.PathLike[str], info: CheckpointInfo, options: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Read every byte of a checkpoint again and check it; the problems found, none if whole."""
+    """Read every byte of a checkpoint and check it. Returns the problems found, none if it is
+    whole."""
     with opened(url, options) as store:
         for found in catalog.committed(store, info.run)[0]:
             if found.stored.save == info.save:
@@ -69,14 +71,14 @@ def verify(
 def rename_run(
     url: str | os.PathLike[str], run: str, name: str, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Give the checkpoints of `run` another run's name, so that `run` begins anew.
+    """Move the checkpoints of `run` to another run's name, so that `run` can start afresh.
 
-    Nobody may be saving `run` meanwhile. Each checkpoint gets a manifest under the new name before
-    the one under the old name goes, so that a crash leaves some of them under both. Manifests that
-    cannot be read, and marks, are taken along as they are.
+    No process may save `run` meanwhile. Each checkpoint gets a manifest under the new name before
+    the one under the old name is removed, so a crash leaves some of them under both. Manifests that
+    cannot be read, and checkpoint marks, are copied as they are.
 
     Raises:
-        StoreError: the store is out of reach, or has a run of that name.
+        StoreError: the store is unreachable, or already has a run of that name.
     """
     check_run(name)
     if not list_run(url, run, options):
@@ -98,13 +100,14 @@ def rename_run(
         for key in as_they_are:
             new = f"{object_keys.RUNS}{name}/{key.removeprefix(f'{object_keys.RUNS}{run}/')}"
             store.storage.put(new, [store.storage.get(key)])
-        for folder in ("steps", "parts", "marks"):  # a lock that somebody holds there stays
+        # locks are left there, since another process may hold one
+        for folder in ("steps", "parts", "marks"):
             listed = store.storage.list(f"{object_keys.RUNS}{run}/{folder}/")
             store.storage.delete(entry.key for entry in listed)
 
 
 def _save_as(store: Store, session: Session, content: ManifestContent, name: str) -> None:
-    """Make the same checkpoint under another run's name."""
+    """Commit the same checkpoint under another run's name."""
     old = content.header.save
     save = SaveId(name, old.step, old.session)
     session.announce(save.manifest())

@@ -1,4 +1,5 @@
-"""When to save: pure functions of the step, the clock and what saves cost."""
+"""Save policies, which decide when to save: pure functions of the step, the clock and the cost of
+saves."""
 
 from __future__ import annotations
 
@@ -9,21 +10,21 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class SaveSituation:
-    """What a policy decides by. Times in seconds, on one and the same clock."""
+    """What a save policy decides from. Times are in seconds on one clock."""
 
     step: int
-    last_step: int | None  # of the last save; None: nothing was saved yet
+    last_step: int | None  # step of the last save; None: nothing was saved yet
     now_s: float
     last_save_s: float | None  # when the last save was started; None: nothing was saved yet
-    stall_s: float = 0.0  # that the trainer waited in the last save
-    durable_s: float = 0.0  # from the start of a save to its commit, as last measured
-    failures: int = 0  # of the run so far, and
-    trained_s: float = 0.0  # the time in which they came
+    stall_s: float = 0.0  # seconds that the trainer waited in the last save
+    durable_s: float = 0.0  # seconds from the start of a save to its commit, as last measured
+    failures: int = 0  # failures of the run so far
+    trained_s: float = 0.0  # seconds of training in which they happened
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Save each time a multiple of `n` steps was reached since the last save."""
+    """Save whenever a multiple of `n` steps was reached since the last save."""
 
     n: int
     uses_clock: ClassVar[bool] = False
@@ -33,7 +34,7 @@ class Steps:
             raise ValueError(f"Steps(n) needs a whole number n >= 1, got {self.n!r}")
 
     def due(self, at: SaveSituation) -> bool:
-        """True from the first multiple of `n` after the last save on."""
+        """Returns True from the first multiple of `n` after the last save on."""
         return at.step // self.n > (at.last_step or 0) // self.n
 
     def __or__(self, other: SavePolicy) -> AnyOf:
@@ -51,7 +52,7 @@ class Minutes:
         _need_positive("Minutes(m)", self.m)
 
     def due(self, at: SaveSituation) -> bool:
-        """True at the first step too, if nothing was saved yet."""
+        """Returns True at the first step too, if nothing was saved yet."""
         return at.last_save_s is None or at.now_s - at.last_save_s >= 60 * self.m
 
     def __or__(self, other: SavePolicy) -> AnyOf:
@@ -60,12 +61,12 @@ class Minutes:
 
 @dataclass(frozen=True)
 class Auto:
-    """Save as often as makes the time lost to saves and to repeated steps least.
+    """Save at the interval that minimises the time lost to saves and to repeated steps.
 
-    The interval is sqrt(2 * stall * mtbf) (J. W. Young, Communications of the ACM 17(9), 1974;
-    J. T. Daly, Future Generation Computer Systems 22(3), 2006), but not below the time that a save
-    takes to become durable, for faster ones are skipped. The stall is the measured one; the mean
-    time between failures is `mtbf_s`, corrected by the failures of the run so far, as if one
+    The interval is sqrt(2 * stall * mtbf) (J. W. Young, Communications of the ACM 17(9), 1974; J.
+    T. Daly, Future Generation Computer Systems 22(3), 2006), but at least the time that a save
+    takes to become durable, because faster saves are skipped. The stall is the measured one; the
+    mean time between failures is `mtbf_s`, corrected by the failures of the run so far, as if one
     failure had been seen in the first `mtbf_s` seconds.
 
     Attributes:
@@ -86,13 +87,14 @@ class Auto:
             raise ValueError(f"Auto: at_least_s {self.at_least_s} > at_most_s {self.at_most_s}")
 
     def interval_s(self, at: SaveSituation) -> float:
-        """Seconds from the start of one save to that of the next."""
+        """Returns the seconds from the start of one save to that of the next."""
         mtbf_s = (self.mtbf_s + at.trained_s) / (1 + at.failures)
         best_s = math.sqrt(2 * at.stall_s * mtbf_s)
         return min(max(best_s, at.durable_s, self.at_least_s), self.at_most_s)
 
     def due(self, at: SaveSituation) -> bool:
-        """True at the first step too, if nothing was saved yet: that measures what a save costs."""
+        """Returns True at the first step too, if nothing was saved yet: that save measures the
+        cost."""
         return at.last_save_s is None or at.now_s - at.last_save_s >= self.interval_s(at)
 
     def __or__(self, other: SavePolicy) -> AnyOf:

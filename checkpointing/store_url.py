@@ -1,4 +1,4 @@
-"""Stores that are folders of this machine."""
+"""Recognises stores that are folders of this machine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-_SLIPPED = re.compile(
+_MISTYPED = re.compile(
     r"(s3a?|gs|gcs|az|abfs|https?|sftp|memory|file)(?::/?|//)(?=[^/:])", re.IGNORECASE
 )
 
 
 def local_folder(url: str | os.PathLike[str]) -> Path | None:
-    """The directory that `url` names, if it is a path or file:// URL; None if it is another URL."""
+    """Returns the directory that `url` names if it is a path or file:// URL; None for other
+    URLs."""
     text = os.fspath(url)
     if "://" not in text:
         return Path(text).expanduser().absolute()
@@ -22,11 +23,11 @@ def local_folder(url: str | os.PathLike[str]) -> Path | None:
 
 
 def meant_url(text: str) -> str | None:
-    """The URL that was meant where a character of its `://` is missing; None if none is.
+    """Returns the URL that was meant where a character of its `://` is missing; None if none was.
 
-    Without this, s3:/bucket would be a folder below the one where somebody happens to be.
+    Without this, s3:/bucket would name a folder below the working directory.
     """
-    match = _SLIPPED.match(text)
+    match = _MISTYPED.match(text)
     if match is None:
         return None
     root = "/" if match[1].lower() == "file" else ""

@@ -4,7 +4,7 @@
     loader = Loader(open_dataset("shards"), global_batch=256, rank=rank, world_size=world)
     for batch in loader: ...
 
-Usable alone: needs neither torch nor the rest of hpckit.
+The package needs neither torch nor the rest of hpckit.
 """
 
 from importlib import import_module
@@ -122,7 +122,8 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: a command line that may only refuse is not to wait for numpy."""
+    """Import exported names on first use, so that a command that only validates its input does not
+    wait for numpy."""
     if name not in _HOMES:
         raise AttributeError(f"module 'data' has no attribute {name!r}")
     return getattr(import_module(f"data.{_HOMES[name]}"), name)

@@ -60,7 +60,7 @@ def _acquire(path: Path) -> tuple[int, bool]:
             return fd, False
         if _is_file(fd, path):
             return fd, True
-        os.close(fd)  # the last holder removed the file while we waited: lock the new one
+        os.close(fd)  # the last holder removed the file in the meantime: lock the new one
 
 
 def _is_file(fd: int, path: Path) -> bool:

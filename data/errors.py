@@ -1,4 +1,4 @@
-"""Everything that can go wrong in the data pipeline, as exceptions that say where."""
+"""The exceptions of the data pipeline, each of which says where the problem is."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 class DataError(Exception):
-    """Base of all errors of `data`; the text says what is wrong, where, and what to do."""
+    """The base of all errors of `data`; the text says what is wrong, where, and what to do."""
 
 
 class ShardError(DataError):
     """A shard is missing, damaged, or not what its index says.
 
-    `path` is the shard, or its URL as it may be shown, `offset` the byte in it where the problem
-    lies.
+    `path` is the shard's path, or its URL without secrets; `offset` is the byte of the shard at
+    which the problem was found.
     """
 
     def __init__(self, path: Path | str, offset: int, problem: str) -> None:
@@ -64,7 +64,7 @@ class FingerprintError(DataError):
 class IndexFileError(DataError):
     """A sidecar or a manifest is damaged, of another version, or does not fit its shards.
 
-    `place` is the file or URL.
+    `place` is its file or URL.
     """
 
     def __init__(self, place: Path | str, problem: str) -> None:
@@ -77,13 +77,13 @@ class IndexFileError(DataError):
 
 
 class NoIndexError(IndexFileError):
-    """There is no manifest at the place."""
+    """There is no manifest at the given path or URL."""
 
 
 class IndexingError(DataError):
-    """Some shards could not be indexed; `errors` has what was wrong with each."""
+    """Some shards could not be indexed; `errors` has the problem of each."""
 
-    MOST = 20  # that are named in the text
+    MOST = 20  # shards that are named in the text
 
     def __init__(self, errors: Sequence[DataError], total: int) -> None:
         super().__init__(list(errors), total)
@@ -100,9 +100,9 @@ class IndexingError(DataError):
 
 
 class FetchError(DataError):
-    """A shard could not be fetched from where it lies.
+    """A shard could not be fetched from its source.
 
-    `url` is shown without credentials, `attempts` says what each try met with, oldest first.
+    `url` is shown without credentials, `attempts` has the error of each attempt, oldest first.
     """
 
     def __init__(self, url: str, problem: str, attempts: Sequence[str] = ()) -> None:
@@ -117,22 +117,22 @@ class FetchError(DataError):
 
     @property
     def headline(self) -> str:
-        """Without the tries, on one line."""
+        """The message without the attempts, on one line."""
         return f"shard {self.url}: {self.problem}"
 
 
 class ObjectChangedError(FetchError):
-    """The object behind a URL became another one while it was read."""
+    """The object behind a URL was replaced by another one while it was read."""
 
 
 class DamagedShardError(FetchError):
-    """A shard's bytes are wrong, and to fetch them again did not help or came too late."""
+    """A shard's bytes are wrong, and fetching them again did not help or came too late."""
 
 
 class ReaderProcessError(DataError):
-    """A process that made batches has ended before its time.
+    """A reader process has ended before its time.
 
-    `code` is its exit code; that of a signal is negative, None one that is not known.
+    `code` is its exit code, negative for a signal, None if it is not known.
     """
 
     def __init__(self, process: str, code: int | None, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""Codecs of chunks: exact for every bit pattern, fast enough to stay ahead of a network."""
+"""Codecs of chunks, which are exact for every bit pattern and faster than a network."""
 
 from checkpointing.codec.chunk_codec import decode, encode
 from checkpointing.codec.selection.adaptive_encoder import AdaptiveEncoder, EncoderResult

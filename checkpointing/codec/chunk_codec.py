@@ -1,4 +1,4 @@
-"""Encoding and decoding a chunk by any codec."""
+"""Encodes and decodes a chunk with any codec."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ MAX_RAW = 1 << 31  # bytes of a chunk: lengths in blobs are u32
 def encode(
     codec: Codec, raw: Buffer, layout: WordLayout, base: Buffer | None = None, level: int = FAST
 ) -> Buffer:
-    """`raw` as `codec` stores it. Larger than `raw` by at most 256 bytes, of GROUPS 1 KiB, and a
-    ten-thousandth.
+    """Returns `raw` encoded by `codec`. The result is larger than `raw` by at most 256 bytes (1 KiB
+    for GROUPS) plus a ten-thousandth.
 
-    Thread-safe; other threads run while it works.
+    Thread-safe; releases the GIL while it works.
 
     Args:
-        raw: contiguous bytes, a whole number of words; for ROWS of rows. RAW returns it itself.
-        base: as many bytes of the same layout. DELTA and GROUPS need it; of ROWS it is what
-            unchanged rows are equal to, instead of zeros. Other codecs do not look at it.
-        level: zstd's. 1 is the fast one, of byte planes in a way of its own.
+        raw: contiguous bytes, a whole number of words, or of rows for ROWS. RAW returns `raw`
+            itself.
+        base: as many bytes of the same layout. DELTA and GROUPS need it; with ROWS, unchanged rows
+            equal those of the base instead of zeros. Other codecs ignore it.
+        level: zstd's level. Level 1 is fast, and has its own strategy for byte planes.
 
     Raises:
-        ValueError: more than 2 GiB; lengths that do not fit each other or the layout; CONSTANT of
-            words that differ; DELTA or GROUPS without a base; a view of something else than
-            contiguous bytes.
+        ValueError: `raw` has more than 2 GiB; lengths do not fit each other or the layout; CONSTANT
+            is used for words that differ; DELTA or GROUPS has no base; a buffer is not contiguous
+            bytes.
     """
     _need_bytes("raw", raw)
     _need_bytes("base", base)
@@ -50,19 +51,19 @@ def encode(
 def decode(
     codec: int, stored: Buffer, out: memoryview, layout: WordLayout, base: Buffer | None = None
 ) -> None:
-    """Fill `out` with the raw bytes that `encode` made `stored` of.
+    """Fill `out` with the raw bytes from which `encode` made `stored`.
 
-    Takes memory for at most sixteen times `out`, whatever `stored` holds. If it raises, `out` may
-    hold anything. That the bytes are the right ones is for the caller to check, by their hash.
+    Takes memory for at most sixteen times `out`, whatever `stored` holds. If it raises, the content
+    of `out` is undefined. The caller must check the bytes by their hash.
 
     Args:
-        out: contiguous and writable, as many bytes as there were.
-        base: of a chunk that has one, its raw bytes.
+        out: contiguous and writable, as long as the raw bytes.
+        base: raw bytes of the base, if the chunk has one.
 
     Raises:
         DamagedError: `stored`, `layout`, the length of `out` and `base` do not fit each other.
-        FormatError: `codec` is not known here.
-        ValueError: `out` is read-only, or one of the buffers no view of contiguous bytes.
+        FormatError: `codec` is unknown to this version.
+        ValueError: `out` is read-only, or a buffer is not contiguous bytes.
     """
     _need_bytes("stored", stored)
     _need_bytes("out", out)

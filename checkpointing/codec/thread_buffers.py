@@ -1,4 +1,4 @@
-"""Memory that is used again: one set of buffers per thread."""
+"""Reusable memory: one set of buffers per thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-_KEEP = 16 << 20  # bytes: a larger buffer, for a chunk beyond the usual, is not kept
+_KEEP = 16 << 20  # bytes: a larger buffer, for an unusually large chunk, is not kept
 
 
 class _Buffers(threading.local):
@@ -19,8 +19,8 @@ _buffers = _Buffers()
 
 
 def thread_buffer(name: str, size: int) -> NDArray[np.uint8]:
-    """`size` bytes of this thread's buffer `name`, with anything in them; aligned for any word.
-    The next call with the same name gives the same memory."""
+    """Returns `size` bytes of this thread's buffer `name`, with undefined content, aligned for any
+    word. The next call with the same name returns the same memory."""
     found = _buffers.by_name.get(name)
     if found is None or found.nbytes < size:
         found = np.empty(size, np.uint8)

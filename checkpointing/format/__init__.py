@@ -1,4 +1,4 @@
-"""What the objects of a store look like: pure functions between bytes and dataclasses.
+"""The format of the objects of a store: pure functions between bytes and dataclasses.
 
 FORMAT.md beside this package is the specification.
 """

@@ -1,6 +1,7 @@
-"""Whether boxes fill a tensor: each element once, and none across two tiles.
+"""Checks that boxes cover a tensor: each element once, and no box across two tiles.
 
-Boxes are an array here, and nothing is done box by box: a checkpoint of many ranks has millions.
+Boxes are kept in arrays and never handled one by one, since a checkpoint of many ranks has
+millions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Boxes = NDArray[np.int64]  # (boxes, 2, dimensions): offsets, then sizes
 
 def as_array(boxes: Collection[Box], dims: int) -> Boxes:
     """Raises:
-    ValueError: they have another number of dimensions.
+    ValueError: a box has another number of dimensions.
     """
     if any(len(box.sizes) != dims for box in boxes):
         raise ValueError(f"boxes that have not {dims} dimensions")
@@ -31,8 +32,8 @@ def as_boxes(boxes: Boxes) -> list[Box]:
 
 
 def elements(boxes: Sequence[Boxes]) -> NDArray[np.float64]:
-    """Of each box of each tensor, one after the other. As floats: what nobody has looked at could
-    be more than fits into an integer."""
+    """Returns the number of elements of each box of each tensor, one after the other. As floats,
+    because unchecked sizes could exceed the range of integers."""
     ends = np.cumsum([0, *map(len, boxes)])
     found = np.zeros(ends[-1])
     for which in _by_dims(boxes):
@@ -42,7 +43,7 @@ def elements(boxes: Sequence[Boxes]) -> NDArray[np.float64]:
 
 
 def gap(shape: Shape, tile: Shape, boxes: Boxes) -> str | None:
-    """What is wrong if `boxes` do not cover the tensor exactly once; None if they do."""
+    """Returns what is wrong if `boxes` do not cover the tensor exactly once; None if they do."""
     found = first_gap([(shape, tile)], [boxes])
     return None if found is None else found[1]
 
@@ -50,18 +51,19 @@ def gap(shape: Shape, tile: Shape, boxes: Boxes) -> str | None:
 def first_gap(
     tensors: Sequence[tuple[Shape, Shape]], boxes: Sequence[Boxes]
 ) -> tuple[int, str] | None:
-    """The number of a tensor that its boxes do not cover exactly once, and what is wrong; None if
-    there is none. All at once: a model may have thousands, of one box each.
+    """Returns the index of a tensor that its boxes do not cover exactly once, and what is wrong;
+    None if there is none. All tensors are checked at once, since a model may have thousands with
+    one box each.
 
     Args:
-        tensors: shape, and that of its tiles.
+        tensors: the shape of each tensor and of its tiles.
     """
     found = [_gap_of(which, tensors, boxes) for which in _by_dims(boxes)]
     return min((one for one in found if one is not None), default=None)
 
 
 def _by_dims(boxes: Sequence[Boxes]) -> list[list[int]]:
-    """Numbers of tensors, those of as many dimensions together."""
+    """Returns the indexes of tensors, grouped by their number of dimensions."""
     found: dict[int, list[int]] = {}
     for number, its in enumerate(boxes):
         found.setdefault(its.shape[2], []).append(number)
@@ -71,7 +73,7 @@ def _by_dims(boxes: Sequence[Boxes]) -> list[list[int]]:
 def _gap_of(
     which: Sequence[int], tensors: Sequence[tuple[Shape, Shape]], boxes: Sequence[Boxes]
 ) -> tuple[int, str] | None:
-    """Of these tensors, which have as many dimensions."""
+    """As `first_gap`, for tensors with the same number of dimensions."""
     dims = boxes[which[0]].shape[2]
     shapes, extents = (
         np.array([tensors[i][k] for i in which], np.int64).reshape(len(which), dims) for k in (0, 1)
@@ -96,7 +98,7 @@ def _gap_of(
 def _inside(
     shapes: NDArray[np.int64], extents: NDArray[np.int64], boxes: Boxes
 ) -> NDArray[np.bool_]:
-    """Whether each is inside its tensor, and inside one tile of it."""
+    """Whether each box is inside its tensor and inside one tile."""
     offsets, sizes = boxes[:, 0], boxes[:, 1]
     within = (offsets >= 0) & (sizes > 0) & (sizes <= shapes) & (offsets <= shapes - sizes)
     within &= extents > 0
@@ -108,8 +110,8 @@ def _inside(
 def _tiles(
     shapes: NDArray[np.int64], extents: NDArray[np.int64], of: NDArray[np.int64], boxes: Boxes
 ) -> NDArray[np.int64]:
-    """The number of the tile that each is in, among those of all tensors that have boxes."""
-    number = np.zeros(len(boxes), np.int64)  # among those of its tensor
+    """Returns the number of each box's tile, among those of all tensors that have boxes."""
+    number = np.zeros(len(boxes), np.int64)  # among the tiles of its tensor
     for dim in range(shapes.shape[1]):
         across = -(-shapes[:, dim] // np.maximum(extents[:, dim], 1))
         number = number * across[of] + boxes[:, 0, dim] // np.maximum(extents[of, dim], 1)
@@ -121,9 +123,9 @@ def _tiles(
 
 
 def _overlap(tiles: NDArray[np.int64], boxes: Boxes) -> int | None:
-    """The number of a box that overlaps with another one of its tile; None if there is none. Those
-    that lie apart along a dimension are told apart, all at once, which mostly leaves none; what is
-    left is looked at two by two."""
+    """Returns the number of a box that overlaps with another one of its tile; None if there is
+    none. Boxes that are disjoint along a dimension are separated, all at once, which usually leaves
+    none; the others are compared in pairs."""
     groups = tiles
     for dim in range(boxes.shape[2]):
         groups = _apart(groups, boxes[:, 0, dim], boxes[:, 1, dim])
@@ -139,14 +141,14 @@ def _overlap(tiles: NDArray[np.int64], boxes: Boxes) -> int | None:
 def _apart(
     groups: NDArray[np.int64], lows: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Smaller groups, numbered from 0, if the intervals of a group are either the same or apart;
-    else it stays."""
+    """Returns smaller groups, numbered from 0: a group is split if its intervals are either equal
+    or disjoint."""
     order = np.lexsort((sizes, lows, groups))
     groups, lows, sizes = groups[order], lows[order], sizes[order]
     is_new = np.diff(groups) != 0
     is_apart = lows[:-1] + sizes[:-1] <= lows[1:]
     is_same = (lows[:-1] == lows[1:]) & (sizes[:-1] == sizes[1:])
-    number = np.concatenate([[0], np.cumsum(is_new)])[: len(order)]  # of the group
+    number = np.concatenate([[0], np.cumsum(is_new)])[: len(order)]  # number of the group
     stays = np.zeros(len(order), bool)
     stays[number[1:][~is_new & ~is_apart & ~is_same]] = True
     found = np.zeros(len(order), np.int64)
@@ -155,14 +157,14 @@ def _apart(
 
 
 def _any_two(boxes: Boxes) -> bool:
-    """Whether any two overlap. Along the dimension that is cut most, so that each is compared with
-    few: thousands of ranks may share a tile."""
+    """Whether any two boxes overlap. They are sorted along the dimension that is cut most, so that
+    each is compared with few others: thousands of ranks may share a tile."""
     if not boxes.shape[2]:
         return len(boxes) > 1
     dim = max(range(boxes.shape[2]), key=lambda d: len(np.unique(boxes[:, 0, d])))
     boxes = boxes[np.argsort(boxes[:, 0, dim], kind="stable")]
     lows, highs = boxes[:, 0], boxes[:, 0] + boxes[:, 1]
-    # of those that are sorted behind it, the ones that begin before it ends
+    # among the boxes sorted after it, those that begin before it ends
     reach = np.searchsorted(lows[:, dim], highs[:, dim])
     for number, end in enumerate(reach):
         later = slice(number + 1, end)

@@ -1,4 +1,4 @@
-"""Canonical JSON that carries its own hash, and strict access to what was read from it."""
+"""Writes canonical JSON that contains its own hash, and reads JSON with strict type checks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from blake3 import blake3
 
 from checkpointing.errors import DamagedError
 
-_HASH = "blake3"  # field that holds the hash of everything else
-_MOST = 1 << 63  # counts are below: sums of them can be printed, and none is a search for ever
+_HASH = "blake3"  # the field with the hash of all other fields
+# upper bound of counts, so that sums of them can be printed and no search is endless
+_MOST = 1 << 63
 
 
 def dump(body: dict[str, Any]) -> bytes:
-    """`body` as canonical JSON, with the hash of it added as field "blake3"."""
+    """Returns `body` as canonical JSON, with its hash added as field "blake3"."""
     return _canonical({**body, _HASH: blake3(_canonical(body)).hexdigest()})
 
 
 def load(data: bytes, where: str = "it") -> tuple[dict[str, Any], bool]:
-    """The object in `data`, and whether its hash matches; `where` it is from, for messages.
+    """Returns the object in `data`, and whether its hash matches. `where` names its origin in
+    messages.
 
     Raises:
         DamagedError: `data` is no JSON object.
@@ -33,7 +35,7 @@ def load(data: bytes, where: str = "it") -> tuple[dict[str, Any], bool]:
     stated = body.pop(_HASH, None)
     try:
         return body, stated == blake3(_canonical(body)).hexdigest()
-    except ValueError:  # NaN and Infinity, which Python's parser lets through
+    except ValueError:  # NaN and Infinity, which Python's parser accepts
         return body, False
 
 
@@ -45,7 +47,7 @@ def _canonical(body: dict[str, Any]) -> bytes:
 class JsonReader:
     """Typed access to a parsed JSON object; every mismatch is a DamagedError that names the field.
 
-    Types are exact (true is no number) and whole numbers are neither negative nor above int64.
+    Types are exact (true is no number), and integers are neither negative nor above int64.
     """
 
     def __init__(self, body: object, where: str) -> None:
@@ -55,7 +57,7 @@ class JsonReader:
         self._body: dict[str, Any] = body
 
     def has(self, key: str) -> bool:
-        """Whether there is such a field, and it is not null."""
+        """Whether there is such a field that is not null."""
         return self._body.get(key) is not None
 
     def child(self, key: str) -> JsonReader:
@@ -80,31 +82,31 @@ class JsonReader:
     def count(self, key: str) -> int:
         value: int = self._get(key, int)
         if not 0 <= value < _MOST:
-            raise self._wrong(key)
+            raise self._mismatch(key)
         return value
 
     def number(self, key: str) -> float:
         try:
             return float(self._get(key, float, int))
         except OverflowError:
-            raise self._wrong(key) from None
+            raise self._mismatch(key) from None
 
     def counts(self, key: str) -> tuple[int, ...]:
         items = self._get(key, list)
         if not all(type(i) is int and 0 <= i < _MOST for i in items):
-            raise self._wrong(key)
+            raise self._mismatch(key)
         return tuple(items)
 
     def texts(self, key: str) -> list[str]:
         items: list[str] = self._get(key, list)
         if not all(type(i) is str for i in items):
-            raise self._wrong(key)
+            raise self._mismatch(key)
         return items
 
     def _get(self, key: str, *kinds: type) -> Any:
         if type(self._body.get(key)) not in kinds:
-            raise self._wrong(key)
+            raise self._mismatch(key)
         return self._body[key]
 
-    def _wrong(self, key: str) -> DamagedError:
+    def _mismatch(self, key: str) -> DamagedError:
         return DamagedError(f"{self.where}: field {key!r} is missing or not what it should be")

@@ -1,5 +1,6 @@
-"""The chunks of a table in columns, as they are stored: a large checkpoint has millions, of which a
-rank reads few and a commit only moves on. Objects are made of those that are asked for."""
+"""Keeps the chunks of a table in columns, as they are stored. A large checkpoint has millions of
+chunks, of which a rank reads few and a commit only copies rows, so `Chunk` objects are made on
+demand."""
 
 from __future__ import annotations
 
@@ -26,30 +27,31 @@ ROW = np.dtype(
         ("raw_length", "<u8"),
         ("codec", "u1"),
         ("checksum", "<u8"),
-        ("base", "<i4"),  # row of the base, always a later one; -1 if there is none
+        ("base", "<i4"),  # row of the base, always a later one; -1: none
     ]
 )
 NAMES = ROW.names or ()
 _CODECS = {codec.value: codec for codec in Codec}
 
-Rows = NDArray[np.int64]  # numbers of rows
+Rows = NDArray[np.int64]  # row numbers
 
 
 class ChunkColumns:
-    """Rows of chunks: some that are placed, then all that these are relative to."""
+    """The chunks of a table as columns: first the rows that have a box, then those of all their
+    bases."""
 
     def __init__(self, columns: Mapping[str, NDArray[Any]], packs: Sequence[bytes]) -> None:
         """
         Args:
-            columns: by name, as of `ROW`, all of one length.
-            packs: what the column of that name counts.
+            columns: columns by field name of `ROW`, all of one length.
+            packs: the names that the numbers in column "pack" are indexes of.
         """
         self._columns, self.packs = columns, packs
-        self._bases: dict[int, Chunk] = {}  # that were made, by row
+        self._bases: dict[int, Chunk] = {}  # bases made so far, by row
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk]) -> ChunkColumns:
-        """These, and then their bases."""
+        """Returns the columns of these chunks, followed by those of their bases."""
         bases = _bases(chunks)
         index = {chunk.place: len(chunks) + i for i, chunk in enumerate(bases)}
         every = [*chunks, *bases]
@@ -71,13 +73,13 @@ class ChunkColumns:
         return len(self._columns["base"])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """A column."""
+        """Returns a column."""
         return self._columns[name]
 
     def check(self, where: str) -> None:
         """Raises:
-        DamagedError: a row points to where nothing is.
-        FormatError: a codec that is not known here.
+        DamagedError: a row refers to a pack or base that does not exist. FormatError: a codec is
+        unknown to this version.
         """
         bases, codecs = self["base"].astype(np.int64), self["codec"]
         numbers = np.arange(len(self))
@@ -96,7 +98,7 @@ class ChunkColumns:
         raise DamagedError(f"{where}: a chunk has more than {MAX_DEPTH} bases")
 
     def chunks(self, rows: Rows) -> list[Chunk]:
-        """Those of these rows."""
+        """Returns the chunks of these rows."""
         bases = self.bases_of(rows)[::-1]
         new = np.array([row for row in bases.tolist() if row not in self._bases], np.int64)
         for row, chunk in zip(new.tolist(), self._make(new), strict=True):
@@ -104,14 +106,15 @@ class ChunkColumns:
         return list(self._make(rows))
 
     def bases_of(self, rows: Rows) -> Rows:
-        """Rows of all that these need, in order: each before those that it needs itself."""
+        """Returns the rows of all bases that these rows need, in order: each before those that it
+        needs itself."""
         found = [np.zeros(0, np.int64)]
         while len(rows := self._next(rows)):
             found.append(rows)
         return np.unique(np.concatenate(found))
 
     def depths(self, rows: Rows) -> NDArray[np.int64]:
-        """How many others a reader has to have for each."""
+        """Returns how many other chunks a reader needs for each row."""
         depths = np.zeros(len(rows), np.int64)
         bases = self["base"][rows]
         while (has := bases >= 0).any():
@@ -120,12 +123,12 @@ class ChunkColumns:
         return depths
 
     def _next(self, rows: Rows) -> Rows:
-        """Rows that these are relative to."""
+        """Returns the rows of the direct bases of these rows."""
         bases = self["base"][rows]
         return np.unique(bases[bases >= 0]).astype(np.int64)
 
     def _make(self, rows: Rows) -> Iterator[Chunk]:
-        """Of rows whose bases are made by the time that it comes to them."""
+        """Make the chunks of rows whose bases were made before."""
         ids = self["id"][rows].tobytes()
         columns = [self[name][rows].tolist() for name in NAMES[1:]]
         for number, values in enumerate(zip(*columns, strict=True)):
@@ -144,18 +147,18 @@ class ChunkColumns:
 
 @dataclass(frozen=True)
 class ColumnSegment:
-    """Rows of some columns, with their boxes."""
+    """Rows of some columns, with the boxes of their chunks."""
 
     boxes: Boxes
     columns: ChunkColumns
-    first: int  # the row of the first box; the others follow it
+    first: int  # the row of the first box; the other boxes' rows follow it
 
     @property
     def rows(self) -> slice:
         return slice(self.first, self.first + len(self.boxes))
 
     def pairs(self, which: Rows) -> Iterator[tuple[Box, Chunk]]:
-        """The boxes of these numbers, and what is in them."""
+        """Yields the boxes of these numbers, with their chunks."""
         chunks = self.columns.chunks(self.first + which)
         return zip(as_boxes(self.boxes[which]), chunks, strict=True)
 
@@ -167,7 +170,7 @@ class ColumnSegment:
 
 
 def runs(segments: Iterable[ColumnSegment]) -> list[tuple[ChunkColumns, slice]]:
-    """The rows of segments, in their order; those that follow each other are one slice."""
+    """Returns the rows of the segments, in order; consecutive rows are joined to one slice."""
     found: list[tuple[ChunkColumns, slice]] = []
     for segment in segments:
         columns, rows = segment.columns, segment.rows
@@ -178,7 +181,7 @@ def runs(segments: Iterable[ColumnSegment]) -> list[tuple[ChunkColumns, slice]]:
 
 
 class ChunksByBox(Mapping[Box, Chunk]):
-    """The chunks of one tensor, by box; of one box, the last counts."""
+    """The chunks of one tensor, by box; of several with the same box, the last one counts."""
 
     def __init__(self, segments: Sequence[ColumnSegment]) -> None:
         self.segments = segments
@@ -205,13 +208,13 @@ class ChunksByBox(Mapping[Box, Chunk]):
         return self._all.values()
 
     def reaching(self, box: Box) -> Iterator[tuple[Box, Chunk]]:
-        """Those that have an element of `box`."""
+        """Yields the boxes and chunks that share an element with `box`."""
         for segment in self.segments:
             yield from segment.reaching(box)
 
     @cached_property
     def _where(self) -> dict[bytes, tuple[ColumnSegment, int]]:
-        """By the bytes of a box."""
+        """Returns the chunks by the bytes of their boxes."""
         return {
             box.tobytes(): (segment, number)
             for segment in self.segments
@@ -227,7 +230,7 @@ class ChunksByBox(Mapping[Box, Chunk]):
 
 
 def _bases(placed: Sequence[Chunk]) -> list[Chunk]:
-    """All bases once, each after all that need it: in order of falling depth."""
+    """Returns all bases once, each after all chunks that need it: in order of decreasing depth."""
     needed = with_bases(chunk.base for chunk in placed if chunk.base is not None)
     once = {base.place: base for base in needed}
     return sorted(once.values(), key=lambda chunk: (-chunk.depth, chunk.place))

@@ -1,4 +1,4 @@
-"""One set of columns of what many have: the rows of a table as they are written."""
+"""Merges the columns of many tables into one set, as it is written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ColumnS
 
 @dataclass(frozen=True)
 class _Source:
-    """Some columns that rows are taken from."""
+    """Columns that rows are taken from."""
 
     columns: ChunkColumns
-    bases: Rows  # of those rows, and their bases'
-    packs: NDArray[np.int64]  # the number of each pack of its own in what is written
+    bases: Rows  # rows of the bases of those rows, and of their bases
+    packs: NDArray[np.int64]  # for each of its packs, the number in the written table
 
     @classmethod
     def of(cls, columns: ChunkColumns, taken: list[slice], packs: Mapping[bytes, int]) -> _Source:
@@ -34,14 +34,14 @@ class _Source:
 def gather(
     segments: Sequence[ColumnSegment], packs: Mapping[bytes, int]
 ) -> tuple[dict[str, NDArray[Any]], int]:
-    """The columns of all segments, in their order, and then of all bases once, each after all that
-    need it: in order of falling depth, then of place.
+    """Returns the columns of all segments, in their order, and then of all bases once, each after
+    all chunks that need it: in order of decreasing depth, then of place.
 
     Args:
-        packs: the number of each pack in what is written, in order of their names.
+        packs: the number of each pack in the written table, in order of their names.
 
     Returns:
-        By name, as of `ROW`; and how many rows are those of bases.
+        The columns by field name of `ROW`, and the number of rows of bases.
 
     Raises:
         KeyError: a chunk is in another pack.
@@ -69,7 +69,7 @@ def gather(
 def _sources(
     taken: Sequence[tuple[ChunkColumns, slice]], packs: Mapping[bytes, int]
 ) -> dict[int, _Source]:
-    """By the identity of the columns."""
+    """Returns the sources by the identity of their columns."""
     rows: dict[int, list[slice]] = {}
     for its, those in taken:
         rows.setdefault(id(its), []).append(those)
@@ -78,7 +78,7 @@ def _sources(
 
 
 def _order(sources: Collection[_Source]) -> tuple[Rows, Rows]:
-    """Which of all sources' bases are written, in order; and the number of each there."""
+    """Returns which of all sources' bases are written, in order, and the number of each there."""
     empty = np.zeros(0, np.int64)
     packs = np.concatenate([empty, *(s.column("pack")[s.bases] for s in sources)])
     offsets = np.concatenate([empty.view("<u8"), *(s.columns["offset"][s.bases] for s in sources)])
@@ -91,7 +91,7 @@ def _order(sources: Collection[_Source]) -> tuple[Rows, Rows]:
 
 
 def _once(packs: NDArray[np.int64], offsets: NDArray[np.uint64]) -> tuple[Rows, Rows]:
-    """The first of each place; and, for all, which of these it is the same as."""
+    """Returns the first occurrence of each place, and, for all, which of these it equals."""
     order = np.lexsort((offsets, packs))
     is_new = np.ones(len(order), bool)
     is_new[1:] = (np.diff(packs[order]) != 0) | (offsets[order][1:] != offsets[order][:-1])
@@ -101,10 +101,10 @@ def _once(packs: NDArray[np.int64], offsets: NDArray[np.uint64]) -> tuple[Rows, 
 
 
 def _moved(sources: Mapping[int, _Source], numbers: Rows) -> dict[int, NDArray[np.int64]]:
-    """The column of bases of each source, if `numbers` are those of their bases' rows."""
+    """Returns the column of bases of each source, given the `numbers` of their bases' rows."""
     found, at = {}, 0
     for key, source in sources.items():
-        moved = np.full(len(source.columns) + 1, -1, np.int64)  # the last is what -1 points to
+        moved = np.full(len(source.columns) + 1, -1, np.int64)  # the last element is for index -1
         moved[source.bases] = numbers[at : (at := at + len(source.bases))]
         found[key] = moved[source.columns["base"].astype(np.int64)]
     return found

@@ -1,4 +1,4 @@
-"""A JSON header and named sections in one object, of which a reader takes what it needs.
+"""A container with a JSON header and named sections in one object, which can be read separately.
 
     8 bytes   magic "HPKDOC01"
     u32       length of the header
@@ -23,16 +23,16 @@ from checkpointing.storage.interface import Buffer
 
 MAGIC = b"HPKDOC01"
 VERSION = 1
-FEATURES: frozenset[str] = frozenset()  # optional features this version can read: none yet
+FEATURES: frozenset[str] = frozenset()  # optional features that this version can read: none yet
 PREFIX = len(MAGIC) + 4
 HEAD = 1 << 16  # bytes of the first read: enough for nearly every header
-MAX_HEADER = 256 << 20  # bytes; refused above, before anything is allocated
+MAX_HEADER = 256 << 20  # bytes; a larger header is refused before anything is allocated
 
 ReadRange = Callable[[int, int], Buffer]  # (start, length) -> exactly these bytes of the object
 
 
 def build(kind: str, header: Mapping[str, Any], sections: Mapping[str, bytes]) -> bytes:
-    """The object of format `kind` with these sections."""
+    """Returns the bytes of an object of format `kind` with these sections."""
     places, at = {}, 0
     for name, data in sections.items():
         places[name] = {"offset": at, "length": len(data), "blake3": blake3(data).hexdigest()}
@@ -43,20 +43,20 @@ def build(kind: str, header: Mapping[str, Any], sections: Mapping[str, bytes]) -
 
 
 class DocumentContainer:
-    """An object that is read piece by piece; each piece is checked before it is handed out."""
+    """An object that is read section by section; each is checked before it is returned."""
 
     def __init__(self, read: ReadRange, size: int, kinds: Collection[str], where: str) -> None:
         """Read and check the header.
 
         Args:
-            read: reads from the object.
-            size: bytes that it has.
-            kinds: formats that it may be of.
+            read: reads a range of the object.
+            size: bytes of the object.
+            kinds: formats that it may have.
             where: its name, for messages.
 
         Raises:
             DamagedError: it is not whole.
-            FormatError: of a version or with a feature that is not known here.
+            FormatError: it has a version or a feature that is unknown to this version.
         """
         self._read, self._size, self.where = read, size, where
         head, self._start = self._read_header()
@@ -70,11 +70,11 @@ class DocumentContainer:
         self._check_size()
 
     def names(self) -> list[str]:
-        """The sections there are."""
+        """The names of the sections."""
         return list(self.header.object("sections"))
 
     def section(self, name: str) -> bytes:
-        """One section, checked against its hash."""
+        """Returns one section, checked against its hash."""
         place = self._sections.child(name)
         data = bytes(self._read(self._start + place.count("offset"), place.count("length")))
         if blake3(data).hexdigest() != place.text("blake3"):
@@ -103,7 +103,7 @@ class DocumentContainer:
 
 
 def _check_version(header: JsonReader, where: str, is_intact: bool) -> None:
-    # before the hash, which another version may compute in another way
+    # checked before the hash, which another version may compute in another way
     if header.count("version") != VERSION:
         raise FormatError(
             f"{where}: format version {header.count('version')} is not known here (this is version "

@@ -1,4 +1,4 @@
-"""The element types that a tensor may have, by torch's names, without torch."""
+"""The element types that a tensor may have, by torch's names. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _BITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 class ElementType:
     """One element type."""
 
-    name: str  # torch's: "float32", "bfloat16", ...
+    name: str  # torch's name: "float32", "bfloat16", ...
     itemsize: int  # bytes per element
     word: int  # bytes per scalar: half an element for complex numbers
     is_float: bool  # words are sign, exponent and mantissa, in this order
 
     @property
     def bits(self) -> np.dtype[np.generic]:
-        """A numpy dtype of this size; copies of it move bits and never look at them."""
+        """A numpy dtype of this size, with which arrays are copied bit by bit without
+        interpretation."""
         return np.dtype(_BITS[self.itemsize])
 
 
@@ -54,10 +55,10 @@ ELEMENTS = _elements()
 
 
 def element(name: str) -> ElementType:
-    """The element type of this name.
+    """Returns the element type of this name.
 
     Raises:
-        FormatError: it is not known here.
+        FormatError: it is unknown to this version.
     """
     found = ELEMENTS.get(name)
     if found is None:

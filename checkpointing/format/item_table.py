@@ -1,4 +1,4 @@
-"""The table of one item of a checkpoint: its tensors, which chunks they are made of, its values.
+"""The table of one item of a checkpoint: its tensors, their chunks, and its values.
 
     u32       length of the JSON
     JSON      {"tensors": [{"name", "dtype", "shape", "tile", "chunks"}], "values", "bases"}
@@ -31,16 +31,18 @@ from checkpointing.format.element_types import element
 from checkpointing.format.tiles import Box, Shape
 from checkpointing.format.values.json_values import Json
 
-MAX_TABLE = 16 << 30  # bytes, decompressed: refused above, before anything is allocated
-_ANY, _RATIO = 64 << 20, 1000  # bytes that any table may have; more only so many for one as stored
-_MAX_DIMS = 64  # of numpy
+# bytes when decompressed; larger tables are refused before anything is allocated
+MAX_TABLE = 16 << 30
+# bytes that any table may have; a larger one only up to this ratio to its stored size
+_ANY, _RATIO = 64 << 20, 1000
+_MAX_DIMS = 64  # numpy's limit
 _PIECE = 1 << 20  # bytes that are decompressed at a time
-_MANY = 32  # chunks of each tensor on average, from which on they stay in columns
+_MANY = 32  # average number of chunks per tensor from which on they stay in columns
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a tensor is."""
+    """The shape and dtype of a tensor."""
 
     dtype: str
     shape: Shape
@@ -53,7 +55,8 @@ class TensorSpec:
 
 @dataclass
 class ItemTable:
-    """Tensors by full name ("model/wte.weight"), each with its chunks by box; values likewise."""
+    """Tensors by full name ("model/wte.weight"), each with its chunks by box, and values by full
+    name."""
 
     tensors: dict[str, TensorSpec] = field(default_factory=dict)
     chunks: dict[str, Mapping[Box, Chunk]] = field(default_factory=dict)
@@ -63,7 +66,7 @@ class ItemTable:
         """Add chunks of a tensor.
 
         Raises:
-            ValueError: it is there with another shape or dtype.
+            ValueError: the table has it with another shape or dtype.
         """
         self.describe(name, spec)
         mine = self.chunks.get(name)
@@ -72,12 +75,13 @@ class ItemTable:
         mine.update(placed.items())
 
     def describe(self, name: str, spec: TensorSpec) -> None:
-        """Add a tensor; raises as `place`."""
+        """Add a tensor without chunks; raises as `place`."""
         if self.tensors.setdefault(name, spec) != spec:
             raise ValueError(f"{name!r} is both {self.tensors[name]} and {spec}")
 
     def in_columns(self) -> ItemTable:
-        """The same, the chunks of each tensor `ChunksByBox`, in the order of the tensors."""
+        """Returns the same table with the chunks of each tensor as `ChunksByBox`, in the order of
+        the tensors."""
         every = {name: self.chunks[name] for name in self.tensors}
         made = [placed for placed in every.values() if not isinstance(placed, ChunksByBox)]
         columns = ChunkColumns.of([chunk for placed in made for chunk in placed.values()])
@@ -90,19 +94,20 @@ class ItemTable:
         return ItemTable(self.tensors, every, self.values)
 
     def segments(self) -> list[ColumnSegment]:
-        """Of a table in columns, one after the other."""
+        """Returns the segments of a table in columns, one after the other."""
         placed = (one for one in self.chunks.values() if isinstance(one, ChunksByBox))
         return [segment for one in placed for segment in one.segments]
 
     def reaching(self, name: str, box: Box) -> Iterable[tuple[Box, Chunk]]:
-        """Chunks of a tensor that have an element of `box`, with their boxes."""
+        """Returns the chunks of a tensor that share an element with `box`, with their boxes."""
         placed = self.chunks[name]
         if isinstance(placed, ChunksByBox):
             return placed.reaching(box)
         return ((own, chunk) for own, chunk in placed.items() if own.intersect(box))
 
     def all_chunks(self) -> Iterator[Chunk]:
-        """Every chunk that is needed to read the item, bases after what needs them."""
+        """Yields every chunk that is needed to read the item, bases after the chunks that need
+        them."""
         for placed in self.chunks.values():
             yield from with_bases(placed.values())
 
@@ -115,10 +120,10 @@ class ItemTable:
 
 
 def merge(tables: Iterable[ItemTable]) -> ItemTable:
-    """One table of what several ranks wrote.
+    """Returns one table of what several ranks wrote.
 
     Raises:
-        ValueError: they hold different tensors under one name, or do not fill them.
+        ValueError: they hold different tensors under one name, or do not cover them.
     """
     merged = ItemTable()
     parts: dict[str, list[ColumnSegment]] = {}
@@ -142,18 +147,19 @@ def merge(tables: Iterable[ItemTable]) -> ItemTable:
 def _checked(name: str, spec: TensorSpec, joined: ChunksByBox) -> Mapping[Box, Chunk]:
     if gap(spec.shape, spec.tile, joined.boxes) is None:
         return joined
-    once = dict(joined.items())  # the same box from two ranks is one
+    once = dict(joined.items())  # the same box from two ranks counts once
     if problem := gap(spec.shape, spec.tile, as_array(once, len(spec.shape))):
         raise ValueError(f"the ranks' parts of {name!r} {problem}")
     return once
 
 
 def to_bytes(table: ItemTable, packs: Mapping[bytes, int]) -> bytes:
-    """The stored form; `packs` gives the index of each pack in the manifest's list, in order.
+    """Returns the stored form; `packs` gives the index of each pack in the manifest's list, in
+    order.
 
     Raises:
         KeyError: a chunk is in another pack.
-        ValueError: it is larger than any reader takes.
+        ValueError: it is larger than readers accept.
     """
     segments = table.in_columns().segments()
     columns, bases = gather(segments, packs)
@@ -172,7 +178,7 @@ def to_bytes(table: ItemTable, packs: Mapping[bytes, int]) -> bytes:
 
 
 def _most(data: bytes) -> int:
-    """Bytes that it may have, decompressed."""
+    """Returns the largest number of bytes that the decompressed table may have."""
     return min(MAX_TABLE, max(_ANY, _RATIO * len(data)))
 
 
@@ -196,11 +202,11 @@ def from_bytes(
     """Read back what `to_bytes` wrote.
 
     Args:
-        is_part: what one rank wrote: where its boxes lie, `merge` looks at.
+        is_part: whether one rank wrote it; its boxes are then checked by `merge` instead.
 
     Raises:
-        DamagedError: it is not consistent in itself.
-        FormatError: a codec or dtype that is not known here.
+        DamagedError: it is inconsistent.
+        FormatError: a codec or dtype is unknown to this version.
     """
     raw = _decompress(data, where)
     size = int.from_bytes(raw[:4], "little")
@@ -214,7 +220,8 @@ def from_bytes(
             raise DamagedError(f"{where}: has {name!r} twice")
         specs[name] = _spec(item)
     counts = [item.count("chunks") for item in header.children("tensors")]
-    if (sum(counts) + header.count("bases")) * ROW.itemsize > len(raw):  # before boxes are made
+    # checked before boxes are made
+    if (sum(counts) + header.count("bases")) * ROW.itemsize > len(raw):
         raise DamagedError(f"{where}: its columns are cut off")
     boxes, rest = _parse_boxes(raw, 4 + size, specs, counts, where)
     rows = _parse_rows(raw, rest, sum(counts) + header.count("bases"), where)
@@ -231,7 +238,7 @@ def from_bytes(
 def _in_columns(
     names: Iterable[str], boxes: Sequence[Boxes], columns: ChunkColumns
 ) -> dict[str, Mapping[Box, Chunk]]:
-    """The chunks of each tensor, of which objects are made when they are asked for."""
+    """Returns the chunks of each tensor in columns, from which objects are made on demand."""
     firsts = np.cumsum([0, *map(len, boxes)]).tolist()
     segments = [ColumnSegment(its, columns, at) for its, at in zip(boxes, firsts[:-1], strict=True)]
     return {name: ChunksByBox([one]) for name, one in zip(names, segments, strict=True)}
@@ -240,7 +247,7 @@ def _in_columns(
 def _made(
     names: Iterable[str], boxes: Sequence[Boxes], columns: ChunkColumns
 ) -> dict[str, Mapping[Box, Chunk]]:
-    """The same, made at once."""
+    """Returns the chunks of each tensor as objects."""
     chunks = iter(columns.chunks(np.arange(sum(map(len, boxes)))))
     return {
         name: dict(zip(as_boxes(its), islice(chunks, len(its)), strict=True))
@@ -253,7 +260,7 @@ def _decompress(data: bytes, where: str) -> bytes:
         size = zstandard.frame_content_size(data)
         if not 4 <= size <= _most(data):
             raise DamagedError(f"{where}: states a size of {size} bytes")
-        # in pieces: what a frame states is not allocated before it is there
+        # in pieces, so that the size that a frame claims is not allocated before the data exists
         with zstandard.ZstdDecompressor().stream_reader(data) as stream:
             raw = b"".join(iter(lambda: stream.read(_PIECE), b""))
     except zstandard.ZstdError as error:
@@ -303,7 +310,7 @@ def _parse_rows(raw: bytes, at: int, count: int, where: str) -> dict[str, NDArra
 def _check_lengths(
     specs: Mapping[str, TensorSpec], boxes: Sequence[Boxes], columns: ChunkColumns, where: str
 ) -> None:
-    """All chunks, and what they are relative to, are as long as their boxes."""
+    """Check that the lengths of all chunks, and of their bases, fit their boxes."""
     sizes = np.repeat([element(spec.dtype).itemsize for spec in specs.values()], [*map(len, boxes)])
     lengths, count = columns["raw_length"], sum(map(len, boxes))
     wrong = lengths[:count] != elements(boxes) * sizes
@@ -325,7 +332,7 @@ def _check_cover(specs: Mapping[str, TensorSpec], boxes: Sequence[Boxes], where:
 
 
 def _place_of(row: int, names: Iterable[str], boxes: Sequence[Boxes]) -> tuple[str, Box]:
-    """The tensor and the box of a row."""
+    """Returns the tensor and the box of a row."""
     for name, its in zip(names, boxes, strict=True):
         if row < len(its):
             return name, as_boxes(its[row : row + 1])[0]

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint, and the part records that it is made of.
 
 A part record says what one rank wrote; a manifest is a pure function of all part records of a save,
-so whoever sees them all may commit, and all who do write the same bytes.
+so any process that sees them all may commit, and all of them write the same bytes.
 """
 
 from __future__ import annotations
@@ -45,47 +45,45 @@ PACK_ROW = np.dtype([("pack", "u1", PACK_BYTES), ("size", "<u8")])
 
 @dataclass(frozen=True)
 class ManifestHeader:
-    """What is said of a checkpoint as a whole."""
+    """The fields that describe a checkpoint as a whole."""
 
     save: SaveId
     created: float  # Unix time of the save's start, seconds
     world_size: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     revision: int = 0
-    dropped: tuple[str, ...] = ()  # items that it had, and that retention took out
-    source: str = ""  # of an imported one: what it was made of, for people
-    marked: MarkedDifferences | None = (
-        None  # of what ranks held different replicas; None: of nothing known
-    )
+    dropped: tuple[str, ...] = ()  # items that it had and that retention removed
+    source: str = ""  # of an imported checkpoint: what it was made from, for display
+    marked: MarkedDifferences | None = None  # its difference mark; None: no known differences
 
     @property
     def is_suspect(self) -> bool:
-        """Whether ranks held different replicas of something that they have no reason to."""
+        """Whether ranks held different replicas of something that should be equal."""
         return self.marked is not None and self.marked.is_suspect
 
 
 @dataclass(frozen=True)
 class ItemSummary:
-    """One item, without reading its table."""
+    """The summary of one item, which is known without reading its table."""
 
     tensors: int
     chunks: int
     raw_bytes: int  # decoded
-    stored_bytes: int  # of its chunks, each content once; the bases that they need not counted
+    stored_bytes: int  # bytes of its chunks, each content once, without the bases that they need
 
 
 @dataclass(frozen=True)
 class ManifestContent:
-    """A whole manifest, or one rank's part of it, in memory."""
+    """A whole manifest, or one rank's part record, in memory."""
 
     header: ManifestHeader
     items: Mapping[str, ItemTable]
     packs: Mapping[bytes, int]  # every pack that is referred to, and its size in bytes
-    replicas: RankFingerprints | None = None  # of a part: what its rank holds that others hold too
+    replicas: RankFingerprints | None = None  # in a part record: what its rank shares with others
 
 
 def item_of(name: str) -> str:
-    """The item that a tensor or value belongs to: "model" for "model/wte.weight"."""
+    """Returns the item that a tensor or value belongs to: "model" for "model/wte.weight"."""
     return name.partition("/")[0]
 
 
@@ -101,16 +99,16 @@ def build_manifest(content: ManifestContent) -> bytes:
 
 
 def build_abandoned(save: SaveId) -> bytes:
-    """What stands in a manifest's place when prune has declared its save dead: it can no longer
-    be committed."""
+    """Returns the object that takes the place of a manifest when a prune has abandoned its save, so
+    that it can no longer be committed."""
     return document_container.build(ABANDONED, _identity(save), {})
 
 
 def assemble(parts: Sequence[ManifestContent]) -> ManifestContent:
-    """The checkpoint that the parts of all ranks make.
+    """Returns the manifest of the checkpoint that the parts of all ranks make up.
 
     Args:
-        parts: in order of rank; rank 0's says when the save started and what the metrics are.
+        parts: the parts in order of rank; rank 0's has the start time of the save and the metrics.
 
     Raises:
         ValueError: the parts do not fit together.
@@ -118,8 +116,8 @@ def assemble(parts: Sequence[ManifestContent]) -> ManifestContent:
     names = sorted({name for part in parts for name in part.items})
     items = {n: merge([p.items[n] for p in parts if n in p.items]) for n in names}
     packs = {pack: size for part in parts for pack, size in part.packs.items()}
-    told = {rank: part.replicas for rank, part in enumerate(parts) if part.replicas is not None}
-    header = replace(parts[0].header, marked=mark_of(compare(told)))
+    reports = {rank: part.replicas for rank, part in enumerate(parts) if part.replicas is not None}
+    header = replace(parts[0].header, marked=mark_of(compare(reports)))
     return ManifestContent(header, items, dict(sorted(packs.items())))
 
 
@@ -165,20 +163,20 @@ def summarise(table: ItemTable) -> ItemSummary:
 
 
 def _once(ids: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
-    """Where each id is for the last time."""
+    """Returns the index of the last occurrence of each id."""
     every = np.concatenate([np.zeros((0, ID_BYTES), np.uint8), *ids])[::-1]
     _, first = np.unique(np.ascontiguousarray(every).view(f"V{ID_BYTES}"), return_index=True)
     return len(every) - 1 - first
 
 
 class ManifestDocument:
-    """A manifest, part or abandoned save as it lies in a store; tables are read when asked for."""
+    """A manifest, part record or abandoned save as stored; tables are read on demand."""
 
     def __init__(self, container: DocumentContainer) -> None:
-        """Check and take over the header.
+        """Check and read the header.
 
         Raises:
-            DamagedError: it is not consistent in itself.
+            DamagedError: it is inconsistent.
         """
         self._container = container
         self.kind, self.where = container.kind, container.where
@@ -191,11 +189,12 @@ class ManifestDocument:
 
     @property
     def rank(self) -> int:
-        """Of a part: whose it is."""
+        """The rank that wrote it, of a part record."""
         return self._container.header.count("rank")
 
     def packs(self) -> dict[bytes, int]:
-        """Every pack that is referred to, in the order of the tables' indices, and its size."""
+        """Returns every pack that is referred to, in the order of the tables' indices, with its
+        size."""
         if self._packs is None:
             data = self._container.section(_PACKS)
             if len(data) % PACK_ROW.itemsize:
@@ -205,13 +204,13 @@ class ManifestDocument:
         return self._packs
 
     def table(self, item: str) -> ItemTable:
-        """The table of one item."""
+        """Returns the table of one item."""
         data = self._container.section(_ITEM + item)
         where = f"{self.where}: item {item!r}"
         return from_bytes(data, list(self.packs()), where, is_part=self.kind == PART)
 
     def content(self) -> ManifestContent:
-        """Everything."""
+        """Returns the whole content."""
         tables = {name: self.table(name) for name in self.items}
         return ManifestContent(self.header, tables, self.packs(), self._replicas())
 

@@ -1,4 +1,4 @@
-"""Keys of a store's objects, relative to its root."""
+"""The keys of a store's objects, relative to its root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKS = "packs/"
 RUNS = "runs/"
 LEASES = "leases/"
 TOMBS = "tombs/"
-MAX_STEP = 10**10 - 1  # ten digits, so that names sort as numbers
+MAX_STEP = 10**10 - 1  # ten digits, so that keys sort as numbers
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -26,15 +26,16 @@ _PACK = re.compile(r"packs/([0-9a-f]{2})/([0-9a-f]{32})\.pack")
 
 @dataclass(frozen=True, order=True)
 class SaveId:
-    """One checkpoint, or a save on its way to become one."""
+    """The name of a checkpoint, or of a save that may become one."""
 
     run: str
     step: int
-    session: str  # 8 hex digits: who saves; a step saved again after going back has another
+    # 8 hex digits of the session that saves; a step saved again after a restore has another
+    session: str
 
     @property
     def id(self) -> str:
-        """ "0000000100-89abcdef", unique in its run."""
+        """The id, such as "0000000100-89abcdef", unique within its run."""
         return f"{self.step:010d}-{self.session}"
 
     def manifest(self, revision: int = 0) -> str:
@@ -43,7 +44,7 @@ class SaveId:
 
     @property
     def parts(self) -> str:
-        """What the keys of its part records begin with."""
+        """The prefix of the keys of its part records."""
         return f"{parts(self.run)}{self.id}."
 
     def part(self, rank: int) -> str:
@@ -51,10 +52,10 @@ class SaveId:
 
 
 def check_run(run: str) -> str:
-    """`run` itself.
+    """Returns `run`.
 
     Raises:
-        ValueError: it is no plain name.
+        ValueError: it is no valid name.
     """
     if not _RUN.fullmatch(run):
         raise ValueError(
@@ -65,10 +66,10 @@ def check_run(run: str) -> str:
 
 
 def check_mark(name: str) -> str:
-    """`name` itself.
+    """Returns `name`.
 
     Raises:
-        ValueError: it is no plain name.
+        ValueError: it is no valid name.
     """
     if not _MARK.fullmatch(name):
         raise ValueError(
@@ -82,10 +83,10 @@ def new_session() -> str:
 
 
 def check_step(step: int) -> int:
-    """`step` itself.
+    """Returns `step`.
 
     Raises:
-        ValueError: it cannot be one.
+        ValueError: it is no valid step.
     """
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP:
         raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
@@ -105,7 +106,7 @@ def parts(run: str) -> str:
 
 
 def parse_manifest(key: str) -> tuple[SaveId, int] | None:
-    """The save and revision that a key names; None if it is no manifest's key."""
+    """Returns the save and the revision in a manifest's key; None if it is no manifest's key."""
     match = _MANIFEST.fullmatch(key)
     if match is None:
         return None
@@ -113,14 +114,14 @@ def parse_manifest(key: str) -> tuple[SaveId, int] | None:
 
 
 def parse_part(key: str) -> tuple[SaveId, int] | None:
-    """The save and the rank."""
+    """Returns the save and the rank in a part record's key; None if it is no part record's key."""
     match = _PART.fullmatch(key)
     return (SaveId(match[1], int(match[2]), match[3]), int(match[4])) if match else None
 
 
 def new_pack(session: str) -> bytes:
-    """A name that no other pack has. Its last four bytes are the session that wrote it, so that
-    prune can tell whose it is without opening it; its first byte spreads packs over folders."""
+    """Returns a name that no other pack has. Its last four bytes are the session that wrote it, so
+    that a sweep can tell without opening it; its first byte spreads packs over folders."""
     return secrets.token_bytes(12) + bytes.fromhex(session)
 
 
@@ -141,9 +142,9 @@ def parse_pack(key: str) -> bytes | None:
 
 
 def lease(session: str, renewal: int) -> str:
-    """Each renewal is an object of its own: a write that was given up and lands late must not take
-    the place of a newer one. They sort as numbers, so that a listing in order of keys which comes
-    too late for one does not miss the next."""
+    """Returns the key of a renewal of a lease. Each renewal is an object of its own: a write that
+    timed out and lands late must not replace a newer one. The keys sort as numbers, so that a
+    listing in order of keys that is too late for one renewal does not miss the next."""
     return f"{LEASES}{session}.{renewal:010d}.lease"
 
 
@@ -152,18 +153,18 @@ def fence(session: str) -> str:
 
 
 def parse_lease(key: str) -> tuple[str, str] | None:
-    """The session, and "lease" or "fence"."""
+    """Returns the session in the key, and "lease" or "fence"."""
     match = _LEASE.fullmatch(key)
     return (match[1], match[2]) if match else None
 
 
 def clock(name: str) -> str:
-    """An object that is made to see what time it is."""
+    """Returns the key of an object that is written to read the storage's time."""
     return f"{LEASES}clock-{name}"
 
 
 def is_leftover(key: str) -> bool:
-    """Whether an object beside the leases may go once it is old: a fence, or a clock."""
+    """Whether an object beside the leases (a fence or a clock) may be removed once it is old."""
     parsed = parse_lease(key)
     return bool(_CLOCK.fullmatch(key.removeprefix(LEASES))) or (parsed or ("", ""))[1] == "fence"
 
@@ -173,12 +174,12 @@ def owners(run: str) -> str:
 
 
 def owner(run: str, number: int) -> str:
-    """Who took over a run, as the `number`-th from 1 on."""
+    """Returns the key of the `number`-th run owner of a run, counted from 1."""
     return f"{owners(run)}{number:010d}"
 
 
 def parse_owner(key: str) -> tuple[str, int] | None:
-    """The run and the number."""
+    """Returns the run and the number in a run owner's key."""
     match = _OWNER.fullmatch(key)
     return (match[1], int(match[2])) if match else None
 

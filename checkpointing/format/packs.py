@@ -1,4 +1,4 @@
-"""Packs: chunks end to end, then a table of them, so that a pack can be understood alone.
+"""Reads and writes packs: chunks end to end, then a table of them, so that a pack describes itself.
 
 8 bytes   magic "HPKPACK1"
 ...       stored chunks, end to end, no gaps
@@ -23,7 +23,7 @@ _NO_BASE = bytes(ID_BYTES)
 ROW = np.dtype(
     [
         ("id", "u1", ID_BYTES),
-        ("base", "u1", ID_BYTES),  # zeros if there is none
+        ("base", "u1", ID_BYTES),  # zeros: no base
         ("offset", "<u8"),
         ("length", "<u8"),
         ("raw_length", "<u8"),
@@ -38,11 +38,11 @@ Rows = NDArray[np.void]
 
 
 def footer(chunks: Sequence[Chunk]) -> bytes:
-    """Footer and trailer of a pack that holds `chunks`, in the order of their offsets."""
+    """Returns footer and trailer of a pack that holds `chunks`, in the order of their offsets."""
     rows = np.zeros(len(chunks), ROW)
     for row, chunk in zip(rows, chunks, strict=True):
-        row["id"] = _octets(chunk.id)
-        row["base"] = _octets(chunk.base.id if chunk.base else _NO_BASE)
+        row["id"] = _as_uint8(chunk.id)
+        row["base"] = _as_uint8(chunk.base.id if chunk.base else _NO_BASE)
         row["offset"], row["length"] = chunk.offset, chunk.length
         row["raw_length"], row["checksum"] = chunk.raw_length, chunk.checksum
         row["codec"] = chunk.codec
@@ -51,12 +51,13 @@ def footer(chunks: Sequence[Chunk]) -> bytes:
     trailer = np.zeros(1, TRAILER)
     trailer["checksum"], trailer["rows"] = checksum(table), len(rows)
     trailer["size"] = data_end + len(table) + TRAILER.itemsize
-    trailer["magic"] = _octets(MAGIC)
+    trailer["magic"] = _as_uint8(MAGIC)
     return table + trailer.tobytes()
 
 
 def parse_trailer(data: Buffer, size: int) -> tuple[int, int]:
-    """Where the footer starts, and its length, from the last 32 bytes of a pack of `size` bytes.
+    """Returns where the footer starts, and its length, from the last 32 bytes of a pack of `size`
+    bytes.
 
     Raises:
         DamagedError: this is no whole pack.
@@ -74,10 +75,10 @@ def parse_trailer(data: Buffer, size: int) -> tuple[int, int]:
 
 
 def parse_footer(table: Buffer, trailer: Buffer) -> Rows:
-    """The table of a pack's chunks.
+    """Returns the table of a pack's chunks.
 
     Raises:
-        DamagedError: it does not match its checksum, or is not consistent in itself.
+        DamagedError: it does not match its checksum, or is inconsistent.
     """
     if checksum(table) != int(np.frombuffer(trailer, TRAILER)[0]["checksum"]):
         raise DamagedError("the table at its end does not match its checksum")
@@ -92,5 +93,5 @@ def parse_footer(table: Buffer, trailer: Buffer) -> Rows:
     return rows
 
 
-def _octets(data: bytes) -> NDArray[np.uint8]:
+def _as_uint8(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)

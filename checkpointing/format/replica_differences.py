@@ -1,9 +1,9 @@
-"""Which replicas of a tensor differ: told by fingerprints that each rank adds to its part record.
+"""Finds replicas of tensors that differ, by fingerprints that each rank adds to its part record.
 
-Ranks that hold the same cells of the same tensors are a group. Each of them says, for every entry
-of the group, the fingerprint of what it holds; the commit compares them. An entry is a tensor's
-cells as one rank saves them: most tensors are saved whole by one rank of a group, and very large
-ones in a part by each.
+Ranks that hold the same cells of the same tensors are a group. Each of them reports, for every
+entry of the group, the fingerprint of what it holds; the commit compares them. An entry is the
+cells of a tensor that one rank saves: most tensors are saved whole by one rank of a group, and very
+large ones in parts by all.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _RANGES = re.compile(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*")
 
 ROW = np.dtype("<u8")
 NOT_TAKEN = 0
-"""In the place of a fingerprint: this rank's was not taken, and is compared with none."""
+"""Takes the place of a fingerprint that this rank has not taken; it is compared with none."""
 
 KINDS = ("tensor", "buffer", "value")
 """A parameter or a tensor of an optimizer; a buffer; a value, or a tensor of something else."""
-_SHOWN, _TOLD = 3, 10
+_SHOWN, _NAMED = 3, 10
 MOST = 100
-_MOST_RANKS = 1 << 24  # of all that are named, each as often as it is
-"""Tensors that a manifest names; of more it says how many."""
+"""The largest number of tensors that a manifest names; of the others it gives the number."""
+_MOST_RANKS = 1 << 24  # ranks in a difference mark, each counted as often as it is named
 
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """What several ranks hold alike, as one of them says it.
+    """Content that several ranks hold, as one of them reports it.
 
     Attributes:
         id: 16 hex digits: equal on all its ranks, and of no other group.
-        place: of this rank among them.
+        place: index of this rank among them.
         kind: one of `KINDS`.
-        count: of the entries.
-        names: of the tensor or value of each entry; of the first rank's alone, like
-        savers: for each entry, the place of the rank that saves it.
+        count: number of entries.
+        names: the name of each entry's tensor or value; reported by the first rank only, like
+        savers: for each entry, the index of the rank that saves it.
     """
 
     id: str
@@ -60,7 +60,7 @@ class ReplicaGroup:
 
 @dataclass(frozen=True)
 class RankFingerprints:
-    """What one rank holds that others hold too: groups, and the fingerprints of their entries, in
+    """What one rank holds that others also hold: groups, and the fingerprints of their entries, in
     this order, end to end."""
 
     groups: tuple[ReplicaGroup, ...]
@@ -74,7 +74,7 @@ class RankFingerprints:
 
     @property
     def digests(self) -> dict[str, str]:
-        """A hash of the fingerprints of each group whose replicas have no reason to differ."""
+        """Returns a hash of the fingerprints of each group whose replicas should be equal."""
         return {
             group.id: blake3(to_bytes(prints)).hexdigest(8)
             for group, prints in self.by_group
@@ -84,11 +84,12 @@ class RankFingerprints:
 
 @dataclass(frozen=True)
 class ReplicaDifference:
-    """A tensor or value of which ranks hold different replicas.
+    """A tensor or value whose replicas on several ranks differ.
 
     Attributes:
-        ranks: those that hold the same, together; the most first, of as many the lowest ranks.
-        stored: the rank whose replica the checkpoint has; None: it mixes several.
+        ranks: the ranks, grouped by equal content; the largest group first, of equally large ones
+            that with the lowest ranks.
+        stored: the rank whose replica is in the checkpoint; None: it mixes several.
     """
 
     name: str
@@ -98,7 +99,8 @@ class ReplicaDifference:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The ranks that differ from what most ranks hold; none if no replica has a majority."""
+        """Returns the ranks that differ from what most ranks hold; none if no replica has a
+        majority."""
         total = sum(map(len, self.ranks))
         if 2 * len(self.ranks[0]) <= total:
             return ()
@@ -107,24 +109,25 @@ class ReplicaDifference:
 
 @dataclass(frozen=True)
 class MarkedDifferences:
-    """What a checkpoint is marked with: the first differences, and how many there are."""
+    """The difference mark of a checkpoint: the first differences, and how many there are."""
 
     count: int
     differences: tuple[ReplicaDifference, ...]
 
     @property
     def is_suspect(self) -> bool:
-        """Whether parameters or optimizers differ, which ranks have no reason to hold otherwise
-        than each other. Of buffers and values a checkpoint has one rank's, as it would have if they
-        were not compared: that is no reason to go back behind it."""
+        """Whether parameters or optimizers differ, which should be equal on all ranks. Of buffers
+        and values a checkpoint has one rank's, as it would if they were not compared, so they are
+        no reason to use an older checkpoint."""
         return any(one.kind == "tensor" for one in self.differences)
 
 
 def compare(told: Mapping[int, RankFingerprints]) -> list[ReplicaDifference]:
-    """What ranks hold differently, by name; a pure function of what they say.
+    """Returns the tensors and values of which replicas differ, by name; a pure function of the
+    ranks' reports.
 
     Args:
-        told: by rank. A group of which the first rank says nothing is not compared.
+        told: the report of each rank. A group that its first rank does not report is not compared.
     """
     groups: dict[str, list[tuple[int, ReplicaGroup, Fingerprints]]] = {}
     for rank, replicas in sorted(told.items()):
@@ -139,7 +142,7 @@ def compare(told: Mapping[int, RankFingerprints]) -> list[ReplicaDifference]:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One entry of which replicas differ."""
+    """One entry whose replicas differ."""
 
     by_place: Mapping[int, tuple[int, int]]  # rank and fingerprint
     saver: int
@@ -148,7 +151,8 @@ class _Entry:
 def _differing(
     members: Sequence[tuple[int, ReplicaGroup, Fingerprints]],
 ) -> Iterable[tuple[str, str, _Entry]]:
-    """The entries of one group whose replicas differ, with the other entries of their tensors."""
+    """Returns the entries of one group whose replicas differ, with the other entries of their
+    tensors."""
     first = next((group for _, group, _ in members if group.place == 0), None)
     members = [one for one in members if first is not None and one[1].count == first.count]
     if first is None or len(members) < 2 or len(first.names) != first.count:
@@ -169,7 +173,8 @@ def _differing(
 
 
 def _difference(name: str, kind: str, entries: Sequence[_Entry]) -> ReplicaDifference:
-    """A replica is what the ranks of one place in all the groups hold together."""
+    """Returns the difference of one tensor. A replica is what the ranks at one index in all the
+    groups hold together."""
     ranks: dict[tuple[int, ...], set[int]] = {}
     for place in {place for entry in entries for place in entry.by_place}:
         mine = [entry.by_place.get(place, (None, NOT_TAKEN)) for entry in entries]
@@ -181,8 +186,8 @@ def _difference(name: str, kind: str, entries: Sequence[_Entry]) -> ReplicaDiffe
 
 
 def _stored(entries: Sequence[_Entry]) -> int | None:
-    """The first rank whose replica is what was saved. A tensor of several groups, such as the
-    shards of a hybrid sharding, was saved from the ranks of one place in all of them."""
+    """Returns the first rank whose replica is what was saved. A tensor of several groups, such as
+    the shards of a hybrid sharding, was saved from the ranks at one index in all of them."""
     places = sorted({place for entry in entries for place in entry.by_place})
     for place in (entries[0].saver, *places):
         if all(_is_saved(entry, place) for entry in entries):
@@ -196,7 +201,7 @@ def _is_saved(entry: _Entry, place: int) -> bool:
 
 
 def dump_groups(groups: Sequence[ReplicaGroup]) -> list[dict[str, Any]]:
-    """Plain data, as in a part record."""
+    """Returns the groups as plain data for a part record."""
     return [
         {
             "id": group.id,
@@ -232,8 +237,10 @@ def to_bytes(fingerprints: Fingerprints) -> bytes:
 
 
 def from_bytes(data: bytes, groups: Sequence[ReplicaGroup], where: str) -> Fingerprints:
-    """Raises:
-    DamagedError: there are more or fewer than the groups have entries.
+    """Read the fingerprints of the groups' entries.
+
+    Raises:
+        DamagedError: there are more or fewer than the groups have entries.
     """
     if len(data) != ROW.itemsize * sum(group.count for group in groups):
         raise DamagedError(f"{where}: its fingerprints are not as many as its groups have entries")
@@ -241,7 +248,7 @@ def from_bytes(data: bytes, groups: Sequence[ReplicaGroup], where: str) -> Finge
 
 
 def dump_marked(marked: MarkedDifferences) -> dict[str, Any]:
-    """Plain data, as in a manifest: ranks as in "0-2,7"."""
+    """Returns the mark as plain data for a manifest, with ranks as in "0-2,7"."""
     return {
         "count": marked.count,
         "first": [
@@ -258,7 +265,7 @@ def dump_marked(marked: MarkedDifferences) -> dict[str, Any]:
 
 def load_marked(read: JsonReader) -> MarkedDifferences:
     """Raises:
-    DamagedError: it is none.
+    DamagedError: it is no difference mark.
     """
     found, total = list[ReplicaDifference](), 0
     for one in read.children("first"):
@@ -273,7 +280,8 @@ def load_marked(read: JsonReader) -> MarkedDifferences:
 
 
 def mark_of(differences: Sequence[ReplicaDifference]) -> MarkedDifferences | None:
-    """None if there are none. A mixture comes first, and then what makes a checkpoint suspect."""
+    """Returns the difference mark for these differences, None if there are none. Mixtures come
+    first, then what makes a checkpoint suspect."""
     if not differences:
         return None
     first = sorted(
@@ -283,7 +291,7 @@ def mark_of(differences: Sequence[ReplicaDifference]) -> MarkedDifferences | Non
 
 
 def describe(one: ReplicaDifference) -> str:
-    """For people, in one line."""
+    """Describes a difference in one line."""
     if one.odd:
         verb = "differs" if len(one.odd) == 1 else "differ"
         how = f"{_ranks(one.odd)} {verb} from {_ranks(one.ranks[0])}"
@@ -294,25 +302,25 @@ def describe(one: ReplicaDifference) -> str:
 
 
 def event_fields(marked: MarkedDifferences) -> dict[str, Any]:
-    """The first of the differences as fields of an event."""
+    """Returns the first of the differences as fields of an event."""
     return {
         "count": marked.count,
         "summary": summary(marked),
-        "tensors": [one.name for one in marked.differences[:_TOLD]],
-        "odd_ranks": sorted({rank for one in marked.differences for rank in one.odd})[:_TOLD],
+        "tensors": [one.name for one in marked.differences[:_NAMED]],
+        "odd_ranks": sorted({rank for one in marked.differences for rank in one.odd})[:_NAMED],
         "is_suspect": marked.is_suspect,
     }
 
 
 def summary(marked: MarkedDifferences) -> str:
-    """For people, in one line: the first of the differences, and how many there are."""
+    """Describes the mark in one line: the first of the differences, and how many there are."""
     shown = "; ".join(describe(one) for one in marked.differences[:_SHOWN])
     more = marked.count - min(_SHOWN, len(marked.differences))
     return f"{shown}; and {more} more" if more else shown
 
 
 def ranges(ranks: Sequence[int]) -> str:
-    """ "0-2,7" for 0, 1, 2 and 7."""
+    """Formats 0, 1, 2 and 7 as "0-2,7"."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and runs[-1][1] == rank - 1:

@@ -1,4 +1,5 @@
-"""The small JSON records: the store's own, leases, owners, tombs and marks."""
+"""The small JSON records of a store: its own, leases, run owners, deletion marks and checkpoint
+marks."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ HASH = "blake3-256"
 
 @dataclass(frozen=True)
 class StoreRecord:
-    """`hpckit.json`: what the store is. Written once, when it is made."""
+    """The content of `hpckit.json`, which describes the store. Written once, when the store is
+    created."""
 
     uuid: str  # 32 hex digits
     created: float  # Unix time, seconds
@@ -24,30 +26,32 @@ class StoreRecord:
 
 @dataclass(frozen=True)
 class Lease:
-    """What a session is doing, so that prune keeps away from it. Renewed by its owner alone."""
+    """What a session is saving or reading, which keeps a prune and a sweep away from it. Renewed
+    only by its owner."""
 
     session: str
     run: str
-    owner: str  # host and process, for people
-    ttl_s: float  # seconds after which, without renewal, the owner counts as dead
+    owner: str  # host and process, for display
+    ttl_s: float  # seconds without a renewal after which the owner counts as dead
     renewals: int = 0
-    # key of a manifest to be made -> the tombs that were there before it looked for known chunks
+    # key of a manifest to be committed -> the deletion marks that existed before the save looked
+    # for known chunks
     saving: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reading: tuple[str, ...] = ()  # keys of manifests
 
 
 @dataclass(frozen=True)
 class RunOwner:
-    """Who took over a run, and when. Its number, which counts, is in its key."""
+    """Who took a run over, and when. The number of the takeover is in the key."""
 
-    nonce: str  # tells two apart that come at the same moment
-    host: str  # and process, for people
-    created: float  # Unix time by the owner's clock, seconds; for people
+    nonce: str  # distinguishes two processes that take over at the same moment
+    host: str  # host and process, for display
+    created: float  # Unix time by the owner's clock, seconds; for display
 
 
 @dataclass(frozen=True)
 class DeletionMark:
-    """First phase of deletion: what is condemned."""
+    """The first phase of a deletion: what is to be deleted."""
 
     packs: tuple[str, ...] = ()  # keys
     manifests: tuple[str, ...] = ()  # keys
@@ -55,7 +59,7 @@ class DeletionMark:
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """A name for a checkpoint. Pins are marks that retention obeys."""
+    """A name for a checkpoint. Pins are marks that every prune respects."""
 
     id: str  # "<step>-<session>"
     pinned: bool
@@ -69,8 +73,8 @@ def dump_store(record: StoreRecord) -> bytes:
 
 def load_store(data: bytes, where: str) -> StoreRecord:
     """Raises:
-    DamagedError: not whole.
-    FormatError: a version, hash or feature that is not known here.
+    DamagedError: the record is not whole. FormatError: it has a version, hash or feature that is
+    unknown to this version.
     """
     read = _open(data, "hpckit-store", where)
     if read.text("hash") != HASH:

@@ -1,8 +1,9 @@
-"""The grid that a tensor's global index space is cut on: a pure function of shape and dtype.
+"""The grid on which a tensor's global index space is cut into tiles: a pure function of shape and
+dtype.
 
-Each dimension is cut into a power of two of parts, each ceil(size / 2**k) long, as FSDP and DTensor
-cut it for a power of two of ranks. So their shard boundaries fall on tile boundaries, on any such
-world that divides the tensor, and what did not change is found again after the world size changed.
+Each dimension is cut into 2**k parts, each ceil(size / 2**k) long, as FSDP and DTensor cut it for
+2**k ranks. So their shard boundaries fall on tile boundaries, for any such world size that divides
+the tensor, and unchanged chunks are found again after the world size changed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-MIN_TILE = 256 << 10  # bytes; below this, a chunk's own costs (a hash, a table row) begin to show
+# bytes; below this, the costs of a chunk itself (a hash, a table row) begin to matter
+MIN_TILE = 256 << 10
 MAX_TILE = 8 << 20  # bytes; above this, reading a part of a tile wastes more than it saves
-TILES = 64  # that a tensor between the two is cut into: 8 x 8 for a matrix
+TILES = 64  # number of tiles of a tensor between the two: 8 x 8 for a matrix
 MIN_RUN = 256  # bytes of the last dimension that stay together, so that gathering a tile is fast
 
 Shape = tuple[int, ...]
@@ -31,16 +33,16 @@ class Box:
 
     @property
     def count(self) -> int:
-        """Elements in it."""
+        """The number of elements in it."""
         return math.prod(self.sizes)
 
     @property
     def slices(self) -> tuple[Any, ...]:
-        """An index that makes a view of any array, of one without dimensions too."""
+        """An index that makes a view of any array, also of one without dimensions."""
         return (*(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True)), ...)
 
     def intersect(self, other: Box) -> Box | None:
-        """What both cover; None if nothing."""
+        """Returns the intersection of both boxes; None if it is empty."""
         if self == other and 0 not in self.sizes:
             return self
         low = tuple(map(max, self.offsets, other.offsets))
@@ -51,7 +53,7 @@ class Box:
         return Box(low, tuple(end - start for start, end in zip(low, high, strict=True)))
 
     def relative_to(self, outer: Box) -> Box:
-        """The same box in the coordinates of `outer`."""
+        """Returns the same box in the coordinates of `outer`."""
         return Box(
             tuple(a - b for a, b in zip(self.offsets, outer.offsets, strict=True)), self.sizes
         )
@@ -63,10 +65,10 @@ def whole(shape: Shape) -> Box:
 
 @lru_cache(1 << 14)
 def tile_shape(shape: Shape, itemsize: int) -> Shape:
-    """Extents of a tile of a tensor of this shape, elements per dimension.
+    """Returns the extents of a tile of a tensor of this shape, in elements per dimension.
 
-    The dimension with the fewest cuts so far is cut in two, the first of equals, until a tile has
-    no more than the wanted bytes: 1/64 of the tensor, at least 256 KiB and at most 8 MiB.
+    The dimension with the fewest cuts so far (the first of equals) is cut in two until a tile has
+    at most the target number of bytes: 1/64 of the tensor, at least 256 KiB and at most 8 MiB.
     """
     size = math.prod(shape) * itemsize
     wanted = min(max(size // TILES, MIN_TILE), MAX_TILE)
@@ -89,7 +91,8 @@ def _divisible(tile: list[int], dim: int, itemsize: int) -> bool:
 
 
 def tiles(box: Box, tile: Shape) -> Iterator[Box]:
-    """`box` cut along the grid, row-major: whole tiles, and at its edges parts of tiles."""
+    """Yields `box` cut along the grid, in row-major order: whole tiles, and parts of tiles at its
+    edges."""
     if 0 in box.sizes:
         return
     if box.sizes == tile and not any(o % t for o, t in zip(box.offsets, tile, strict=True)):
@@ -100,7 +103,7 @@ def tiles(box: Box, tile: Shape) -> Iterator[Box]:
 
 
 def _cuts(offset: int, size: int, extent: int) -> list[tuple[int, int]]:
-    """(start, length) of the pieces of one dimension."""
+    """Returns (start, length) of the pieces of one dimension."""
     edges = [offset, *range((offset // extent + 1) * extent, offset + size, extent), offset + size]
     return [(a, b - a) for a, b in pairwise(edges)]
 

@@ -1,4 +1,4 @@
-"""torch dtypes by name, and tensors as raw bytes."""
+"""Converts torch dtypes to names and back, and tensors to raw bytes."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ _PLACEHOLDER = re.compile(r"bits.*|u?int[1-7]")
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """ "float32" for torch.float32."""
+    """Returns "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch.float32 for "float32", of those that `checkpointing.format.element_types` knows."""
+    """Returns torch.float32 for "float32", for the names that `checkpointing.format.element_types`
+    knows."""
     found: torch.dtype = getattr(torch, name)
     return found
 
 
 @cache
 def is_placeholder(dtype: torch.dtype) -> bool:
-    """Dtypes that torch only names, without operations on them (int4, bits8): DCP cannot plan
-    with them either. What uses them keeps its bytes in a uint8 tensor."""
+    """Whether torch only names the dtype, without operations on it (int4, bits8). DCP cannot plan
+    with such dtypes either; libraries that use them keep the bytes in a uint8 tensor."""
     return _PLACEHOLDER.fullmatch(dtype_name(dtype)) is not None
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, without a copy."""
+    """Returns the bytes of a contiguous CPU tensor, without a copy."""
     return tensor.detach().view(-1).view(torch.uint8).numpy().data
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
-    """A CPU tensor as a numpy array of bits, which shares its memory if it is contiguous."""
+    """Returns a CPU tensor as a numpy array of bits, which shares its memory if it is
+    contiguous."""
     bits = element(dtype_name(tensor.dtype)).bits
     if not tensor.numel():
         return np.empty(tuple(tensor.shape), bits)

@@ -1,2 +1,2 @@
-"""The Checkpointer inside others' trainers: `lightning`, `huggingface` and `torchtitan`, each of
-which imports its framework when it is imported itself; nothing else in this package does."""
+"""Integrations of the Checkpointer into other trainers: `lightning`, `huggingface` and
+`torchtitan`. Each imports its framework when it is imported; nothing else in this package does."""

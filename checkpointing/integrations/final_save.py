@@ -1,4 +1,4 @@
-"""Before the last save of a training, which nothing newer comes after."""
+"""Prepares the last save of a training, which is followed by no newer one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ logger = logging.getLogger("checkpointing")
 
 
 def make_room(ckpt: Checkpointer) -> bool:
-    """Wait for the newest save, so that a slow store does not skip the next. A collective.
+    """Wait for the newest save, so that the next one is not skipped because of a slow store.
+    Collective.
 
     Returns:
         Whether it is durable; if not, its step may be saved again.

@@ -1,4 +1,4 @@
-"""Hugging Face: a callback that saves and resumes a `Trainer` through the Checkpointer.
+"""A callback for Hugging Face's `Trainer` that saves and resumes it with the Checkpointer.
 
 saver = CheckpointerCallback(root, run="gpt", every=Minutes(10))
 saver.train(trainer)  # in place of trainer.train(): goes on where the run was
@@ -40,23 +40,24 @@ from checkpointing.state import rng_state
 logger = logging.getLogger("checkpointing")
 
 _STATE_FILE = "trainer_state.json"
-_LOADS_MODEL = "_load_from_checkpoint"  # the Trainer's method that reads its own kind of files
+_LOADS_MODEL = "_load_from_checkpoint"  # the Trainer's method that reads its own files
 
 
 class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Saves model, optimizer, scheduler, gradient scaler, the trainer's state and the random
-    numbers of each rank. One trainer's; set `save_strategy="no"`, or it saves files beside that.
+    numbers of each rank. For one trainer; set `save_strategy="no"`, or the trainer saves its own
+    files as well.
 
-    What is due after a step is saved when the next one begins, so that logs and evaluation of the
-    step are part of it, and at the end of training, which waits for it. Batches that an epoch has
-    had are skipped as the Trainer does it (`ignore_data_skip`): without reading them where the
-    dataset can be indexed.
+    A save that is due after a step is made when the next one begins, so that it includes logs and
+    evaluation of the step, and at the end of training, which waits for it. Batches that an epoch
+    has already had are skipped as the Trainer does it (`ignore_data_skip`): without reading them if
+    the dataset can be indexed.
 
     Not saved: the sum of losses since the last log, so that the first log after a resume averages
-    over fewer steps. On another number of ranks random numbers begin anew.
+    over fewer steps. On another number of ranks random numbers are not restored.
 
     Args:
-        root, run, options: of `Checkpointer`; a step is `state.global_step`.
+        root, run, options: as for `Checkpointer`; a step is `state.global_step`.
         metrics: names in the log ("eval_loss") whose newest values are saved with the step, for
             `Best`.
     """
@@ -75,20 +76,20 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         self._trainer: Trainer | None = None
         self._ckpt: Checkpointer | None = None
         self._ranks: RankGroup | None = None
-        self._text: str | None = None  # the trainer's state that training begins with
+        self._text: str | None = None  # the trainer's state with which training begins
         self._rng: dict[str, Any] | None = None  # until the first step begins
-        self._is_between_epochs = False  # where they were captured
+        self._is_between_epochs = False  # whether they were captured between epochs
         self._is_due = False
         self._saved_step = -1
 
     def train(self, trainer: Trainer, **options: Any) -> Any:
-        """`trainer.train`, from where the run was; what that returns.
+        """Call `trainer.train`, resuming the run. Returns its result.
 
         Args:
-            options: of `trainer.train`, without resume_from_checkpoint.
+            options: arguments of `trainer.train`, without resume_from_checkpoint.
 
         Raises:
-            CheckpointError: as `Checkpointer`; or the Trainer is one that cannot be resumed.
+            CheckpointError: as `Checkpointer`; or this Trainer cannot be resumed.
             Exception: as `trainer.train`.
         """
         _check(trainer)
@@ -106,7 +107,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
             while True:
                 try:
                     result = self._train_from(text, options)
-                except _Elsewhere as found:
+                except _RestartTraining as found:
                     text = found.text
                 else:
                     self._ckpt.close()
@@ -115,7 +116,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **held: Any
     ) -> None:
-        """Restore."""
+        """Restore the newest checkpoint."""
         if self._ckpt is None or self._ranks is None:
             raise CheckpointError(
                 "this trainer saves through a Checkpointer: call saver.train(trainer) with its "
@@ -125,7 +126,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         step = self._ckpt.restore(self._state(held, progress, rng))
         text = None if step is None else str((progress.value or {})["state"])
         if text != self._text:
-            raise _Elsewhere(text)
+            raise _RestartTraining(text)
         self._is_due, self._rng, self._saved_step = False, None, -1
         if step is not None:
             self._saved_step = step
@@ -137,29 +138,30 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **held: Any
     ) -> None:
-        """Let the epoch draw its order from where the one before has ended."""
+        """Set the random numbers for the order of the epoch to those at the end of the previous
+        one."""
         if self._is_between_epochs:
-            self._go_on_drawing()
+            self._restore_rng()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **held: Any
     ) -> None:
-        """Save what is due: all that belongs to the step before is done now."""
-        self._go_on_drawing()
+        """Make a save that is due, now that everything of the previous step is done."""
+        self._restore_rng()
         if self._is_due:
             self._save(state, held)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **held: Any
     ) -> None:
-        """Ask whether to save."""
+        """Decide whether to save."""
         if self._ckpt is not None:
             self._is_due = self._ckpt.due(state.global_step)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **held: Any
     ) -> None:
-        """Save the end where the best model may be loaded in its place after it."""
+        """Save the final state if the best model may be loaded in its place afterwards."""
         is_end = control.should_training_stop or state.global_step >= state.max_steps
         if is_end and args.load_best_model_at_end:
             self._save_end(state, held)
@@ -167,7 +169,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **held: Any
     ) -> None:
-        """Save the end, with what has come of its evaluation."""
+        """Save the final state, including the results of its evaluation."""
         if not (args.load_best_model_at_end and state.best_model_checkpoint):
             self._save_end(state, held)
         elif self._saved_step != state.global_step:
@@ -177,7 +179,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
                 state.global_step,
             )
 
-    def _go_on_drawing(self) -> None:
+    def _restore_rng(self) -> None:
         rng, self._rng = self._rng, None
         if rng is not None:
             rng_state.restore(rng)
@@ -215,7 +217,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
 
     def _state(self, held: dict[str, Any], progress: ValueItem, rng: ValueItem) -> dict[str, Any]:
         optimizer = held["optimizer"]
-        while hasattr(optimizer, "optimizer"):  # accelerate's around torch's
+        while hasattr(optimizer, "optimizer"):  # accelerate wraps torch's optimizer
             optimizer = optimizer.optimizer
         state = {
             "model": held["model"],
@@ -238,9 +240,9 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         self._trainer = self._ckpt = self._ranks = None
 
 
-class _Elsewhere(Exception):  # noqa: N818 - it is no error
-    """What was restored is not what training was begun with: newer, from memory, or older, where
-    the newest is damaged."""
+class _RestartTraining(Exception):  # noqa: N818 - it is no error
+    """The restored checkpoint is not the one with which training began: it is newer (from memory),
+    or older (because the newest is damaged)."""
 
     def __init__(self, text: str | None) -> None:
         super().__init__("training begins once more, from what was restored")
@@ -248,7 +250,7 @@ class _Elsewhere(Exception):  # noqa: N818 - it is no error
 
 
 def _leave_to_checkpointer(folder: str, model: Any = None) -> None:
-    """In place of the Trainer's reading of its own files: `on_train_begin` restores."""
+    """Replaces the Trainer's method that reads its own files; `on_train_begin` restores instead."""
 
 
 def _check(trainer: Trainer) -> None:

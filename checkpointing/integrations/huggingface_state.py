@@ -1,4 +1,4 @@
-"""The state of a `transformers.Trainer` that it writes as trainer_state.json, from and for it."""
+"""Reads and writes the state of a `transformers.Trainer` as in trainer_state.json."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from checkpointing.store.checkpoint import Checkpoint
 
 logger = logging.getLogger("checkpointing")
 
-_NAME = "trainer"  # of the item
+_NAME = "trainer"  # name of the item
 
 
 def state_text(trainer: Any) -> str:
-    """As the Trainer would write it now, with the states of its callbacks."""
+    """Returns the state as the Trainer would write it now, with the states of its callbacks."""
     callbacks = [*trainer.callback_handler.callbacks, trainer.control]
     exported = type(trainer.state)(stateful_callbacks=[c for c in callbacks if hasattr(c, "state")])
     whole = asdict(trainer.state) | {"stateful_callbacks": exported.stateful_callbacks}
@@ -31,7 +31,8 @@ def state_text(trainer: Any) -> str:
 def newest_text(
     root: str | os.PathLike[str], run: str, options: Mapping[str, Any] | None
 ) -> str | None:
-    """What the newest checkpoint of the store has; None if there is none, or it cannot be read."""
+    """Returns the state in the newest checkpoint of the store; None if there is none, or it cannot
+    be read."""
     with opened(root, options) as store:
         for found in newest_first(store, run)[:1]:
             try:

@@ -1,4 +1,4 @@
-"""Lightning: a callback that saves and resumes a `Trainer.fit` through the Checkpointer.
+"""A callback for Lightning that saves and resumes a `Trainer.fit` with the Checkpointer.
 
 trainer = L.Trainer(callbacks=[CheckpointerCallback(root, run="gpt", every=Minutes(10))])
 trainer.fit(model, loader)  # goes on where the run was, in the middle of an epoch too
@@ -38,7 +38,8 @@ from checkpointing.state import rng_state
 
 logger = logging.getLogger("checkpointing")
 
-_OTHERS_FORM = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")  # flat or foreign shards
+# strategies with flat parameters or shards of their own form
+_UNSUPPORTED = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
 
 
 class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
@@ -46,21 +47,22 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
     and precision, and random numbers of each rank; restores all of it when `fit` starts.
 
     A resumed `fit` goes on at the next batch. Loaders with state_dict() and load_state_dict() are
-    asked to; of others, the batches that the epoch has had are read and dropped, in the same order
-    as before the interruption. Saves fall on steps of the optimizer, after the validation that
-    belongs to the step. One is made at the end of `fit`, which waits for it.
+    restored by these; of others, the batches that the epoch has already had are read and dropped,
+    in the same order as before the interruption. Saves are made at steps of the optimizer, after
+    the validation that belongs to the step. The last save is at the end of `fit`, which waits for
+    it.
 
     Not saved: metrics that are being averaged over an epoch, what on_save_checkpoint() adds (keep
     it in buffers or in the state of a callback or the datamodule), and gradients, so that a save
-    falls between accumulations. On another number of ranks the module and the optimizers go on
-    exactly, batches and random numbers do not.
+    falls between accumulations. On another number of ranks the module and the optimizers are
+    restored exactly, batches and random numbers are not.
 
     Args:
-        root, run, options: of `Checkpointer`; a step is `trainer.global_step`.
+        root, run, options: as for `Checkpointer`; a step is `trainer.global_step`.
         metrics: names in `trainer.callback_metrics` whose newest values are saved with the step,
             for `Best`.
 
-    Raises (from `fit`): as `Checkpointer` and its `restore`; ValueError: a strategy that keeps
+    Raises (from `fit`): as `Checkpointer` and its `restore`; ValueError: the strategy keeps
     parameters in a form of its own.
     """
 
@@ -77,16 +79,17 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._ckpt: Checkpointer | None = None
         self._ranks: RankGroup | None = None
         self._loaders: Loaders | None = None
-        self._resumed: LightningProgress | None = None  # until its random numbers are taken up
-        self._epoch_rng: dict[str, Any] = {}  # from before the epoch's batches were begun
-        self._due: dict[str, Any] | None = None  # the loops at the end of a batch to be saved after
+        self._resumed: LightningProgress | None = None  # until its random numbers are restored
+        self._epoch_rng: dict[str, Any] = {}  # generators from before the epoch's batches began
+        # the loops at the end of the batch that a save is due after
+        self._due: dict[str, Any] | None = None
         self._seen_step = self._saved_step = -1
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore."""
+        """Restore the newest checkpoint."""
         _check(trainer, pl_module)
         self._due = self._resumed = None
-        self._let_loaders_be()
+        self._restore_loaders()
         self._ranks, self._ckpt = RankGroup(), self._make()
         self._loaders = Loaders(trainer.fit_loop)
         held = ValueItem()
@@ -99,15 +102,15 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._epoch_rng = rng_state.capture()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Go to the batch that comes next."""
+        """Move the loaders to the next batch."""
         if self._resumed is not None and self._resumed.skips:
             rng_state.restore(self._resumed.rng_of_batches or rng_state.capture())
             skip(trainer)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Know where the order of this epoch comes from."""
+        """Record the random numbers from which the order of this epoch follows."""
         if trainer.fit_loop.is_resuming or trainer.current_epoch == 0:
-            return  # Lightning has begun its batches before
+            return  # Lightning has already begun its batches
         if self._resumed is not None and self._resumed.is_epoch_over:
             rng_state.restore(self._resumed.rng or rng_state.capture())
         self._resumed = None
@@ -116,7 +119,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Save what is due, now that all that belongs to the step before is done."""
+        """Make a save that is due, now that everything of the previous step is done."""
         resumed, self._resumed = self._resumed, None
         if resumed is not None and resumed.rng and not resumed.is_epoch_over:
             rng_state.restore(resumed.rng)
@@ -131,7 +134,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Ask whether to save, once for each step of the optimizer."""
+        """Decide whether to save, once for each step of the optimizer."""
         step = trainer.global_step
         if step == self._seen_step or self._ckpt is None:
             return
@@ -140,12 +143,13 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._due = self._loops()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save what is due, with what has come of the validation; the epoch's end comes later."""
+        """Make a save that is due, including the results of the validation; the epoch ends
+        later."""
         if self._due is not None and not _is_epoch_over(trainer):
             self._save(trainer, self._loops(), is_epoch_over=False)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save what is due after the last batch."""
+        """Make a save that is due after the last batch."""
         if self._due is None:
             return
         is_over = _is_epoch_over(trainer)
@@ -153,7 +157,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._save(trainer, loops, is_epoch_over=is_over)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the end, and wait until it is durable."""
+        """Save the final state, and wait until it is durable."""
         assert self._ckpt is not None
         is_durable = make_room(self._ckpt)
         if self._saved_step != trainer.global_step or not is_durable:
@@ -163,7 +167,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._close()
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Release what is left, of a run that was at its end already."""
+        """Release the resources of a run that was already complete."""
         self._close()
 
     def _save(self, trainer: L.Trainer, loops: dict[str, Any], *, is_epoch_over: bool) -> None:
@@ -180,13 +184,13 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         assert self._loaders is not None
         return self._loaders.loops()
 
-    def _let_loaders_be(self) -> None:
+    def _restore_loaders(self) -> None:
         loaders, self._loaders = self._loaders, None
         if loaders is not None:
             loaders.close()
 
     def _close(self) -> None:
-        self._let_loaders_be()
+        self._restore_loaders()
         ckpt, self._ckpt, ranks, self._ranks = self._ckpt, None, self._ranks, None
         if ckpt is not None and ranks is not None:
             ckpt.close()
@@ -209,7 +213,7 @@ def _check(trainer: L.Trainer, module: L.LightningModule) -> None:
     if not isinstance(trainer, L.Trainer):
         raise TypeError(f"a Trainer of lightning.pytorch is needed, got {type(trainer)}")
     kind = next(
-        (c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in _OTHERS_FORM), ""
+        (c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in _UNSUPPORTED), ""
     )
     if kind:
         raise ValueError(

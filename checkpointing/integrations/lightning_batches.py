@@ -1,4 +1,4 @@
-"""Going to a batch in the middle of an epoch, in loaders that cannot do it themselves."""
+"""Moves loaders that cannot seek to a batch in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from checkpointing.errors import CheckpointError
 
 
 def skip(trainer: Any) -> None:
-    """Read and drop the batches that the epoch has had; Lightning counts them as fetched later.
+    """Read and drop the batches that the epoch has already had; Lightning counts them as fetched
+    later.
 
     Raises:
-        CheckpointError: `training_step` takes batches from an iterator by itself.
+        CheckpointError: `training_step` itself takes batches from an iterator.
     """
     loop = trainer.fit_loop
     fetcher = loop._data_fetcher
@@ -26,7 +27,8 @@ def skip(trainer: Any) -> None:
         )
     for loader in loop._combined_loader.flattened:
         _set_sampler_epoch(loader, loop.epoch_progress.current.processed)
-    iter(fetcher)  # anew: Lightning has begun the batches before it told the samplers the epoch
+    # again, because Lightning began the batches before it set the epoch of the samplers
+    iter(fetcher)
     had = loop.epoch_loop.batch_progress.current.ready
     for number in range(had):
         try:

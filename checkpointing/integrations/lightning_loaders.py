@@ -1,4 +1,4 @@
-"""How far Lightning's loaders are, where Lightning has read ahead of training."""
+"""Records the progress of Lightning's loaders where Lightning reads ahead of training."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 from checkpointing.errors import CheckpointError
 
-_LOADERS = "combined_loader"  # in what a fit loop saves
+_LOADERS = "combined_loader"  # key in the state of a fit loop
 
 
 class Loaders:
-    """Notes what loaders without a length say before each batch is fetched.
+    """Records the state of loaders without a length before each batch is fetched.
 
-    Of them Lightning fetches one batch ahead, to know which is the last; what they say after that
-    is one batch too far to go on from.
+    Lightning fetches one batch of such loaders ahead, to know which is the last, so their state
+    after that is one batch too far to resume from.
 
     Args:
-        fit_loop: of a Trainer, whose method that runs before a fetch is replaced until `close`.
+        fit_loop: the fit loop of a Trainer; its method that runs before a fetch is replaced until
+            `close`.
     """
 
     def __init__(self, fit_loop: Any) -> None:
@@ -27,10 +28,10 @@ class Loaders:
         self._epoch_loop._on_before_fetch = self._note
 
     def loops(self) -> dict[str, Any]:
-        """The state of the fit loop between this batch and the next.
+        """Returns the state of the fit loop between this batch and the next.
 
         Raises:
-            CheckpointError: Lightning fetches batches in another way than it did.
+            CheckpointError: this version of Lightning fetches batches in another way.
         """
         state: dict[str, Any] = copy.deepcopy(self._fit_loop.state_dict())
         if self._is_ahead() and state["state_dict"].get(_LOADERS):
@@ -43,7 +44,7 @@ class Loaders:
         return state
 
     def close(self) -> None:
-        """Let the loop be as it was."""
+        """Restore the loop's own method."""
         self._epoch_loop._on_before_fetch = self._begin_fetch
 
     def _note(self) -> None:

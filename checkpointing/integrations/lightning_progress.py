@@ -1,4 +1,4 @@
-"""How far a Trainer of Lightning has come, as plain values, and back."""
+"""Captures the progress of a Lightning Trainer as plain values, and restores it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass(frozen=True)
 class LightningProgress:
-    """Where a run goes on.
+    """The progress from which a run is resumed.
 
     Attributes:
-        is_epoch_over: after the last batch of an epoch, not between two.
-        rng: of this rank, for the next batch; None: of another number of ranks.
-        rng_of_batches: from before the batches of the epoch were begun.
-        skips: the loaders cannot go to a batch by themselves.
+        is_epoch_over: whether the save followed the last batch of an epoch.
+        rng: this rank's random number generators for the next batch; None: the save was on another
+            number of ranks.
+        rng_of_batches: the generators from before the batches of the epoch began.
+        skips: whether batches must be read and dropped, because the loaders cannot seek.
     """
 
     is_epoch_over: bool
@@ -37,10 +38,10 @@ def gather(
     is_epoch_over: bool,
     ranks: RankGroup,
 ) -> dict[str, Any]:
-    """All that is neither parameter nor state of an optimizer, of all ranks. A collective.
+    """Returns everything of all ranks that is neither parameter nor optimizer state. Collective.
 
     Raises:
-        TypeError: a state with a large tensor in it.
+        TypeError: a state contains a large tensor.
     """
     mine = {"rng": rng_state.capture(), "epoch_rng": epoch_rng, "loops": pack(loops, "loops")}
     callbacks = {c.state_key: pack(c.state_dict(), c.state_key) for c in trainer.callbacks}
@@ -57,8 +58,8 @@ def gather(
 
 
 def within_epoch(loops: dict[str, Any]) -> dict[str, Any]:
-    """The loops of a training that was stopped inside an epoch, which Lightning has counted as
-    done: before that."""
+    """Returns the loops of a training that was stopped within an epoch, which Lightning has counted
+    as done, as they were before that."""
     epochs = loops["epoch_progress"]
     for counts in (epochs["total"], epochs["current"]):
         counts["processed"] = counts["completed"] = counts["started"] - 1
@@ -66,7 +67,7 @@ def within_epoch(loops: dict[str, Any]) -> dict[str, Any]:
 
 
 def take(trainer: Any, progress: dict[str, Any], ranks: RankGroup) -> LightningProgress:
-    """Let everything but module and optimizers go on from there."""
+    """Restore everything except module and optimizers."""
     if is_other_world := len(progress["ranks"]) != ranks.world_size:
         logger.warning(
             "saved by %d ranks, resumed by %d: the epoch's batches are dealt anew, random numbers "

@@ -1,6 +1,6 @@
-"""torchtitan: a checkpoint manager that saves and resumes a Trainer through the Checkpointer.
+"""A checkpoint manager for torchtitan that saves and resumes a Trainer with the Checkpointer.
 
-In a config, in place of torchtitan's own:
+In a config it replaces torchtitan's own:
 
     checkpoint=Checkpoints.Config(enable=True, interval=50, keep_latest_k=3)
 """
@@ -40,16 +40,17 @@ from checkpointing.state.packed_values import pack, unpack
 
 
 class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
-    """torchtitan's manager, with a store of hpckit's in its folder.
+    """A checkpoint manager of torchtitan that keeps a store of hpckit in its folder.
 
-    When to save and what to begin with are torchtitan's affair, by its options: `interval`,
-    `load_step`, `exclude_from_loading`, `initial_load_*`, `load_only`. What is different:
+    torchtitan decides when to save and what to load first, by its options: `interval`, `load_step`,
+    `exclude_from_loading`, `initial_load_*`, `load_only`. The differences are:
 
-    - every save is asynchronous, and verified when it is read: `async_mode` says nothing;
-    - the last one is whole, too, so that more steps may follow: `last_save_model_only` says
-      nothing. `hpckit ckpt export` makes other formats of it; with `last_save_in_hf`, what
-      torchtitan makes for transformers is in `<folder>-hf/step-<n>`;
-    - where each data-parallel rank is in its data is kept as plain values: nothing is unpickled.
+    - every save is asynchronous, and verified when it is read; `async_mode` is ignored;
+    - the last save is whole, too, so that more steps may follow; `last_save_model_only` is ignored.
+      `hpckit ckpt export` converts it to other formats; with `last_save_in_hf`, torchtitan's files
+      for transformers are written to `<folder>-hf/step-<n>`;
+    - the position of each data-parallel rank in its data is saved as plain values, so that nothing
+      is unpickled.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -60,13 +61,13 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         """Name of the run in the store."""
 
         compress: bool = True
-        """Compressed, or as differences, where that pays."""
+        """Store chunks compressed, or as differences, where that saves space."""
 
         replicas: int = 0
-        """1: the next node keeps copies in its memory."""
+        """1: the next node keeps copies of snapshots in its memory."""
 
         local: str = ""
-        """A folder on the node's own disk, for what has a deadline."""
+        """A folder on the node's own disk for snapshots with a deadline."""
 
     def __init__(self, config: Config, **parts: Any) -> None:
         theirs: Any = replace(config)
@@ -88,7 +89,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         """
         Raises:
             FileNotFoundError: there is no such step.
-            CheckpointError: what there is does not fit.
+            CheckpointError: the checkpoint does not fit.
         """
         place = ValueItem()
         whole = self._whole(place)
@@ -101,8 +102,8 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             found = self._loaded(wanted, step)
         if found is None:
             return bool(super()._load())
-        if found > 0:  # a seed checkpoint is of one process, before it has read any data
-            self._go_to(place.value)
+        if found > 0:  # a seed checkpoint is saved by one process before it has read any data
+            self._restore_positions(place.value)
         return True
 
     def _loaded(self, wanted: dict[str, Any], step: int) -> int | None:
@@ -118,7 +119,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             return False
         if last_step:
             make_room(self._ckpt)
-        self._ckpt.save(curr_step, self._whole(ValueItem(self._places())))
+        self._ckpt.save(curr_step, self._whole(ValueItem(self._gather_positions())))
         if last_step:
             self._ckpt.wait()
             if self.last_save_in_hf:
@@ -126,7 +127,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         return True
 
     def _maybe_wait_for_staging(self) -> None:
-        """Steps of the optimizers wait by themselves, for as long as the copy takes."""
+        """Does nothing: the optimizers' steps themselves wait for the copy."""
 
     def _close(self) -> None:
         if hasattr(self, "_ckpt"):
@@ -135,11 +136,11 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         super()._close()
 
     def _whole(self, place: ValueItem) -> dict[str, Any]:
-        """The state as a Checkpointer takes it."""
+        """Returns the state in the form that a Checkpointer takes."""
         return {**self.states, OPTIMIZER: _Flat(self.states[OPTIMIZER]), DATALOADER: place}
 
-    def _places(self) -> dict[str, Any] | None:
-        """Where all data-parallel ranks are. A collective."""
+    def _gather_positions(self) -> dict[str, Any] | None:
+        """Returns the positions of all data-parallel ranks in their data. Collective."""
         loader = self.states[DATALOADER]
         if loader is None:
             return None
@@ -147,7 +148,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         places = dict(self._ranks.all_gather(mine, self._ranks.control))
         return {"ranks": [places[rank] for rank in range(loader.dp_world_size)]}
 
-    def _go_to(self, places: dict[str, Any] | None) -> None:
+    def _restore_positions(self, places: dict[str, Any] | None) -> None:
         loader = self.states[DATALOADER]
         if loader is None or places is None:
             return
@@ -170,7 +171,8 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
 
 
 class _Flat:
-    """torchtitan's optimizers by the names of parameters, for any world: no `Optimizer` itself."""
+    """torchtitan's optimizers by the names of parameters, for any world size; not an `Optimizer`
+    itself."""
 
     def __init__(self, held: Any) -> None:
         self._held = held

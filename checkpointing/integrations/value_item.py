@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ValueItem:
-    """Saves `value`, and has what was loaded in `value`."""
+    """An item that saves `value`, and sets `value` to what was loaded."""
 
     def __init__(self, value: dict[str, Any] | None = None) -> None:
         self.value = value

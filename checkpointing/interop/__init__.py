@@ -1,4 +1,5 @@
-"""Checkpoints from and to others' formats: safetensors, DCP folders, torch.save files.
+"""Imports checkpoints from other formats and exports to them: safetensors, DCP folders, torch.save
+files.
 
-`safetensors`, `dcp` and `torch_file` are what callers use; importing them imports no torch.
+Callers use `safetensors`, `dcp` and `torch_file`; importing them does not import torch.
 """

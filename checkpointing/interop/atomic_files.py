@@ -1,5 +1,5 @@
-"""Files of other formats: written under temporary names and renamed when all are durable, read by
-position."""
+"""Files of other formats: written under temporary names and renamed once all are durable, and read
+by position."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from checkpointing.storage import Buffer
 
 
 class OutputFile:
-    """A file that is being written, by any number of threads, under a temporary name."""
+    """A file that is being written under a temporary name, by any number of threads."""
 
     def __init__(self, path: Path) -> None:
         """Raises:
-        OSError: it cannot be made there.
+        OSError: the file cannot be created there.
         """
         self.path = path
         self.temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -29,7 +29,7 @@ class OutputFile:
 
     def write_at(self, offset: int, data: Buffer) -> None:
         """Raises:
-        OSError: not written; names the file.
+        OSError: writing failed; the message names the file.
         """
         rest = memoryview(data)
         while len(rest):
@@ -52,12 +52,12 @@ class OutputFile:
 
 @contextmanager
 def new_files(paths: Sequence[Path]) -> Iterator[list[OutputFile]]:
-    """New files of one folder, which is made if it is not there. They get their names, in this
+    """Create new files in one folder, which is created if needed. They get their names, in this
     order, once the block has ended without an error and all are durable; else they are removed.
 
     Raises:
-        FileExistsError: one of them is there already.
-        OSError: not written.
+        FileExistsError: one of them already exists.
+        OSError: writing failed.
     """
     folder = paths[0].parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,14 +88,14 @@ class InputFile:
 
     def __init__(self, path: Path) -> None:
         """Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
         """
         self.path = path
         self._fd = os.open(path, os.O_RDONLY)
         self.size = os.fstat(self._fd).st_size
 
     def read(self, offset: int, length: int) -> bytearray:
-        """Raises as `read_into`."""
+        """Returns `length` bytes from `offset`; raises as `read_into`."""
         if offset + length > self.size:
             raise DamagedError(
                 f"{self.path}: ends at byte {self.size}, but bytes {offset} to {offset + length} "
@@ -107,8 +107,8 @@ class InputFile:
 
     def read_into(self, offset: int, into: memoryview) -> None:
         """Raises:
-        DamagedError: the file ends before that.
-        OSError: not read; names the file.
+        DamagedError: the file ends before that. OSError: reading failed; the message names the
+        file.
         """
         while len(into):
             try:
@@ -120,7 +120,7 @@ class InputFile:
             offset, into = offset + done, into[done:]
 
     def mapped(self, offset: int, length: int) -> mmap.mmap:
-        """Some of it as memory, from a multiple of the page's size on. A context manager."""
+        """Maps a part of the file, from a multiple of the page size on. A context manager."""
         return mmap.mmap(self._fd, length, access=mmap.ACCESS_READ, offset=offset)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Boxes of row-major tensors in files, one contiguous run after the other."""
+"""Reads and writes boxes of row-major tensors in files, one contiguous run after the other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from checkpointing.storage import Buffer
 
 
 def runs(box: Box, shape: Shape) -> Iterator[tuple[int, int, int]]:
-    """The contiguous runs of a box, row-major: (first element in the tensor, first element in the
-    box, elements)."""
+    """Yields the contiguous runs of a box, in row-major order: (first element in the tensor, first
+    element in the box, number of elements)."""
     inner = len(shape)
     while inner and box.sizes[inner - 1] == shape[inner - 1]:
         inner -= 1
-    # `inner` leading dimensions are walked, the last of them in runs
+    # the `inner` leading dimensions are iterated over, the last of them in runs
     outer = max(inner - 1, 0)
     length = math.prod(box.sizes[outer:])
     if not box.count:
@@ -31,8 +31,8 @@ def runs(box: Box, shape: Shape) -> Iterator[tuple[int, int, int]]:
 
 
 def widened(tile: Shape, shape: Shape, limit: int) -> Shape:
-    """Extents of several tiles side by side, of at most `limit` elements or one tile: the last
-    dimensions first, so that runs are long."""
+    """Returns the extents of several adjacent tiles, of at most `limit` elements or one tile. The
+    last dimensions are extended first, so that runs are long."""
     extents = list(tile)
     for d in reversed(range(len(shape))):
         fitting = max(limit // max(math.prod(extents), 1), 1)
@@ -48,7 +48,7 @@ def write_box(
     """Write a box of a tensor whose first byte is byte `at` of a file.
 
     Raises:
-        OSError: not written; names the file.
+        OSError: writing failed; the message names the file.
     """
     data = memoryview(raw)
     for start, first, count in runs(box, shape):
@@ -63,7 +63,7 @@ def read_box(
 
     Raises:
         DamagedError: the file ends before that.
-        OSError: not read; names the file.
+        OSError: reading failed; the message names the file.
     """
     for start, first, count in runs(box, shape):
         piece = into[first * itemsize : (first + count) * itemsize]

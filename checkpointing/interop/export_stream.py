@@ -1,4 +1,4 @@
-"""Reading a checkpoint chunk by chunk, for what writes it elsewhere."""
+"""Reads a checkpoint chunk by chunk, for exports to other formats."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def stream(
     use: Use,
     on_bytes: Callable[[int], None] | None = None,
 ) -> None:
-    """Hand every chunk of some tensors to `use`, verified, in any order and in parallel; a few
-    chunks are in memory at a time. Damaged ones are read from other copies in the store.
+    """Call `use` with every chunk of some tensors, verified, in any order and in parallel; a few
+    chunks are in memory at a time. A damaged chunk is read from another copy in the store.
 
     Args:
-        on_bytes: told how many raw bytes were dealt with, from this thread.
+        on_bytes: called from this thread with the number of raw bytes processed.
 
     Raises:
         DamagedError: something cannot be read as it was written.
-        StoreError: the store is out of reach.
+        StoreError: the store is unreachable.
     """
     store = checkpoint.store
     fetcher = ChunkFetcher(store.storage, StoreCopies([store]))

@@ -1,10 +1,10 @@
-"""Which branches of a state are lists.
+"""Determines which branches of a state are lists.
 
-A name does not say: "l/0" is the first of a list, or the entry "0" of a dict. A branch whose keys
-are 0, 1, ... without a gap counts as a list, but for the state of a torch optimizer, a dict. A
-checkpoint says where that is wrong in the value `RECORD`
-(`checkpointing/format/values/branch_kinds.py`); an optimizer that `Checkpointer` saved says what
-its own containers are.
+Names do not show it: "l/0" is the first element of a list, or the entry "0" of a dict. A branch
+whose keys are 0, 1, ... without a gap counts as a list, except the state of a torch optimizer,
+which is a dict. A checkpoint records the exceptions in the value `RECORD`
+(`checkpointing/format/values/branch_kinds.py`); an optimizer that `Checkpointer` saved records its
+own containers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from checkpointing.store.checkpoint import Checkpoint
 
 Keys = tuple[str | int, ...]
 
-_DIGITS = 9  # at most, of a place: a list is made as long as its last place says
+_DIGITS = 9  # most digits of an index: a list is created as long as its last index says
 _OUTLINES = {"/containers.": "/state.", "/own_containers.": "/own_state."}
-"""Of optimizers, and of what they are, as checkpointing/state/optimizer_state.py names them."""
+"""Prefixes of an optimizer's container records and of the containers, as
+checkpointing/state/optimizer_state.py names them."""
 
 
 def record(paths: Iterable[Keys]) -> dict[str, Json]:
-    """What is to be saved beside leaves with these keys, so that `lists_of` finds what they say;
-    mostly nothing.
+    """Returns the values to save with leaves that have these keys, so that `lists_of` finds the
+    same lists; usually none.
 
     Raises:
         SaveError: a leaf has the name of the record.
@@ -49,13 +50,13 @@ def record(paths: Iterable[Keys]) -> dict[str, Json]:
 
 
 def lists_of(checkpoint: Checkpoint) -> set[str]:
-    """Full names of the branches of a checkpoint that are lists. Reads all tables."""
+    """Returns the full names of the branches of a checkpoint that are lists. Reads all tables."""
     values = checkpoint.values()
     return lists_in([*checkpoint.tensors(), *values], values)
 
 
 def lists_in(names: Iterable[str], values: Mapping[str, Json]) -> set[str]:
-    """The same, of leaves with these names; `values` are those of them that are no tensors."""
+    """As `lists_of`, for leaves with these names; `values` has those that are no tensors."""
     lists = guess(names)
     for name, is_list in _outlined(values):
         (lists.add if is_list else lists.discard)(name)
@@ -69,7 +70,7 @@ def lists_in(names: Iterable[str], values: Mapping[str, Json]) -> set[str]:
 
 
 def guess(names: Iterable[str]) -> set[str]:
-    """The branches that are lists by the names of the leaves below them."""
+    """Returns the branches that are lists according to the names of the leaves below them."""
     children: dict[str, set[str]] = {}
     for name in names:
         branch = ""
@@ -85,8 +86,9 @@ def guess(names: Iterable[str]) -> set[str]:
 
 
 def keys(name: str, lists: set[str], without: Iterable[str] = ()) -> Keys:
-    """The keys on the way to what has this full name, numbers for places of lists; without the
-    item's name if it is one of `without`. The first is always text: a state is a dict."""
+    """Returns the keys that lead to the leaf with this full name, with numbers for list indexes,
+    and without the item's name if it is one of `without`. The first is always a string, since a
+    state is a dict."""
     found: list[str | int] = []
     branch = ""
     for segment, key in zip(name.split("/"), path_of(name), strict=True):
@@ -103,7 +105,7 @@ def _is_optimizer_state(branch: str, children: Mapping[str, set[str]]) -> bool:
 
 
 def _outlined(values: Mapping[str, Json]) -> Iterator[tuple[str, bool]]:
-    """Containers of optimizers, and whether each is a list."""
+    """Yields the containers of optimizers, and whether each is a list."""
     for name, value in values.items():
         for outlines, state in _OUTLINES.items():
             item, is_outline, rest = name.partition(outlines)

@@ -1,8 +1,8 @@
-"""Pickles read as data: nothing is imported, called or constructed but plain containers.
+"""Reads pickles as data: nothing is imported, called or constructed except plain containers.
 
-A pickle is a program for a small machine. This is that machine, with the instructions that a tree
-of dataclasses needs and no others; where a pickle asks for a class or a call, the answer is a
-`PickledObject` of what it asked for.
+A pickle is a program for a small stack machine. This module implements that machine, with only the
+instructions that a tree of dataclasses needs; where a pickle asks for a class or a call, the result
+is a `PickledObject` that describes it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from checkpointing.errors import DamagedError, FormatError
 
 @dataclass(frozen=True)
 class PickledGlobal:
-    """A class or function, by name."""
+    """The name of a class or function."""
 
     name: str  # "torch.Size"
 
 
 @dataclass(eq=False)
 class PickledObject:
-    """An object as a pickle describes it: what would be called with what, and its state."""
+    """An object as a pickle describes it: the callable, its arguments, and the state."""
 
     kind: str
     args: tuple[Any, ...]
     state: Any = None
-    entries: dict[Any, Any] = field(default_factory=dict)  # if it is a kind of dict
+    entries: dict[Any, Any] = field(default_factory=dict)  # the entries, if it is a kind of dict
 
 
 @dataclass(eq=False)
 class PersistentId:
-    """What lies outside of the pickle, by what the pickle calls it."""
+    """The persistent id of an object outside the pickle."""
 
     id: Any
 
@@ -45,23 +45,22 @@ class _Mark:
 
 _MARK = _Mark()
 MOST_STEPS = 8_000_000
-"""Instructions of a pickle, so that what it describes has a place in memory: about 600 MiB."""
+"""Largest number of instructions of a pickle, so that its content fits into about 600 MiB."""
 _DEEPEST_KEY = 8
-"""Levels of tuples in a key: the hash of a deep one would overflow the stack of the process."""
+"""Largest nesting of tuples in a key: the hash of a deeper one could overflow the stack."""
 
 
 def read(data: bytes, allowed: Collection[str] | None, where: str) -> Any:
-    """What a pickle describes: plain values, lists, dicts, tuples, sets, `PickledObject`,
-    `PickledGlobal` and
-    `PersistentId`.
+    """Returns the content of a pickle: plain values, lists, dicts, tuples, sets, `PickledObject`,
+    `PickledGlobal` and `PersistentId`.
 
     Args:
-        allowed: names of the classes and functions that it may mention; None: any, because the
-            caller says of each what it is, or refuses it.
+        allowed: names of the classes and functions that it may refer to; None: any, because the
+            caller interprets or refuses each of them.
 
     Raises:
-        FormatError: it mentions another one, or needs what this machine does not have.
-        DamagedError: it is no whole pickle.
+        FormatError: it refers to another one, or needs an instruction that this machine lacks.
+        DamagedError: it is not a whole pickle.
     """
     machine = _Machine(allowed, where)
     try:
@@ -80,7 +79,7 @@ def read(data: bytes, allowed: Collection[str] | None, where: str) -> Any:
 
 
 class _Machine:
-    """The stack and the memo."""
+    """The pickle machine: its stack and its memo."""
 
     def __init__(self, allowed: Collection[str] | None, where: str) -> None:
         self._allowed, self._where = allowed, where

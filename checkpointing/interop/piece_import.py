@@ -1,4 +1,4 @@
-"""A new checkpoint of pieces that come one by one, so that never all of them are in memory."""
+"""Saves a new checkpoint from pieces that come one by one, so that they are never all in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from checkpointing.store.write.chunk_index import ChunkIndex, RunChunkIndex
 from checkpointing.store.write.manifest_commit import commit, write_part
 from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart, write
 
-GROUP = 128 << 20  # bytes of pieces that are in memory at a time, besides what a writer needs
+GROUP = 128 << 20  # bytes of pieces in memory at a time, besides what a writer needs
 
 
 def save_pieces(
@@ -32,14 +32,15 @@ def save_pieces(
     """Commit a checkpoint of these pieces and values, by full name.
 
     Args:
-        pieces: made when they are asked for; one at a time has to fit into memory.
-        source: what they are from, see `source_of`: tells two imports of one step apart.
-        on_bytes: told how many raw bytes have been written.
+        pieces: an iterable that creates each piece on demand; one at a time must fit into memory.
+        source: the origin of the pieces, see `source_of`; it distinguishes two imports of one step.
+        on_bytes: called with the number of raw bytes written.
 
     Raises:
-        SaveError: not committed; the pieces do not fill their tensors, for example.
-        StoreError: the store is out of reach.
-        ValueError: `run` or `step` cannot be one.
+        SaveError: the checkpoint was not committed, for example because the pieces do not cover
+            their tensors.
+        StoreError: the store is unreachable.
+        ValueError: `run` or `step` is invalid.
     """
     if not 0 <= step <= MAX_STEP:
         raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
@@ -57,7 +58,7 @@ def save_pieces(
 
 
 def source_of(path: Path, format_: str) -> str:
-    """What an import says of where it is from: "/data/exported (safetensors)"."""
+    """Describes the origin of an import: "/data/exported (safetensors)"."""
     return f"{str(path.absolute()).encode(errors='backslashreplace').decode()} ({format_})"
 
 
@@ -69,9 +70,8 @@ def write_groups(
     index: ChunkIndex,
     on_bytes: Callable[[int], None] | None = None,
 ) -> WrittenPart:
-    """As `checkpointing.store.write.part_writer.write`, but a group of pieces at a time; adds what
-    it writes
-    to `index`."""
+    """As `checkpointing.store.write.part_writer.write`, but writes one group of pieces at a time
+    and adds its chunks to `index`."""
     total, options = _Total(), WriteOptions()
     total.add(write(store, save, [], values, index, options))
     for group in groups(pieces):
@@ -84,7 +84,7 @@ def write_groups(
 
 
 def groups(pieces: Iterable[TensorPiece], size: int = GROUP) -> Iterator[list[TensorPiece]]:
-    """Pieces in groups of about `size` bytes; a larger one is a group of its own."""
+    """Yields pieces in groups of about `size` bytes; a larger piece is a group of its own."""
     group: list[TensorPiece] = []
     filled = 0
     for piece in pieces:
@@ -99,7 +99,7 @@ def groups(pieces: Iterable[TensorPiece], size: int = GROUP) -> Iterator[list[Te
 
 @dataclass
 class _Total:
-    """What several writes have written, as if it had been one."""
+    """Adds up the results of several writes."""
 
     tables: dict[str, ItemTable] = field(default_factory=dict)
     packs: dict[bytes, int] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""How tensors are laid out elsewhere: by another name, transposed, their rows in another order."""
+"""How tensors are laid out in another format: under another name, transposed, or with their rows in
+another order."""
 
 from __future__ import annotations
 
@@ -14,25 +15,25 @@ from checkpointing.format.tiles import Box, Shape
 
 @dataclass(frozen=True)
 class TensorForm:
-    """Of one tensor."""
+    """The form of one tensor in another format."""
 
-    name: str  # there
+    name: str  # name in the other format
     regrouped: tuple[int, int] = (1, 1)
-    """(a, b): what are a groups of b parts of rows here are b groups of a parts there."""
+    """(a, b): a groups of b parts of rows here are b groups of a parts in the other format."""
     is_transposed: bool = False
 
     def shape(self, shape: Shape) -> Shape:
-        """There, of a tensor that has this one here."""
+        """Returns the shape in the other format of a tensor that has this shape here."""
         return shape[::-1] if self.is_transposed else shape
 
     def pieces(
         self, shape: Shape, box: Box, cells: NDArray[Any]
     ) -> Iterator[tuple[Box, NDArray[Any]]]:
-        """What a box here is there.
+        """Converts a box and its cells to the other format.
 
         Args:
-            shape: of the whole tensor here.
-            box, cells: some of it.
+            shape: shape of the whole tensor here.
+            box, cells: a part of the tensor.
         """
         for there, part in self.views(shape, box, cells):
             yield there, np.ascontiguousarray(part)
@@ -40,7 +41,7 @@ class TensorForm:
     def views(
         self, shape: Shape, box: Box, cells: NDArray[Any]
     ) -> Iterator[tuple[Box, NDArray[Any]]]:
-        """The same without copies: what is written into them is in `cells` where it belongs."""
+        """As `pieces`, but as views: what is written into them goes to its place in `cells`."""
         for offsets, part in self._moved(shape, box, cells):
             if self.is_transposed:
                 offsets, part = offsets[::-1], part.T
@@ -53,7 +54,7 @@ class TensorForm:
         if groups * parts == 1:
             yield box.offsets, cells
             return
-        rows = shape[0] // (groups * parts)  # of a part
+        rows = shape[0] // (groups * parts)  # rows of a part
         first, end = box.offsets[0], box.offsets[0] + box.sizes[0]
         for number in range(first // rows, -(-end // rows)):
             begin, stop = max(first, number * rows), min(end, (number + 1) * rows)

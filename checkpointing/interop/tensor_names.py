@@ -1,4 +1,5 @@
-"""Full names of tensors and values ("model/layers.0.weight"), and the dotted ones of others."""
+"""Converts full names of tensors and values ("model/layers.0.weight") to other formats' dotted
+names."""
 
 from __future__ import annotations
 
@@ -13,29 +14,29 @@ Path = tuple[str, ...]
 
 
 def path_of(name: str) -> Path:
-    """The keys on the way to what has this full name, their escapes undone."""
+    """Returns the keys that lead to the entry with this full name, unescaped."""
     return tuple(map(unescaped, name.split("/")))
 
 
 def full_name(path: Iterable[object]) -> str:
-    """The full name of what these keys lead to."""
+    """Returns the full name of the entry that these keys lead to."""
     return "/".join(map(escaped, path))
 
 
 def check_item(item: str) -> None:
-    """Raises ValueError for what cannot be the name of an item."""
+    """Raises ValueError if `item` cannot be the name of an item."""
     if not item or "/" in item:
         raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
 
 
 def dotted(names: Iterable[str], *, without: Collection[str] = ()) -> dict[str, str]:
-    """Dotted names by full name; all different.
+    """Returns dotted names by full name; all are different.
 
     Args:
-        without: items whose names are left out, but where an item is one tensor or value itself.
+        without: items whose names are left out, except where an item is itself one tensor or value.
 
     Raises:
-        FormatError: two would be the same.
+        FormatError: two names would be the same.
     """
     found: dict[str, str] = {}
     owners: dict[str, str] = {}
@@ -57,12 +58,12 @@ def inner_path(name: str, without: Collection[str]) -> Path:
 
 
 def items_of(tensors: Iterable[str]) -> set[str]:
-    """The items that tensors belong to."""
+    """Returns the items that the tensors belong to."""
     return {path_of(name)[0] for name in tensors}
 
 
 def chosen(checkpoint: Checkpoint, items: Sequence[str] | None) -> list[str]:
-    """The items to export, in the checkpoint's order; all but `RECORD` if none are named.
+    """Returns the items to export, in the checkpoint's order; all but `RECORD` if `items` is None.
 
     Raises:
         KeyError: there is no such item.
@@ -75,5 +76,5 @@ def chosen(checkpoint: Checkpoint, items: Sequence[str] | None) -> list[str]:
 
 
 def values_of(checkpoint: Checkpoint, items: Sequence[str]) -> dict[str, Json]:
-    """Values of these items by full name, encoded."""
+    """Returns the encoded values of these items by full name."""
     return {name: value for item in items for name, value in checkpoint.table(item).values.items()}

@@ -1,4 +1,4 @@
-"""What a rank holds of a tensor, told from its mesh and placements."""
+"""Derives what a rank holds of a tensor from its mesh and placements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from checkpointing.layout.tensor_layout import Cells, Cut, Mesh, ShardPart, Stru
 IS_WORD_KNOWN = any(
     field.name == "use_strided_shard_as_shard_order" for field in fields(DTensorSpec)
 )
-"""Whether a _StridedShard that stands for no order of shards cuts as it does here: since 2.11."""
+"""Whether torch has `use_strided_shard_as_shard_order` (since 2.11), with which a _StridedShard
+that encodes no order of shards cuts as it does here."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class LocalShard:
     """What one rank holds of one tensor."""
 
     dtype: str
-    shape: Shape  # of the whole tensor
-    parts: tuple[ShardPart, ...]  # most often one; none if its shard is empty
+    shape: Shape  # shape of the whole tensor
+    parts: tuple[ShardPart, ...]  # usually one; none if the rank's shard is empty
 
     @property
     def bytes(self) -> int:
@@ -37,11 +38,11 @@ class LocalShard:
 
 
 def local_shard(name: str, tensor: Tensor) -> LocalShard | None:
-    """What this rank holds of `tensor`: its shard of a DTensor, and all of any other; None of one
-    that lies on other ranks alone.
+    """Returns what this rank holds of `tensor`: its shard of a DTensor, or all of another tensor;
+    None if only other ranks hold the tensor.
 
     Raises:
-        TypeError: it is a partial sum, or not what its placements say.
+        TypeError: it is a partial sum, or does not match its placements.
     """
     dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
@@ -60,7 +61,7 @@ def local_shard(name: str, tensor: Tensor) -> LocalShard | None:
 
 
 def parts_at(tensor: DTensor, coordinate: Sequence[int]) -> tuple[ShardPart, ...]:
-    """What the rank at this place of the tensor's mesh holds of it."""
+    """Returns what the rank at this coordinate of the tensor's mesh holds of it."""
     cuts = _cuts("a tensor", tensor)
     return Cells(tuple(tensor.shape), cuts, [coordinate[cut.mesh_dim] for cut in cuts]).parts
 
@@ -68,16 +69,16 @@ def parts_at(tensor: DTensor, coordinate: Sequence[int]) -> tuple[ShardPart, ...
 def structure(
     tensors: Mapping[str, Tensor], values: Iterable[str], whole: Collection[str] = ()
 ) -> Structure:
-    """What this rank's state is made of, without what lies on other ranks alone.
+    """Returns the structure of this rank's state, without tensors that only other ranks hold.
 
     Args:
-        whole: tensors that are to be saved by one rank, as of `TensorLayout`.
+        whole: names of tensors that one rank saves, see `TensorLayout.is_whole`.
 
     Raises:
         TypeError: a tensor is a partial sum.
     """
     layouts, meshes = {}, _Meshes()
-    for name in sorted(tensors):  # so that meshes are numbered alike on all ranks
+    for name in sorted(tensors):  # sorted, so that meshes get the same numbers on all ranks
         if (layout := _layout(name, tensors[name], meshes)) is not None:
             layouts[name] = replace(layout, is_whole=True) if name in whole else layout
     return Structure.of(layouts, meshes.found, values)
@@ -88,16 +89,16 @@ class _Meshes:
 
     def __init__(self) -> None:
         self.found: list[Mesh] = []
-        self._seen: dict[int, tuple[DeviceMesh, int]] = {}
+        self._numbers: dict[int, tuple[DeviceMesh, int]] = {}
 
     def number(self, mesh: DeviceMesh) -> int:
-        """Its place among those that were found."""
-        if id(mesh) not in self._seen:
+        """Returns the index of the mesh among those found so far."""
+        if id(mesh) not in self._numbers:
             copy = Mesh.of(mesh.shape, mesh.mesh.flatten().tolist())
             if copy not in self.found:
                 self.found.append(copy)
-            self._seen[id(mesh)] = mesh, self.found.index(copy)
-        return self._seen[id(mesh)][1]
+            self._numbers[id(mesh)] = mesh, self.found.index(copy)
+        return self._numbers[id(mesh)][1]
 
 
 def _layout(name: str, tensor: Tensor, meshes: _Meshes) -> TensorLayout | None:
@@ -115,7 +116,8 @@ def _layout(name: str, tensor: Tensor, meshes: _Meshes) -> TensorLayout | None:
 
 
 def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
-    """Those that its placements make, in their order, without those that change nothing."""
+    """Returns the cuts of the tensor's placements, in their order, without those that change
+    nothing."""
     placements, sizes = tensor.placements, tensor.device_mesh.shape
     for placement in placements:
         if not isinstance(placement, Shard | _StridedShard | Replicate):
@@ -134,12 +136,12 @@ def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
 
 
 def _order(name: str, tensor: DTensor) -> list[tuple[int, bool]]:
-    """The mesh dimensions that cut, in their order, and whether a _StridedShard is to be taken at
-    its word. Most often it is not: FSDP with tensor parallelism says by it that the shards of a
-    mesh dimension to the right were cut first; where they are uneven, that is not the same."""
+    """Returns the mesh dimensions that cut, in order, and whether a _StridedShard is taken
+    literally. Usually it is not: FSDP with tensor parallelism uses it to say that the shards of a
+    mesh dimension to the right were cut first; where they are uneven, the two meanings differ."""
     spec = tensor._spec
     by_placements = getattr(spec, "use_strided_shard_as_shard_order", None)
-    if by_placements is None:  # before torch 2.11; before 2.10 there is no other order
+    if by_placements is None:  # before torch 2.11; before 2.10 no other order is possible
         has_strided = any(isinstance(p, _StridedShard) for p in spec.placements)
         by_placements = has_strided or not hasattr(spec, "shard_order")
     if by_placements:
@@ -156,8 +158,8 @@ def _order(name: str, tensor: DTensor) -> list[tuple[int, bool]]:
 
 
 def _decoded(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int] | None:
-    """The order that _StridedShards stand for: each comes after as many shards as its factor says,
-    of those to its right. None if they stand for no order."""
+    """Returns the order that _StridedShards encode: each follows as many shards, of those to its
+    right, as its factor says. None if they encode no order."""
     orders: dict[int, list[int]] = {}
     for mesh_dim in reversed(range(len(placements))):
         placement = placements[mesh_dim]
@@ -165,7 +167,7 @@ def _decoded(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int]
             continue
         order = orders.setdefault(dim, [])
         factor = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
-        before = 1  # shards
+        before = 1  # number of shards
         for position in range(len(order) + 1):
             if before == factor:
                 order.insert(position, mesh_dim)

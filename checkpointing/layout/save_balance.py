@@ -1,4 +1,4 @@
-"""Dividing what several ranks hold among them by bytes, along the grid of tiles."""
+"""Divides what several ranks hold among them by bytes, along the grid of tiles."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from checkpointing.layout.tensor_layout import Counts, ShardPart
 
 
 def quotas(loads: Counts, size: int) -> Counts:
-    """How many of `size` bytes each rank takes, so that the ranks with the least to do so far do
-    as much as each other and as little as they can; int64, sums up to `size`.
+    """Returns how many of `size` bytes each rank takes, so that those with the least to save end up
+    with equal totals; int64, adds up to `size`.
 
     Args:
-        loads: bytes that each rank has to do already; int64, at least one.
+        loads: bytes that each rank saves already; int64, for at least one rank.
     """
     if len(loads) == 1:
         return np.array([size], np.int64)
     order = np.argsort(loads, kind="stable")
     low = loads[order]
     below = np.cumsum(low)
-    needed = low * np.arange(1, len(low) + 1) - below  # to lift all before a rank up to it
+    # bytes needed to raise all lower loads up to each load
+    needed = low * np.arange(1, len(low) + 1) - below
     taking = int(np.searchsorted(needed, size, side="right"))
     level, over = divmod(size + int(below[taking - 1]), taking)
     shares = np.zeros_like(loads)
@@ -35,8 +36,8 @@ def quotas(loads: Counts, size: int) -> Counts:
 
 
 class TileDivider:
-    """What the ranks of one group hold in common, laid end to end in tiles, and cut where the
-    share of one rank ends and that of the next begins."""
+    """Lays what the ranks of one group hold end to end in tiles, and divides it where the share of
+    one rank ends and that of the next begins."""
 
     def __init__(self, shares: Counts) -> None:
         """
@@ -44,12 +45,13 @@ class TileDivider:
             shares: bytes for each rank of the group, in their order; int64.
         """
         self._ends = np.cumsum(shares)
-        self._at = 0  # bytes
+        self._at = 0  # bytes laid so far
 
     def take(
         self, dtype: str, shape: Shape, parts: Sequence[ShardPart]
     ) -> Iterator[tuple[int, ShardPart]]:
-        """Lay the parts of one tensor on the line: who of the group has which part of them."""
+        """Append the parts of one tensor. Returns which rank of the group saves which part of
+        them."""
         if len(self._ends) == 1:
             yield from ((0, part) for part in parts)
             return
@@ -59,7 +61,7 @@ class TileDivider:
             yield from self._divide(_Tiles(part, tile_shape(shape, itemsize), itemsize), begin)
 
     def _divide(self, tiles: _Tiles, begin: int) -> Iterator[tuple[int, ShardPart]]:
-        """A tile is whose share its middle lies in."""
+        """Divide the tiles of a part: a tile belongs to the rank in whose share its middle lies."""
         owners = np.searchsorted(2 * self._ends, 2 * begin + tiles.middles, side="right")
         edges = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
         for first, last in pairwise(edges.tolist()):
@@ -81,10 +83,11 @@ class _Tiles:
         sizes = np.array([itemsize], np.int64)
         for edges in self._edges:
             sizes = np.multiply.outer(sizes, np.diff(edges)).reshape(-1)
-        self.middles = 2 * np.cumsum(sizes) - sizes  # twice the bytes before them, int64
+        # twice the number of bytes before the middle of each tile, int64
+        self.middles = 2 * np.cumsum(sizes) - sizes
 
     def between(self, first: int, last: int) -> list[ShardPart]:
-        """The tiles from `first` to before `last`, as few boxes."""
+        """Returns the tiles from `first` up to, not including, `last`, as few boxes."""
         grid = [len(edges) - 1 for edges in self._edges]
         return [self._joined(*block) for block in _blocks(grid, first, last)]
 
@@ -98,8 +101,8 @@ class _Tiles:
 
 
 def _blocks(grid: Sequence[int], first: int, last: int) -> list[tuple[Shape, Shape]]:
-    """The cells from `first` to before `last` of a grid in row-major order, as few blocks: where
-    they start, and their sizes."""
+    """Returns the cells from `first` up to, not including, `last` of a grid in row-major order, as
+    few blocks: their starts and sizes."""
     if not grid:
         return [((), ())]
     row = math.prod(grid[1:])

@@ -1,4 +1,5 @@
-"""Tensors that are spread over the ranks alike: what is said of one of them holds for all."""
+"""Groups tensors that are sharded over the ranks in the same way, so that they can be planned
+together."""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ from checkpointing.layout.tensor_layout import Counts, Structure, TensorLayout
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Tensors of which the same ranks hold the same cells."""
+    """Tensors whose cells are held by the same ranks."""
 
     layouts: Mapping[str, TensorLayout]  # by name, sorted
-    cell_of: Counts  # which cell each rank holds, -1: none; int64[ranks of the job]
+    cell_of: Counts  # the cell that each rank holds, -1: none; int64[ranks of the job]
     holders: Sequence[Counts]  # the ranks that hold each cell, ascending; int64 each
-    is_whole: bool = False  # as of `TensorLayout`
+    is_whole: bool = False  # see `TensorLayout.is_whole`
 
     @property
     def first(self) -> int:
-        """The first rank that has them in its state."""
+        """The first rank that has the tensors in its state."""
         return int(np.argmax(self.cell_of >= 0))
 
     def cell_bytes(self) -> Counts:
-        """Bytes of all tensors in each cell; int64[cells]."""
+        """Returns the bytes of all tensors in each cell; int64[cells]."""
         total = np.zeros(len(self.holders), np.int64)
         for layout in self.layouts.values():
             total += layout.cell_bytes()
@@ -47,56 +48,58 @@ class RankClass:
         return int(self.ranks[0])
 
 
-Clan = Sequence[RankClass]  # their structures have one pattern
-Told = Sequence[tuple[Clan, TensorLayout]]  # what clans say of one tensor
+Clan = Sequence[RankClass]  # classes whose structures have the same pattern
+Told = Sequence[tuple[Clan, TensorLayout]]  # the layouts of one tensor in several clans
 
 
 def group_ranks(by_rank: Sequence[Structure]) -> list[RankClass]:
-    """Ranks with equal structures, in the order of their first ranks."""
+    """Returns the ranks grouped by equal structures, in the order of their first ranks."""
     ranks: dict[bytes, list[int]] = {}
     for rank, structure in enumerate(by_rank):
         ranks.setdefault(structure.digest, []).append(rank)
     return [RankClass(by_rank[found[0]], np.array(found, np.int64)) for found in ranks.values()]
 
 
-def group_tensors(kins: Sequence[RankClass], world_size: int) -> list[TensorGroup]:
-    """All families of the tensors of all ranks, those first whose cells have the fewest holders.
+def group_tensors(classes: Sequence[RankClass], world_size: int) -> list[TensorGroup]:
+    """Groups the tensors of all ranks. Groups whose cells have the fewest holders come first.
 
-    A tensor that ranks cut in different ways is in several of them.
+    A tensor that ranks cut in different ways is in several groups.
     """
     clans: dict[bytes, list[RankClass]] = {}
-    for each in kins:
+    for each in classes:
         clans.setdefault(each.structure.pattern, []).append(each)
-    told: dict[tuple[object, ...], list[tuple[Clan, TensorLayout]]] = {}
+    reported: dict[tuple[object, ...], list[tuple[Clan, TensorLayout]]] = {}
     for clan in clans.values():
         for name, layout in clan[0].structure.tensors.items():
-            told.setdefault((name, *_boxes(layout)), []).append((clan, layout))
+            reported.setdefault((name, *_boxes(layout)), []).append((clan, layout))
     alike: dict[object, list[tuple[object, ...]]] = {}
-    for tensor in sorted(told):
+    for tensor in sorted(reported):
         key = tuple(
-            (clan[0].first, layout.is_whole, _spread(layout)) for clan, layout in told[tensor]
+            (clan[0].first, layout.is_whole, _spread(layout)) for clan, layout in reported[tensor]
         )
         alike.setdefault(key, []).append(tensor)
     found = [
-        _family({str(t[0]): told[t][0][1] for t in tensors}, told[tensors[0]], world_size)
+        _make_group(
+            {str(t[0]): reported[t][0][1] for t in tensors}, reported[tensors[0]], world_size
+        )
         for tensors in alike.values()
     ]
-    return sorted(found, key=lambda family: max(map(len, family.holders)))
+    return sorted(found, key=lambda tensor_group: max(map(len, tensor_group.holders)))
 
 
 def check_savable(found: Sequence[TensorGroup]) -> None:
-    """That the families make up whole tensors.
+    """Check that the groups make up whole tensors.
 
     Raises:
-        SaveError: ranks hold different tensors under one name, or cut one in different ways, or
-            there is a part that no rank holds.
+        SaveError: ranks hold different tensors under one name, or cut one in different ways, or no
+            rank holds some part of a tensor.
     """
     seen: dict[str, TensorGroup] = {}
-    for family in sorted(found, key=lambda family: family.first):
-        missing = [cell for cell, holders in enumerate(family.holders) if not len(holders)]
-        for name, layout in family.layouts.items():
-            if (other := seen.setdefault(name, family)) is not family:
-                raise SaveError(_disagreement(name, other, family))
+    for tensor_group in sorted(found, key=lambda tensor_group: tensor_group.first):
+        missing = [cell for cell, holders in enumerate(tensor_group.holders) if not len(holders)]
+        for name, layout in tensor_group.layouts.items():
+            if (other := seen.setdefault(name, tensor_group)) is not tensor_group:
+                raise SaveError(_disagreement(name, other, tensor_group))
             if count := sum(layout.cell(cell).count for cell in missing):
                 raise SaveError(
                     f"{count} elements of {name!r} are held by no rank that has it in its state "
@@ -105,13 +108,13 @@ def check_savable(found: Sequence[TensorGroup]) -> None:
 
 
 def _boxes(layout: TensorLayout) -> tuple[object, ...]:
-    """What decides which boxes of which tensor the cells are."""
+    """Returns what determines which boxes of which tensor the cells are."""
     cuts = tuple((cut.dim, cut.parts, cut.groups) for cut in layout.cuts)
     return layout.dtype, layout.shape, cuts, layout.is_whole
 
 
 def _spread(layout: TensorLayout) -> tuple[object, ...]:
-    """What decides, in a clan, which cell a rank holds."""
+    """Returns what determines, within a clan, which cell a rank holds."""
     return layout.mesh, tuple((cut.mesh_dim, cut.parts) for cut in layout.cuts)
 
 
@@ -137,20 +140,22 @@ def _how(layout: TensorLayout) -> str:
     return f"cut {' and '.join(cuts)}" if cuts else "whole"
 
 
-def _family(layouts: Mapping[str, TensorLayout], told: Told, world_size: int) -> TensorGroup:
+def _make_group(
+    layouts: Mapping[str, TensorLayout], reported: Told, world_size: int
+) -> TensorGroup:
     cell_of = np.full(world_size, -1, np.int64)
-    for clan, layout in told:
+    for clan, layout in reported:
         for each in clan:
             cell_of[each.ranks] = _cells(each, layout)
-    count = math.prod(told[0][1].grid)
+    count = math.prod(reported[0][1].grid)
     order = np.argsort(cell_of, kind="stable")
     edges = np.searchsorted(cell_of[order], np.arange(count + 1)).tolist()
     holders = [order[a:b] for a, b in pairwise(edges)]
-    return TensorGroup(layouts, cell_of, holders, told[0][1].is_whole)
+    return TensorGroup(layouts, cell_of, holders, reported[0][1].is_whole)
 
 
 def _cells(each: RankClass, layout: TensorLayout) -> Counts:
-    """The cell that each of the ranks holds."""
+    """Returns the cell that each of the ranks holds."""
     if layout.mesh is None:
         return np.zeros(len(each.ranks), np.int64)
     mesh = each.structure.meshes[layout.mesh]

@@ -1,4 +1,4 @@
-"""How a tensor is spread over a mesh of ranks, and which boxes of it each of them holds."""
+"""Describes how a tensor is sharded over a mesh of ranks, and which boxes of it each rank holds."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ Counts = NDArray[np.int64]
 
 
 class ShardPart(NamedTuple):
-    """Cells of a tensor that one rank holds, side by side in the whole and in its own tensor."""
+    """Cells of a tensor that one rank holds, which are contiguous both in the whole tensor and in
+    the rank's local tensor."""
 
-    box: Box  # in the global index space
-    local: Box  # in the local tensor: of the same sizes
+    box: Box  # box in the global index space
+    local: Box  # box in the local tensor, of the same sizes
 
 
 class Cut(NamedTuple):
-    """A dimension cut along a dimension of the mesh, as torch.chunk cuts.
+    """A cut of a tensor dimension along a mesh dimension, as torch.chunk cuts.
 
-    With several groups, the indices are cut into these first, and each group into `parts`; a rank
-    has its part of every group, one after the other.
+    With several groups, the indices are first cut into the groups, and each group into `parts`; a
+    rank has its part of every group, one after the other.
     """
 
     mesh_dim: int
@@ -41,7 +42,7 @@ class Cut(NamedTuple):
 
 
 class IndexRange(NamedTuple):
-    """Indices of a dimension that follow each other."""
+    """A range of consecutive indices of a dimension."""
 
     start: int
     length: int
@@ -49,7 +50,7 @@ class IndexRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Mesh:
-    """A grid of ranks. Two of them are equal if their keys are."""
+    """A grid of ranks. Two meshes are equal if their keys are equal."""
 
     shape: tuple[int, ...]
     ranks: tuple[int, ...] = field(compare=False, repr=False)  # row-major
@@ -62,13 +63,15 @@ class Mesh:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """What a tensor is and how it is cut: the same on all ranks that hold a part of it."""
+    """The dtype, the shape and the cuts of a tensor, which are the same on all ranks that hold a
+    part."""
 
-    dtype: str  # by torch's name
+    dtype: str  # torch's name
     shape: Shape  # of the whole tensor
-    cuts: tuple[Cut, ...] = ()  # in their order; those of lower dimensions first. None: whole
-    mesh: int | None = None  # that the cuts are made along: its place in `Structure.meshes`
-    is_whole: bool = False  # what several ranks hold is saved by the first of them alone
+    # the cuts in order, those of lower dimensions first; empty: the tensor is whole
+    cuts: tuple[Cut, ...] = ()
+    mesh: int | None = None  # index in `Structure.meshes` of the mesh that the cuts are made along
+    is_whole: bool = False  # whether one rank saves everything that several ranks hold
 
     @property
     def itemsize(self) -> int:
@@ -76,12 +79,12 @@ class TensorLayout:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """How many parts each cut makes: their product is the number of cells, of which each rank
+        """The number of parts of each cut. Their product is the number of cells, of which each rank
         holds one."""
         return tuple(cut.parts for cut in self.cuts)
 
     def cell_bytes(self) -> Counts:
-        """Bytes of every cell, in the order of `grid`; int64[product of the grid]."""
+        """Returns the bytes of every cell, in the order of `grid`; int64[product of the grid]."""
         sizes = np.full((1,) * len(self.cuts), self.itemsize, np.int64)
         for dim, size in enumerate(self.shape):
             mine = [cut for cut in self.cuts if cut.dim == dim]
@@ -90,19 +93,20 @@ class TensorLayout:
         return sizes.reshape(-1)
 
     def cell(self, index: int) -> Cells:
-        """What the ranks of one cell hold."""
+        """Returns what the ranks of one cell hold."""
         return _cell(self.shape, self.cuts, index)
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What one rank's state is made of. Plain data: it travels between ranks."""
+    """The structure of one rank's state. Plain data, which is sent between ranks."""
 
-    tensors: Mapping[str, TensorLayout]  # by name, sorted: those that the rank may hold a part of
+    # sorted by name: the tensors of which the rank may hold a part
+    tensors: Mapping[str, TensorLayout]
     meshes: tuple[Mesh, ...]
     values: frozenset[str]
-    pattern: bytes  # 16 bytes: equal on ranks whose states are alike but for the ranks in meshes
-    digest: bytes  # 16 bytes: equal on ranks whose states are alike
+    pattern: bytes  # 16 bytes, equal on ranks whose states are alike except for the ranks in meshes
+    digest: bytes  # 16 bytes, equal on ranks whose states are alike
 
     @classmethod
     def of(
@@ -118,7 +122,7 @@ class Structure:
         return cls(ordered, tuple(meshes), names, pattern, digest)
 
     def only(self, names: Iterable[str]) -> Structure:
-        """Of the tensors of these names alone, without values."""
+        """Returns the structure of the tensors of these names only, without values."""
         chosen = frozenset(names)
         tensors = {name: it for name, it in self.tensors.items() if name in chosen}
         return Structure.of(tensors, self.meshes, ())
@@ -130,7 +134,7 @@ class Cells:
     def __init__(self, shape: Shape, cuts: Sequence[Cut], coordinates: Sequence[int]) -> None:
         """
         Args:
-            coordinates: of the rank, along the mesh dimension of each cut.
+            coordinates: the rank's coordinates along the mesh dimension of each cut.
         """
         self._runs = [[IndexRange(0, size)] if size else [] for size in shape]
         for cut, index in zip(cuts, coordinates, strict=True):
@@ -138,7 +142,7 @@ class Cells:
 
     @property
     def local_shape(self) -> Shape:
-        """Of the rank's own tensor."""
+        """The shape of the rank's local tensor."""
         return tuple(sum(run.length for run in runs) for runs in self._runs)
 
     @property
@@ -147,7 +151,7 @@ class Cells:
 
     @cached_property
     def parts(self) -> tuple[ShardPart, ...]:
-        """Its boxes, in row-major order; none if the rank holds nothing."""
+        """The rank's boxes, in row-major order; empty if it holds nothing."""
         places = [_placed(runs) for runs in self._runs]
         return tuple(
             ShardPart(
@@ -166,12 +170,12 @@ def _cell(shape: Shape, cuts: tuple[Cut, ...], index: int) -> Cells:
 
 
 def _hash(content: object) -> bytes:
-    """16 bytes."""
+    """Returns a hash of 16 bytes."""
     return blake3(json.dumps(content, separators=(",", ":")).encode()).digest(16)
 
 
 def _placed(runs: Sequence[IndexRange]) -> list[tuple[IndexRange, int]]:
-    """Runs, and where each begins in the local tensor."""
+    """Returns the ranges, and where each begins in the local tensor."""
     placed, at = [], 0
     for run in runs:
         placed.append((run, at))
@@ -180,7 +184,7 @@ def _placed(runs: Sequence[IndexRange]) -> list[tuple[IndexRange, int]]:
 
 
 def _cut(runs: Sequence[IndexRange], cut: Cut, index: int) -> list[IndexRange]:
-    """Part `index` of the indices in `runs`."""
+    """Returns part `index` of the indices in `runs`."""
     found: list[IndexRange] = []
     total = sum(run.length for run in runs)
     for group in range(cut.groups):
@@ -194,13 +198,13 @@ def _cut(runs: Sequence[IndexRange], cut: Cut, index: int) -> list[IndexRange]:
 
 
 def _chunk(size: int, parts: int, index: int) -> tuple[int, int]:
-    """Where chunk `index` begins and ends; the last ones may be short or empty."""
+    """Returns where chunk `index` begins and ends; the last chunks may be short or empty."""
     extent = -(-size // parts)
     return min(index * extent, size), min((index + 1) * extent, size)
 
 
 def _between(runs: Sequence[IndexRange], first: int, last: int) -> list[IndexRange]:
-    """What lies from position `first` to `last` of the indices in `runs`."""
+    """Returns the ranges from position `first` to `last` of the indices in `runs`."""
     found, at = [], 0
     for run in runs:
         start, end = max(first, at), min(last, at + run.length)
@@ -211,7 +215,7 @@ def _between(runs: Sequence[IndexRange], first: int, last: int) -> list[IndexRan
 
 
 def _lengths(size: int, cuts: Sequence[Cut]) -> Counts:
-    """How many indices of a dimension each part has; int64, one axis for each cut."""
+    """Returns how many indices of a dimension each part has; int64, one axis for each cut."""
     lengths = np.array(size, np.int64)
     for cut in cuts:
         group = -(-lengths // cut.groups)
@@ -221,7 +225,7 @@ def _lengths(size: int, cuts: Sequence[Cut]) -> Counts:
 
 
 def _chunks(sizes: Counts, parts: int) -> Counts:
-    """The lengths of the chunks of each size, along a new last axis."""
+    """Returns the lengths of the chunks of each size, along a new last axis."""
     extents = -(-sizes[..., None] // parts)
     left: Counts = sizes[..., None] - extents * np.arange(parts)
     return np.clip(left, 0, extents)

@@ -1,4 +1,4 @@
-"""What all ranks do, looked at while each of them is busy."""
+"""Watches for a failure on any rank while all ranks are busy."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from collections.abc import Callable
 
 from checkpointing.ranks.rank_group import RankGroup
 
-POLL_S, MAX_POLL_S = 0.01, 0.2  # between the ranks' looks at each other
+POLL_S, MAX_POLL_S = 0.01, 0.2  # seconds between exchanges among the ranks, at first and at most
 
 
 class FailureWatch:
-    """Ranks that do something together, in which one that fails must not keep the others waiting.
+    """Watches over something that ranks do together, so that a rank that fails does not keep the
+    others waiting.
 
-    To be made, and finished, on all ranks. In between it alone uses the control group, from a
-    thread of its own.
+    Must be created and finished on all ranks. In between nothing else may use the control group,
+    which this uses from its own thread.
 
     Args:
-        stop: called with what went wrong as soon as it is known, from that thread.
+        stop: called from that thread with what went wrong, as soon as it is known.
     """
 
     def __init__(self, ranks: RankGroup, stop: Callable[[str], None]) -> None:
         self._ranks, self._stop = ranks, stop
-        self._mine: tuple[bool, str | None] = (False, None)  # is over, and failed so
-        self._failed: str | None = None  # on any rank
+        # whether this rank is done, and why it failed
+        self._mine: tuple[bool, str | None] = (False, None)
+        self._failed: str | None = None  # why any rank failed
         self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
         if ranks.control is not None:
             self._thread.start()
@@ -33,10 +35,10 @@ class FailureWatch:
         """Return once all ranks have finished, or one has failed.
 
         Args:
-            failed: why this rank has; None: it has not.
+            failed: why this rank has failed; None: it has not.
 
         Returns:
-            What failed, on which ranks; None: nothing.
+            What failed on which ranks; None: nothing.
         """
         self._mine = (True, failed)
         if self._ranks.control is None:
@@ -48,17 +50,17 @@ class FailureWatch:
         poll_s = POLL_S
         while True:
             try:
-                everybody = self._ranks.all_gather(self._mine, self._ranks.control)
+                gathered = self._ranks.all_gather(self._mine, self._ranks.control)
             except RuntimeError as error:
                 self._fail(f"another rank is gone: {error}")
                 return
             failures = [
-                f"rank {rank}: {why}" for rank, (_, why) in enumerate(everybody) if why is not None
+                f"rank {rank}: {why}" for rank, (_, why) in enumerate(gathered) if why is not None
             ]
             if failures:
                 self._fail("; ".join(failures))
                 return
-            if all(is_over for is_over, _ in everybody):
+            if all(is_over for is_over, _ in gathered):
                 return
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, MAX_POLL_S)

@@ -1,4 +1,4 @@
-"""One answer for all ranks, without anybody waiting for it."""
+"""Agreements among all ranks for which no rank waits: each answer is one call late."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch.distributed as dist
 
 
 class LaggedMax:
-    """The largest number that any rank said at the call before; 0 at the first call.
+    """The largest number that any rank sent at the call before; 0 at the first call.
 
-    The reduction runs on gloo's threads between two calls, over the CPU, so that no step waits
-    for it. Every rank has to call equally often.
+    The reduction runs on gloo's threads between two calls, over the CPU, so that no step waits for
+    it. Every rank must call equally often.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -19,11 +19,11 @@ class LaggedMax:
 
     @property
     def pending(self) -> bool:
-        """Whether something was said that is not answered yet."""
+        """Whether a number was sent whose answer was not collected yet."""
         return self._pending is not None
 
     def collect(self) -> int:
-        """The answer to what was said last, which is then over; 0 where nothing was."""
+        """Returns the answer to the number sent last, and forgets it; 0 if none was sent."""
         if self._pending is None:
             return 0
         work, said = self._pending
@@ -32,7 +32,7 @@ class LaggedMax:
         return int(said.item())
 
     def say(self, value: int) -> None:
-        """Send this rank's number; what was said before must have been collected."""
+        """Send this rank's number; the answer to the one before must have been collected."""
         said = torch.tensor([value], dtype=torch.int32)
         work = dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None
@@ -40,9 +40,10 @@ class LaggedMax:
 
 
 class LaggedVote:
-    """Each call sends this rank's opinion and answers with the one before: yes if any rank's was.
+    """Each call sends this rank's vote and returns the result of the call before: True if any
+    rank's vote was.
 
-    Without a group there is nobody to wait for, and the opinion is the answer.
+    Without a group there is no other rank, and the vote itself is the result.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -54,10 +55,10 @@ class LaggedVote:
             return opinion
         answer = bool(self._max.collect()) and not self._void
         self._void = False
-        # after a yes the caller acts, so the reason for saying yes again is gone
+        # the caller acts on True, so an earlier vote for True no longer has a reason
         self._max.say(int(opinion and not answer))
         return answer
 
     def void(self) -> None:
-        """What was sent so far is out of date: answer no next time. Every rank has to call it."""
+        """Discard the votes sent so far: the next result is False. Every rank must call it."""
         self._void = self._max is not None and self._max.pending

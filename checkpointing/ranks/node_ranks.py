@@ -1,4 +1,4 @@
-"""Which ranks share a node."""
+"""Determines which ranks share a node."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def node_name() -> str:
-    """This node's, the same in all its processes and different from that of any other: HPCKIT_NODE
-    where several nodes play on one machine, else host and boot."""
+    """Returns the name of this node, which is the same in all its processes and unique among nodes:
+    HPCKIT_NODE where several nodes are simulated on one machine, else host name and boot id."""
     if name := os.environ.get("HPCKIT_NODE"):
         return name
     boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
@@ -22,7 +22,7 @@ def node_name() -> str:
 
 
 def ranks_on_node(ranks: RankGroup) -> frozenset[int]:
-    """All ranks on this rank's node, itself included. A collective."""
+    """Returns all ranks on this rank's node, including itself. Collective."""
     names = ranks.all_gather(node_name(), ranks.control)
     return frozenset(rank for rank, name in enumerate(names) if name == names[ranks.rank])
 
@@ -35,18 +35,18 @@ def require_memory(
     *,
     is_bucketed: bool = False,
 ) -> None:
-    """Refuse memory that this node has not, before any of its ranks takes some. A collective.
+    """Raise if the memory does not fit on this node, before any rank allocates some. Collective.
 
     Args:
-        here: this rank's neighbours.
-        slot_bytes: that this rank is going to take for each slot; 0: nothing.
-        is_bucketed: as of `hostmemory.require`.
+        here: the ranks of this node.
+        slot_bytes: bytes that this rank will allocate for each slot; 0: none.
+        is_bucketed: as for `host_memory.require`.
 
     Raises:
         StageError: there is not enough, on this node or another one.
     """
-    everybody = ranks.all_gather(slot_bytes, ranks.control)
-    taking = [everybody[rank] for rank in here if everybody[rank]]
+    slot_bytes_by_rank = ranks.all_gather(slot_bytes, ranks.control)
+    taking = [slot_bytes_by_rank[rank] for rank in here if slot_bytes_by_rank[rank]]
 
     def require_here() -> None:
         if taking:

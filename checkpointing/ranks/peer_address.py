@@ -1,4 +1,4 @@
-"""The address at which the services of other nodes reach this one's."""
+"""Chooses the address at which the services of other nodes reach this node's."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ _BOOT, _NETWORK = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/n
 
 @dataclass(frozen=True)
 class NetworkLocation:
-    """Where a rank is in the network. Plain data: it travels between ranks."""
+    """Where a rank is in the network. Plain data, which is sent between ranks."""
 
     node: str
-    network: str  # equal where one loopback interface is shared
-    told: str | None  # by HPCKIT_PEER_ADDRESS
-    routed: str | None  # this node's address, on the way to rank 0's
+    network: str  # the same where processes share one loopback interface
+    told: str | None  # the address given by HPCKIT_PEER_ADDRESS
+    routed: str | None  # this node's address on the route to rank 0's node
 
 
 def network_location() -> NetworkLocation:
-    """This process's."""
+    """Returns the network location of this process."""
     master = os.environ.get("MASTER_ADDR")
     told = os.environ.get(VARIABLE) or None
     return NetworkLocation(node_name(), _network(), told, route(master) if master else None)
 
 
 def choose_address(standings: Sequence[NetworkLocation], rank: int) -> str:
-    """The address of a rank's node: as told, or that by which it reaches the others.
+    """Returns the address of a rank's node: the one that is set, or the one on its route to the
+    others.
 
     Args:
-        standings: of all ranks.
+        standings: the locations of all ranks.
 
     Raises:
-        ServiceError: none is known.
+        ServiceError: no address is known.
     """
     mine = standings[rank]
     if mine.told is not None:
@@ -61,8 +62,8 @@ def choose_address(standings: Sequence[NetworkLocation], rank: int) -> str:
 
 
 def route(host: str) -> str | None:
-    """This machine's address on the way to another; None if there is no way, or a loopback alone.
-    Nothing is sent."""
+    """Returns this machine's address on the route to another; None if there is no route, or only a
+    loopback address. Sends nothing."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as sock:
@@ -76,5 +77,5 @@ def route(host: str) -> str | None:
 def _network() -> str:
     try:
         return f"{_BOOT.read_text().strip()}/{_NETWORK.readlink()}"
-    except OSError:  # no Linux, or no /proc: then only this process is known to share it
+    except OSError:  # not Linux, or no /proc: then the network is taken as this process's alone
         return f"{socket.gethostname()}/{os.getpid()}"

@@ -1,4 +1,4 @@
-"""The ranks that save and restore together, and how they agree."""
+"""The group of ranks that save and restore together, and their collectives."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from checkpointing.errors import CheckpointError
 
 T = TypeVar("T")
 
-# How long one rank may be behind another in a save or a restore. A peer that dies is noticed at
+# How long one rank may be behind another in a save or a restore. A rank that dies is noticed at
 # once, by its closed connections.
 TIMEOUT = timedelta(hours=2)
-# ... and in a save whose state has another structure than the one before, which may be a mistake
+# The same for a save whose state has a new structure, which may be a mistake on one rank.
 STRUCTURE_TIMEOUT = timedelta(minutes=30)
 
 
 class RankGroup:
     """All ranks of the default process group, or this process alone if there is none.
 
-    Owns two gloo groups, so that the trainer's group is never used: `control`, and `structures`
-    for what must not be mixed up with it if one rank comes alone. Constructing one is a
-    collective. What travels is pickled by torch, from rank to rank of one job; nothing that was
+    Owns two gloo groups, so that the trainer's group is never used: `control`, and `structures` for
+    exchanges that must not be mixed up with others if only one rank starts one. The constructor is
+    a collective. Objects are pickled by torch and sent between ranks of one job; nothing that was
     read from disk is unpickled.
     """
 
@@ -42,7 +42,7 @@ class RankGroup:
         return self.control is None and dist.is_available() and dist.is_initialized()
 
     def broadcast(self, thing: T, group: dist.ProcessGroup | None) -> T:
-        """Rank 0's `thing`."""
+        """Returns rank 0's `thing`."""
         if group is None:
             return thing
         box = [thing]
@@ -50,7 +50,7 @@ class RankGroup:
         return box[0]
 
     def all_gather(self, thing: T, group: dist.ProcessGroup | None) -> list[T]:
-        """Everybody's `thing`, in order of rank."""
+        """Returns the `thing` of all ranks, in order of rank."""
         if group is None:
             return [thing]
         things: list[Any] = [None] * self.world_size
@@ -58,7 +58,7 @@ class RankGroup:
         return things
 
     def from_rank0(self, produce: Callable[[], T]) -> T:
-        """What `produce` returns on rank 0; what it raises there is raised on every rank."""
+        """Returns what `produce` returns on rank 0; an exception there is raised on every rank."""
         answer: tuple[T | None, Exception | None] = (None, None)
         if self.rank == 0:
             try:
@@ -72,27 +72,33 @@ class RankGroup:
         return result  # type: ignore[return-value]  # None only where T may be None
 
     def all_or_none(self, do: Callable[[], T]) -> T:
-        """What `do` returns here, once it has worked on all ranks.
+        """Returns what `do` returns on this rank, once it has succeeded on all ranks.
 
         Raises:
-            Exception: it has not: on this rank, what it raised here; where others failed alone,
-                the same kind of CheckpointError, which says which and what.
+            Exception: it failed on some rank: what it raised on this rank, or, if only others
+                failed, the same kind of CheckpointError, with the ranks and reasons in its message.
         """
         result: T | None = None
         failure: Exception | None = None
         try:
             result = do()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the peers must hear of it
+        except Exception as error:  # noqa: BLE001 - any error is reported to the other ranks
             failure = error
-        failures = [found for found in self.all_gather(self._told(failure), self.control) if found]
+        failures = [
+            found
+            for found in self.all_gather(self._sendable_failure(failure), self.control)
+            if found
+        ]
         if failure is not None:
             raise failure
         if failures:
             raise failures[0][0]("; ".join(text for _, text in failures))
         return result  # type: ignore[return-value]  # None only where T may be None
 
-    def _told(self, failure: Exception | None) -> tuple[type[CheckpointError], str] | None:
-        """A failure in a form that can travel."""
+    def _sendable_failure(
+        self, failure: Exception | None
+    ) -> tuple[type[CheckpointError], str] | None:
+        """Returns a failure in a form that can be sent."""
         if failure is None:
             return None
         if isinstance(failure, CheckpointError):
@@ -100,7 +106,7 @@ class RankGroup:
         return CheckpointError, f"rank {self.rank}: {type(failure).__name__}: {failure}"
 
     def close(self) -> None:
-        """Release the groups, unless the trainer has ended torch.distributed already."""
+        """Release the groups, unless torch.distributed was already shut down."""
         if dist.is_available() and dist.is_initialized():
             for group in (self.control, self.structures):
                 if group is not None:

@@ -1,4 +1,4 @@
-"""Going on from the newest checkpoint that nobody has anything against."""
+"""Restores the newest checkpoint that the user's check accepts on every rank."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from checkpointing.restore.resume_source import RestoreResult, Resumer
 logger = logging.getLogger("checkpointing")
 
 Check: TypeAlias = Callable[[], str | None]
-"""Why the state that was taken over is not to be gone on from; None: it is."""
+"""Returns why the restored state must not be used, or None if it may be."""
 
 
 class ResumerFactory(Protocol):
     def __call__(self, *, rejected: dict[str, str]) -> Resumer:
-        """One that passes over the checkpoints with these ids."""
+        """Returns a resumer that skips the checkpoints with these ids."""
 
 
 def newest_accepted(
@@ -29,20 +29,20 @@ def newest_accepted(
     ranks: RankGroup,
     events: Events,
 ) -> tuple[RestoreResult | None, Resumer]:
-    """Have `state` take over the newest checkpoint that no rank's `check` has a reason against, and
-    who has done so. A collective.
+    """Restore `state` from the newest checkpoint that `check` accepts on every rank. Returns the
+    result and the resumer. Collective.
 
     Raises:
-        CheckpointError: there is something against each; `state` holds one of them.
+        CheckpointError: every checkpoint was rejected; `state` holds one of them.
     """
     rejected: dict[str, str] = {}
     while True:
         resumer = make(rejected=rejected)
         resumed = resumer.resume(state)
         if resumed is None and rejected:
-            told = "; ".join(f"{id_}: {why}" for id_, why in rejected.items())
-            raise CheckpointError(f"there is nothing left to go on from: {told}")
-        reason = _against(ranks, check) if resumed is not None and check is not None else None
+            reasons = "; ".join(f"{id_}: {why}" for id_, why in rejected.items())
+            raise CheckpointError(f"there is nothing left to go on from: {reasons}")
+        reason = _rejections(ranks, check) if resumed is not None and check is not None else None
         if resumed is None or reason is None:
             return resumed, resumer
         logger.warning("checkpoint %s is passed over: %s", resumed.id, reason)
@@ -50,7 +50,7 @@ def newest_accepted(
         rejected[resumed.id] = reason
 
 
-def _against(ranks: RankGroup, check: Check) -> str | None:
+def _rejections(ranks: RankGroup, check: Check) -> str | None:
     mine = ranks.all_or_none(check)
-    told = enumerate(ranks.all_gather(mine, ranks.control))
-    return "; ".join(f"rank {rank}: {why}" for rank, why in told if why) or None
+    reasons = enumerate(ranks.all_gather(mine, ranks.control))
+    return "; ".join(f"rank {rank}: {why}" for rank, why in reasons if why) or None

@@ -1,4 +1,4 @@
-"""How often a run was interrupted so far, as its checkpoints tell."""
+"""Estimates from a run's checkpoints how often the run was interrupted so far."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Interruptions:
-    """What a run came through."""
+    """The interruptions of a run."""
 
-    failures: int = 0  # starts after the first
-    trained_s: float = 0.0  # in which they came: of each start, between its first and last save
+    failures: int = 0  # number of starts after the first
+    # seconds of training in which they happened: for each start, from its first to its last save
+    trained_s: float = 0.0
 
 
 def interruptions(saves: Iterable[tuple[str, float]]) -> Interruptions:
-    """A pure function of the checkpoints that are there. What was pruned is missing: the time is a
-    lower bound, and so is the count.
+    """Count the interruptions from the checkpoints that exist; a pure function. Pruned checkpoints
+    are missing, so the time and the count are lower bounds.
 
     Args:
-        saves: session and Unix time of each.
+        saves: session and Unix time of each checkpoint.
     """
     times: dict[str, list[float]] = defaultdict(list)
     for session, created in saves:

@@ -1,4 +1,5 @@
-"""Restoring from the memory of the nodes: snapshots that trainers left in the services there."""
+"""Restores from memory: from snapshots that trainers left in the checkpoint services of their
+nodes."""
 
 from __future__ import annotations
 
@@ -22,22 +23,22 @@ from checkpointing.staging.tensor_copy import cells_of, copy, place_for
 logger = logging.getLogger("checkpointing")
 
 POLL_S = 0.5
-# without any change, after which a snapshot that is to become durable is given up: all parts of it
-# are in memory, or some that are not seen may be, on nodes that the job has left
+# seconds without any change after which this gives up on a snapshot that is to become durable: one
+# whose parts are all in memory, or one of which some parts may be on nodes that have left the job
 STUCK_S, UNSEEN_S = 600.0, 30.0
 TOLD_EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
 class CompleteSnapshot:
-    """A snapshot of which all ranks of its generation have their part in memory somewhere."""
+    """A snapshot of which every rank of its generation has its part in memory on some node."""
 
     step: int
     generation: Generation
 
 
 def newest_complete(found: Iterable[HeldSnapshot]) -> CompleteSnapshot | None:
-    """The newest snapshot that is complete over its generation's ranks; a pure function."""
+    """Returns the newest snapshot that is complete over its generation's ranks; a pure function."""
     holders: dict[CompleteSnapshot, set[int]] = defaultdict(set)
     for one in found:
         holders[CompleteSnapshot(one.step, one.generation)].add(one.rank)
@@ -46,8 +47,8 @@ def newest_complete(found: Iterable[HeldSnapshot]) -> CompleteSnapshot | None:
 
 
 def newest_part(found: Iterable[HeldSnapshot]) -> CompleteSnapshot | None:
-    """The newest snapshot that is complete, or may be: of which ranks are missing that nothing was
-    found of, so that they may be on other nodes. A pure function."""
+    """Returns the newest snapshot that is complete or may be: nothing at all was found of the
+    missing ranks, so their parts may be on other nodes. A pure function."""
     holders: dict[CompleteSnapshot, set[int]] = defaultdict(set)
     seen: dict[Generation, set[int]] = defaultdict(set)
     for one in found:
@@ -63,12 +64,12 @@ def newest_part(found: Iterable[HeldSnapshot]) -> CompleteSnapshot | None:
 
 
 def holders(found: Iterable[HeldSnapshot], whole: CompleteSnapshot) -> set[int]:
-    """The ranks of which it was found. A pure function."""
+    """Returns the ranks whose part of the snapshot was found; a pure function."""
     return {f.rank for f in found if (f.step, f.generation) == (whole.step, whole.generation)}
 
 
 def own(found: Iterable[HeldSnapshot], whole: CompleteSnapshot, rank: int) -> HeldSnapshot | None:
-    """This rank's part, if it is on this node, as its own."""
+    """Returns this rank's part if it is on this node, with this rank as its owner."""
     return next(
         (
             f
@@ -81,10 +82,10 @@ def own(found: Iterable[HeldSnapshot], whole: CompleteSnapshot, rank: int) -> He
 
 
 def load(arena: Arena, start: int, planned: SavePlan, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a snapshot into live tensors.
+    """Copy a snapshot from its slot into live tensors.
 
     Args:
-        start: of its slot, bytes.
+        start: offset of its slot in bytes.
         planned: the plan by which it was staged.
     """
     targets = [cells_of(tensors[name], part.local) for name, part in planned.parts]
@@ -102,15 +103,16 @@ def await_durable(
     patience_s: float,
     is_stored: Callable[[], bool],
 ) -> bool:
-    """Let the services make a snapshot durable that is in memory alone. A collective.
+    """Wait until the services have made durable a snapshot that exists only in memory. Collective.
 
     Args:
-        patience_s: seconds without any change after which it is given up.
-        is_stored: whether all parts of it are in the store, so that it only lacks the commit, which
-            is left to the take-over: who was to do it may be gone. Asked on rank 0.
+        patience_s: seconds without any change after which this gives up.
+        is_stored: called on rank 0; returns whether all parts are in the store, so that only the
+            commit is missing. The takeover does that, because the save leader may be gone.
 
     Returns:
-        Whether it is; False if they cannot, and say so in their logs.
+        Whether it is durable; False if the services cannot do it, for a reason that is in their
+        logs.
     """
     begun_s = told_s = changed_s = time.monotonic()
     before: list[str] = []
@@ -137,7 +139,7 @@ def await_durable(
 
 
 def _state(client: ServiceClient, whole: CompleteSnapshot) -> str:
-    """How far this node has come with it."""
+    """Returns how far this node's service has come with the snapshot."""
     try:
         found = client.snapshots().found
     except ServiceError as error:

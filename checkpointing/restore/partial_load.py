@@ -1,4 +1,4 @@
-"""Loading a checkpoint, or parts of one, of any run into a state: to fine-tune, to evaluate."""
+"""Loads a checkpoint of any run, or parts of it, into a state, for fine-tuning or evaluation."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from checkpointing.store.store import Store, StoredManifest
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What was loaded, and what was not."""
+    """The names that were loaded, and those that were not."""
 
     id: str
     step: int
-    missing: tuple[str, ...]  # names of the state that the checkpoint has not: left as they were
-    unexpected: tuple[str, ...]  # names of the checkpoint, in items of the state, that it has not
+    # names of the state that the checkpoint does not have; left as they were
+    missing: tuple[str, ...]
+    # names of the checkpoint, within items of the state, that the state does not have
+    unexpected: tuple[str, ...]
 
 
 def load(
@@ -48,25 +50,26 @@ def load(
 ) -> LoadResult:
     """Load what `state` names from a checkpoint, in place, whatever else the checkpoint holds.
 
-    Under torch.distributed all ranks call it together; shards are read by their boxes, what several
-    ranks hold is read once. Changes nothing in the store, and nothing in `state` before everything
-    was read and checked.
+    Under torch.distributed all ranks call it together: each reads the boxes of its shards, and what
+    several ranks hold is read once. Nothing in the store is changed, and nothing in `state` before
+    everything was read and checked.
 
         load({"model": model}, "s3://bucket/base", run="base-7b")
         load({"model": model}, base, run="base", rename={"model/encoder.": "model/"}, strict=False)
 
     Args:
-        state: as of `Checkpointer`. Items of the checkpoint that it does not name are left alone.
-        root, run, options: which store, and which run in it.
-        step: None: the newest.
-        rename: beginnings of names in the state, and what stands for them in the checkpoint; the
-            longest that fits counts.
-        strict: raise if the items of the state and those of the checkpoint differ; else load what
-            both have. Shapes and dtypes have to fit in any case.
+        state: a state as for `Checkpointer`. Items of the checkpoint that it does not name are
+            ignored.
+        root, run, options: the store, the run in it, and options of the storage.
+        step: None: the newest step.
+        rename: maps prefixes of names in the state to prefixes of names in the checkpoint; the
+            longest prefix that matches is used.
+        strict: raise if the items of the state differ from those of the checkpoint; if False, load
+            what both have. Shapes and dtypes must match in any case.
 
     Raises:
-        FileNotFoundError: no such store, run or step.
-        StructureError: the checkpoint holds other things than the state.
+        FileNotFoundError: there is no such store, run or step.
+        StructureError: the checkpoint holds other tensors or values than the state.
         CheckpointError: it is damaged, or of an unknown format.
     """
     ranks = RankGroup()
@@ -81,7 +84,7 @@ def load(
 
 
 def renamed(name: str, rename: Mapping[str, str]) -> str:
-    """The name in the checkpoint for a name in the state."""
+    """Returns the name in the checkpoint for a name in the state."""
     fitting = [prefix for prefix in rename if name.startswith(prefix)]
     if not fitting:
         return name
@@ -125,7 +128,7 @@ class _Loader:
         return max(fitting)
 
     def _as_named_here(self, target: LoadTarget, inventory: Inventory) -> Inventory:
-        """The inventory of the state's items alone, by the names that the state has for them."""
+        """Returns the inventory of the state's items only, under the names that the state uses."""
         here = target.here(inventory, lambda name: renamed(name, self._rename))
         items = {item_of(name) for name in here}
         tensors = {
@@ -178,6 +181,6 @@ def _compare(stored: StoredManifest, wants: StateRequirements, inventory: Invent
 
 
 def _common(wants: StateRequirements, inventory: Inventory) -> StateRequirements:
-    """What both have, of the state's shapes and dtypes."""
+    """Returns the requirements that both have in common, with the state's shapes and dtypes."""
     tensors = {n: spec for n, spec in wants.tensors.items() if n in inventory.tensors}
     return StateRequirements(tensors, wants.values & inventory.values.keys())

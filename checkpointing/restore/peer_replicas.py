@@ -1,4 +1,4 @@
-"""Replicas of snapshots at other nodes, as the trainers arrange them, and get them back."""
+"""Sets up replicas of snapshots on other nodes, and fetches them for a restore."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from checkpointing.staging.arena import Arena
 
 logger = logging.getLogger("checkpointing")
 
-MOST = 1  # replicas of a snapshot
-PULL_S = 1800.0  # in which a snapshot has to come from another node
+MOST = 1  # largest number of replicas of a snapshot
+PULL_S = 1800.0  # seconds within which a snapshot must arrive from another node
 
 
 @dataclass(frozen=True)
 class PeerEndpoint:
-    """Where a rank's service listens. Plain data: it travels between ranks."""
+    """The address of the peer server of a rank's service. Plain data, which is sent between
+    ranks."""
 
     standing: NetworkLocation
     address: str = ""
@@ -45,7 +46,7 @@ class PeerEndpoint:
 
 
 class PeerReplicas:
-    """A rank's, for as long as its Checkpointer is there. `begin` is a collective."""
+    """Manages one rank's replicas during the life of its Checkpointer. `begin` is a collective."""
 
     def __init__(
         self, replicas: int, ranks: RankGroup, client: ServiceClient, events: Events
@@ -55,23 +56,23 @@ class PeerReplicas:
         self._ring: ReplicationRing | None = None
 
     def begin(self, generation: Generation) -> None:
-        """Let the services of this generation's nodes find each other. Where they cannot, training
-        goes on without replicas: the log and the event "replication_off" say why."""
+        """Connect the services of this generation's nodes. If that fails, training goes on without
+        replicas: the log and the event "replication_off" say why."""
         ranks = self._ranks
         if not self._is_wanted:
             return
-        everybody = ranks.all_gather(self._listen(), ranks.control)
+        endpoints = ranks.all_gather(self._listen(), ranks.control)
         key = ranks.broadcast(secrets.token_bytes(KEY_BYTES), ranks.control)
-        self._ring, why = None, why_not(everybody)
+        self._ring, why = None, why_not(endpoints)
         if why is None:
-            nodes, me = ring_of(everybody, ranks.rank)
+            nodes, me = ring_of(endpoints, ranks.rank)
             self._ring = ReplicationRing(generation, nodes, me, key)
-            why = self._tell()
+            why = self._send_ring()
         problems = [one for one in ranks.all_gather(why, ranks.control) if one]
         if problems:
             self._ring = None
-        elif len({one.standing.node for one in everybody}) == 1:
-            # of one node, which may still hold what others have left with it
+        elif len({one.standing.node for one in endpoints}) == 1:
+            # the service of one node, which may still hold what others have sent to it
             problems = ["there is only one node: use replicas=0, or more nodes"]
         else:
             return
@@ -82,12 +83,12 @@ class PeerReplicas:
     def source(
         self, gathered: Sequence[Sequence[HeldSnapshot]], whole: CompleteSnapshot, digest: str
     ) -> int | None:
-        """The node that this rank's part can be had from, by its place in the ring; its own if that
-        has it, None if there is none.
+        """Returns the node from which this rank's part can be fetched, as its position in the ring;
+        this rank's own node if that has it, None if no node does.
 
         Args:
-            gathered: what each rank's node holds.
-            digest: of the layout that it has to have.
+            gathered: for each rank, the snapshots that its node holds.
+            digest: digest of the layout that the snapshot must have.
         """
         ring = self._ring
         if ring is None:
@@ -104,10 +105,10 @@ class PeerReplicas:
         return min(holders, key=lambda index: index != ring.me, default=None)
 
     def pull(self, whole: CompleteSnapshot, node: int) -> PulledSnapshot:
-        """This rank's part, from a node's service into memory of its own.
+        """Fetch this rank's part from a node's service into this process's own memory.
 
         Raises:
-            ServiceError: it cannot be had; says why.
+            ServiceError: it cannot be fetched; the message says why.
         """
         try:
             answer = self._client.ask(
@@ -127,7 +128,8 @@ class PeerReplicas:
         )
 
     def adopt(self, whole: CompleteSnapshot) -> None:
-        """Have this node's service write what it holds of that generation for lost nodes."""
+        """Make this node's service write the replicas of that generation that it holds for lost
+        nodes."""
         if self._ring is None:
             return
         try:
@@ -146,8 +148,8 @@ class PeerReplicas:
             return PeerEndpoint(mine, problem=f"rank {ranks.rank}: {error}")
         return PeerEndpoint(mine, answer["address"], answer["port"])
 
-    def _tell(self) -> str | None:
-        """What was wrong, if something was."""
+    def _send_ring(self) -> str | None:
+        """Send the ring to this node's service. Returns what went wrong, or None."""
         ring = self._ring
         assert ring is not None
         try:
@@ -159,8 +161,10 @@ class PeerReplicas:
 
 
 def check_replica_count(replicas: int, staging: str) -> None:
-    """Raises:
-    ValueError: there cannot be so many.
+    """Check the number of replicas.
+
+    Raises:
+        ValueError: there cannot be that many.
     """
     if isinstance(replicas, bool) or replicas not in (0, MOST):
         raise ValueError(f"replicas is 0 or {MOST}, got {replicas!r}")
@@ -171,20 +175,21 @@ def check_replica_count(replicas: int, staging: str) -> None:
         )
 
 
-def why_not(everybody: Sequence[PeerEndpoint]) -> str | None:
-    """Why the services of these ranks cannot meet; None: they can. A pure function."""
-    problems = [one.problem for one in everybody if one.problem]
+def why_not(endpoints: Sequence[PeerEndpoint]) -> str | None:
+    """Returns why the services of these ranks cannot connect to each other, or None if they can; a
+    pure function."""
+    problems = [one.problem for one in endpoints if one.problem]
     return "; ".join(problems) if problems else None
 
 
-def ring_of(everybody: Sequence[PeerEndpoint], rank: int) -> tuple[tuple[RingNode, ...], int]:
-    """The nodes in the order of their first ranks, and the place of a rank's own. A pure
-    function."""
+def ring_of(endpoints: Sequence[PeerEndpoint], rank: int) -> tuple[tuple[RingNode, ...], int]:
+    """Returns the nodes in the order of their first ranks, and the position of this rank's node; a
+    pure function."""
     ranks: dict[str, list[int]] = {}
-    for number, one in enumerate(everybody):
+    for number, one in enumerate(endpoints):
         ranks.setdefault(one.standing.node, []).append(number)
     nodes = tuple(
-        RingNode(name, everybody[those[0]].address, everybody[those[0]].port, tuple(those))
+        RingNode(name, endpoints[those[0]].address, endpoints[those[0]].port, tuple(those))
         for name, those in ranks.items()
     )
-    return nodes, list(ranks).index(everybody[rank].standing.node)
+    return nodes, list(ranks).index(endpoints[rank].standing.node)

@@ -1,5 +1,5 @@
-"""Giving each other what one of them has read: every byte comes from the store once, and goes to
-the other ranks that hold it too over the network between them."""
+"""Exchanges what was read among ranks: every byte is read from the store once, and is sent to the
+other ranks that hold it over the network between them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.staging.slot_layout import round_up
 from checkpointing.staging.tensor_copy import cells_of
 
-MESSAGE = 64 << 20  # bytes that are packed into one message, at most; a larger part is one alone
-_ALIGNED = 16  # bytes, of the largest element: each part in a message begins at a multiple
+MESSAGE = 64 << 20  # largest number of bytes packed into one message; a larger part is sent alone
+# bytes, the size of the largest element: each part in a message begins at a multiple of it
+_ALIGNED = 16
 
 
 def broadcast_reads(
     ranks: RankGroup, groups: Sequence[ReadGroup], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Fill what this rank holds but has not read. A collective of all ranks with groups in common,
-    which every rank has in the same order.
+    """Fill in what this rank holds but has not read itself. Collective over all ranks that have
+    groups in common, which every rank has in the same order.
 
     Args:
-        tensors: CPU tensors (of DTensors, the local parts are meant), in which each rank has
-            filled its own reads.
+        tensors: CPU tensors (for DTensors, their local parts) into which each rank has read its own
+            share.
 
     Raises:
-        RuntimeError: a peer is gone.
+        RuntimeError: another rank is gone.
     """
     for group in groups:
         if len(group.ranks) > 1:
@@ -51,20 +52,20 @@ def _messages(cells: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     message: list[Tensor] = []
     size = 0
     for each in cells:
-        if message and size + _room(each) > MESSAGE:
+        if message and size + _message_bytes(each) > MESSAGE:
             yield message
             message, size = [], 0
         message.append(each)
-        size += _room(each)
+        size += _message_bytes(each)
     if message:
         yield message
 
 
 def _broadcast(cells: list[Tensor], ranks: RankGroup, place: BroadcastNode) -> None:
     if len(cells) == 1 and cells[0].is_contiguous():
-        _pass_on(_bytes(cells[0]), ranks, place)
+        _send_along_tree(_bytes(cells[0]), ranks, place)
         return
-    sizes = [_room(each) for each in cells]
+    sizes = [_message_bytes(each) for each in cells]
     buffer = torch.empty(sum(sizes), dtype=torch.uint8)
     places = [
         at[: each.nbytes].view(each.dtype).view(each.shape)
@@ -72,14 +73,15 @@ def _broadcast(cells: list[Tensor], ranks: RankGroup, place: BroadcastNode) -> N
     ]
     if place.parent is None:
         torch._foreach_copy_(places, cells)
-    _pass_on(buffer, ranks, place)
+    _send_along_tree(buffer, ranks, place)
     if place.parent is not None:
         torch._foreach_copy_(cells, places)
 
 
-def _pass_on(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:
-    """From rank to rank: a process group of these ranks alone would have to be made in the same
-    order on all ranks of the world, also on those that hold nothing here."""
+def _send_along_tree(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:
+    """Send a message along the tree, from rank to rank. A process group of these ranks alone would
+    have to be created in the same order on all ranks of the world, also on those that hold nothing
+    here."""
     if place.parent is not None:
         dist.recv(message, src=place.parent, group=ranks.control)
     for child in place.children:
@@ -88,14 +90,16 @@ def _pass_on(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:
 
 @dataclass(frozen=True)
 class BroadcastNode:
-    """Of a rank in a tree: whom it hears from, and whom it tells, in this order."""
+    """The place of a rank in a broadcast tree: the rank it receives from, and those it sends to, in
+    order."""
 
-    parent: int | None  # None: the source
+    parent: int | None  # None: this rank is the source
     children: tuple[int, ...]
 
 
 def tree(members: Sequence[int], source: int, rank: int) -> BroadcastNode:
-    """A binomial tree of `members`, so that the source sends log2 of their number of times."""
+    """Returns the place of `rank` in a binomial tree of `members`, in which the source sends log2
+    of their number of times."""
     first = members.index(source)
     order = [*members[first:], *members[:first]]
     mine, bit = order.index(rank), 1
@@ -109,8 +113,8 @@ def tree(members: Sequence[int], source: int, rank: int) -> BroadcastNode:
     return BroadcastNode(parent, tuple(children))
 
 
-def _room(cells: Tensor) -> int:
-    """Bytes that they take in a message."""
+def _message_bytes(cells: Tensor) -> int:
+    """Returns the bytes that the cells take in a message."""
     return round_up(cells.nbytes, _ALIGNED)
 
 

@@ -1,4 +1,4 @@
-"""Going on from where the run was: from the memory of its nodes, or from the store."""
+"""Decides where to resume a run from: the memory of its nodes or the store."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """What the state was restored from."""
+    """Where the state was restored from."""
 
     id: str
     step: int
     tier: Literal["memory", "store"]
-    bytes: int  # of this rank's tensors
-    found: HeldSnapshot | None = None  # this rank's part, if it was in memory, and
-    said: SnapshotMetadata | None = None  # what was with it
-    has_moved: bool = False  # it came from another node, and lies nowhere here
+    bytes: int  # bytes of this rank's tensors
+    found: HeldSnapshot | None = None  # this rank's part, if it was in memory
+    said: SnapshotMetadata | None = None  # the metadata that came with it
+    has_moved: bool = False  # it came from another node, and is in no slot of this one
 
 
 class Resumer:
-    """One attempt to go on. `resume` is a collective."""
+    """One attempt to resume a run. `resume` is a collective."""
 
     def __init__(
         self,
@@ -72,9 +72,8 @@ class Resumer:
     ) -> None:
         """
         Args:
-            avoids_suspects: go on from what ranks held different replicas in only if there is
-                nothing else.
-            rejected: ids of what is not to be gone on from, and why.
+            avoids_suspects: use a checkpoint with a difference mark only if there is no other.
+            rejected: ids of checkpoints that must not be used, and why.
         """
         self._await_unseen, self._avoids_suspects = await_unseen, avoids_suspects
         self._rejected = dict(rejected or {})
@@ -97,26 +96,26 @@ class Resumer:
 
     @property
     def owner(self) -> int | None:
-        """The number of the take-over; None on other ranks than 0."""
+        """The number of the takeover; None on ranks other than 0."""
         return self._restorer.owner
 
     @property
     def damaged(self) -> frozenset[str]:
-        """Ids of checkpoints that cannot be loaded, or whose replicas differ and that were skipped
-        for that; known to rank 0."""
+        """Ids of checkpoints that cannot be loaded, or that were skipped for their difference mark;
+        known to rank 0."""
         return frozenset({*self._restorer.skipped, *self._restorer.skipped_suspects})
 
     def resume(self, state: dict[str, Any]) -> RestoreResult | None:
-        """Load the newest that there is; None if there is nothing. Raises as
+        """Load the newest snapshot or checkpoint; returns None if there is none. Raises as
         `Checkpointer.restore`."""
         target = self._ranks.all_or_none(lambda: LoadTarget(state))
         self._ranks.all_or_none(target.expect)
         try:
             planned = self._planner.plan(target.leaves, optimizers(state))
             left = self._ranks.all_or_none(self._client.snapshots)
-            whole = self._in_memory(left, planned)
-            # refused, if at all, before a save of it is declared dead that is under way
-            inventory = self._form(left, whole, target) if whole is not None else None
+            whole = self._usable_snapshot(left, planned)
+            # a restore that is refused must be so before a save that is under way is abandoned
+            inventory = self._prepare_target(left, whole, target) if whole is not None else None
             has_checkpoints = self._restorer.take_over()
             if whole is not None and inventory is not None:
                 return self._from_memory(left, whole, planned, target, inventory)
@@ -127,12 +126,13 @@ class Resumer:
                 self._staging.lend(memory)
             return self._from_store(target)
         finally:
-            self._let_go()
+            self._release_pulled()
 
-    def _in_memory(self, left: ServiceMemory, planned: SavePlan) -> CompleteSnapshot | None:
-        """The newest snapshot, if the store has nothing newer and each rank has its part of it, in
-        the form of its state now, on its own node or from another one. One that is newer than what
-        the store has, and not to be had so, is made durable meanwhile, if that can be."""
+    def _usable_snapshot(self, left: ServiceMemory, planned: SavePlan) -> CompleteSnapshot | None:
+        """Returns the newest snapshot if the store has nothing newer and each rank has its part of
+        it, in the form of its present state, on its own node or another one. A snapshot that is
+        newer than the store's checkpoints but cannot be used so is made durable here, if possible.
+        """
         gathered = self._ranks.all_gather(left.found, self._ranks.control)
         durable, there, avoided, self.interruptions = self._ranks.from_rank0(self._history)
         found = [
@@ -141,7 +141,7 @@ class Resumer:
             for one in those
             if self._save(one.step, one.generation).id not in avoided
         ]
-        # who removes the last checkpoints of a run wants to go back behind them
+        # a user who removes the last checkpoints of a run wants to return to an older one
         found = [one for one in found if not (one.state == "durable" and one.step > there)]
         whole, newest = memory_restore.newest_complete(found), memory_restore.newest_part(found)
         if newest is not None and newest != whole and newest.step > durable:
@@ -160,20 +160,21 @@ class Resumer:
         return None
 
     def _differs(self, left: ServiceMemory, whole: CompleteSnapshot) -> bool:
-        """Whether ranks had different replicas of something in it: then it is for the store to say
-        which checkpoint is gone on from, once this one is there, and marked."""
+        """Whether ranks had different replicas of something in it. If so, the snapshot is made
+        durable and marked first, and the checkpoint to resume from is chosen in the store."""
         said = left.own.get((whole.generation, whole.step))
         digests = {} if said is None else dict(said.digests)
-        told = self._ranks.all_gather(digests, self._ranks.control)
+        digests_by_rank = self._ranks.all_gather(digests, self._ranks.control)
         seen: dict[str, str] = {}
         return self._avoids_suspects and any(
             seen.setdefault(group, digest) != digest
-            for one in told
+            for one in digests_by_rank
             for group, digest in one.items()
         )
 
     def _may_be_whole(self, newest: CompleteSnapshot, found: Sequence[HeldSnapshot]) -> bool:
-        """Whether the parts that no node here has may be elsewhere, or are in the store already."""
+        """Whether the parts that no node here has may be on other nodes, or are already in the
+        store."""
         missing = set(range(newest.generation.world_size)) - memory_restore.holders(found, newest)
         return self._ranks.from_rank0(
             lambda: self._await_unseen or self._are_stored(newest, missing)
@@ -187,8 +188,8 @@ class Resumer:
     def _await(self, whole: CompleteSnapshot, patience_s: float) -> bool:
         if self._replication is not None:
             self._replication.adopt(whole)
-        everyone = set(range(whole.generation.world_size))
-        is_stored = partial(self._are_stored, whole, everyone)
+        all_ranks = set(range(whole.generation.world_size))
+        is_stored = partial(self._are_stored, whole, all_ranks)
         return memory_restore.await_durable(self._ranks, self._client, whole, patience_s, is_stored)
 
     def _have_parts(
@@ -198,7 +199,7 @@ class Resumer:
         whole: CompleteSnapshot,
         planned: SavePlan,
     ) -> bool:
-        """Whether all ranks have theirs, after those that were elsewhere have come here."""
+        """Whether all ranks have their parts, after those on other nodes were fetched."""
         fits, node = self._fits(left, whole, planned), None
         if not fits and self._replication is not None:
             node = self._replication.source(gathered, whole, planned.layout.digest)
@@ -213,10 +214,10 @@ class Resumer:
         problems = [one for one in self._ranks.all_gather(problem, self._ranks.control) if one]
         if problems:
             logger.warning("step %d is not restored from memory: %s", whole.step, problems[0])
-            self._let_go()
+            self._release_pulled()
         return not problems
 
-    def _let_go(self) -> None:
+    def _release_pulled(self) -> None:
         pulled, self._pulled = self._pulled, None
         if pulled is not None:
             pulled.left.arena.close()
@@ -228,12 +229,12 @@ class Resumer:
             and mine.digest == planned.layout.digest
             and whole.generation.world_size == self._ranks.world_size
             and self._client.left is not None
-            and not self._client.left.arena.is_closed  # for larger states than it is for
+            and not self._client.left.arena.is_closed  # as it is if the state needed a larger one
         )
 
     def _history(self) -> tuple[int, int, set[str], Interruptions]:
-        """The newest step in the store that can be gone on from, and that is there, -1 if there is
-        none; ids of what is not to be gone on from; and how often the run was begun."""
+        """Returns the newest step in the store that can be restored, -1 if there is none; the ids
+        of checkpoints that must not be used; and how often the run was interrupted."""
         found, problems = committed(self._store, self._run)
         saves = [(one.stored.save.session, one.document.header.created) for one in found]
         suspects = suspected(found) if self._avoids_suspects else {}
@@ -260,16 +261,18 @@ class Resumer:
         memory_restore.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
         if is_shared:
             broadcast_reads(self._ranks, groups, into)
-        self._take(target, tensors if is_shared else {}, inventory)
+        self._load_into_state(target, tensors if is_shared else {}, inventory)
         has_moved = self._pulled is not None
         id_ = self._save(whole.step, whole.generation).id
         return RestoreResult(
             id_, whole.step, "memory", planned.layout.bytes, mine, pulled.said, has_moved
         )
 
-    def _form(self, left: ServiceMemory, whole: CompleteSnapshot, target: LoadTarget) -> Inventory:
-        """Make the state a place for a snapshot that has its tensors and the names of its values:
-        what the values are, such as the class of an optimizer, may refuse it all the same."""
+    def _prepare_target(
+        self, left: ServiceMemory, whole: CompleteSnapshot, target: LoadTarget
+    ) -> Inventory:
+        """Prepare the state to load a snapshot that has its tensors and the names of its values.
+        The content of the values, such as the class of an optimizer, may still make it fail."""
         said, values = (self._pulled or self._own(left, whole)).said, dict[str, Json]()
         for theirs in self._ranks.all_gather(said.values, self._ranks.control):
             values |= theirs
@@ -290,9 +293,11 @@ class Resumer:
         assert here is not None
         return PulledSnapshot(here, mine, left.own[whole.generation, whole.step])
 
-    def _take(self, target: LoadTarget, names: Iterable[str], inventory: Inventory) -> None:
-        """Let the state take over what was read, on all ranks; from the buffers the tensors of
-        these names."""
+    def _load_into_state(
+        self, target: LoadTarget, names: Iterable[str], inventory: Inventory
+    ) -> None:
+        """Load what was read into the state, on all ranks; the tensors with these names are copied
+        from the buffers."""
 
         elsewhere, tensors = target.elsewhere(), target.leaves.tensors
 
@@ -305,17 +310,18 @@ class Resumer:
             self._staging.copy_back({name: tensors[name] for name in live})
             target.finish(inventory)
 
-        self._ranks.all_or_none(choose_here)  # by functions of the program, which may fail
+        # calls functions of the user's program, which may fail
+        self._ranks.all_or_none(choose_here)
         self._ranks.all_or_none(take_here)
-        self._staging.release()  # the next save may come into it
+        self._staging.release()  # the next save may use its memory
 
     def _from_store(self, target: LoadTarget) -> RestoreResult:
         restored = self._restorer.read_newest(target)
-        self._take(target, target.leaves.tensors, restored.inventory)
+        self._load_into_state(target, target.leaves.tensors, restored.inventory)
         self.distrusted = restored.distrusted
         step = restored.checkpoint.header.save.step
         return RestoreResult(restored.checkpoint.id, step, "store", restored.size)
 
     def _save(self, step: int, generation: Generation) -> SaveId:
-        """The name that a snapshot has in the store, if it is there."""
+        """Returns the id that a snapshot would have in the store."""
         return SaveId(self._run, step, generation.id)

@@ -1,4 +1,4 @@
-"""Finding the newest whole checkpoint and reading it, the same one on every rank."""
+"""Finds the newest whole checkpoint in the store and reads it, the same one on every rank."""
 
 from __future__ import annotations
 
@@ -34,57 +34,62 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass(frozen=True)
 class RestoredCheckpoint:
-    """What was read into the staging buffers."""
+    """A checkpoint that was read into the staging buffers."""
 
     checkpoint: Checkpoint
     inventory: Inventory
     size: int  # bytes of this rank's tensors
     distrusted: frozenset[bytes]  # packs in which damage was found
-    groups: Sequence[ReadGroup]  # of this rank
+    groups: Sequence[ReadGroup]  # groups of this rank
     buffers: Mapping[str, Tensor]  # by name
 
 
 @dataclass(frozen=True)
 class _Readable:
-    """A checkpoint that a rank could open, and what it wants from it."""
+    """A checkpoint that a rank could open, and what it needs from it."""
 
     checkpoint: Checkpoint
     inventory: Inventory
-    tensors: Mapping[str, Tensor]  # the live ones
-    structure: Structure  # of them
+    tensors: Mapping[str, Tensor]  # the live tensors
+    structure: Structure  # the structure of them
 
 
 @dataclass
 class Restorer:
-    """One attempt to restore. Its public methods are collectives."""
+    """One attempt to restore from the store. Its public methods are collectives."""
 
     store: Store
     run: str
     ranks: RankGroup
     staging: StagingBuffers
     events: Events
-    skipped: dict[str, str] = field(default_factory=dict)  # on rank 0: id of no use -> why
-    owner: int | None = None  # on rank 0: the number of the take-over
-    reduced: dict[str, str] = field(default_factory=dict)  # on rank 0: id -> what is not in it
-    avoids_suspects: bool = True  # whether one whose replicas differ comes after all others
-    skipped_suspects: set[str] = field(default_factory=set)  # on rank 0: ids of such
-    _offered: tuple[Checkpoint, Inventory] | None = None  # on rank 0: opened, and looked through
+    # on rank 0: ids of checkpoints that cannot be used, and why
+    skipped: dict[str, str] = field(default_factory=dict)
+    owner: int | None = None  # on rank 0: the number of the takeover
+    # on rank 0: ids of reduced checkpoints, and what is missing from them
+    reduced: dict[str, str] = field(default_factory=dict)
+    avoids_suspects: bool = True  # whether checkpoints with a difference mark are tried last
+    # on rank 0: ids of those that were skipped
+    skipped_suspects: set[str] = field(default_factory=set)
+    # on rank 0: the opened checkpoint and its inventory
+    _opened_candidate: tuple[Checkpoint, Inventory] | None = None
 
     def take_over(self) -> bool:
-        """Become the only writer of the run; whether it has checkpoints, whole or damaged."""
+        """Take the run over, so that this session is its only writer. Returns whether the run has
+        checkpoints, whole or damaged."""
         return self.ranks.from_rank0(self._take_over)
 
     def read_newest(self, target: LoadTarget) -> RestoredCheckpoint:
-        """Read the newest whole checkpoint into the staging buffers; `target` is only looked at.
+        """Read the newest whole checkpoint into the staging buffers; `target` is not changed.
 
         Raises:
-            CheckpointError: all are damaged.
-            FormatError, StructureError: the newest whole one cannot go into this state.
+            CheckpointError: all checkpoints are damaged.
+            FormatError, StructureError: the newest whole checkpoint does not fit this state.
         """
-        offers = self._offers()
+        offers = self._candidates()
         while True:
             stored = self.ranks.from_rank0(lambda: next(offers))
-            problem, readable = self.ranks.all_or_none(partial(self._look, stored, target))
+            problem, readable = self.ranks.all_or_none(partial(self._open_readable, stored, target))
             wants = target.wants() if readable is not None else None
             looks = self.ranks.all_gather(
                 (problem, readable and readable.structure, wants), self.ranks.control
@@ -118,19 +123,20 @@ class Restorer:
         whole, problems = committed(self.store, self.run)
         return bool(whole or problems)
 
-    def _offers(self) -> Iterator[StoredManifest]:
-        """Checkpoints to try, best first (on rank 0); ends with an error, never silently."""
+    def _candidates(self) -> Iterator[StoredManifest]:
+        """Yield the checkpoints to try, best first (on rank 0). If none is left this raises; it
+        never just ends."""
         suspects, newest_first = self._newest_first()
         for stored in sorted(newest_first, key=lambda stored: stored in suspects):
             try:
                 checkpoint = Checkpoint(self.store, stored)
-                if dropped := checkpoint.header.dropped:  # nothing to go on training with
+                if dropped := checkpoint.header.dropped:  # training cannot resume from it
                     self.reduced[checkpoint.id] = f"retention took out {', '.join(dropped)}"
                     continue
-                self._offered = checkpoint, Inventory.of(checkpoint)
+                self._opened_candidate = checkpoint, Inventory.of(checkpoint)
             except FileNotFoundError:
-                continue  # pruned meanwhile by somebody else
-            except FormatError as error:  # no damage: going back behind it would lose training
+                continue  # pruned meanwhile by another process
+            except FormatError as error:  # not damage; an older checkpoint would lose training
                 raise FormatError(f"{self._where(stored.save.id)}: {error}") from error
             except DamagedError as error:
                 self._skip(stored.save.id, stored.save.step, str(error))
@@ -147,14 +153,14 @@ class Restorer:
                     summary(marked),
                 )
             yield stored
-        raise CheckpointError(self._none_whole())
+        raise CheckpointError(self._none_whole_message())
 
     def _newest_first(self) -> tuple[dict[StoredManifest, MarkedDifferences], list[StoredManifest]]:
-        """The last revision of all checkpoints, of those that cannot be read too; and what those
-        are marked with of which replicas differ."""
+        """Returns the last revision of every checkpoint, including those that cannot be read, with
+        its difference mark if it has one."""
         whole, problems = committed(self.store, self.run)
         times = {found.stored: found.document.header.created for found in whole}
-        for stored in self.store.manifests(self.run):  # later revisions first
+        for stored in self.store.manifests(self.run):  # later revisions come first
             if problems.pop(stored.save, None) is not None:
                 times[stored] = stored.modified
         times = {stored: at for stored, at in times.items() if stored.save.id not in self.skipped}
@@ -162,31 +168,30 @@ class Restorer:
         ordered = sorted(times, key=lambda stored: (stored.save.step, times[stored]), reverse=True)
         return suspects, ordered
 
-    def _look(
+    def _open_readable(
         self, stored: StoredManifest, target: LoadTarget
     ) -> tuple[str | None, _Readable | None]:
-        """What this rank is to read; or why it cannot, if the manifest is damaged."""
+        """Returns what this rank is to read, or why it cannot, if the manifest is damaged."""
         try:
             checkpoint, inventory = self._opened(stored)
         except (DamagedError, FileNotFoundError) as error:
             return f"rank {self.ranks.rank}: {error}", None
         target.form(inventory)
         tensors = target.leaves.tensors
-        # of those that do not fit, and are told of
+        # tensors that the checkpoint does not have are reported separately
         fitting = {n: t for n, t in tensors.items() if n in inventory.tensors}
         return None, _Readable(checkpoint, inventory, tensors, structure(fitting, ()))
 
     def _opened(self, stored: StoredManifest) -> tuple[Checkpoint, Inventory]:
-        if self._offered is not None and self._offered[0].stored == stored:
-            return self._offered
+        if self._opened_candidate is not None and self._opened_candidate[0].stored == stored:
+            return self._opened_candidate
         checkpoint = Checkpoint(self.store, stored)
         return checkpoint, Inventory.of(checkpoint)
 
     def _read(
         self, readable: _Readable, groups: Sequence[ReadGroup]
     ) -> tuple[str | None, RestoredCheckpoint | None]:
-        """Read what this rank is to read, for itself and for others; or why not, if it is
-        damaged."""
+        """Read this rank's share, for itself and for others. Returns why not, if it is damaged."""
         buffers = self.staging.buffers(readable.tensors)
         mine = reads(groups, self.ranks.rank, buffers)
         try:
@@ -206,7 +211,8 @@ class Restorer:
         self.events.emit("checkpoint_skipped", step=step, id=id_, reason=reason)
 
     def _skip_suspect(self, stored: StoredManifest, marked: MarkedDifferences) -> None:
-        """Once, of one that is newer than the one that is restored."""
+        """Report, once, a checkpoint with a difference mark that is newer than the one that is
+        restored."""
         if stored.save.id in self.skipped_suspects:
             return
         self.skipped_suspects.add(stored.save.id)
@@ -219,7 +225,7 @@ class Restorer:
     def _where(self, id_: str) -> str:
         return f"checkpoint {id_} of run {self.run!r} in {self.store.url}"
 
-    def _none_whole(self) -> str:
+    def _none_whole_message(self) -> str:
         reasons = {**self.skipped, **self.reduced}
         lines = [f"\n  {name}: {reason}" for name, reason in reasons.items()]
         return (
@@ -229,7 +235,7 @@ class Restorer:
 
 
 def reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor]) -> list[BoxRead]:
-    """The boxes that this rank is to read, into these buffers."""
+    """Returns the boxes that this rank is to read, with the buffers that they go into."""
     return [
         BoxRead(name, part.box, as_array(local(buffers[name]))[part.local.slices])
         for group in groups
@@ -239,7 +245,7 @@ def reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor])
 
 
 def _packs(damages: Iterable[DamagedChunk]) -> frozenset[bytes]:
-    """Those that any of the damaged chunks, or its bases, lie in."""
+    """Returns the packs that hold a damaged chunk or one of its bases."""
     found = set()
     for damage in damages:
         chunk: Chunk | None = damage.want.chunk

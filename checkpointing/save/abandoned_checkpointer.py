@@ -1,4 +1,4 @@
-"""The end of a Checkpointer that nobody has closed."""
+"""Cleans up a Checkpointer that was never closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger("checkpointing")
 
 
 def release_abandoned(shipper: AnyShipper, client: ServiceClient, store: Store) -> None:
-    """Hand over what is being copied, and release the rest."""
+    """Hand over the snapshot that is being copied, and release everything else."""
     logger.warning("a Checkpointer was dropped without close(): what it staged is saved")
     shipper.settle()
     client.close(goodbye=False)

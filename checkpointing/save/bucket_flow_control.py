@@ -1,4 +1,5 @@
-"""Which of a rank's buckets may be filled, as its node's service says."""
+"""Keeps track of which of a rank's buckets may be filled, from the messages of its node's
+service."""
 
 from __future__ import annotations
 
@@ -10,49 +11,49 @@ from typing import Any
 
 from checkpointing.errors import SaveError
 
-PATIENCE_S = 300.0  # in which the service has to empty a bucket, of any rank of the node
+PATIENCE_S = 300.0  # seconds in which the service has to empty a bucket of any rank of the node
 _POLL_S = 0.5
 
 
 class BucketFlowControl:
-    """One rank's. Thread-safe.
+    """Flow control of one rank's buckets. Thread-safe.
 
     Args:
-        patience_s: seconds without any bucket emptied after which `free` and `await_empty` give
-            up. The service itself gives a store that is out of reach about two minutes.
+        patience_s: seconds without any bucket emptied after which `free` and `await_empty` give up.
+            The service itself allows an unreachable store about two minutes.
     """
 
     def __init__(self, rank: int, patience_s: float = PATIENCE_S) -> None:
         self._rank, self._patience_s = rank, patience_s
         self._changed = threading.Condition()
         self._free: deque[int] = deque()
-        self._full: set[int] = set()  # or being read
-        self._step: int | None = None  # whose buckets are full
-        self._why: str | None = None  # nothing more comes of that step
+        self._full: set[int] = set()  # indexes of buckets that are full or being read
+        self._step: int | None = None  # the step whose state fills the buckets
+        self._why: str | None = None  # why that step can no longer be saved
         self._moved_s = time.monotonic()
 
     @property
     def is_broken(self) -> bool:
-        """Whether buckets may be read for ever, so that new memory is needed."""
+        """Whether a bucket may be read without end, so that new memory is needed."""
         with self._changed:
             return self._why is not None
 
     def renew(self, buckets: int) -> None:
-        """There is new memory; all of it is free."""
+        """Start over with new memory, all of which is free."""
         with self._changed:
             self._free, self._full = deque(range(buckets)), set()
             self._step = self._why = None
 
     def begin(self, step: int) -> None:
-        """The buckets are filled with this step's state from now on."""
+        """Fill the buckets with this step's state from now on."""
         with self._changed:
             self._step, self._moved_s = step, time.monotonic()
 
     def free(self) -> int:
-        """A bucket that may be filled, once there is one.
+        """Block until there is a bucket that may be filled, and return its index.
 
         Raises:
-            SaveError: nobody reads what is in the others; says why.
+            SaveError: the service does not empty any; the message says why.
         """
         with self._changed:
             self._wait(lambda: bool(self._free))
@@ -63,26 +64,26 @@ class BucketFlowControl:
             return self._free.popleft()
 
     def fill(self, bucket: int) -> None:
-        """A bucket is full, and is going to be read."""
+        """Mark a bucket as full and about to be read."""
         with self._changed:
             self._full.add(bucket)
 
     def stop(self, why: str) -> None:
-        """Nothing is to come of what is being filled."""
+        """Give up the state that is being filled in."""
         with self._changed:
             self._why = self._why or why
             self._changed.notify_all()
 
     def await_empty(self) -> str | None:
-        """Return once no bucket is being read any more, or none can be; why not, if it takes too
-        long."""
+        """Block until no bucket is being read any more, or none can be. Returns why not, if that
+        takes too long."""
         with self._changed:
             self._moved_s = time.monotonic()
             self._wait(lambda: not self._full)
             return self._late() if self._full and self._why is None else None
 
     def hear(self, message: dict[str, Any]) -> None:
-        """What the service says."""
+        """Handle a message of the service."""
         kind, step = message["kind"], message.get("step")
         with self._changed:
             if kind == "emptied":

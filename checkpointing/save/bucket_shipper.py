@@ -1,5 +1,4 @@
-"""One rank's way of a state to the service through a few buckets, for nodes that are short of
-memory."""
+"""Sends a rank's state to the service through a few buckets, for nodes that are short of memory."""
 
 from __future__ import annotations
 
@@ -28,19 +27,20 @@ from checkpointing.state.tree import Leaves
 
 logger = logging.getLogger("checkpointing")
 
-STREAMS = 2  # a state that is on its way, and the one before, until it is committed
+STREAMS = 2  # states in memory: the one being sent, and the one before until it is committed
 
 
 class BucketShipper(BaseShipper):
-    """Copies states through buckets that the service empties meanwhile. For the thread that trains.
+    """Copies states through buckets that the service empties meanwhile. Used by the training thread
+    only.
 
-    The ranks begin and end together: a save that fails on one fails on all, and none trains on, and
-    waits for others in a collective of its own, before all are done. On each node the service
-    reads one rank after the other, so that it needs the memory of one.
+    The ranks begin and end a save together: a save that fails on one fails on all, and no rank goes
+    on training, where it might wait for the others in a collective, before all are done. On each
+    node the service reads one rank after the other, so it needs the memory of only one.
     """
 
-    has_moved_in = False  # nothing is left in buckets that one could go on from
-    slots = 1  # the memory that `needs` speaks of is all that there is
+    has_moved_in = False  # buckets leave no snapshot in memory to resume from
+    slots = 1  # `needs` counts the memory of all buckets together
 
     def __init__(
         self,
@@ -52,26 +52,28 @@ class BucketShipper(BaseShipper):
     ) -> None:
         """
         Args:
-            flow: that hears what the service says.
+            flow: the flow control that receives the service's messages.
         """
         super().__init__(client, ranks.rank, outcomes, events)
         self._ranks, self._flow = ranks, flow
         self._stager = BucketStager(require=lambda size, count: None)  # see `needs`
         self._prepared: SavePlan | None = None
-        self._problem: str | None = None  # why there is no memory for the save to come
+        self._problem: str | None = None  # why there is no memory for the next save
         process_exit.watch(self)
 
     def needs(self, planned: SavePlan) -> int:
-        """Bytes that `prepare` will take new memory for; 0 if what there is will do."""
+        """Returns the bytes of new memory that `prepare` will take; 0 if the present memory is
+        enough."""
         return self._stager.needs(grids(planned.layout))
 
     def prepare(
         self, planned: SavePlan, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
     ) -> None:
-        """Have buckets for states of this plan, once nobody reads from them any more.
+        """Provide buckets for states of this plan, once the service no longer reads from the old
+        ones.
 
         Raises:
-            StageError: there is not enough memory for a plan that is a new one.
+            StageError: there is not enough memory for a new plan.
         """
         is_new = planned is not self._prepared
         self._problem = self._flow.await_empty()
@@ -84,21 +86,22 @@ class BucketShipper(BaseShipper):
         except StageError as error:
             if is_new:
                 raise
-            self._problem = str(error)  # the other ranks have to hear of it
+            self._problem = str(error)  # reported to the other ranks in `claim`
 
     @property
     def _arenas(self) -> int:
         return self._stager.arenas
 
     def await_memory(self) -> None:
-        """It is there: buckets are taken at once."""
+        """Returns at once: buckets are allocated when they are prepared."""
 
-    def _furnish(self) -> None:
+    def _send_arena(self) -> None:
         stager = self._stager
         self._client.furnish(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
 
     def claim(self, step: int, planned: SavePlan) -> int | str:
-        """A place for the state of `step`, or why there is none, on any rank. A collective."""
+        """Reserve the buckets for the state of `step`. Returns an index, or why no rank can save.
+        Collective."""
         why_not = self._problem
         mine = self._slot_for(step, planned) if why_not is None else why_not
         why = self._refusals(step, mine if isinstance(mine, str) else None)
@@ -116,8 +119,8 @@ class BucketShipper(BaseShipper):
         leaves: Leaves,
         generation: Generation,
     ) -> None:
-        """Copy everything, as fast as the service reads it. A collective; if it fails on any rank,
-        that is said on each, as `fail` does."""
+        """Copy everything, as fast as the service reads it. Collective; a failure on any rank is
+        reported on each, as `fail` does."""
         compared = planned.compared(leaves) if request.is_compared else []
         found = self._fingerprints(request, planned, take_fingerprints(compared))
         snapshot = self._snapshot(request, slot, planned, generation, found)
@@ -132,7 +135,7 @@ class BucketShipper(BaseShipper):
             why = None
         except CheckpointError as error:
             why = str(error)
-        except ConnectionError as error:  # heard of before the end of the connection was
+        except ConnectionError as error:  # reported before the connection was noticed to be closed
             why = f"{SERVICE_DIED}: {error}"
         finally:
             if why is not None:
@@ -151,16 +154,19 @@ class BucketShipper(BaseShipper):
         generation: Generation,
         fingerprints: bytes = b"",
     ) -> None:
-        """Raises:
-        SaveError: nothing is left in buckets.
+        """Not supported, since no snapshot is left in buckets.
+
+        Raises:
+            SaveError: always.
         """
         raise SaveError(f"step {request.step} is not in memory: save it again")
 
     def settle(self) -> None:
-        """Nothing is copied beside the training."""
+        """Does nothing, since nothing is copied while training goes on."""
 
     def finish(self, timeout_s: float) -> None:
-        """Have the service know of what was handed over, in no more than so long."""
+        """Make sure, within `timeout_s` seconds, that the service knows of the states that were
+        handed over."""
         if not self._client.await_told(timeout_s):
             logger.error("the checkpoint service is not back: what is staged last may be lost")
 
@@ -170,25 +176,28 @@ class BucketShipper(BaseShipper):
 
     def _renew(self, planned: SavePlan, tensors: Mapping[str, Tensor]) -> None:
         if self._flow.is_broken:
-            self._stager.close()  # who has it in his hands may read on
+            self._stager.close()  # the service may go on reading the memory that it has mapped
         self._prepared = None
         self._stager.prepare(planned.pieces(tensors))
         self._flow.renew(self._stager.buckets)
         self._prepared = planned
 
     def _refusals(self, step: int, mine: str | None) -> str | None:
-        """Why the ranks cannot save this step together; None if they can."""
+        """Returns why the ranks cannot save this step together; None if they can. Collective."""
         try:
-            everybody = self._ranks.all_gather((step, mine), self._ranks.control)
+            gathered = self._ranks.all_gather((step, mine), self._ranks.control)
         except RuntimeError as error:
             return f"another rank is gone: {error}"
-        if any(theirs != step for theirs, _ in everybody):
-            return f"ranks save different steps, in order of rank: {[s for s, _ in everybody]}"
-        whys = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(everybody) if why is not None]
-        return "; ".join(whys) or None
+        if any(theirs != step for theirs, _ in gathered):
+            return f"ranks save different steps, in order of rank: {[s for s, _ in gathered]}"
+        reasons = [
+            f"rank {rank}: {why}" for rank, (_, why) in enumerate(gathered) if why is not None
+        ]
+        return "; ".join(reasons) or None
 
     def _begin(self, snapshot: RankSnapshot) -> Callable[[Bucket], None]:
-        """Have the service expect a state; what to call with each full bucket of it."""
+        """Announce a state to the service. Returns the function to call with each full bucket of
+        it."""
         self._client.ask("stream", snapshot=dump_snapshot(snapshot))
 
         def send(bucket: Bucket) -> None:

@@ -1,4 +1,4 @@
-"""Waiting on all ranks for what becomes of a save."""
+"""Waits on all ranks for the outcome of a save."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ from checkpointing.errors import SaveError
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.save.save_outcomes import OutcomeListener, SaveOutcome, SaveStatus
 
-POLL_S = 0.2  # between the ranks' looks at each other
+POLL_S = 0.2  # seconds between exchanges of the outcomes among ranks
 
 
 def wait_together(ranks: RankGroup, outcomes: OutcomeListener, step: int | None) -> None:
-    """Return when the save of this step is committed. A collective.
+    """Return when the save of this step is committed. Collective.
 
-    One that was skipped is told when those before it have ended too.
+    For a save that was skipped, this also waits until the saves before it have ended.
 
     Args:
-        step: None: this rank has saved nothing that it would have to wait for.
+        step: None: this rank has nothing to wait for.
 
     Raises:
-        SaveError: on all ranks: it failed or was skipped on any, they wait for different ones, or
-            a rank is gone.
+        SaveError: on all ranks, if the save failed or was skipped on any, if they wait for
+            different steps, or if a rank is gone.
     """
     while True:
         mine = None if step is None else outcomes.wait(step, POLL_S)
         try:
-            everybody = ranks.all_gather((step, mine), ranks.control)
+            gathered = ranks.all_gather((step, mine), ranks.control)
         except RuntimeError as error:
             if step is None:
                 return
             raise SaveError(f"saving step {step}: another rank is gone: {error}") from error
-        steps = [theirs for theirs, _ in everybody]
+        steps = [theirs for theirs, _ in gathered]
         if any(theirs != step for theirs in steps):
             raise SaveError(f"ranks wait for different steps, in order of rank: {steps}")
-        fates = [outcome for _, outcome in everybody if outcome is not None]
+        fates = [outcome for _, outcome in gathered if outcome is not None]
         if all(outcome.fate is SaveStatus.COMMITTED for outcome in fates):
             return
         if any(outcome.is_behind for outcome in fates) and not _has_failed(fates):
-            continue  # so that there is a place for the next one
+            continue  # until there is a free slot for the next save
         if problems := _problems(fates):
             raise SaveError(f"saving step {step}: {problems}")
 
 
 def _has_failed(outcomes: Sequence[SaveOutcome]) -> bool:
-    """Then what is under way on other ranks, which wait for that one, may never end."""
+    """Whether a save has failed on some rank: saves in progress on others, which wait for it, may
+    then never end."""
     return any(outcome.fate is SaveStatus.FAILED for outcome in outcomes)
 
 
 def _problems(outcomes: Sequence[SaveOutcome]) -> str:
-    """What went wrong, on which ranks; empty if nothing has."""
+    """Describes what went wrong on which ranks; empty if nothing has."""
     return "; ".join(
         f"rank {rank}: {outcome.why}"
         for rank, outcome in enumerate(outcomes)

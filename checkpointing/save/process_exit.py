@@ -1,4 +1,5 @@
-"""Savers that nobody closes: at the end of the process, after a fork, when they are forgotten."""
+"""Ends savers that were not closed: at process exit, after a fork, and when they are
+garbage-collected."""
 
 from __future__ import annotations
 
@@ -9,31 +10,32 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-EXIT_WAIT_S = 60.0  # the longest that a process that ends waits for its node's service to be back
+EXIT_WAIT_S = 60.0  # longest time that an ending process waits for its node's service to be back
 
 
 class Saver(Protocol):
     def finish(self, timeout_s: float) -> None:
-        """Copy to its end what is being copied, and hand it over, in no more than so long."""
+        """Complete the copy that is in progress and hand it over, within `timeout_s` seconds."""
 
 
 _open: weakref.WeakSet[Saver] = weakref.WeakSet()
 
 
 def watch(saver: Saver) -> None:
-    """Let it finish if the process ends."""
+    """Register a saver to be finished if the process ends."""
     _open.add(saver)
 
 
 def forget(saver: Saver) -> None:
-    """It is closed."""
+    """Unregister a saver that was closed."""
     _open.discard(saver)
 
 
 def when_dropped(thing: object, close: Callable[[], None]) -> weakref.finalize[[], object]:
-    """Call `close` once nobody refers to `thing` any more, in the process that it was made in.
+    """Call `close` when `thing` is garbage-collected, in the process that created it.
 
-    In a thread of its own, for `thing` may be dropped by any thread that has any lock.
+    `close` runs in its own thread, because `thing` may be collected in any thread, with any lock
+    held.
     """
     pid = os.getpid()
 
@@ -52,7 +54,7 @@ def _at_exit() -> None:
         saver.finish(max(0.0, deadline_s - time.monotonic()))
 
 
-# Not atexit, which comes after thread pools have closed, and copies run in thread pools. These
-# functions run in the order opposite to their registration, so this one before that of the pools.
+# Not atexit, whose functions run after thread pools have closed, while copies run in thread pools.
+# These functions run in reverse order of registration, so this one runs before that of the pools.
 threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
 os.register_at_fork(after_in_child=_open.clear)

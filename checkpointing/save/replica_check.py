@@ -1,4 +1,4 @@
-"""Whether what several ranks hold alike is compared when it is saved, and what of it."""
+"""Decides whether replicas of tensors are compared at a save, and which of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CheckReplicas: TypeAlias = "Literal['every'] | int | Literal[False]"
 
 @dataclass(frozen=True)
 class ReplicaCheck:
-    """What is compared, and how often.
+    """Which replicas are compared, and how often.
 
     Attributes:
-        every: compare at the first of so many saves; 0: at none.
-        may_differ: patterns of names, as of `fnmatch`, of what ranks may have of their own.
+        every: compare at the first of every so many saves; 0: never.
+        may_differ: `fnmatch` patterns for names that may differ between ranks.
         with_values: whether values and small tensors that belong to no module or optimizer are
-            compared, too.
+            compared too.
     """
 
     every: int = 1
@@ -37,7 +37,8 @@ class ReplicaCheck:
     def of(
         cls, check: CheckReplicas, may_differ: Sequence[str], *, with_values: bool
     ) -> ReplicaCheck:
-        """Raises ValueError: `check` is none of `CheckReplicas`."""
+        """Returns the check for an argument of `Checkpointer`; raises ValueError if it is not a
+        `CheckReplicas`."""
         if check == "every":
             every = 1
         elif check is False or (type(check) is int and check >= 1):
@@ -52,17 +53,19 @@ class ReplicaCheck:
 
     @property
     def divided(self) -> int | None:
-        """As of `Plan`: a tensor that is divided may be a mixture where it is not compared."""
+        """The `divided` of `Plan`: where replicas are not compared, a tensor that several ranks
+        save in parts may mix them."""
         return DIVIDED if self.every == 1 else None
 
     def is_due(self, saves: int) -> bool:
-        """Whether the save after so many others is compared."""
+        """Whether replicas are compared at the save that follows `saves` others."""
         return self.every > 0 and saves % self.every == 0
 
     def chosen(
         self, common: Sequence[ReplicatedContent], leaves: Leaves
     ) -> tuple[ReplicatedContent, ...]:
-        """What of it is compared; of the same names on all ranks of each."""
+        """Selects the contents that are compared; the names are the same on all ranks of a
+        group."""
         if not self.every:
             return ()
         found = []
@@ -85,12 +88,13 @@ class ReplicaCheck:
 
 
 def _other_id(one: ReplicatedContent) -> str:
-    """Of the group that those of its tensors are which belong to neither modules nor optimizers."""
+    """Returns the id of the group's tensors that belong to neither modules nor optimizers."""
     return xxhash.xxh3_64_hexdigest(f"{one.id} value".encode())
 
 
 def groups(common: Sequence[ReplicatedContent], rank: int) -> tuple[ReplicaGroup, ...]:
-    """What this rank says of what it has in common with others, beside the fingerprints."""
+    """Returns what this rank reports, besides the fingerprints, about the contents that it shares
+    with other ranks."""
     found = []
     for one in common:
         place = one.ranks.index(rank)
@@ -101,7 +105,7 @@ def groups(common: Sequence[ReplicatedContent], rank: int) -> tuple[ReplicaGroup
 
 
 def of_values(common: Sequence[ReplicatedContent], values: Mapping[str, Json]) -> dict[str, int]:
-    """The fingerprints of the values among it."""
+    """Returns the fingerprints of the values among the compared contents."""
     return {
         name: xxhash.xxh3_64_intdigest(_canonical(values[name])) or NOT_TAKEN + 1
         for one in common

@@ -1,4 +1,4 @@
-"""What becomes of a trainer's saves, as its node's service tells it."""
+"""Records the outcomes of a trainer's saves, as its node's service reports them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from checkpointing.events import Events
 
 logger = logging.getLogger("checkpointing")
 
-# what the service says of the deadline's choice and the node's own disk, and the event that it is
+# messages of the service about the save tier and the spool, and the events that they become
 _LOCAL = {
     "tier": "checkpoint_tier",
     "spooled": "checkpoint_spooled",
@@ -27,16 +27,16 @@ class SaveStatus(Enum):
 
     UNDER_WAY = "under way"  # being staged, or staged, or being written
     COMMITTED = "committed"
-    FAILED = "failed"  # for now: the service goes on trying as long as nothing newer comes
+    FAILED = "failed"  # for now: the service keeps trying until there is a newer save
     GONE = "gone"  # skipped, dropped for a newer one, or torn
 
 
 @dataclass(frozen=True)
 class SaveOutcome:
-    """Of one step's save. Plain data: it travels between ranks.
+    """The outcome of one step's save. Plain data, which is sent between ranks.
 
     Attributes:
-        is_behind: it is gone, and one before it is under way, in whose place it would have been.
+        is_behind: the save is gone, and an earlier one that occupies its slot is still under way.
     """
 
     fate: SaveStatus
@@ -45,26 +45,28 @@ class SaveOutcome:
 
 
 class OutcomeListener:
-    """Listens to the service of one rank's node. Thread-safe."""
+    """Receives the messages of the service of one rank's node. Thread-safe."""
 
     def __init__(self, events: Events, store_url: str) -> None:
         self._events, self._url = events, store_url
         self._changed = threading.Condition()
         self._by_step: dict[int, SaveOutcome] = {}
-        self._begun_s: dict[int, float] = {}  # of saves that are in it
-        self.trouble = ""  # why the last save that failed did
+        self._begun_s: dict[int, float] = {}  # start times of saves in progress
+        self.trouble = ""  # reason of the last failed save
         self.durable: int | None = None  # the newest step known to be committed
-        self.seconds = 0.0  # that the last committed save took to become durable
-        self.durable_s = time.monotonic()  # when that became known; before, when this was made
+        self.seconds = 0.0  # seconds from the start to the commit of the last committed save
+        # when the last commit became known; at first, when this object was made
+        self.durable_s = time.monotonic()
 
     def begin(self, step: int) -> None:
-        """A save of this step was begun."""
+        """Record the start of a save."""
         with self._changed:
             self._begun_s[step] = time.monotonic()
             self._set(step, SaveOutcome(SaveStatus.UNDER_WAY))
 
     def end(self, step: int, fate: SaveStatus, why: str = "") -> bool:
-        """What became of it, and whether that is news: nothing worse comes after a commit."""
+        """Record the outcome of a save. Returns whether it is new: a later failure does not replace
+        a commit."""
         with self._changed:
             is_news = self.of(step).fate is not SaveStatus.COMMITTED
             if is_news:
@@ -72,20 +74,21 @@ class OutcomeListener:
             return is_news
 
     def of(self, step: int) -> SaveOutcome:
-        """A step that was never begun is gone."""
+        """Returns the outcome of a step's save; a step that was never saved is gone."""
         with self._changed:
             return self._by_step.get(step, SaveOutcome(SaveStatus.GONE, "it was not saved"))
 
     def clear(self) -> None:
-        """After going back in time."""
+        """Forget all outcomes, since training has returned to an earlier step."""
         with self._changed:
             self._by_step.clear()
             self._begun_s.clear()
             self.durable, self.durable_s = None, time.monotonic()
 
     def wait(self, step: int, timeout_s: float) -> SaveOutcome:
-        """Its outcome, and if it is gone also that of those before it, at the latest after so
-        long. One that had no place because those before it cannot be saved has failed like them."""
+        """Wait at most `timeout_s` seconds for the outcome of a save, and, if it is gone, of those
+        before it. A save that found no slot because those before it cannot be saved has failed like
+        them."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended(step), timeout_s)
             outcome = self.of(step)
@@ -96,10 +99,10 @@ class OutcomeListener:
             return replace(outcome, is_behind=not self._has_ended(step))
 
     def check_age(self, most_minutes: float) -> None:
-        """Refuse to go on without anything durable for longer.
+        """Raise if nothing has become durable for `most_minutes` minutes.
 
         Raises:
-            SaveError: so it is; says why.
+            SaveError: nothing has; the message says why.
         """
         minutes = (time.monotonic() - self.durable_s) / 60
         if minutes > most_minutes:
@@ -122,7 +125,7 @@ class OutcomeListener:
         return SaveStatus.UNDER_WAY not in earlier
 
     def hear(self, message: dict[str, Any]) -> None:
-        """What the service says."""
+        """Handle a message of the service."""
         kind, step = message["kind"], message.get("step")
         if kind == "committed":
             self._committed(message)
@@ -147,7 +150,8 @@ class OutcomeListener:
             self._events.emit(kind, step=step, id=message["id"])
 
     def _service_failed(self, why: str) -> None:
-        """It cannot be started again, for now: what is under way is when it can."""
+        """Record that the service cannot be started again for now; the saves under way wait for
+        it."""
         with self._changed:
             under_way = [s for s, o in self._by_step.items() if o.fate is SaveStatus.UNDER_WAY]
         for step in under_way:
@@ -165,20 +169,20 @@ class OutcomeListener:
         step = int(message["step"])
         with self._changed:
             if self.of(step).fate is SaveStatus.COMMITTED:
-                return  # said again, by a service that was started again
+                return  # repeated by a service that was restarted
             self.durable = max(step, -1 if self.durable is None else self.durable)
             self.durable_s = now_s = time.monotonic()
             fields = {k: v for k, v in message.items() if k in ("id", "bytes", "new_bytes")}
             if step in self._begun_s:
                 self.seconds = fields["seconds"] = now_s - self._begun_s[step]
-        # before whoever waits for the step goes on: the event is written by then
+        # the event is emitted before the threads that wait for the step go on
         self._events.emit("checkpoint_committed", step=step, store=self._url, **fields)
         if differing := message.get("differing"):
             self._replicas_differ(step, fields.get("id"), differing)
         self._set(step, SaveOutcome(SaveStatus.COMMITTED))
 
     def _replicas_differ(self, step: int, id_: Any, differing: dict[str, Any]) -> None:
-        if self._events.rank == 0:  # one of those who hear it
+        if self._events.rank == 0:  # only rank 0 emits events
             logger.error(
                 "step %d: ranks hold different replicas of %d tensors or values: %s. The "
                 "checkpoint is marked%s",
@@ -192,7 +196,7 @@ class OutcomeListener:
     def _set(self, step: int, outcome: SaveOutcome) -> None:
         with self._changed:
             self._by_step[step] = outcome
-            for old in sorted(self._by_step)[:-16]:  # nobody asks for these any more
+            for old in sorted(self._by_step)[:-16]:  # no longer asked for
                 del self._by_step[old]
                 self._begun_s.pop(old, None)
             self._changed.notify_all()

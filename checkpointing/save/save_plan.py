@@ -1,5 +1,5 @@
-"""What this rank saves of a state, and where in a slot it lies; planned anew only when the state's
-structure changes."""
+"""Plans what this rank saves of a state and where it lies in a slot. A plan is made anew only when
+the structure of the state changes."""
 
 from __future__ import annotations
 
@@ -34,23 +34,25 @@ from checkpointing.state.tree import Leaves
 class SavePlan:
     """One rank's part in saving states of one structure."""
 
-    structure: Structure  # this rank's
+    structure: Structure  # the structure of this rank's state
     plan: GlobalPlan
     parts: tuple[
         tuple[str, ShardPart], ...
-    ]  # that it saves, in the order in which they lie in a slot
-    later: int  # how many of the parts, the last ones, are parameters or state of optimizers
+    ]  # the parts that this rank saves, in the order in which they lie in a slot
+    later: int  # how many of the parts, counted from the end, are parameters or optimizer state
     saved_values: frozenset[str]
     layout: SnapshotLayout
-    common: tuple[ReplicatedContent, ...] = ()  # with other ranks, and compared with theirs
+    # contents that other ranks also hold, and that are compared
+    common: tuple[ReplicatedContent, ...] = ()
 
     @property
     def slot_bytes(self) -> int:
-        """Of a slot that this rank's part fits into."""
+        """Bytes of a slot that fits this rank's part."""
         return max(round_up(self.layout.end, PAGE), PAGE)
 
     def fingerprints(self, of_tensors: Sequence[int], values: Mapping[str, Json]) -> Fingerprints:
-        """Of all entries of `common`, in their order; `of_tensors` in that of `compared`."""
+        """Returns the fingerprints of all entries of `common`, in their order; `of_tensors` is in
+        the order of `compared`."""
         left, by_name = iter(of_tensors), of_values(self.common, values)
         found: list[int] = []
         for one in self.common:
@@ -58,7 +60,7 @@ class SavePlan:
         return np.array(found, np.uint64)
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> list[StagePiece]:
-        """The live cells to stage."""
+        """Returns the live tensors' cells to stage."""
         return [
             StagePiece(
                 name, tensors[name], part.local, tuple(tensors[name].shape), part.box.offsets
@@ -67,7 +69,7 @@ class SavePlan:
         ]
 
     def compared(self, leaves: Leaves) -> list[ComparedCells]:
-        """The live cells that other ranks hold too, in the order of `common`."""
+        """Returns the live cells that other ranks also hold, in the order of `common`."""
         return [
             ComparedCells(
                 share.name,
@@ -81,33 +83,34 @@ class SavePlan:
 
 
 class Planner:
-    """Remembers the last plan, and gives the same object for as long as it holds."""
+    """Makes plans, and returns the same object while the structure stays the same."""
 
     def __init__(self, ranks: RankGroup, check: ReplicaCheck | None = None) -> None:
         """
         Args:
-            check: what replicas are compared; None: none are.
+            check: which replicas are compared; None: none.
         """
         self._ranks, self._check = ranks, check or ReplicaCheck(every=0)
         self._planned: SavePlan | None = None
 
     def plan(self, leaves: Leaves, optimizers: Iterable[Optimizer]) -> SavePlan:
-        """The plan for this state. A collective for the first state, and for one of another
-        structure than the one before: that has to come on all ranks at the same save.
+        """Returns the plan for this state. Collective at the first state and whenever the structure
+        differs from the state before, which must happen on all ranks at the same save.
 
         Raises:
-            SaveError: the states of the ranks do not fit together, or this rank's alone has
-                changed.
-            TypeError: a tensor is spread in a way that cannot be saved.
+            SaveError: the states of the ranks do not fit together, or only this rank's has changed.
+            TypeError: a tensor has a placement that cannot be saved.
         """
         mine = structure(leaves.tensors, leaves.values, leaves.whole)
         if self._planned is None or self._planned.structure.digest != mine.digest:
-            everybody = self._everybody(mine)
+            rank_structures = self._gather_structures(mine)
             late = _stepped(leaves, optimizers)
-            self._planned = _planned(mine, everybody, self._ranks.rank, leaves, late, self._check)
+            self._planned = _planned(
+                mine, rank_structures, self._ranks.rank, leaves, late, self._check
+            )
         return self._planned
 
-    def _everybody(self, mine: Structure) -> list[Structure]:
+    def _gather_structures(self, mine: Structure) -> list[Structure]:
         try:
             return self._ranks.all_gather(mine, self._ranks.structures)
         except RuntimeError as error:
@@ -118,13 +121,14 @@ class Planner:
 
 
 def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:
-    """Names of the tensors that nothing but a step of these optimizers changes: the parameters
-    that they have, and their own state."""
+    """Returns the names of the tensors that only a step of these optimizers changes: their
+    parameters and their own state."""
     owned: set[int] = set()
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             owned |= {_memory(parameter) for parameter in group["params"]}
-        for state in optimizer.state.values():  # one that is no parameter's may be anything
+        # state under a key that is no parameter may be of any type
+        for state in optimizer.state.values():
             its = state.values() if isinstance(state, Mapping) else (state,)
             owned |= {_memory(value) for value in its if isinstance(value, Tensor)}
     found = {name for name, tensor in leaves.tensors.items() if _memory(tensor) in owned}
@@ -138,13 +142,13 @@ def _memory(tensor: Tensor) -> int:
 
 def _planned(
     mine: Structure,
-    everybody: list[Structure],
+    rank_structures: list[Structure],
     rank: int,
     leaves: Leaves,
     late: set[str],
     check: ReplicaCheck,
 ) -> SavePlan:
-    plan = GlobalPlan(everybody, divided=check.divided)
+    plan = GlobalPlan(rank_structures, divided=check.divided)
     found = plan.to_save(rank)
     ordered = sorted(found, key=lambda name: name in late)
     parts = tuple((name, part) for name in ordered for part in found[name])
@@ -157,7 +161,7 @@ def _planned(
     )
     common = check.chosen(plan.common(rank), leaves)
     contents = SnapshotLayout(
-        _digest(everybody, rank, places, common), places, groups(common, rank)
+        _digest(rank_structures, rank, places, common), places, groups(common, rank)
     )
     later = sum(len(found[name]) for name in found if name in late)
     saved_values = plan.values_to_save(rank)
@@ -165,14 +169,14 @@ def _planned(
 
 
 def _digest(
-    everybody: list[Structure],
+    rank_structures: list[Structure],
     rank: int,
     places: tuple[SlotBox, ...],
     common: Sequence[ReplicatedContent],
 ) -> str:
-    """Equal where the ranks, what they hold, the places of this one's part, and what is compared of
-    it are."""
-    whole = blake3(b"".join(one.digest for one in everybody) + rank.to_bytes(4, "little"))
+    """Returns a digest of the ranks, of what they hold, of this rank's offsets and of what is
+    compared."""
+    whole = blake3(b"".join(one.digest for one in rank_structures) + rank.to_bytes(4, "little"))
     whole.update(
         json.dumps([[place.name, place.offsets, place.start] for place in places]).encode()
     )

@@ -1,4 +1,5 @@
-"""A plan for a state, and the memory for its snapshots, before anything is copied."""
+"""Prepares a save: the plan for a state and the memory for its snapshots, before anything is
+copied."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from checkpointing.state.tree import Leaves
 
 
 class Preparer:
-    """Does on all ranks what has to be done anew when the state's structure changes."""
+    """Does, on all ranks, what is needed again when the structure of the state changes."""
 
     def __init__(
         self,
@@ -40,13 +41,14 @@ class Preparer:
         """
         self._ranks, self._here, self._differing = ranks, here, differing
         self._planner, self._shipper = planner, shipper
-        self.planned: SavePlan | None = None  # what there is memory for
+        self.planned: SavePlan | None = None  # the plan that there is memory for
 
     def ready(
         self, leaves: Leaves, stepped: list[Optimizer], *, is_compared: bool = False
     ) -> SavePlan:
-        """The plan for this state, with memory for it. A collective if the plan is another one:
-        then what ranks hold under one name is compared, too, unless it is the same for sure.
+        """Returns the plan for this state, with memory for it. Collective if the structure has
+        changed: then the contents that ranks hold under the same name are also compared, unless
+        they are certain to be equal.
 
         Raises:
             SaveError, TypeError: as `Planner.plan`, and `compare_ranks`.
@@ -71,18 +73,18 @@ class Preparer:
         return planned
 
     def lend(self, leaves: Leaves, stepped: list[Optimizer]) -> NDArray[np.uint8] | None:
-        """Memory for states like this that nothing was saved in yet, to be read into until the next
-        save; None if there is none. A collective; raises as `ready`."""
+        """Returns memory for such states that holds no snapshot yet, for reads until the next save;
+        None if there is none. Collective; raises as `ready`."""
         self.ready(leaves, stepped, is_compared=True)
         return self._shipper.unseen
 
     def ahead(self, state: Mapping[str, Any]) -> None:
-        """Take the memory now, so that the first save costs what later ones do. A collective;
+        """Take the memory now, so that the first save costs as much as later ones. Collective;
         raises as `ready`."""
-        # with the state of optimizers that is yet to come
+        # includes the optimizer state that does not exist yet
         target = LoadTarget(dict(state))
         self._ranks.all_or_none(target.expect)
         planned = self.ready(target.leaves, optimizers(state))
         self._ranks.all_or_none(self._shipper.await_memory)
-        with suppress(ServiceError):  # said again, and reported, by the first save
+        with suppress(ServiceError):  # the first save meets it again, and reports it
             self._shipper.tell(planned)

@@ -1,4 +1,4 @@
-"""One rank's way of a state into its node's shared memory, and on to the service."""
+"""Copies a rank's state into its node's shared memory and hands it to the service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """What one call of save() asks for."""
+    """The arguments of one call of `save`."""
 
     step: int
     values: Mapping[str, Json]
@@ -40,7 +40,7 @@ class SaveRequest:
     created: float  # Unix time, seconds
     started_s: float  # monotonic
     deadline_s: float | None
-    is_compared: bool = False  # with what other ranks hold of the same
+    is_compared: bool = False  # whether replicas are compared at this save
 
 
 class BaseShipper(ABC):
@@ -51,47 +51,49 @@ class BaseShipper(ABC):
     ) -> None:
         self._client, self._rank = client, rank
         self._outcomes, self._events = outcomes, events
-        self._told: tuple[int, str] | None = None  # arena's number and layout that it knows of
+        # number of the arena and layout that the service knows
+        self._sent_layout: tuple[int, str] | None = None
         self.waited_s = 0.0  # seconds that optimizers waited for the last copy
 
     @property
     @abstractmethod
     def _arenas(self) -> int:
-        """Made so far: the number of the present one."""
+        """The number of the present arena, counted from 1."""
 
     @abstractmethod
-    def _furnish(self) -> None:
-        """Send the service the present memory."""
+    def _send_arena(self) -> None:
+        """Send the service the file descriptor of the present memory."""
 
     @property
     def unseen(self) -> NDArray[np.uint8] | None:
-        """Memory for states that the service does not know of yet, so that nobody reads it."""
+        """Returns memory for states that the service does not know of yet, so that nothing reads
+        it."""
         return None
 
     @abstractmethod
     def await_memory(self) -> None:
-        """Return when the memory for the next save is there.
+        """Block until the memory for the next save is allocated.
 
         Raises:
             StageError: there is not enough.
         """
 
     def tell(self, planned: SavePlan) -> None:
-        """Tell the service where states of this plan lie, or come through, and how.
+        """Send the service the layout of states of this plan.
 
         Raises:
             ServiceError: it does not answer.
         """
         now = (self._arenas, planned.layout.digest)
-        if self._told is None or self._told[0] != now[0]:
-            self._furnish()
-            self._told = (now[0], "")
-        if self._told != now:
+        if self._sent_layout is None or self._sent_layout[0] != now[0]:
+            self._send_arena()
+            self._sent_layout = (now[0], "")
+        if self._sent_layout != now:
             self._client.layout(planned.layout)
-            self._told = now
+            self._sent_layout = now
 
     def fail(self, step: int, error: BaseException) -> None:
-        """Nothing will come of this step's save."""
+        """Record and report that this step's save has failed."""
         why = str(error) or type(error).__name__
         logger.error("step %d is not saved: %s", step, why)
         self._client.unstaged(step)
@@ -99,7 +101,7 @@ class BaseShipper(ABC):
         self._events.emit("checkpoint_failed", step=step, error=why)
 
     def _slot_for(self, step: int, planned: SavePlan) -> int | str:
-        """A slot for the snapshot of `step`, or why there is none."""
+        """Returns a slot for the snapshot of `step`, or why there is none."""
         try:
             self.tell(planned)
         except ServiceError as error:
@@ -137,7 +139,8 @@ class BaseShipper(ABC):
     def _fingerprints(
         self, request: SaveRequest, planned: SavePlan, of_tensors: Sequence[int]
     ) -> bytes:
-        """What is compared, as in a part record; none if this save is not."""
+        """Returns the fingerprints for the part record; none if replicas are not compared at this
+        save."""
         if not request.is_compared or not planned.common:
             return b""
         if missing := sum(one == NOT_TAKEN for one in of_tensors):
@@ -160,7 +163,7 @@ class BaseShipper(ABC):
 
 
 class Shipper(BaseShipper):
-    """Copies states into slots and hands them to the service. For the thread that trains."""
+    """Copies states into slots and hands them to the service. Used by the training thread only."""
 
     def __init__(
         self,
@@ -182,26 +185,28 @@ class Shipper(BaseShipper):
         self._optimizers: list[Optimizer] = []
         self._prepared: SavePlan | None = None
         self._pool = ThreadPoolExecutor(1, "ship")
-        self._handing: list[Future[None]] = []
+        self._handover: list[Future[None]] = []
         self.slots = slots
-        self._move_in()
+        self._reuse_left_arena()
         process_exit.watch(self)
 
     @property
     def has_moved_in(self) -> bool:
-        """Whether slots lie in the memory that an earlier trainer has left."""
+        """Whether the slots lie in the memory that an earlier trainer has left."""
         left = self._client.left
         return left is not None and self._stager.arenas == 1 and left.slots == self.slots
 
     def needs(self, planned: SavePlan) -> int:
-        """Bytes of a slot that `prepare` will take new memory for; 0 if what there is will do."""
+        """Returns the slot size in bytes for which `prepare` will take new memory; 0 if the present
+        memory is enough."""
         slot_bytes = planned.slot_bytes
         return slot_bytes if slot_bytes > self._stager.slot_bytes else 0
 
     def prepare(
         self, planned: SavePlan, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
     ) -> None:
-        """Take the memory for states of this plan, and let the steps of these optimizers wait.
+        """Take the memory for states of this plan, and make the steps of these optimizers wait for
+        copies.
 
         Raises:
             StageError: there is not enough.
@@ -221,19 +226,19 @@ class Shipper(BaseShipper):
 
     @property
     def unseen(self) -> NDArray[np.uint8] | None:
-        if self._told is not None and self._told[0] == self._arenas:
+        if self._sent_layout is not None and self._sent_layout[0] == self._arenas:
             return None
         return self._stager.arena.view(0, self._stager.arena.size)
 
     def await_memory(self) -> None:
         self._stager.await_memory()
 
-    def _furnish(self) -> None:
+    def _send_arena(self) -> None:
         stager = self._stager
         self._client.furnish(stager.arena, stager.slots, stager.slot_bytes)
 
     def claim(self, step: int, planned: SavePlan) -> int | str:
-        """A slot for the snapshot of `step`, or why there is none."""
+        """Returns a slot for the snapshot of `step`, or why there is none."""
         return self._slot_for(step, planned)
 
     def ship(
@@ -244,7 +249,7 @@ class Shipper(BaseShipper):
         leaves: Leaves,
         generation: Generation,
     ) -> None:
-        """Copy what may change at once, the rest at once too or while training goes on."""
+        """Copy what may change at any time now, and the rest now or while training goes on."""
         pieces = planned.pieces(leaves.tensors)
         compared = planned.compared(leaves) if request.is_compared else []
         if self._overlap and planned.later:
@@ -253,7 +258,7 @@ class Shipper(BaseShipper):
                 pieces[:early], pieces[early:], slot, compared
             )
             snapshot = self._snapshot(request, slot, planned, generation)
-            self._handing = [
+            self._handover = [
                 self._pool.submit(self._hand_over, request, snapshot, planned, under_way)
             ]
         else:
@@ -272,16 +277,16 @@ class Shipper(BaseShipper):
         generation: Generation,
         fingerprints: bytes = b"",
     ) -> None:
-        """Hand over what lies in a slot already."""
+        """Hand over a snapshot that already lies in a slot."""
         self._client.staged(self._snapshot(request, slot, planned, generation, fingerprints))
 
     def settle(self) -> None:
-        """Return when nothing is being copied any more."""
+        """Block until no copy is in progress."""
         self._stager.settle()
-        wait(self._handing)  # the last: the pool has one thread
+        wait(self._handover)  # the last task is enough: the pool has one thread
 
     def finish(self, timeout_s: float) -> None:
-        """Copy to its end what is being copied, and hand it over, in no more than so long."""
+        """Complete the copy that is in progress and hand it over, within `timeout_s` seconds."""
         self.settle()
         if not self._client.await_told(timeout_s):
             logger.error("the checkpoint service is not back: what is staged last is lost")
@@ -291,14 +296,14 @@ class Shipper(BaseShipper):
         self._stager.close()
         self._pool.shutdown()
 
-    def _move_in(self) -> None:
-        """Into the memory that an earlier trainer has left, which has the snapshot in it that this
-        one may be restored from."""
+    def _reuse_left_arena(self) -> None:
+        """Use the memory that an earlier trainer has left; it holds the snapshot from which this
+        one may be restored."""
         left = self._client.left
         if left is not None and left.slots == self._stager.slots:
             self._stager.adopt(left.arena, left.slot_bytes)
             self._client.keep(left)
-            self._told = (self._stager.arenas, "")
+            self._sent_layout = (self._stager.arenas, "")
 
     def _hand_over(
         self,
@@ -315,7 +320,7 @@ class Shipper(BaseShipper):
                 found = self._fingerprints(request, planned, under_way.fingerprints)
                 snapshot = replace(snapshot, fingerprints=found)
             self._client.staged(snapshot)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for it must hear of it
+        except Exception as error:  # noqa: BLE001 - any error is reported to the thread that waits
             self.fail(request.step, error)
             return
         self._tell_staged(request, snapshot.layout.bytes)

@@ -1,4 +1,4 @@
-"""The ways to stage a state, by name."""
+"""Selects how a state is staged: "slots" or "buckets"."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ AnyShipper: TypeAlias = Shipper | BucketShipper
 
 
 def check_mode(staging: str) -> None:
-    """Raises:
-    ValueError: there is no such way.
+    """Check the name of a staging mode.
+
+    Raises:
+        ValueError: there is no such mode.
     """
     if staging not in get_args(Staging):
         names = " or ".join(map(repr, get_args(Staging)))
@@ -29,7 +31,7 @@ def check_mode(staging: str) -> None:
 def hear_both(
     flow: BucketFlowControl, outcomes: OutcomeListener
 ) -> Callable[[dict[str, Any]], None]:
-    """What to call with all that the service says."""
+    """Returns the function to call with every message of the service."""
 
     def hear(message: dict[str, Any]) -> None:
         flow.hear(message)
@@ -49,9 +51,10 @@ def shipper_for(
     slots: int,
     overlap: bool,
 ) -> AnyShipper:
-    """
+    """Returns the shipper for a staging mode.
+
     Args:
-        slots, overlap: as of `Checkpointer`, for the way that has them.
+        slots, overlap: as for `Checkpointer`, for the mode that uses them.
     """
     if staging == "buckets":
         return BucketShipper(client, ranks, outcomes, events, flow)

@@ -1,7 +1,9 @@
-"""The service's process: `python -m checkpointing.service SOCKET`, its configuration on stdin.
+"""The entry point of the service process: `python -m checkpointing.service SOCKET`, with the
+configuration on stdin.
 
-Says in one line of JSON on stdout whether it is ready. Leaves its starter's session, so that what
-ends a job's trainers does not end it; ends by itself once nobody needs it any more.
+It writes one line of JSON to stdout that says whether the service is ready. The process leaves the
+session of its starter, so that what ends a job's trainers does not end it, and exits by itself once
+nobody needs it any more.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 
 def main(path: Path, *, foreground: bool) -> int:
     text = sys.stdin.read()
-    # its starter has no child to reap, and does not wait for one; before anything has threads
+    # Double fork, before there are threads: the starter has no child to reap and does not wait.
     if not foreground and os.fork():
         os._exit(0)
     from checkpointing.service.process import run

@@ -1,4 +1,5 @@
-"""The service itself, without sockets and processes: a hall for trainers and a worker."""
+"""The checkpoint service without sockets and processes: a registry for trainers and a worker thread
+that saves."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
-END_S = 5.0  # that what is being written gets at the very end
+END_S = 5.0  # seconds for the write that is under way when the service ends
 
 
 class CheckpointService:
-    """One node's, for one run of a store.
+    """The checkpoint service of one node for one run of a store.
 
-    The store is opened when there is something to save: while it is out of reach, snapshots are
-    kept, and handed over.
+    The store is opened when there is something to save. While it is out of reach, snapshots are
+    kept in memory and handed over to trainers that restore.
 
     Raises:
         StoreError: there can be no store at this URL.
@@ -50,30 +51,31 @@ class CheckpointService:
             self._storage = ThrottledStorage(
                 self._storage, BandwidthTokenBucket(config.budget.bytes_per_s)
             )
-        self._rounds: SaveCoordinator | None = None
-        self._lock = threading.Lock()  # of the one above, the one below and the options
-        self._told: list[Callable[[SaveCoordinator], None]] = []  # before there was a store
+        self._coordinator: SaveCoordinator | None = None
+        self._lock = threading.Lock()  # guards `_store`, `_coordinator` and the options
+        # calls to make on the coordinator once the store is open
+        self._deferred_calls: list[Callable[[SaveCoordinator], None]] = []
         self.replication = NodeReplication(self.hall, config)
         self._spool: SpoolFolder | None = None
         if config.local is not None:
             key = service_key(config.url, config.run, config.node)
             bound = config.budget.local_bytes
             self._spool = SpoolFolder(Path(config.local), key, bound, config.budget.cpu)
-        self._spooler = Spooler(self.hall, self._spool, self._ahead, self._owner)
+        self._spooler = Spooler(self.hall, self._spool, self._outlook, self._owner)
         self._spooler.start()
         self._worker = SaveWorker(self.hall, self._opened, config.linger_s, self._spooler)
         self._worker.start()
 
     def configure(self, config: ServiceConfig) -> None:
-        """Go by the settings of a trainer that comes, which may have changed since another one
-        started this: retention, compression and the options of the store at once, the others when
-        it is started again."""
+        """Apply the settings of a trainer that connects, which may differ from those that the
+        service was started with. Retention, compression and the options of the store apply at once,
+        all others when the service is started again."""
         self._renew(config)
         before = self.config
         self.config = replace(before, keep=config.keep, compress=config.compress)
         if self.config != before:
             logger.info("from now on keep=%s, compress=%s", config.keep, config.compress)
-            self._tell(lambda rounds: rounds.configure(config))
+            self._call_coordinator(lambda coordinator: coordinator.configure(config))
         if config.budget != before.budget:
             logger.warning("a trainer comes with another budget")
         if config.local != before.local:
@@ -85,44 +87,44 @@ class CheckpointService:
         damaged: frozenset[str],
         distrusted: frozenset[bytes],
     ) -> None:
-        """The generation goes on from what it has restored.
+        """Record that the generation continues from what it has restored.
 
         Args:
             damaged: ids of checkpoints that failed to load.
             distrusted: packs in which damage was found.
         """
-        self._tell(lambda rounds: rounds.distrust(damaged, distrusted))
+        self._call_coordinator(lambda coordinator: coordinator.distrust(damaged, distrusted))
         self.hall.resume(generation)
         self.replication.resume(generation)
 
     def finish(self, timeout_s: float) -> None:
-        """Return when no save is under way and the prune after the last one is over, at the latest
-        after so long."""
+        """Wait until no save is under way and the prune after the last one is over, or until
+        `timeout_s` has passed."""
         self.hall.rest(timeout_s)
 
     def grant(self, seconds: float) -> None:
-        """The time that it gets to end, once it is told to."""
+        """Set how long the service may take to end once it is told to."""
         self.config = replace(self.config, drain_s=max(0.0, seconds - 2 * END_S))
 
     def drain(self, seconds: float) -> None:
-        """Write what there is, in no more than so long, and end the worker."""
+        """Write what is held within `seconds`, then end the worker."""
         self.replication.adopt_lost()
         until_s = self.hall.drain(seconds)
-        self._tell(lambda rounds: rounds.writer.hurry(until_s))
+        self._call_coordinator(lambda coordinator: coordinator.writer.hurry(until_s))
         self._worker.join(max(0.0, until_s - time.monotonic()))
 
     def revive(self) -> None:
-        """Before any trainer comes: take what lies on the node's disk, and is not stale, back into
-        memory. What cannot be is said in the log, and counted."""
+        """Load the snapshots on the node's disk that are not stale back into memory, before any
+        trainer connects. Those that cannot be loaded are logged and counted."""
         if self._spool is None:
             return
-        reviver = SpoolRecovery(self.hall, self._spool, self._spooler, self.config.budget.cpu)
+        recovery = SpoolRecovery(self.hall, self._spool, self._spooler, self.config.budget.cpu)
         try:
             self._spool.sweep()
             if found := self._spool.files():
-                rounds = self._opened()
-                self.hall.ledger.recovered += reviver.revive(
-                    rounds.store, self.config.run, found, rounds.owners
+                coordinator = self._opened()
+                self.hall.ledger.recovered += recovery.revive(
+                    coordinator.store, self.config.run, found, coordinator.owners
                 )
         except (CheckpointError, OSError) as error:
             logger.error("nothing comes back from the local disk: %s", error)
@@ -130,11 +132,11 @@ class CheckpointService:
             self.hall.ledger.spool_error = str(error)
 
     def spool_rest(self) -> None:
-        """What is whole and not durable gets a copy on the node's disk, if there is one."""
+        """Copy every snapshot that is whole but not durable to the node's disk, if there is one."""
         self._spooler.consider(ends=True)
 
     def close(self) -> None:
-        """End, without waiting for what is being written."""
+        """End without waiting for what is being written."""
         self.replication.close(goodbye=not self.hall.unsaved())
         self.drain(0.0)
         has_ended = self._worker.join(END_S)
@@ -143,10 +145,13 @@ class CheckpointService:
             self._storage.close()
 
     def status(self) -> dict[str, Any]:
-        """Plain data for people and programs."""
-        rounds, now = self._rounds, self._worker.now
-        encode_rate, write_rate = rounds.writer.rates() if rounds is not None else (None, None)
-        total, left = self._progress(now, rounds)
+        """Return the state of the service as plain data, for `hpckit ckpt status` and for
+        metrics."""
+        coordinator, now = self._coordinator, self._worker.now
+        encode_rate, write_rate = (
+            coordinator.writer.rates() if coordinator is not None else (None, None)
+        )
+        total, left = self._progress(now, coordinator)
         return {
             "url": self._storage.url,
             "root": self.config.url,
@@ -161,9 +166,12 @@ class CheckpointService:
             **asdict(self.hall.ledger),
         }
 
-    def _progress(self, now: SaveAttempt | None, rounds: SaveCoordinator | None) -> tuple[int, int]:
-        """Raw bytes of the save under way on this node, and how many of them are still to do."""
-        if now is None or rounds is None:
+    def _progress(
+        self, now: SaveAttempt | None, coordinator: SaveCoordinator | None
+    ) -> tuple[int, int]:
+        """Return the raw bytes of the save under way on this node, and how many of them are still
+        to be written."""
+        if now is None or coordinator is None:
             return 0, 0
         sizes = {
             snapshot.rank: snapshot.layout.bytes
@@ -171,21 +179,21 @@ class CheckpointService:
             if (snapshot.generation, snapshot.step) == (now.generation, now.save.step)
         }
         left = {rank: size for rank, size in sizes.items() if rank not in now.done}
-        if rounds.writer.rank in left:
-            left[rounds.writer.rank] = int(rounds.writer.progress())
+        if coordinator.writer.rank in left:
+            left[coordinator.writer.rank] = int(coordinator.writer.progress())
         return sum(sizes.values()), sum(left.values())
 
-    def _ahead(self) -> StoreOutlook:
-        rounds, now = self._rounds, self._worker.now
-        if rounds is None:
+    def _outlook(self) -> StoreOutlook:
+        coordinator, now = self._coordinator, self._worker.now
+        if coordinator is None:
             return StoreOutlook(self._bounded(SaveRates()), compresses=self.config.compress)
         return StoreOutlook(
-            self._bounded(rounds.writer.measured()),
+            self._bounded(coordinator.writer.measured()),
             (now.generation, now.save.step) if now is not None else None,
-            self._progress(now, rounds)[1],
+            self._progress(now, coordinator)[1],
             self.config.compress,
-            rounds.store.record.uuid,
-            rounds.newest,
+            coordinator.store.record.uuid,
+            coordinator.newest,
         )
 
     def _bounded(self, rates: SaveRates) -> SaveRates:
@@ -193,12 +201,12 @@ class CheckpointService:
         return rates if most is None else replace(rates, store=min(most, rates.store or most))
 
     def _owner(self, generation: Generation) -> int | None:
-        rounds = self._rounds
-        return rounds.owner(generation) if rounds is not None else generation.owner
+        coordinator = self._coordinator
+        return coordinator.owner(generation) if coordinator is not None else generation.owner
 
     def _renew(self, config: ServiceConfig) -> None:
-        """Open the store with the options of a trainer that comes: those from before may hold
-        credentials that have expired."""
+        """Reopen the store with the options of a trainer that connects, because the earlier ones
+        may hold credentials that have expired."""
         with self._lock:
             if config.options == self.config.options:
                 return
@@ -212,18 +220,18 @@ class CheckpointService:
         self.hall.try_again()
 
     def _opened(self) -> SaveCoordinator:
-        if self._rounds is None:
+        if self._coordinator is None:
             store = Store.at(self._storage, create=True)
-            rounds = SaveCoordinator(store, self.config, self.hall)
+            coordinator = SaveCoordinator(store, self.config, self.hall)
             with self._lock:
-                for tell in self._told:
-                    tell(rounds)
-                self._rounds = rounds
-        return self._rounds
+                for tell in self._deferred_calls:
+                    tell(coordinator)
+                self._coordinator = coordinator
+        return self._coordinator
 
-    def _tell(self, tell: Callable[[SaveCoordinator], None]) -> None:
+    def _call_coordinator(self, tell: Callable[[SaveCoordinator], None]) -> None:
         with self._lock:
-            if self._rounds is None:
-                self._told.append(tell)
+            if self._coordinator is None:
+                self._deferred_calls.append(tell)
             else:
-                tell(self._rounds)
+                tell(self._coordinator)

@@ -1,5 +1,5 @@
-"""What a service is started with: one JSON object on its standard input, because a command line is
-there for everybody to read and a storage's options may hold secrets."""
+"""The configuration that a service is started with: one JSON object on its standard input, because
+everybody can read a command line and the options of a storage may hold secrets."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from checkpointing.retention import Best, Buckets, Every, KeepPolicy, Last, Only
 from checkpointing.store.write.chunk_encoding import ChunkEncoder
 from checkpointing.store.write.part_writer import THREADS, WriteOptions
 
-RECOVER_S = 240.0  # in which a service that starts reads what lies on its node's own disk
+RECOVER_S = 240.0  # seconds in which a starting service may read what lies on its node's own disk
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _POLICIES = {policy.__name__: policy for policy in (Last, Every, Best, Buckets, Only)}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a service may take of its node.
+    """The limits on what a service may use of its node.
 
     Attributes:
-        cpu: threads that hash and encode.
-        cpus: cores that it keeps to, also others than those that a trainer is bound to; empty:
-            those of the process that starts it.
-        nice: added to its niceness, so that trainers come first.
-        bytes_per_s: upper bound of what it sends to the store; None: none.
-        local_bytes: most bytes of the run's snapshots on the node's own disk; None: what it holds.
-        peer_bytes_per_s: the same of replicas that it sends to another node.
+        cpu: number of threads that hash and encode.
+        cpus: cores that the service binds itself to, which may be other ones than those that a
+            trainer is bound to; empty: those of the process that starts it.
+        nice: what is added to its niceness, so that trainers come first.
+        bytes_per_s: upper bound of what it sends to the store; None: no bound.
+        local_bytes: most bytes of the run's snapshots on the node's own disk; None: what the disk
+            holds.
+        peer_bytes_per_s: upper bound of the replicas that it sends to another node; None: no bound.
     """
 
     cpu: int = THREADS
@@ -59,13 +60,14 @@ class Budget:
 
 
 def usable(cpus: Collection[int]) -> set[int]:
-    """Those of the cores that a process may bind itself to, whatever this one is bound to."""
+    """Return those of the cores that a process may bind itself to, whatever this one is bound
+    to."""
 
     def bind() -> set[int]:
         try:
-            os.sched_setaffinity(0, cpus)  # of this thread alone, which ends with it
+            os.sched_setaffinity(0, cpus)  # binds this thread alone, which ends with the binding
         except OSError:
-            return set()  # none of them
+            return set()  # none of them is usable
         return os.sched_getaffinity(0)
 
     if not cpus:
@@ -76,20 +78,21 @@ def usable(cpus: Collection[int]) -> set[int]:
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """One service.
+    """The configuration of one service.
 
     Attributes:
         url, options, run: the store, and the run in it.
-        keep: retention, applied after each commit; empty keeps all.
+        keep: retention policies, applied after each commit; empty keeps all.
         compress, depth: as of `Checkpointer`.
-        linger_s: seconds that it stays, with what it holds, when trainers are gone that have not
-            said goodbye: for a restart to find it. It writes what it holds in any case, unless for
-            an hour nothing could be written.
+        linger_s: seconds that the service stays, with what it holds, when trainers are gone without
+            having said goodbye, so that a restart finds it. It writes what it holds in any case,
+            unless nothing could be written for an hour.
         drain_s: seconds that SIGTERM leaves it for writing.
         peer_gone_s: seconds without a connection of a node that replicates to this one, after which
-            it counts as lost: what it has not made durable is saved here.
-        node: this node's name, where several play on one machine; None: HPCKIT_NODE or the host.
-        log: file that it logs to; None: one beside its socket, which goes when all went well.
+            that node counts as lost and what it has not made durable is saved here.
+        node: this node's name, where several nodes are simulated on one machine; None: HPCKIT_NODE
+            or the host name.
+        log: the log file; None: a file beside the socket, which is removed when all went well.
         local: as of `Checkpointer`.
     """
 
@@ -108,13 +111,13 @@ class ServiceConfig:
     local: str | None = None
 
     def writing(self) -> WriteOptions:
-        """How it writes."""
+        """How the service writes chunks."""
         encoder = ChunkEncoder(depth=self.depth) if self.compress else ChunkEncoder(None)
         return WriteOptions(threads=self.budget.cpu, encoder=encoder)
 
 
 def absolute(config: ServiceConfig) -> ServiceConfig:
-    """The same for a process that works in another folder."""
+    """Return the configuration with absolute paths, for a process that works in another folder."""
     url = config.url
     if not _SCHEME.match(url):
         url = os.path.abspath(Path(url).expanduser())  # noqa: PTH100, as the storage itself does
@@ -123,10 +126,10 @@ def absolute(config: ServiceConfig) -> ServiceConfig:
 
 
 def own_disk(local: str | os.PathLike[str] | None) -> str | None:
-    """The absolute path of a folder on the node's own disk; None: there is none.
+    """Return the absolute path of a folder on the node's own disk; None if there is none.
 
     Raises:
-        ValueError: it is a URL.
+        ValueError: `local` is a URL.
     """
     if local is None:
         return None
@@ -137,8 +140,10 @@ def own_disk(local: str | os.PathLike[str] | None) -> str | None:
 
 
 def dump(config: ServiceConfig) -> str:
-    """Raises:
-    ServiceError: an option of the storage is no plain value.
+    """Return the configuration as JSON.
+
+    Raises:
+        ServiceError: an option of the storage is no plain value.
     """
     keep = [_dump_policy(policy) for policy in config.keep]
     plain = {f.name: getattr(config, f.name) for f in fields(config)}
@@ -152,7 +157,7 @@ def dump(config: ServiceConfig) -> str:
 
 
 def load(text: str) -> ServiceConfig:
-    """The inverse of `dump`.
+    """Return the configuration from JSON: the inverse of `dump`.
 
     Raises:
         KeyError, TypeError, ValueError: `text` comes from another version.

@@ -1,4 +1,4 @@
-"""Memory that is freed goes back to the system: where a node is short of it."""
+"""Makes the C library return freed memory to the system, for nodes that are short of it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import logging
 logger = logging.getLogger("checkpointing")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_LARGE = 128 << 10  # bytes: what is larger has a mapping of its own, which ends with it
+# bytes: a larger block gets a mapping of its own, which is unmapped when it is freed
+_LARGE = 128 << 10
 
 
 @functools.cache
 def limit_malloc_thresholds() -> None:
-    """Keep the C library from raising that limit with each large block that is freed, up to 32 MiB:
-    the memory of many threads, each with gaps in it, would never be given back. A second time
-    does nothing."""
+    """Fix the thresholds of malloc, which the C library otherwise raises with each large block that
+    is freed, up to 32 MiB: then the memory of many threads, each with gaps in it, would never be
+    returned. A second call does nothing."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
         logger.warning("this C library keeps freed memory: the service takes more than it needs")

@@ -1,4 +1,4 @@
-"""A service's life as a process: one per socket, until nobody needs it."""
+"""The service as a process: one per socket, which runs until nobody needs it."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ POLL_S = 0.1
 
 
 def run(path: Path, text: str) -> int:
-    """Serve at `path`, as the configuration in `text` says; the exit status."""
+    """Serve at `path` with the configuration in `text`; return the exit status."""
     try:
         config = load(text)
         lock = lock_socket(path.with_suffix(".lock"))
     except (OSError, ValueError, TypeError, KeyError) as error:
-        _say(ready=False, error=repr(error))
+        _report_ready(ready=False, error=repr(error))
         return 1
     if lock is None:
-        _say(ready=False, error=None)  # another one is there, or about to be, or ending
+        _report_ready(ready=False, error=None)  # another service is running, starting or ending
         return 0
     log = Path(config.log) if config.log else path.with_suffix(".log")
     try:
         _log_to(log)
-        told = _told_to_end()
+        must_end = _must_end_event()
         server, service = _open(config, path)
     except (CheckpointError, OSError) as error:
-        _say(ready=False, error=str(error))
-        went_well, status = True, 1  # all is said
+        _report_ready(ready=False, error=str(error))
+        went_well, status = True, 1  # everything has been logged
     else:
-        _say(ready=True, error=None)
-        went_well, status = _serve(server, service, told), 0
+        _report_ready(ready=True, error=None)
+        went_well, status = _serve(server, service, must_end), 0
     if went_well and not config.log:
         log.unlink(missing_ok=True)
     path.with_suffix(".lock").unlink(missing_ok=True)
     logging.shutdown()
-    os._exit(status)  # a thread may hang in a dead store
+    os._exit(status)  # a thread may hang in a store that does not answer
 
 
 def _open(config: ServiceConfig, path: Path) -> tuple[TrainerServer, CheckpointService]:
@@ -56,18 +56,19 @@ def _open(config: ServiceConfig, path: Path) -> tuple[TrainerServer, CheckpointS
         os.sched_setaffinity(0, config.budget.cpus)
     service = CheckpointService(config)
     service.revive()
-    path.unlink(missing_ok=True)  # of a service that was killed: the lock says that it is gone
+    # of a service that was killed: this process holds the lock, so it is gone
+    path.unlink(missing_ok=True)
     return TrainerServer(service, path), service
 
 
-def _serve(server: TrainerServer, service: CheckpointService, told: threading.Event) -> bool:
-    """Until nobody needs it; whether all was saved."""
+def _serve(server: TrainerServer, service: CheckpointService, must_end: threading.Event) -> bool:
+    """Serve until nobody needs the service; return whether all was saved."""
     linger_s = service.config.linger_s
     why = None
-    while why is None and not told.wait(POLL_S):
+    while why is None and not must_end.wait(POLL_S):
         why = service.hall.end_if(lambda now: why_to_end(now, linger_s))
     logger.info("ending: %s", why or "told to by a signal")
-    if told.is_set():
+    if must_end.is_set():
         service.drain(service.config.drain_s)
     server.close()
     service.spool_rest()
@@ -78,12 +79,13 @@ def _serve(server: TrainerServer, service: CheckpointService, told: threading.Ev
     return not unsaved
 
 
-def _told_to_end() -> threading.Event:
-    told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
-    for other in (signal.SIGINT, signal.SIGHUP):  # of a terminal: trainers say goodbye
+def _must_end_event() -> threading.Event:
+    must_end = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: must_end.set())
+    # from a terminal: the trainers disconnect by themselves
+    for other in (signal.SIGINT, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
-    return told
+    return must_end
 
 
 def _log_to(path: Path) -> None:
@@ -96,7 +98,7 @@ def _log_to(path: Path) -> None:
     )
 
 
-def _say(*, ready: bool, error: str | None) -> None:
+def _report_ready(*, ready: bool, error: str | None) -> None:
     os.write(1, json.dumps({"ready": ready, "error": error}).encode() + b"\n")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -1,4 +1,4 @@
-"""What a service did, in numbers: for `hpckit ckpt status` and for metrics."""
+"""Counters of what a service did, for `hpckit ckpt status` and for metrics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class DurableCheckpoint:
 
     step: int
     id: str
-    created: float  # Unix time of its save()
-    committed: float  # Unix time
-    bytes: int  # raw, of this node
-    seconds: float  # from its arrival to the commit
+    created: float  # Unix time of the call of `save`
+    committed: float  # Unix time of the commit
+    bytes: int  # raw bytes of this node
+    seconds: float  # seconds from its arrival to the commit
 
 
 @dataclass
@@ -27,15 +27,16 @@ class ServiceCounters:
     staged: int = 0
     committed: int = 0
     failed: int = 0
-    dropped: int = 0  # given up while waiting, for newer ones
-    skipped: int = 0  # not staged, for want of a slot
-    raw_bytes: int = 0  # of what was made durable
-    new_bytes: int = 0  # that it added to the store
-    spooled: int = 0  # snapshots of ranks that got a copy on the node's own disk
-    spool_failed: int = 0  # that could not
-    spool_error: str | None = None  # why the last one could not
-    recovered: int = 0  # that were found there when the service was started
-    local_bytes_per_s: float | None = None  # to that disk, as last measured
-    choice: dict[str, Any] | None = None  # the last for a deadline, see `tiers`, and its outcome
+    dropped: int = 0  # snapshots given up for newer ones while they waited
+    skipped: int = 0  # steps not staged because no slot was free
+    raw_bytes: int = 0  # raw bytes that were made durable
+    new_bytes: int = 0  # bytes that they added to the store
+    spooled: int = 0  # snapshots of ranks that were copied to the node's own disk
+    spool_failed: int = 0  # snapshots that could not be copied
+    spool_error: str | None = None  # why the last copy failed
+    recovered: int = 0  # snapshots that were found there when the service was started
+    local_bytes_per_s: float | None = None  # write rate to that disk, as last measured
+    # the last choice for a deadline, see `save_tier_choice`, and its outcome
+    choice: dict[str, Any] | None = None
     last: DurableCheckpoint | None = None
-    error: str | None = None  # of the last save, if it failed
+    error: str | None = None  # the error of the last save, if it failed

@@ -1,28 +1,29 @@
-"""When a service ends by itself: a pure rule."""
+"""Decides when a service ends by itself: a pure rule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNUSED_S = 60.0  # after which a service that nobody joined ends
-HOPELESS_S = 3600.0  # without anything saved, after which what nobody waits for is given up
+UNUSED_S = 60.0  # seconds after which a service that nobody has joined ends
+# seconds without anything saved, after which snapshots that nobody waits for are given up
+HOPELESS_S = 3600.0
 
 
 @dataclass(frozen=True)
 class ServiceSituation:
-    """How a service finds itself. All times in seconds."""
+    """What the decision whether a service ends depends on. All times are in seconds."""
 
-    was_joined: bool  # by any trainer, ever
-    is_empty: bool  # no trainer is here, and none has left anything
-    is_alone: bool  # no trainer is here
+    was_joined: bool  # whether any trainer has ever joined
+    is_empty: bool  # no trainer is connected, and none has left anything
+    is_alone: bool  # no trainer is connected
     is_idle: bool  # nothing is being saved or waits for it
     up_s: float
-    alone_s: float  # since a trainer was here
+    alone_s: float  # since a trainer was connected
     unmoved_s: float  # since anything was saved or staged
 
 
 def why_to_end(now: ServiceSituation, linger_s: float) -> str | None:
-    """In words for the log; None: it goes on.
+    """Return why the service ends now, in words for the log; None if it goes on.
 
     Args:
         linger_s: how long it holds what trainers left that have not said goodbye.

@@ -1,4 +1,4 @@
-"""What trainers hand over: plain data beside the bytes in shared memory."""
+"""What trainers hand over to the service: plain data that describes the bytes in shared memory."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Generation:
     """One start of a job: the ranks that save together.
 
     Attributes:
-        id: 8 hex digits that rank 0 drew and told the others; names its session in the store.
-        owner: number of the take-over of the run that its saves go by; None: as they find it.
+        id: 8 hex digits that rank 0 drew and sent to the other ranks; names the session in the
+            store.
+        owner: number of the takeover of the run that its saves belong to; None: the present one.
     """
 
     id: str
@@ -33,28 +34,30 @@ class Generation:
 
 @dataclass(frozen=True)
 class SlotBox:
-    """Where in a slot a box of a tensor lies, in C order."""
+    """The place of a box of a tensor in a slot, in C order."""
 
     name: str
     dtype: str
-    shape: Shape  # of the whole tensor
-    offsets: Shape  # of the box in it
-    sizes: Shape  # of the box
-    start: int  # bytes from the slot's start
+    shape: Shape  # shape of the whole tensor
+    offsets: Shape  # offsets of the box in the tensor
+    sizes: Shape  # sizes of the box
+    start: int  # bytes from the start of the slot
 
     @property
     def length(self) -> int:
-        """Bytes."""
+        """The size of the box in bytes."""
         return Box(self.offsets, self.sizes).count * element(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class SnapshotLayout:
-    """The content of every snapshot of one rank, as long as its structure stays the same."""
+    """The content of every snapshot of one rank, as long as the structure of the state stays the
+    same."""
 
-    digest: str  # of the state's structure on this rank
+    digest: str  # hash of the structure of the state on this rank
     places: tuple[SlotBox, ...]
-    groups: tuple[ReplicaGroup, ...] = ()  # what other ranks hold too, and is compared with theirs
+    # content that other ranks hold too and that is compared with theirs
+    groups: tuple[ReplicaGroup, ...] = ()
 
     @cached_property
     def bytes(self) -> int:
@@ -62,7 +65,7 @@ class SnapshotLayout:
 
     @cached_property
     def end(self) -> int:
-        """Bytes of a slot that it takes."""
+        """The number of bytes of a slot that a snapshot takes."""
         return max((place.start + place.length for place in self.places), default=0)
 
 
@@ -75,15 +78,17 @@ class RankSnapshot:
     step: int
     slot: int
     layout: SnapshotLayout
-    values: Mapping[str, Json] = field(default_factory=dict)  # that this rank saves, encoded
+    # the values that this rank saves, encoded
+    values: Mapping[str, Json] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    created: float = 0.0  # Unix time of save(), seconds
-    deadline_s: float | None = None  # seconds from its arrival in which it should be durable
-    fingerprints: bytes = b""  # of the layout's groups, as in a part record; none: not compared
+    created: float = 0.0  # Unix time of the call of `save`, in seconds
+    deadline_s: float | None = None  # seconds from its arrival within which it should be durable
+    # of the groups of the layout, as in a part record; empty: not compared
+    fingerprints: bytes = b""
 
     @property
     def replicas(self) -> RankFingerprints | None:
-        """What is compared with other ranks'; None: nothing.
+        """Return what is compared with other ranks; None if nothing is.
 
         Raises:
             DamagedError: the fingerprints are not those of the groups.
@@ -96,14 +101,14 @@ class RankSnapshot:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Hashes of the fingerprints of parameters and optimizers, by group: where two ranks' are
-        equal, they had the same."""
+        """Return hashes of the fingerprints of parameters and optimizers, by group: where those of
+        two ranks are equal, the ranks had the same content."""
         replicas = self.replicas
         return {} if replicas is None else replicas.digests
 
 
 def grids(layout: SnapshotLayout) -> list[Grid]:
-    """What `buckets.divide` cuts the places by."""
+    """Return the grids by which `buckets.divide` cuts the boxes."""
     return [_grid(place) for place in layout.places]
 
 
@@ -113,7 +118,7 @@ def _grid(place: SlotBox) -> Grid:
 
 
 def pieces(layout: SnapshotLayout, memory: NDArray[np.uint8]) -> list[TensorPiece]:
-    """A snapshot's tensors, as views of its slot, shape (slot_bytes,)."""
+    """Return the tensors of a snapshot as views of its slot, whose shape is (slot_bytes,)."""
     return [_piece(place, memory) for place in layout.places]
 
 

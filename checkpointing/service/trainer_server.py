@@ -1,4 +1,4 @@
-"""Trainers' connections: what they ask, by message, of the service."""
+"""Handles the connections of trainers and answers their messages with calls of the service."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from checkpointing.staging.arena import Arena
 
 logger = logging.getLogger("checkpointing")
 
-GOODBYE_S = 8.0  # the longest that a goodbye waits for a prune that is under way
+GOODBYE_S = 8.0  # the longest that a goodbye waits for a prune that is under way, seconds
 _BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_BUSY_S = 0.5  # until accepting is tried again
-# what answering a message raises that no trainer sends
+_BUSY_S = 0.5  # seconds until accepting is tried again
+# Exceptions that a malformed message raises when it is answered; no trainer sends such a message.
 _REFUSED = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -47,21 +47,23 @@ class TrainerServer:
     """Accepts connections on a unix socket until it is closed."""
 
     def __init__(self, service: CheckpointService, path: Path) -> None:
-        """Raises:
-        OSError: the socket cannot be made; EADDRINUSE if there is one.
+        """Create the socket and listen.
+
+        Raises:
+            OSError: the socket cannot be created; EADDRINUSE if there is one.
         """
         self._service, self._path = service, path
         self._is_closed = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(path))
-        path.chmod(0o600)  # in a folder that is closed to others before, and whatever the umask
+        path.chmod(0o600)  # the folder was closed to others before, whatever the umask
         self._socket.listen(128)
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
 
     def close(self) -> None:
         self._is_closed = True
-        self._path.unlink(missing_ok=True)  # first, so that nobody comes any more
-        self._socket.shutdown(socket.SHUT_RDWR)  # wakes up who accepts
+        self._path.unlink(missing_ok=True)  # first, so that nobody connects any more
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes up the thread that accepts
 
     def _accept(self) -> None:
         for number in itertools.count():
@@ -74,11 +76,11 @@ class TrainerServer:
                 logger.warning("%s", error)
                 sock.close()
                 continue
-            visit = _Visit(self._service, FrameSocket(sock), number)
-            threading.Thread(target=visit.serve, name="visit", daemon=True).start()
+            connection = _TrainerConnection(self._service, FrameSocket(sock), number)
+            threading.Thread(target=connection.serve, name="visit", daemon=True).start()
 
     def _next(self) -> socket.socket | None:
-        """The next connection; None at the end."""
+        """Return the next connection; None at the end."""
         while True:
             try:
                 return self._socket.accept()[0]
@@ -90,16 +92,16 @@ class TrainerServer:
                     time.sleep(_BUSY_S)
 
 
-class _Visit:
-    """One connection."""
+class _TrainerConnection:
+    """One connection of a trainer."""
 
     def __init__(self, service: CheckpointService, wire: FrameSocket, number: int) -> None:
-        self._service, self._hall, self._wire = service, service.hall, wire
+        self._service, self._registry, self._wire = service, service.hall, wire
         self._number = number
-        self._outbox = SendQueue(wire)
+        self._send_queue = SendQueue(wire)
         self._rank: int | None = None
         self._layouts: dict[str, SnapshotLayout] = {}
-        self._fds: list[int] = []  # that came with the message being answered
+        self._fds: list[int] = []  # descriptors that came with the message being answered
         self._answers: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "join": self._join,
             "arena": self._arena,
@@ -134,18 +136,19 @@ class _Visit:
             logger.warning("rank %s: %s", self._rank, error)
         finally:
             if self._rank is not None:
-                self._hall.leave(self._rank, self._notify, goodbye=False)
-            self._outbox.close()
+                self._registry.leave(self._rank, self._notify, goodbye=False)
+            self._send_queue.close()
             self._wire.close()
 
     def _grace(self, message: dict[str, Any]) -> None:
         self._service.grant(float(message["seconds"]))
 
     def _lost(self, message: dict[str, Any]) -> None:
-        self._hall.lost_ranks = frozenset(int(rank) for rank in message["ranks"])
+        self._registry.lost_ranks = frozenset(int(rank) for rank in message["ranks"])
 
     def _answer(self, message: dict[str, Any]) -> None:
-        """Requests have a number, which their answers have too; others have no answer."""
+        """Answer a message: a request has a number, which its answer repeats; others have no
+        answer."""
         number, kind = message.get("number"), message["kind"]
         try:
             if kind not in self._answers:
@@ -158,10 +161,10 @@ class _Visit:
         if number is not None:
             answer = answer or {}
             fd = answer.pop("fd", None)
-            self._outbox.put({"kind": "answer", "number": number, **answer}, fd)
+            self._send_queue.put({"kind": "answer", "number": number, **answer}, fd)
 
     def _notify(self, message: dict[str, Any]) -> None:
-        self._outbox.put(message)
+        self._send_queue.put(message)
 
     def _join(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["protocol"] != PROTOCOL:
@@ -173,7 +176,7 @@ class _Visit:
         if self._rank not in (None, rank):
             raise ServiceError(f"this connection is that of rank {self._rank} already")
         self._service.configure(load(message["config"]))
-        found = self._hall.join(rank, ranks, generation, self._notify, self._number)
+        found = self._registry.join(rank, ranks, generation, self._notify, self._number)
         self._rank = rank
         left = {"slots": found.slots, "slot_bytes": found.slot_bytes}
         return left if found.fd is None else {"fd": found.fd, **left}
@@ -181,41 +184,49 @@ class _Visit:
     def _arena(self, message: dict[str, Any]) -> None:
         if len(self._fds) != 1:
             raise ServiceError("an arena is one descriptor")
-        rank, slots, slot_bytes = self._sits(), int(message["slots"]), int(message["slot_bytes"])
+        rank, slots, slot_bytes = (
+            self._joined_rank(),
+            int(message["slots"]),
+            int(message["slot_bytes"]),
+        )
         buckets = int(message["buckets"])
         arena = Arena.attach(self._fds[0], writable=False)
-        self._fds.clear()  # the arena has it now
+        self._fds.clear()  # the arena owns it now
         try:
-            self._hall.furnish(rank, self._notify, ArenaLayout(arena, slots, slot_bytes, buckets))
+            self._registry.furnish(
+                rank, self._notify, ArenaLayout(arena, slots, slot_bytes, buckets)
+            )
         except CheckpointError:
             arena.close()
             raise
 
     def _layout(self, message: dict[str, Any]) -> None:
         layout = load_layout(message)
-        newest = list(self._layouts.items())[-1:]  # what is staged under way may still name it
+        newest = list(self._layouts.items())[-1:]  # the snapshot being staged may still refer to it
         self._layouts = {**dict(newest), layout.digest: layout}
 
     def _claim(self, message: dict[str, Any]) -> dict[str, Any]:
-        return {"slot": self._hall.claim(self._sits(), self._notify, int(message["step"]))}
+        return {
+            "slot": self._registry.claim(self._joined_rank(), self._notify, int(message["step"]))
+        }
 
     def _unstaged(self, message: dict[str, Any]) -> None:
         step, skipped = int(message["step"]), int(message["skipped"])
-        self._hall.unstaged(self._sits(), self._notify, step, skipped)
+        self._registry.unstaged(self._joined_rank(), self._notify, step, skipped)
 
     def _staged(self, message: dict[str, Any]) -> None:
         snapshot = load_snapshot(message["snapshot"], self._layouts)
-        self._hall.put(self._sits(), self._notify, snapshot)
+        self._registry.put(self._joined_rank(), self._notify, snapshot)
 
     def _stream(self, message: dict[str, Any]) -> None:
-        snapshot, rank = load_snapshot(message["snapshot"], self._layouts), self._sits()
-        stream = self._hall.stream(rank, self._notify, snapshot)
-        self._hall.put(rank, self._notify, snapshot, stream)
+        snapshot, rank = load_snapshot(message["snapshot"], self._layouts), self._joined_rank()
+        stream = self._registry.stream(rank, self._notify, snapshot)
+        self._registry.put(rank, self._notify, snapshot, stream)
 
     def _fill(self, message: dict[str, Any]) -> None:
         fields = ("step", "part", "bucket", "size")
         step, part, bucket, size = (int(message[field]) for field in fields)
-        self._hall.fill(self._sits(), self._notify, step, part, bucket, size)
+        self._registry.fill(self._joined_rank(), self._notify, step, part, bucket, size)
 
     def _resume(self, message: dict[str, Any]) -> None:
         distrusted = frozenset(bytes.fromhex(pack) for pack in message["distrusted"])
@@ -226,10 +237,10 @@ class _Visit:
         )
 
     def _snapshots(self, message: dict[str, Any]) -> dict[str, Any]:
-        """All, but only this rank's with their values."""
+        """Return all snapshots, with plain values and metadata only for this rank's own."""
         found = [
             (s if s.rank == self._rank else _briefly(s), state)
-            for s, state in self._hall.snapshots()
+            for s, state in self._registry.snapshots()
         ]
         plain = [
             {**dump_snapshot(s), "state": state.value, "digests": s.digests} for s, state in found
@@ -246,7 +257,7 @@ class _Visit:
         self._service.replication.join(load_ring(message))
 
     def _pull(self, message: dict[str, Any]) -> dict[str, Any]:
-        rank, step, node = self._sits(), int(message["step"]), int(message["node"])
+        rank, step, node = self._joined_rank(), int(message["step"]), int(message["node"])
         generation = load_generation(message["generation"])
         try:
             snapshot, arena = self._service.replication.pull(generation, rank, step, node)
@@ -261,17 +272,17 @@ class _Visit:
         self._service.replication.adopt(load_generation(message["generation"]))
 
     def _goodbye(self, message: dict[str, Any]) -> None:
-        rank = self._sits()
+        rank = self._joined_rank()
         self._service.finish(GOODBYE_S)
         self._rank = None
-        self._hall.leave(rank, self._notify, goodbye=True)
+        self._registry.leave(rank, self._notify, goodbye=True)
 
-    def _sits(self) -> int:
+    def _joined_rank(self) -> int:
         if self._rank is None:
             raise ServiceError("join first")
         return self._rank
 
 
 def _briefly(snapshot: RankSnapshot) -> RankSnapshot:
-    """For other ranks than its own, which have no use for what was said beside the tensors."""
+    """Return a snapshot as other ranks need it, without what was recorded beside the tensors."""
     return replace(snapshot, values={}, fingerprints=b"")

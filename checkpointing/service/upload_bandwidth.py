@@ -1,4 +1,4 @@
-"""A storage that does not send faster than it is allowed to."""
+"""Limits the rate at which packs are sent to the storage."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from checkpointing.format.object_keys import PACKS
 from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.forwarding_storage import ForwardingStorage
 
-BURST_S = 0.5  # seconds' worth that may go at once after a pause
+BURST_S = 0.5  # seconds' worth of bytes that may be sent at once after a pause
 
 
 class BandwidthTokenBucket:
-    """Fills at a steady rate; who takes more than there is waits. Thread-safe."""
+    """A token bucket that fills at a steady rate; a caller that takes more than there is waits.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -27,8 +28,8 @@ class BandwidthTokenBucket:
         self._lock = threading.Lock()
 
     def take(self, amount: float) -> None:
-        """Wait until `amount` may be spent. It is spent at once and the debt slept off, so that
-        large and small amounts come to the same rate, in the order of their coming."""
+        """Wait until `amount` may be spent. It is taken at once and the debt is slept off, so that
+        large and small amounts get the same rate, in the order of the calls."""
         with self._lock:
             now_s = self._clock()
             filled = self._level + (now_s - self._last_s) * self._per_s
@@ -39,8 +40,8 @@ class BandwidthTokenBucket:
 
 
 class ThrottledStorage(ForwardingStorage):
-    """`storage`, with the bytes of packs taken from a bucket first. Records are small, and must
-    not wait: a lease that came late would be one that has run out."""
+    """A storage that takes the bytes of packs from a token bucket before it sends them. Records are
+    small and do not wait: a lease that comes late would have expired."""
 
     def __init__(self, storage: Storage, bucket: BandwidthTokenBucket) -> None:
         super().__init__(storage)

@@ -1,6 +1,7 @@
-"""Shared memory without a name: whoever has its descriptor maps it, and it goes with the last one.
+"""Anonymous shared memory, which any process with its file descriptor can map and which the kernel
+frees with its last holder.
 
-No file is left behind by any death of its holders, and no other user can open it.
+No file is left behind however its holders end, and no other user can open it.
 """
 
 from __future__ import annotations
@@ -22,36 +23,38 @@ from checkpointing.errors import StageError
 from checkpointing.staging.slot_layout import PAGE, round_up
 
 THREADS = min(4, os.cpu_count() or 1)
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a shrunk one would kill who reads it: SIGBUS
+# a process that reads an arena that shrinks would be killed by SIGBUS
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in mmap's constants
-_PART = 16 << 20  # bytes that a thread populates at a time
+_PART = 16 << 20  # bytes that one thread populates at a time
 
-_madvise: Callable[..., int] = ctypes.CDLL(None, use_errno=True).madvise  # leaves the GIL alone
+_madvise: Callable[..., int] = ctypes.CDLL(None, use_errno=True).madvise  # releases the GIL
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]  # type: ignore[attr-defined]
 
 
 class Arena:
-    """A fixed number of bytes that several processes see.
+    """A shared memory region of fixed size.
 
-    `close` gives back this process's descriptor and mapping; views stay valid for as long as they
-    are referred to, and hold the memory. Thread-safe.
+    `close` releases this process's descriptor and mapping; views stay valid while they are
+    referenced, and keep the memory. Thread-safe.
     """
 
     def __init__(self, fd: int, size: int, *, writable: bool) -> None:
-        """Use `create` or `attach`."""
+        """Use `create` or `attach` instead."""
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._fd, self.size, self._writable = fd, size, writable
         self._lock = threading.Lock()
         self._cells: NDArray[np.uint8] | None
-        # not kept by itself: the mapping ends with the last view of it
+        # not kept in an attribute, so that the mapping ends with the last view of it
         self._cells = np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
 
     @classmethod
     def create(cls, size: int, name: str = "arena") -> Self:
-        """New memory, zeros, of at least `size` bytes (whole pages); taken when it is touched.
+        """Returns new memory of at least `size` bytes (whole pages), filled with zeros. The kernel
+        allocates a page when it is first touched.
 
         Raises:
-            StageError: the system does not give it.
+            StageError: the system refuses it.
             ValueError: `size` is not positive.
         """
         if size <= 0:
@@ -62,7 +65,7 @@ class Arena:
         except OSError as error:
             raise _refused(size, error) from error
         try:
-            os.fchmod(fd, 0o600)  # whom /proc shows the descriptor to cannot open it anew
+            os.fchmod(fd, 0o600)  # users to whom /proc shows the descriptor cannot open it
             os.ftruncate(fd, size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
             return cls(fd, size, writable=True)
@@ -72,11 +75,12 @@ class Arena:
 
     @classmethod
     def attach(cls, fd: int, *, writable: bool = True) -> Self:
-        """The memory behind a descriptor that another process has sent. The arena owns `fd` from
-        now on, unless this raises.
+        """Map the memory behind a descriptor that another process has sent. The arena owns `fd`
+        from now on, unless this raises.
 
         Raises:
-            StageError: it is no arena: not sealed against a change of its size, or empty.
+            StageError: it is no arena: it is not sealed against changes of its size, or it is
+                empty.
         """
         try:
             seals, size = fcntl.fcntl(fd, fcntl.F_GET_SEALS), os.fstat(fd).st_size
@@ -94,7 +98,7 @@ class Arena:
 
     @property
     def fd(self) -> int:
-        """The descriptor, to send to another process. The arena keeps it."""
+        """The descriptor, to send to another process. The arena keeps it open."""
         self._open()
         return self._fd
 
@@ -103,10 +107,10 @@ class Arena:
         return self._cells is None
 
     def view(self, offset: int, length: int) -> NDArray[np.uint8]:
-        """Bytes `offset` to `offset + length`, without a copy.
+        """Returns bytes `offset` to `offset + length`, without a copy.
 
         Raises:
-            ValueError: they are not all inside, or the arena is closed.
+            ValueError: they are not all inside the arena, or it is closed.
         """
         cells = self._open()
         if not 0 <= offset <= offset + length <= self.size:
@@ -116,11 +120,11 @@ class Arena:
         return cells[offset : offset + length]
 
     def prefault(self, threads: int = THREADS, start: int = 0, stop: int | None = None) -> None:
-        """Take the memory from byte `start` up to `stop` now (None: to the end) and map it here, so
-        that the first copy into it is as fast as later ones. The content stays as it is.
+        """Allocate and map the pages from byte `start` up to `stop` (None: to the end) now, so that
+        the first copy into them is as fast as later ones. The content is not changed.
 
         Args:
-            start: a multiple of the page.
+            start: a multiple of the page size.
 
         Raises:
             StageError: there is not enough memory.
@@ -135,7 +139,7 @@ class Arena:
             ) from error
 
     def close(self) -> None:
-        """Let go of it; a second time does nothing."""
+        """Release it; a second call does nothing."""
         with self._lock:
             if self._cells is not None:
                 self._cells = None
@@ -157,20 +161,20 @@ class Arena:
         return self._cells
 
     def _populate(self, cells: NDArray[np.uint8], threads: int) -> bool:
-        """Whether the kernel could be told to do it."""
+        """Populate the pages by madvise. Returns whether the kernel supports that."""
 
         def populate(part: NDArray[np.uint8]) -> bool:
             if _madvise(part.ctypes.data, part.size, _MADV_POPULATE_WRITE) == 0:
                 return True
             code = ctypes.get_errno()
             if code == errno.EINVAL:
-                return False  # a kernel that does not know it
+                return False  # the kernel does not support it
             raise OSError(code, os.strerror(code))
 
         return all(_each_part(populate, cells, threads))
 
     def _touch(self, cells: NDArray[np.uint8], start: int, threads: int) -> None:
-        """Without writing, for another process may be writing."""
+        """Touch the pages without writing, since another process may be writing."""
         if self._writable:
             os.posix_fallocate(self._fd, start, cells.size)
         _each_part(lambda part: int(part[::PAGE].max()), cells, threads)

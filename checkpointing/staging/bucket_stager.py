@@ -1,4 +1,4 @@
-"""Staging through memory that is much smaller than the state: slower, but bounded."""
+"""Stages a state through memory that is much smaller than the state: slower, but bounded."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from checkpointing.staging.tensor_copy import place_for
 
 
 class BucketStager:
-    """Copies pieces through a few buckets of shared memory, which somebody empties meanwhile.
+    """Copies pieces through a few buckets of shared memory, which the service empties meanwhile.
 
     Args:
         bucket_bytes: wanted size of a bucket; smaller for a state that is not much larger.
-        buckets: at most so many; at least two.
-        require: as of `Stager`; called with the bytes of a bucket and their number.
+        buckets: the largest number of buckets; at least two.
+        require: as for `Stager`; called with the bytes of a bucket and the number of buckets.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class BucketStager:
         self._require = require
         self._memory: SlotMemory | None = None
         self.buckets, self.bucket_bytes = 0, 0  # none before the first prepare
-        self.arenas = 0  # made so far: the number of the present one
+        self.arenas = 0  # number of the present arena, counted from 1
 
     @property
     def arena(self) -> Arena:
-        """The present memory. Bucket i begins at i * bucket_bytes.
+        """The present arena. Bucket i begins at i * bucket_bytes.
 
         Raises:
             StageError: nothing was prepared yet.
@@ -61,11 +61,11 @@ class BucketStager:
         return self._memory.arena
 
     def prepare(self, pieces: Sequence[StagePiece]) -> bool:
-        """Take the memory for pieces like these: a tenth of their bytes, or more if these are few.
-        No bucket is smaller than the largest part of a piece in one tile.
+        """Allocate the memory for pieces like these: a tenth of their bytes, or more if these are
+        few. No bucket is smaller than the largest part of a piece in one tile.
 
         Returns:
-            Whether the arena is a new one; the one before is closed here.
+            Whether the arena is a new one; the previous one is closed here.
 
         Raises:
             StageError: there is not enough memory.
@@ -96,9 +96,9 @@ class BucketStager:
         A piece that is larger than a bucket is cut along the tiles of the whole tensor.
 
         Args:
-            send: takes a full bucket, and need not wait until it is read.
-            free: index of a bucket that nobody reads (at first of each of them, once); blocks until
-                there is one. What it raises ends the staging.
+            send: called with each full bucket; need not wait until it is read.
+            free: returns the index of a bucket that is not being read (at first each of them,
+                once), and blocks until there is one. An exception from it ends the staging.
 
         Returns:
             Bytes that were copied.
@@ -112,12 +112,13 @@ class BucketStager:
         return sum(source.nbytes for source in sources)
 
     def needs(self, grids: Sequence[Grid]) -> int:
-        """Bytes of new memory that `prepare` would take for pieces of these grids; 0: none."""
+        """Returns the bytes of new memory that `prepare` would take for pieces of these grids; 0 if
+        none."""
         count, size = self._sizes(grids)
         return 0 if (count, size) == (self.buckets, self.bucket_bytes) else count * size
 
     def close(self) -> None:
-        """Let go of the memory; a second time does nothing."""
+        """Release the memory; a second call does nothing."""
         memory, self._memory, self.buckets, self.bucket_bytes = self._memory, None, 0, 0
         if memory is not None:
             memory.close()
@@ -154,7 +155,7 @@ def _grids(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[Grid
 
 
 def _grid(piece: StagePiece, source: Tensor) -> Grid:
-    """The piece's box in the whole tensor, and the grid of that."""
+    """Returns the piece's box in the whole tensor, and the tensor's grid."""
     itemsize = source.element_size()
     sizes = tuple(source.shape)
     if piece.shape is None or piece.offsets is None:

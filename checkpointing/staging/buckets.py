@@ -1,4 +1,4 @@
-"""Cutting a state into buckets that are smaller than it: pure functions over boxes and sizes."""
+"""Cuts a state into buckets that are smaller than it: pure functions of boxes and sizes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from checkpointing.staging.slot_layout import PAGE, StagedSnapshot, next_offset,
 BUCKET_BYTES = 64 << 20
 BUCKETS = 4
 MIN_BUCKET = 1 << 20  # bytes
-# of the state that all buckets together may have: a third of what a save may take of the host's
-# memory, for who empties them needs some, too
+# share of the state that all buckets together may have: a third of what a save may take of the
+# host's memory, since the process that empties them needs some, too
 _SHARE = 0.1
-_PARTS = 4  # per bucket at least, of what is cut: a bucket that is closed early is almost full
+# smallest number of parts per bucket, of what is cut: a bucket that is closed early is almost full
+_PARTS = 4
 
-# of a piece: its box in the whole tensor, the extents of a tile of that, bytes per element
+# of a piece: its box in the whole tensor, the extents of a tile of the tensor, bytes per element
 Grid: TypeAlias = tuple[Box, Shape, int]
 
 
 @dataclass(frozen=True)
 class BucketPart:
-    """A box of a piece, in coordinates of the piece: its first cell is at zeros."""
+    """A box of a piece, in coordinates of the piece, whose first cell is at zeros."""
 
     piece: int  # index
     box: Box
@@ -32,13 +33,13 @@ class BucketPart:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket that is full. Plain data.
+    """A full bucket. Plain data.
 
     Attributes:
-        content: where it lies; one entry per part.
-        parts: what it is of the pieces; each part of each piece comes once.
-        number: counted from 0.
-        is_last: whether the state is complete with it.
+        content: the snapshot of its content, with one entry per part.
+        parts: the parts of pieces in it; each part of each piece is in one bucket.
+        number: number of the bucket, counted from 0.
+        is_last: whether it completes the state.
     """
 
     content: StagedSnapshot
@@ -50,13 +51,13 @@ class Bucket:
 def bucket_sizes(
     state_bytes: int, bucket_bytes: int = BUCKET_BYTES, count: int = BUCKETS, least: int = 0
 ) -> tuple[int, int]:
-    """How many buckets, and their size in bytes: together at most a tenth of the state.
+    """Returns the number of buckets and their size in bytes: together at most a tenth of the state.
 
-    First there are fewer, but two at least, then they are smaller, but never below 1 MiB or
-    `least`: then a small state has more.
+    For a small state the number is reduced first, down to two, and then their size, down to 1 MiB
+    or `least`; the buckets together may then exceed a tenth of the state.
 
     Args:
-        least: bytes that a bucket has to hold.
+        least: smallest size of a bucket in bytes.
     """
     allowed = int(state_bytes * _SHARE)
     count = max(2, min(count, allowed // max(1, bucket_bytes)))
@@ -65,17 +66,18 @@ def bucket_sizes(
 
 
 def largest_tile(pieces: Iterable[Grid]) -> int:
-    """Bytes of the largest part of a piece that lies in one tile: a bucket of so many cuts none."""
+    """Returns the bytes of the largest part of a piece that lies in one tile; a bucket of that size
+    cuts no tile."""
     return max((_tile_bytes(*piece) for piece in pieces), default=0)
 
 
 def cut(box: Box, tile: Shape, itemsize: int, limit: int) -> list[Box]:
-    """`box` in boxes of at most `limit` bytes, in row-major order, along the grid of tiles.
+    """Cut `box` into boxes of at most `limit` bytes, in row-major order, along the grid of tiles.
 
-    Only a tile that alone is larger is cut elsewhere, and a single element stays whole.
+    A tile is cut only if it is larger than that itself, and a single element never.
 
     Args:
-        box: in the coordinates of the grid.
+        box: a box in the coordinates of the grid.
         tile: extents of a tile.
         itemsize: bytes per element.
     """
@@ -85,10 +87,10 @@ def cut(box: Box, tile: Shape, itemsize: int, limit: int) -> list[Box]:
 def divide(
     pieces: Sequence[Grid], bucket_bytes: int
 ) -> Iterator[tuple[list[BucketPart], list[int]]]:
-    """The content of one bucket after another.
+    """Divide pieces among buckets.
 
     Yields:
-        The parts in a bucket, and their offsets from its start in bytes.
+        For each bucket, its parts and their offsets from its start in bytes.
 
     Raises:
         ValueError: an element is larger than a bucket.
@@ -114,7 +116,7 @@ def _tile_bytes(box: Box, tile: Shape, itemsize: int) -> int:
 
 
 def _parts(pieces: Sequence[Grid], bucket_bytes: int) -> Iterator[tuple[BucketPart, int]]:
-    """Parts in the order of the pieces, with their bytes."""
+    """Yields parts in the order of the pieces, with their bytes."""
     for index, (box, tile, itemsize) in enumerate(pieces):
         if itemsize > bucket_bytes:
             raise ValueError(f"a bucket of {bucket_bytes} bytes cannot hold one of {itemsize}")
@@ -138,8 +140,8 @@ def _cut(box: Box, tile: Shape, itemsize: int, limit: int, dim: int) -> Iterator
 
 
 def _spans(start: int, end: int, extent: int, room: int) -> Iterator[tuple[int, int]]:
-    """`start` to `end` in spans that end on multiples of `extent`: the longest that are not above
-    `room`, or one extent each."""
+    """Yields `start` to `end` in spans that end on multiples of `extent`: the longest that are not
+    above `room`, or one extent each."""
     while start < end:
         stop = max((start + room) // extent, start // extent + 1) * extent
         yield start, min(stop, end)
@@ -147,7 +149,8 @@ def _spans(start: int, end: int, extent: int, room: int) -> Iterator[tuple[int, 
 
 
 def _halve(box: Box, itemsize: int, limit: int) -> Iterator[Box]:
-    """What has no grid any more, in two along its first dimension that has two."""
+    """Yields the halves of a box without a grid, cut along its first dimension of more than one,
+    until they fit."""
     if box.count * itemsize <= limit or box.count == 1:
         yield box
         return

@@ -1,11 +1,12 @@
-"""Fingerprints of tensors: to compare replicas, and to notice writes to what is being copied.
+"""Fingerprints of tensors, which compare replicas and detect writes to tensors that are being
+copied.
 
-A fingerprint is a whole number of 64 bits that depends on every bit of a tensor and on its place.
-It is computed where the tensor lies, so that no bytes are sent anywhere: on the CPU by XXH3
-(xxhash.com), which reads about as fast as the memory allows; on other devices as a sum of all
-words, each multiplied by an odd number that depends on its place, modulo 2^64. A single word that
-differs always changes that sum: the product of an odd number and a difference that is not 0 modulo
-2^64 is not 0 either.
+A fingerprint is an integer of 64 bits that depends on every bit of a tensor and on its position. It
+is computed on the tensor's device, so that no bytes are transferred: on the CPU by XXH3
+(xxhash.com), at about the speed of memory; on other devices as the sum of all words, each
+multiplied by an odd number that depends on its position, modulo 2^64. A single word that differs
+always changes that sum: the product of an odd number and a difference that is not 0 modulo 2^64 is
+not 0 either.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from checkpointing.format.replica_differences import NOT_TAKEN
 from checkpointing.format.torch_dtypes import as_bytes
 
 PIECE = 1 << 10
-"""Bytes of a sample's piece."""
+"""Bytes of a piece of a sample."""
 WHOLE = 64 << 10
-"""Tensors of not more bytes are sampled whole."""
+"""Tensors of at most so many bytes are sampled whole."""
 
 _UNIT = 32 << 20  # bytes that one thread reads at a time
-_WORTH = 2 << 20  # bytes of a sample for which a thread is started
-_WORDS = 1 << 24  # that a device weighs at a time
+_WORTH = 2 << 20  # bytes of a sample from which on a thread is started
+_WORDS = 1 << 24  # words that a device weights at a time
 _THREADS = min(4, os.cpu_count() or 1)
-_FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))  # SplitMix64's, signed
+# SplitMix64's, as signed integers
+_FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 _SHIFT = 31
 
 
 def fingerprint(cells: Sequence[Tensor]) -> int:
-    """Of tensors of one device, one after the other, each in C order; never `NOT_TAKEN`. Two are
-    equal if shapes, dtypes and bits are, on devices of one kind."""
+    """Returns the fingerprint of tensors of one device, one after the other, each in C order; never
+    `NOT_TAKEN`. Two are equal if shapes, dtypes and bits are equal, on devices of one kind."""
     if all(one.is_cpu for one in cells):
         hasher = xxhash.xxh3_64()
         for one in cells:
@@ -48,7 +50,8 @@ def fingerprint(cells: Sequence[Tensor]) -> int:
 
 
 def device_fingerprint(cells: Tensor) -> Tensor:
-    """The fingerprint of one tensor as its device computes it: int64[], not waited for."""
+    """Returns the fingerprint of one tensor as its device computes it, without waiting for it:
+    int64[]."""
     content = _plain(cells).view(-1).view(torch.uint8)
     if rest := content.numel() % 4:
         content = torch.nn.functional.pad(content, (0, 4 - rest))
@@ -64,7 +67,7 @@ def device_fingerprint(cells: Tensor) -> Tensor:
 
 
 def combine_fingerprints(parts: Sequence[Tensor]) -> int:
-    """What `device_fingerprint` gave for the tensors of one entry, as one number."""
+    """Combines the results of `device_fingerprint` for the tensors of one entry into one number."""
     whole = 0
     for number, part in enumerate(parts):
         whole += int(part) * (2 * number + 1)
@@ -72,26 +75,27 @@ def combine_fingerprints(parts: Sequence[Tensor]) -> int:
 
 
 class TensorSample:
-    """What CPU tensors are like at one moment, told by one of every `stride` pieces of 1 KiB: so a
-    write that changes everything in a tensor is always seen, as is one to `stride + 1` KiB in a
-    row; one to a single piece is seen by one of `stride` samples in a row."""
+    """The content of CPU tensors at one moment, sampled by one of every `stride` pieces of 1 KiB. A
+    write that changes everything in a tensor is always detected, and so is one to `stride + 1` KiB
+    in a row; a write to a single piece is detected by one of `stride` samples in a row."""
 
     def __init__(self, tensors: Sequence[Tensor], stride: int, phase: int = 0) -> None:
         """
         Args:
-            tensors: contiguous, on the CPU.
-            stride: one piece in so many is read, and the first one of every tensor; 1: all are. An
-                odd number, because columns of most matrices are a power of 2 apart, and would be
-                read all or not at all.
-            phase: which, so that other ones are read next time.
+            tensors: contiguous CPU tensors.
+            stride: one piece in so many is read, and the first one of every tensor; 1: all are
+                read. An odd number, because columns of most matrices are a power of 2 apart, and
+                would all be read or none.
+            phase: which of the pieces, so that others are read next time.
         """
         self._stride, self._phase = stride, phase % stride
-        self._seen = self._read(tensors)
+        self._content = self._read(tensors)
 
     def changed(self, tensors: Sequence[Tensor]) -> list[int]:
-        """Which of these, of the same number and sizes, are not as they were."""
+        """Returns the indices of those of these tensors, which have the same number and sizes,
+        whose sampled content has changed."""
         now = self._read(tensors)
-        return [i for i, (a, b) in enumerate(zip(self._seen, now, strict=True)) if a != b]
+        return [i for i, (a, b) in enumerate(zip(self._content, now, strict=True)) if a != b]
 
     def _read(self, tensors: Sequence[Tensor]) -> list[list[int]]:
         views = [as_bytes(tensor) if tensor.numel() else memoryview(b"") for tensor in tensors]
@@ -136,7 +140,7 @@ class TensorSample:
 
 
 def _pieces(cells: Tensor) -> Iterator[Tensor]:
-    """Contiguous CPU tensors that are `cells` in C order, and no copy of much at a time."""
+    """Yields contiguous CPU tensors that are `cells` in C order, without copying much at a time."""
     if cells.is_contiguous() or cells.nbytes <= _UNIT or not cells.ndim:
         yield _plain(cells)
         return

@@ -1,4 +1,4 @@
-"""How much host memory may still be taken on this node, and a refusal before any is."""
+"""Determines how much host memory is free on this node, and refuses allocations that do not fit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from checkpointing.errors import StageError
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """Bytes that may be taken, and what bounds them."""
+    """Bytes of memory that are free, and what limits them."""
 
     bytes: int
     bound: str  # "cgroup limit 64.0 GiB", "the machine has 125.0 GiB"
 
 
 def need(slot_bytes: int, slots: int, ranks: int = 1) -> int:
-    """Bytes that the slots of all ranks of a node take, if each rank's slot has `slot_bytes`."""
+    """Returns the bytes that the slots of all ranks of a node take, if each rank's slot has
+    `slot_bytes`."""
     return slot_bytes * slots * ranks
 
 
@@ -30,20 +31,20 @@ def require(
     *,
     is_bucketed: bool = False,
 ) -> None:
-    """Refuse slots that do not fit on this node; nothing is taken.
+    """Raise if the slots do not fit on this node; nothing is allocated.
 
-    Ranks that share a node ask together and before any of them takes memory, with the largest
-    slot among them: what one of them has taken is not free for the next one that asks.
+    Ranks that share a node must check together, with the largest slot among them, before any of
+    them allocates memory, because what one has taken is no longer free in the check of the next.
 
     Args:
-        slot_bytes: of one rank.
-        slots: per rank.
-        ranks: on this node.
-        free: None: looked up now.
-        is_bucketed: a slot is all that buckets need.
+        slot_bytes: bytes of a slot of one rank.
+        slots: number of slots per rank.
+        ranks: number of ranks on this node.
+        free: the free memory; None: determine it now.
+        is_bucketed: whether `slot_bytes` is the memory of all buckets.
 
     Raises:
-        StageError: it does not fit; says what would.
+        StageError: they do not fit; the message says what would.
     """
     free = available() if free is None else free
     if need(slot_bytes, slots, ranks) > free.bytes:
@@ -52,12 +53,13 @@ def require(
 
 
 def available(root: Path = Path("/")) -> FreeMemory:
-    """What is free: of the machine, or under the limit of a cgroup, whichever is least.
+    """Returns the free memory: of the machine or under the limit of a cgroup, whichever is less.
 
-    A cgroup's unused file cache counts as free, for the kernel gives it up before it kills.
+    A cgroup's unused file cache counts as free, because the kernel reclaims it before it kills a
+    process.
 
     Args:
-        root: below which /proc and /sys are looked for.
+        root: folder that contains /proc and /sys.
 
     Raises:
         StageError: the kernel does not say how much memory is free.
@@ -66,7 +68,7 @@ def available(root: Path = Path("/")) -> FreeMemory:
 
 
 def gib(size: int) -> str:
-    """ "12.4 GiB", and "3.2 MiB" for what is below a tenth of one."""
+    """Formats a size: "12.4 GiB", or "3.2 MiB" below a tenth of a GiB."""
     if size < (1 << 30) // 10:
         return f"{size / (1 << 20):.1f} MiB"
     return f"{size / (1 << 30):.1f} GiB"
@@ -103,11 +105,11 @@ def _machine(root: Path) -> FreeMemory:
 
 @dataclass(frozen=True)
 class _Files:
-    """How a version of cgroups names things."""
+    """The file names that a version of cgroups uses."""
 
     limits: tuple[str, ...]
     usage: str
-    cache: str  # in memory.stat
+    cache: str  # key in memory.stat
 
 
 _V1 = _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
@@ -115,10 +117,11 @@ _V2 = _Files(("memory.max", "memory.high"), "memory.current", "inactive_file")
 
 
 def _cgroups(root: Path) -> Iterator[FreeMemory]:
-    """Of this process's cgroup and of all above it, as far as this process sees them."""
+    """Yields the free memory of this process's cgroup and of all above it that are visible."""
     for mount, inner, path, files in _hierarchies(root):
         below = PurePosixPath(path)
-        # in a container the mount shows a part of the tree, and the path may be that of the host
+        # in a container the mount shows only a part of the tree, and the path may be that of the
+        # host
         relative = below.relative_to(inner) if below.is_relative_to(inner) else PurePosixPath(".")
         folder = root / mount.lstrip("/") / relative.as_posix().lstrip("/")
         while True:
@@ -129,7 +132,8 @@ def _cgroups(root: Path) -> Iterator[FreeMemory]:
 
 
 def _hierarchies(root: Path) -> Iterator[tuple[str, str, str, _Files]]:
-    """Mount point, what of the hierarchy is mounted there, this process's path in it."""
+    """Yields, for each hierarchy: mount point, the part of the hierarchy that is mounted there,
+    this process's path in it, and its file names."""
     paths = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -145,7 +149,7 @@ def _hierarchies(root: Path) -> Iterator[tuple[str, str, str, _Files]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """None of a kernel without cgroups."""
+    """Returns the lines of a file; none if the kernel has no cgroups."""
     return path.read_text().splitlines() if path.exists() else []
 
 
@@ -161,6 +165,7 @@ def _cgroup(folder: Path, files: _Files) -> Iterator[FreeMemory]:
 
 
 def _number(path: Path) -> int | None:
-    """None if there is no such file (the root of a hierarchy), or no limit: "max"."""
+    """Returns the number in a file; None if there is no such file (the root of a hierarchy), or no
+    limit ("max")."""
     text = path.read_text().strip() if path.exists() else "max"
     return None if text == "max" else int(text)

@@ -1,5 +1,5 @@
-"""Noticing that tensors change while they are copied: before the optimizer does it, and after
-anybody else did."""
+"""Protects an overlapped copy: calls back before an optimizer changes tensors, and detects other
+writes to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 
 class StepHooks:
-    """Calls `before_step` in front of every step of these optimizers, until it is closed."""
+    """Calls `before_step` before every step of these optimizers until it is closed."""
 
     def __init__(self, optimizers: Iterable[Optimizer], before_step: Callable[[], None]) -> None:
         def hook(*_: Any) -> None:
@@ -28,31 +28,31 @@ class StepHooks:
 
 
 class Versions:
-    """The versions of tensors, as torch counts their changes in place.
+    """The version counters of tensors, by which torch counts in-place changes.
 
-    Not counted are changes through `.data`, by what is not torch, by fused optimizers, and of
-    DTensors by `torch._foreach_*`. torch counts a change when it has been made: an operation that
-    is still running in another thread is not seen.
+    Changes through `.data`, by code outside torch, by fused optimizers, and of DTensors by
+    `torch._foreach_*` are not counted. torch counts a change once it is made, so an operation that
+    is still running in another thread is not detected.
     """
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """
         Args:
-            tensors: name and tensor; `is_counted` of each.
+            tensors: name and tensor, each of which `is_counted`.
         """
-        self._seen: list[tuple[str, Tensor, int]] = []
+        self._counters: list[tuple[str, Tensor, int]] = []
         for name, tensor in tensors:
-            self._seen.append((name, tensor, tensor._version))
-            if isinstance(tensor, DTensor):  # what it holds here is counted by itself
-                self._seen.append((name, tensor._local_tensor, tensor._local_tensor._version))
+            self._counters.append((name, tensor, tensor._version))
+            if isinstance(tensor, DTensor):  # its local tensor has its own counter
+                self._counters.append((name, tensor._local_tensor, tensor._local_tensor._version))
 
     def changed(self) -> list[str]:
-        """Names of those that were written to since then."""
-        names = [name for name, tensor, version in self._seen if tensor._version != version]
+        """Returns the names of the tensors that were written to since then."""
+        names = [name for name, tensor, version in self._counters if tensor._version != version]
         return list(dict.fromkeys(names))
 
 
 def is_counted(tensor: Tensor) -> bool:
-    """Whether torch counts its changes at all: not those of inference tensors."""
+    """Whether torch counts changes of the tensor; it does not for inference tensors."""
     inside = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     return not (tensor.is_inference() or inside.is_inference())

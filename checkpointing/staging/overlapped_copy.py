@@ -1,4 +1,4 @@
-"""A snapshot that is copied while training goes on, and the verdict on whether it is one state."""
+"""Copies a snapshot while training goes on, and decides whether it is one consistent state."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from checkpointing.staging.overlap_guard import Versions
 from checkpointing.staging.pinned_memory import DeviceCopy
 from checkpointing.staging.slot_layout import StagedSnapshot
 
-# An operation that was writing while the last cell was copied raises its tensor's version when it
-# is done. In the trainer's own thread nothing is being written; any other thread gives it this long
+# Seconds to wait for the version counters: an operation that was writing while the last cell was
+# copied increases its tensor's version only when it is done. This happens in other threads only,
+# since the training thread itself is not writing.
 GRACE_S = 1.0
 
 
 class Overlap:
-    """A snapshot on its way into its slot. `before_step` and `settle` belong to the thread that
-    trains; `result` to any."""
+    """A snapshot that is being copied into its slot. `before_step` and `settle` are for the
+    training thread; `result` may be called from any."""
 
     def __init__(
         self,
@@ -32,51 +33,54 @@ class Overlap:
     ) -> None:
         """
         Args:
-            versions: of what is copied, from before the copies began.
-            copying: what is copied by the CPU; None: nothing.
-            on_device: what CUDA devices copy; None: nothing.
-            taking: fingerprints of what is compared with other ranks' replicas; None: nothing is.
-            checking: names of what the CPU's copy has otherwise than it was; None: nothing.
+            versions: versions of the copied tensors from before the copies began.
+            copying: the CPU's copy; None: there is none.
+            on_device: the copy by CUDA devices; None: there is none.
+            taking: the fingerprints that are compared with other ranks' replicas; None: there are
+                none.
+            checking: names of tensors whose copy by the CPU differs from their content before;
+                None: this is not checked.
         """
         self._staged, self._copying, self._on_device = staged, copying, on_device
         self._taking, self._checking = taking, checking
         self._versions: Versions | None = versions
         self._torn: list[str] = []
-        self._judged = threading.Event()
+        self._versions_checked = threading.Event()
         self._lock = threading.Lock()
-        self.waited_s = 0.0  # seconds that optimizers waited for it
+        self.waited_s = 0.0  # seconds that optimizers waited for the copy
 
     def before_step(self) -> None:
-        """Return when the tensors may change: the CPU waits for its own copies only."""
+        """Block until the tensors may change; the CPU waits only for its own copies."""
         if self._on_device is not None:
             self._on_device.hold()
         self._wait_for_cpu()
-        self._judge()
+        self._check_versions()
 
     def settle(self) -> None:
-        """Wait until all is copied, and judge."""
+        """Wait until everything is copied, and decide whether the snapshot is whole."""
         self._wait_for_cpu()
         if self._on_device is not None:
             self._on_device.wait()
-        self._judge()
+        self._check_versions()
 
     @property
     def fingerprints(self) -> list[int]:
-        """Of what is compared, in its order."""
+        """Returns the fingerprints of the compared cells, in their order."""
         return self._taking.result() if self._taking is not None else []
 
     def result(self) -> StagedSnapshot:
-        """The snapshot, once it is whole.
+        """Returns the snapshot, once it is whole.
 
         Raises:
-            StageError: it is torn, for something wrote to what was being copied; or not copied.
+            StageError: it is torn, because something wrote to the tensors that were being copied;
+                or the copy failed.
         """
         if self._copying is not None and (error := self._copying.exception()) is not None:
             raise StageError(f"cannot copy the state: {error}; stage with overlap=False") from error
         if self._on_device is not None:
             self._on_device.wait()
-        if not self._judged.wait(GRACE_S):
-            self._judge()
+        if not self._versions_checked.wait(GRACE_S):
+            self._check_versions()
         copied = self._checking.result() if self._checking is not None else []
         on_device = self._on_device.changed if self._on_device is not None else []
         if torn := list(dict.fromkeys([*self._torn, *copied, *on_device])):
@@ -91,12 +95,12 @@ class Overlap:
             wait(reading)
             self.waited_s += time.monotonic() - begun_s
 
-    def _judge(self) -> None:
+    def _check_versions(self) -> None:
         with self._lock:
             if self._versions is not None:
                 self._torn = self._versions.changed()
-                self._versions = None  # lets go of the tensors
-                self._judged.set()
+                self._versions = None  # releases the tensors
+                self._versions_checked.set()
 
 
 def _torn(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Taking the memory of an arena beside whoever made it."""
+"""Allocates the pages of an arena in a background thread."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 from checkpointing.errors import StageError
 from checkpointing.staging.arena import THREADS, Arena
 
-_STEP = 32 << 20  # bytes between two looks at whether anybody still wants it
+_STEP = 32 << 20  # bytes between two checks of whether to go on
 
 
 class Prefault:
-    """Takes what is needed soon when it is made, and the rest, gently, once that was waited for:
-    beside the first steps, and not beside the restore before them. Thread-safe."""
+    """Allocates the pages that are needed soon at once, and the rest slowly once those were waited
+    for: during the first steps, and not during the restore before them. Thread-safe."""
 
     def __init__(self, arena: Arena, first: int) -> None:
         """
@@ -21,7 +21,7 @@ class Prefault:
         """
         self._arena, self._first = arena, first
         self._changed = threading.Condition()
-        self._there = 0  # bytes
+        self._allocated = 0  # bytes allocated so far
         self._was_awaited = False
         self._error: StageError | None = None
         self._is_stopped = False
@@ -29,7 +29,7 @@ class Prefault:
         self._thread.start()
 
     def wait(self, stop: int) -> None:
-        """Return when all bytes before `stop` are there.
+        """Block until all bytes before `stop` are allocated.
 
         Raises:
             StageError: there is not enough memory.
@@ -37,12 +37,12 @@ class Prefault:
         with self._changed:
             self._was_awaited = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._there >= stop or self._error is not None)
-            if self._there < stop and self._error is not None:
+            self._changed.wait_for(lambda: self._allocated >= stop or self._error is not None)
+            if self._allocated < stop and self._error is not None:
                 raise self._error
 
     def stop(self) -> None:
-        """Leave the rest; the arena is not touched any more on return."""
+        """Stop allocating; the arena is not touched any more on return."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -50,28 +50,28 @@ class Prefault:
 
     def _run(self) -> None:
         try:
-            while self._there < self._arena.size and self._is_wanted():
+            while self._allocated < self._arena.size and self._is_wanted():
                 self._go_on()
         except StageError as error:
-            self._reach(self._there, error)
+            self._reach(self._allocated, error)
         if self._is_stopped:
-            self._reach(self._there, StageError("the memory was given back"))
+            self._reach(self._allocated, StageError("the memory was given back"))
 
     def _is_wanted(self) -> bool:
-        """Whether to take more; waits until it is known."""
+        """Whether to allocate more; blocks until that is known."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._there < self._first or self._was_awaited or self._is_stopped
+                lambda: self._allocated < self._first or self._was_awaited or self._is_stopped
             )
             return not self._is_stopped
 
     def _go_on(self) -> None:
-        is_first = self._there < self._first
-        end = min(self._first if is_first else self._arena.size, self._there + _STEP)
-        self._arena.prefault(THREADS if is_first else 1, self._there, end)
+        is_first = self._allocated < self._first
+        end = min(self._first if is_first else self._arena.size, self._allocated + _STEP)
+        self._arena.prefault(THREADS if is_first else 1, self._allocated, end)
         self._reach(end)
 
     def _reach(self, there: int, error: StageError | None = None) -> None:
         with self._changed:
-            self._there, self._error = there, error
+            self._allocated, self._error = there, error
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Copies from CUDA devices into shared memory, beside the work of the devices."""
+"""Copies from CUDA devices into shared memory while the devices work."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices of this proces
 
 
 class PinnedArena:
-    """An arena's memory, registered with CUDA: copies into it need no detour and no waiting CPU."""
+    """An arena's memory that is registered with CUDA, so that devices copy into it directly and
+    asynchronously."""
 
     def __init__(self, arena: Arena, cuda: Any = torch.cuda) -> None:
         """
         Raises:
-            RuntimeError: CUDA refuses, and says why.
+            RuntimeError: CUDA refuses; the message says why.
         """
         self._cuda = cuda
         self._cells = arena.view(0, arena.size)  # keeps the memory mapped while it is registered
@@ -28,7 +29,7 @@ class PinnedArena:
         cuda.check_error(cuda.cudart().cudaHostRegister(self._address, arena.size, _PORTABLE))
 
     def close(self) -> None:
-        """Unregister; no copy may be under way. A second time does nothing."""
+        """Unregister; no copy may be under way. A second call does nothing."""
         address, self._address = self._address, None
         if address is not None:
             self._cuda.check_error(self._cuda.cudart().cudaHostUnregister(address))
@@ -36,8 +37,8 @@ class PinnedArena:
 
 
 class DeviceCopy:
-    """Copies on a stream of their own, one per device, which begin after the work that the current
-    stream was given before. The sources are referred to, hence not reused, until `wait` returns."""
+    """Copies on separate streams, one per device, which begin after the work that was queued on the
+    current stream. The sources are referenced, hence not reused, until `wait` returns."""
 
     def __init__(
         self,
@@ -48,12 +49,13 @@ class DeviceCopy:
     ) -> None:
         """
         Args:
-            names: of the sources, to be told which of them were written to meanwhile; none: that
-                is not looked for.
+            names: names of the sources, for reports of which were written to meanwhile; none: this
+                is not checked.
         """
         self._cuda, self._sources = cuda, list(sources)
         self._names = dict(zip(map(id, sources), names, strict=True)) if names else {}
-        self._prints: list[tuple[str, Tensor, Tensor]] = []  # before and after the copy
+        # fingerprints before and after the copy
+        self._prints: list[tuple[str, Tensor, Tensor]] = []
         self._ends: dict[torch.device, Any] = {}
         for device in {source.device for source in sources}:
             pairs = zip(targets, sources, strict=True)
@@ -61,29 +63,28 @@ class DeviceCopy:
             self._ends[device] = self._start(device, mine)
 
     def hold(self) -> None:
-        """Let what the current streams are given from now on wait for the copies; the CPU does not
-        wait."""
+        """Make later work on the current streams wait for the copies; the CPU does not wait."""
         for device, end in self._ends.items():
             self._cuda.current_stream(device).wait_event(end)
 
     def wait(self) -> None:
-        """Block until all is copied."""
+        """Block until everything is copied."""
         for end in self._ends.values():
             end.synchronize()
         self._sources.clear()
 
     @property
     def changed(self) -> list[str]:
-        """Names of the sources that were not the same before and after their copy. A write that
-        was taken back in between is not seen."""
+        """Returns the names of the sources that differed before and after their copy. A write that
+        was undone in between is not detected."""
         return [name for name, before, after in self._prints if int(before) != int(after)]
 
     def _start(self, device: torch.device, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
         named = [source for _, source in pairs if id(source) in self._names]
         before = [
             device_fingerprint(source) for source in named
-        ]  # in order with what comes next here
-        stream = self._cuda.Stream(device)  # of a pool: nothing to keep
+        ]  # in order with the work that follows here
+        stream = self._cuda.Stream(device)  # from a pool of streams, so it need not be kept
         stream.wait_stream(self._cuda.current_stream(device))
         with self._cuda.stream(stream), torch.no_grad():
             for target, source in pairs:

@@ -1,4 +1,4 @@
-"""Slots: equal places for snapshots, one after the other in shared memory, and what lies in one."""
+"""The layout of a slot, which holds one snapshot in shared memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from checkpointing.format.tiles import Shape
 
 PAGE = 4096  # bytes
-LINE = 64  # bytes of a cache line; no two tensors share one
-_LARGE = 1 << 20  # bytes; what is larger begins on a page
+LINE = 64  # bytes of a cache line, which no two tensors share
+_LARGE = 1 << 20  # bytes above which an entry begins on a page boundary
 
 
 def layout(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where things of these sizes lie in a slot.
+    """Lays out entries of these sizes in a slot.
 
     Args:
-        sizes: bytes.
+        sizes: bytes of each entry.
 
     Returns:
-        The offset of each from the slot's start, and the size of a slot: a multiple of the page.
-        All in bytes.
+        The offset of each entry from the slot's start, and the size of a slot, a multiple of the
+        page size; all in bytes.
     """
     offsets, end = [], 0
     for size in sizes:
@@ -30,12 +30,12 @@ def layout(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def next_offset(end: int, size: int) -> int:
-    """Where something of `size` bytes begins that follows what ends at `end`."""
+    """Returns the offset of an entry of `size` bytes that follows one that ends at `end`."""
     return round_up(end, PAGE if size > _LARGE else LINE)
 
 
 def round_up(size: int, unit: int) -> int:
-    """The least multiple of `unit` that is not below `size`."""
+    """Returns the smallest multiple of `unit` that is not less than `size`."""
     return -(-size // unit) * unit
 
 
@@ -43,7 +43,7 @@ def round_up(size: int, unit: int) -> int:
 class SlotEntry:
     """A box of cells in a slot, in C order without gaps."""
 
-    name: str  # of the tensor; several entries may be boxes of one
+    name: str  # name of the tensor; several entries may be boxes of one tensor
     dtype: str  # torch's name
     shape: Shape
     offset: int  # bytes from the slot's start
@@ -51,13 +51,13 @@ class SlotEntry:
 
 @dataclass(frozen=True)
 class StagedSnapshot:
-    """A snapshot that is whole in a slot. Plain data, for whoever maps the same memory.
+    """A snapshot that is whole in a slot. Plain data, for any process that maps the same memory.
 
     Attributes:
-        arena: number of the stager's arena, counted from 1: another number is another memory.
-        start: of the slot, bytes from the arena's start.
-        entries: in the order of the pieces that were staged.
-        bytes: of the cells, without the gaps between entries.
+        arena: number of the stager's arena, counted from 1; another number means other memory.
+        start: offset of the slot from the arena's start, in bytes.
+        entries: the entries, in the order of the pieces that were staged.
+        bytes: size of the cells, without the gaps between entries.
     """
 
     arena: int

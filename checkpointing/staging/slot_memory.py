@@ -1,4 +1,4 @@
-"""The memory that slots lie in, and blocking copies into it from whatever device."""
+"""The memory of slots, and blocking copies into it from any device."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Pairs = tuple[list[Tensor], list[Tensor]]  # targets, sources
 
 
 class SlotMemory:
-    """An arena whose memory is taken beside the trainer, from its beginning on."""
+    """An arena whose pages are allocated in the background, from its beginning on."""
 
     def __init__(self, size: int, first: int, arena: Arena | None = None) -> None:
         """
         Args:
-            size: bytes.
-            first: bytes that are taken as fast as can be, the rest gently.
-            arena: to be used instead of a new one.
+            size: size in bytes.
+            first: bytes that are allocated as fast as possible; the rest is allocated slowly.
+            arena: an arena to use instead of a new one.
 
         Raises:
-            StageError: the system does not give it.
+            StageError: the system refuses the memory.
         """
         self.arena = arena or Arena.create(size)
         self._pinned: PinnedArena | None = None
         self._prefault = Prefault(self.arena, first)
 
     def await_memory(self, stop: int) -> None:
-        """Return when the bytes before `stop` can be copied into at full speed.
+        """Block until the bytes before `stop` can be copied into at full speed.
 
         Raises:
             StageError: there is not enough memory.
@@ -40,12 +40,12 @@ class SlotMemory:
         self._prefault.wait(stop)
 
     def pin(self) -> None:
-        """Make it fit for copies from CUDA devices; a second time does nothing."""
+        """Prepare it for copies from CUDA devices; a second call does nothing."""
         if self._pinned is None:
             self._pinned = PinnedArena(self.arena)
 
     def close(self) -> None:
-        """Let go of it; no copy may be under way."""
+        """Release it; no copy may be under way."""
         self._prefault.stop()
         if self._pinned is not None:
             self._pinned.close()
@@ -53,7 +53,7 @@ class SlotMemory:
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy; complete on return."""
+    """Copy all sources to their targets; complete on return."""
     on_device, in_host = by_device(targets, sources)
     under_way = DeviceCopy(*on_device) if on_device[0] else None
     copy(*in_host)
@@ -62,7 +62,7 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def by_device(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> tuple[Pairs, Pairs]:
-    """What CUDA devices copy, and what the CPU does."""
+    """Returns the pairs that CUDA devices copy, and those that the CPU does."""
     on_device = [source.is_cuda for source in sources]
     if not any(on_device):
         return ([], []), (list(targets), list(sources))
@@ -73,6 +73,6 @@ def by_device(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> tuple[Pai
 
 
 def pick(targets: Sequence[Tensor], sources: Sequence[Tensor], wanted: Sequence[bool]) -> Pairs:
-    """The pairs that are wanted."""
+    """Returns the pairs that are wanted."""
     rows = list(zip(targets, sources, wanted, strict=True))
     return [t for t, _, is_wanted in rows if is_wanted], [s for _, s, w in rows if w]

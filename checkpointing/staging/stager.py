@@ -1,4 +1,5 @@
-"""Snapshots of a rank's part of the state, in shared memory that is kept from save to save."""
+"""Stages snapshots of a rank's part of the state in shared memory that is kept from save to
+save."""
 
 from __future__ import annotations
 
@@ -28,33 +29,34 @@ from checkpointing.staging.slot_memory import SlotMemory, by_device, copy_all, p
 from checkpointing.staging.tensor_copy import Copy, cells_of, copy, copy_quietly, place_for
 
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
-_LONGEST = 33
-"""Of the pieces of what is copied beside the trainer, by its bytes, one in so many is read when
+_LARGEST_STRIDE = 33
+"""Of the pieces that are copied while training goes on, one in so many (by total size) is read when
 `save` is called, and compared with the copy. This takes 2 to 4 ms up to 512 MiB on two cores, and
-of more bytes well below a tenth of what a bare copy takes."""
+for more bytes well below a tenth of the time of a plain copy."""
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
-# bytes from which on numpy asks for huge pages, and torch does not: fresh memory of them is filled
+# size from which on numpy, unlike torch, asks for huge pages: fresh memory of that kind is filled
 # in a third of the time
 _LARGE = 4 << 20
-_ALIGNED = 64  # bytes, of a line of the processor's cache
+_ALIGNED = 64  # bytes of a cache line
 _SMALL, _MOST_SMALL = 64 << 10, 64 << 20
-"""Bytes below which `save` copies a tensor before it returns, and the most of all such tensors."""
-_LIGHT = 65  # as STRIDE, of what is not copied, and only compared with other ranks' replicas
+"""Tensors below the first size are copied before `save` returns, up to the second size in total
+(bytes)."""
+# as STRIDE, for tensors that are not copied but only compared with other ranks' replicas
+_COMPARED_STRIDE = 65
 
 
 @dataclass(frozen=True)
 class StagePiece:
-    """Cells that this rank stages.
+    """A box of a tensor that this rank stages.
 
     Attributes:
-        name: of the tensor; several pieces may be boxes of one.
-        tensor: the live one; of a DTensor, this rank's part.
-        box: what of it to stage, in its own coordinates (of a DTensor: in its local ones); None:
-            all.
-        shape: of the whole tensor that it is a part of, and
-        offsets: where the box begins in that; None: it is no part. Buckets are cut by them.
+        name: name of the tensor; several pieces may be boxes of one tensor.
+        tensor: the live tensor; for a DTensor, this rank's part.
+        box: what to stage of it, in its own coordinates (of a DTensor, local ones); None: all.
+        shape: shape of the whole tensor, by which buckets are cut; None: it is no part.
+        offsets: where the box begins in the whole tensor; None: it is no part.
     """
 
     name: str
@@ -66,10 +68,10 @@ class StagePiece:
 
 @dataclass(frozen=True)
 class ComparedCells:
-    """Cells that other ranks hold too, whose fingerprint is taken.
+    """Cells that other ranks also hold, of which a fingerprint is taken.
 
     Attributes:
-        tensor: the live one that they are cells of.
+        tensor: the live tensor that the cells are part of.
         is_early: they may change as soon as `save` returns.
     """
 
@@ -80,22 +82,22 @@ class ComparedCells:
 
 
 def cells(pieces: Iterable[StagePiece]) -> list[Tensor]:
-    """What the pieces refer to, without a copy."""
+    """Returns views of the cells that the pieces refer to."""
     return [cells_of(piece.tensor, piece.box) for piece in pieces]
 
 
 class Stager:
-    """Copies pieces into slots of an arena. For one thread, the one that trains.
+    """Copies pieces into slots of an arena. Used by the training thread only.
 
-    Who fills a slot again must know that nobody reads it any more.
+    The caller must make sure that no process reads a slot that it fills again.
 
     Args:
-        slots: snapshots that can be held at a time.
-        optimizers: whose steps wait for a copy that is under way.
+        slots: number of snapshots that can be held at a time.
+        optimizers: optimizers whose steps wait for a copy that is under way.
         require: called with the bytes of a slot and the number of slots before memory is taken;
             raises StageError if there is not enough. Ranks that share a node should ask together:
-            see `hostmemory.require`.
-        copy_later: how the CPU copies beside the trainer.
+            see `host_memory.require`.
+        copy_later: function with which the CPU copies while training goes on.
     """
 
     def __init__(
@@ -109,8 +111,8 @@ class Stager:
         if slots < 1:
             raise ValueError(f"Stager(slots=) needs a number >= 1, got {slots!r}")
         self.slots = slots
-        self.slot_bytes = 0  # a multiple of the page
-        self.arenas = 0  # made so far: the number of the present one
+        self.slot_bytes = 0  # a multiple of the page size
+        self.arenas = 0  # number of the present arena, counted from 1
         self._require, self._copy_later = require, copy_later
         self._memory: SlotMemory | None = None
         self._structure: Sequence[tuple[str, torch.dtype, Shape, bool]] | None = None
@@ -118,13 +120,13 @@ class Stager:
         self._targets: list[list[Tensor]] = []  # by slot
         self._bytes = 0
         self._overlap: Overlap | None = None
-        self._overlaps = 0  # so far
+        self._overlaps = 0  # number of overlapped copies so far
         self._pool = ThreadPoolExecutor(1, "stage")
         self._hooks = StepHooks(optimizers, self._before_step)
 
     @property
     def arena(self) -> Arena:
-        """The present memory. Slot i begins at i * slot_bytes.
+        """The present arena. Slot i begins at i * slot_bytes.
 
         Raises:
             StageError: nothing was prepared yet.
@@ -134,23 +136,24 @@ class Stager:
         return self._memory.arena
 
     def prepare(self, pieces: Sequence[StagePiece]) -> bool:
-        """Get ready for pieces like these, in this order: a later `stage` of them takes no memory.
+        """Allocate the memory for pieces like these, in this order, so that a later `stage` of them
+        takes none.
 
         Returns:
-            Whether the arena is a new one, because a slot of the one before was too small. The old
-            one is closed here; who else holds it keeps what is in it.
+            Whether the arena is a new one, because a slot of the previous one was too small. The
+            old one is closed here; its content remains for other processes that map it.
 
         Raises:
-            StageError: there is not enough memory; the old arena is gone then.
+            StageError: there is not enough memory; the old arena is released even then.
         """
         self.settle()
         return self._prepare(pieces, cells(pieces))
 
     def stage(self, pieces: Sequence[StagePiece], slot: int = 0) -> StagedSnapshot:
-        """Copy the pieces into a slot; complete on return. Prepares for them if need be.
+        """Copy the pieces into a slot; complete on return. Calls `prepare` if needed.
 
         Raises:
-            StageError: as `prepare`.
+            StageError: as for `prepare`.
             ValueError: there is no such slot.
         """
         self.settle()
@@ -166,18 +169,19 @@ class Stager:
         slot: int = 0,
         compared: Sequence[ComparedCells] = (),
     ) -> Overlap:
-        """Copy `now` before returning, and `later` while training goes on; the entries are those
-        of both, in this order.
+        """Copy `now` before returning, and `later` while training goes on; the entries are those of
+        both, in this order.
 
-        Until the optimizers' next step, nothing may write to what `later` refers to. Who does is
-        found out, and the snapshot is not used: by torch's count of changes, and by what each large
-        tensor was like at the time of the call, or a sample of it. What is small is copied before
-        returning, too.
+        Until the optimizers' next step, nothing may write to what `later` refers to. A write is
+        detected by torch's version counters and by comparing each large tensor, or a sample of it,
+        with its content at the time of the call; the snapshot is then not used. Small tensors are
+        copied before returning, too.
 
         Args:
-            now: what forward and backward may change: buffers, and whatever else is no parameter.
+            now: tensors that forward and backward may change: buffers, and all others that are no
+                parameters.
             later: parameters, and the state of the optimizers.
-            compared: what to take fingerprints of, before the next step.
+            compared: cells of which to take fingerprints before the next step.
 
         Raises: as `stage`.
         """
@@ -215,19 +219,20 @@ class Stager:
         return self._overlap
 
     def watch(self, optimizers: Iterable[Optimizer]) -> None:
-        """Let the steps of these optimizers wait from now on, and of no others."""
+        """Make the steps of these optimizers, and of no others, wait for copies from now on."""
         self._hooks.close()
         self._hooks = StepHooks(optimizers, self._before_step)
 
     def adopt(self, arena: Arena, slot_bytes: int) -> None:
-        """Begin with this memory, which has as many slots, and content that is to stay for now."""
+        """Begin with this memory, which has as many slots and whose content must be kept for
+        now."""
         self._memory = SlotMemory(arena.size, slot_bytes, arena)
         self.slot_bytes = slot_bytes
         self.arenas += 1
 
     def await_memory(self, slot: int = 0) -> None:
-        """Return when the memory of a slot, and of those before it, is there: it is taken beside
-        the trainer.
+        """Block until the memory of a slot, and of those before it, is allocated, which a
+        background thread does.
 
         Raises:
             StageError: there is not enough, or nothing was prepared yet.
@@ -243,7 +248,7 @@ class Stager:
             overlap.settle()
 
     def close(self) -> None:
-        """Settle, remove the hooks and let go of the memory; a second time does nothing."""
+        """Settle, remove the hooks and release the memory; a second call does nothing."""
         self._hooks.close()
         self.settle()
         self._pool.shutdown()
@@ -287,7 +292,7 @@ class Stager:
         return is_new
 
     def _take(self, slot_bytes: int) -> None:
-        """New memory, once the old one is given back."""
+        """Allocate new memory, after the old one is released."""
         self._forget()
         self._require(slot_bytes, self.slots)
         self._memory = SlotMemory(slot_bytes * self.slots, slot_bytes)
@@ -310,10 +315,11 @@ class Stager:
 
 
 class ReplicaFingerprints:
-    """The fingerprints of what is compared with other ranks' replicas, in its order."""
+    """Takes the fingerprints of the cells that are compared with other ranks' replicas, in their
+    order."""
 
     def __init__(self, compared: Sequence[ComparedCells], phase: int = 0) -> None:
-        """Take those of what may change at once."""
+        """Take the fingerprints of the cells that may change as soon as `save` returns."""
         self._found = [fingerprint(one.cells) if one.is_early else NOT_TAKEN for one in compared]
         late = [number for number, one in enumerate(compared) if not one.is_early]
         self._late = {number: compared[number].cells for number in late}
@@ -329,10 +335,11 @@ class ReplicaFingerprints:
             if one.is_cpu and one.is_contiguous() and one.nbytes > _SMALL
         ]
         self._owners, self._sampled = [number for number, _ in flat], [one for _, one in flat]
-        self._sample = TensorSample(self._sampled, _LIGHT, phase)
+        self._sample = TensorSample(self._sampled, _COMPARED_STRIDE, phase)
 
     def take(self) -> list[int]:
-        """Those of the rest; `NOT_TAKEN` of what something has written to since."""
+        """Take the other fingerprints and return all; `NOT_TAKEN` for cells that were written to
+        since."""
         for number, held in self._late.items():
             self._found[number] = fingerprint(held)
         changed = {self._owners[i] for i in self._sample.changed(self._sampled)}
@@ -342,29 +349,31 @@ class ReplicaFingerprints:
 
 
 class StagingBuffers:
-    """One set of buffers; whoever fills it again must know that nobody reads it any more."""
+    """One set of buffers for reads; the caller must make sure that nothing reads them before they
+    are filled again."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
-        self._lent: NDArray[np.uint8] = np.empty(0, np.uint8)  # what is left of it
+        self._lent: NDArray[np.uint8] = np.empty(0, np.uint8)  # what is left of the lent memory
 
     def lend(self, memory: NDArray[np.uint8]) -> None:
-        """Make buffers of this memory as far as it goes, until `release`."""
+        """Allocate buffers from this memory as far as it goes, until `release`."""
         self._lent = memory
 
     def buffers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """CPU tensors like `tensors` (DTensors keep mesh and placements), content undefined."""
+        """Returns CPU tensors like `tensors` (DTensors keep mesh and placements), content
+        undefined."""
         self._buffers = {name: self._buffer(name, local(t)) for name, t in tensors.items()}
         return {name: _like(t, self._buffers[name]) for name, t in tensors.items()}
 
     def copy_back(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy what the buffers hold into the live `tensors` of the same names."""
+        """Copy the content of the buffers into the live `tensors` of the same names."""
         targets = [cells_of(tensor) for tensor in tensors.values()]
         copy(targets, [cells_of(self._buffers[name]) for name in tensors], non_blocking=True)
         _finish_copies(tensors)
 
     def release(self) -> None:
-        """Give the buffers back, and what was lent."""
+        """Release the buffers and the lent memory."""
         self._buffers, self._lent = {}, np.empty(0, np.uint8)
 
     @property
@@ -386,19 +395,19 @@ class StagingBuffers:
 
 
 def stride_for(nbytes: int) -> int:
-    """Of how many pieces one is read, of so many bytes that are copied beside the trainer."""
-    return next((stride for most, stride in _STRIDES.items() if nbytes <= most), _LONGEST)
+    """Returns the stride of the sample for so many bytes that are copied while training goes on."""
+    return next((stride for most, stride in _STRIDES.items() if nbytes <= most), _LARGEST_STRIDE)
 
 
 def take_fingerprints(compared: Sequence[ComparedCells]) -> list[int]:
-    """At once, in their order."""
+    """Returns the fingerprints of the cells, in their order, at once."""
     return [fingerprint(one.cells) for one in compared]
 
 
 def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bool]:
-    """Whether each is copied before the trainer goes on: what is small, while there is little of
-    it; what torch counts no changes of, such as inference tensors; and what has no order of bytes
-    in common with its copy."""
+    """Whether each tensor is copied before training goes on: small ones, up to a total size; those
+    of which torch does not count changes, such as inference tensors; and those whose memory layout
+    differs from their copy's."""
     found, left = [], _MOST_SMALL
     for piece, source in zip(pieces, sources, strict=True):
         is_small = source.is_cpu and source.nbytes < _SMALL and source.nbytes <= left
@@ -410,12 +419,13 @@ def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bo
 
 
 def _torn(sample: TensorSample, targets: Sequence[Tensor], names: Sequence[str]) -> list[str]:
-    """Of which tensors the copy is not what they were when `sample` was taken."""
+    """Returns the names of the tensors whose copy differs from what they were when `sample` was
+    taken."""
     return [names[i] for i in sample.changed(targets)]
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a DTensor; any other tensor itself."""
+    """Returns this rank's part of a DTensor; any other tensor itself."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
     with torch.no_grad():
@@ -425,7 +435,7 @@ def local(tensor: Tensor) -> Tensor:
 def _like(tensor: Tensor, buffer: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return buffer
-    # the constructor, because from_local() would move the buffer to the mesh's device
+    # the constructor is used because from_local() would move the buffer to the mesh's device
     return DTensor(buffer, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""Copying cells of tensors, bit for bit, into memory that was laid out for them."""
+"""Copies cells of tensors, bit for bit, into memory that was laid out for them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from checkpointing.format.tiles import Box
 
 Copy = Callable[[Sequence[Tensor], Sequence[Tensor]], None]  # targets, sources
 
-_SMALL = 64 << 10  # bytes; below, torch's loop over many costs less than numpy's call for each
-# as bool, odd bytes could become 1; torch 2.9 copies no float4
+# bytes below which torch's loop over many tensors costs less than a call of numpy for each
+_SMALL = 64 << 10
+# as bool, bytes other than 0 and 1 could become 1; torch 2.9 cannot copy float4
 _AS_BYTES = (torch.bool, getattr(torch, "float4_e2m1fn_x2", torch.bool))
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
-    """The cells of a box of a tensor, without a copy.
+    """Returns the cells of a box of a tensor, without a copy.
 
     Args:
-        tensor: of a DTensor, this rank's part is taken.
+        tensor: a tensor; of a DTensor, this rank's part is used.
         box: in the coordinates of that part; None: all of it.
     """
     held = tensor
@@ -38,7 +39,8 @@ def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
 
 
 def place_for(memory: NDArray[np.uint8], offset: int, cells: Tensor) -> Tensor:
-    """A tensor at `offset` bytes of `memory`, in C order, that `cells` can be copied into."""
+    """Returns a tensor at `offset` bytes of `memory`, in C order, into which `cells` can be
+    copied."""
     there = torch.from_numpy(memory[offset : offset + cells.numel() * cells.element_size()])
     return there.view(cells.dtype).view(cells.shape)
 
@@ -46,15 +48,15 @@ def place_for(memory: NDArray[np.uint8], offset: int, cells: Tensor) -> Tensor:
 def copy(
     targets: Sequence[Tensor], sources: Sequence[Tensor], *, non_blocking: bool = False
 ) -> None:
-    """Copy in torch's threads, without a call from Python for every tensor."""
+    """Copy with torch's threads, without a call from Python for every tensor."""
     if targets:
         with torch.no_grad():
             torch._foreach_copy_(list(targets), list(sources), non_blocking=non_blocking)
 
 
 def copy_quietly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy in this thread alone, which holds Python's lock for a small part of the time: beside a
-    trainer, more threads would take its cores from it."""
+    """Copy in this thread only, which holds the GIL for a small part of the time: more threads
+    would take cores from the trainer."""
     few: list[tuple[Tensor, Tensor]] = []
     for target, source in zip(targets, sources, strict=True):
         if target.nbytes < _SMALL:

@@ -1,4 +1,4 @@
-"""Adapters between anything a trainer has (modules, optimizers, per-rank objects, random number
+"""Adapters between the objects of a trainer (modules, optimizers, per-rank objects, random number
 generators, plain values) and named leaves, and the comparison of a state's structure with a
 checkpoint's. Imports `format`, `layout`, `ranks`, `store.checkpoint` and `staging.tensor_copy`, and
 `save`, `restore`, `integrations` and the Checkpointer import it."""

@@ -1,4 +1,5 @@
-"""The caller's `state`: how each kind of thing in it gives its tree and takes it back."""
+"""Adapters for the entries of the user's `state`: how each kind of object gives its tree and takes
+it back."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ from checkpointing.state.tree import (
 )
 
 _SMALL = 1 << 20
-"""Bytes of tensors beside modules and optimizers, below which they are compared among ranks, such
-as the state of a generator of random numbers."""
+"""Tensors outside modules and optimizers that have fewer bytes, such as the state of a random
+number generator, are compared among ranks."""
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -59,7 +60,7 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class OptimizerHolder(Protocol):
-    """A Stateful that is no optimizer, and has the state of some."""
+    """A stateful object that is not an optimizer but holds the state of some."""
 
     stepped_by: Sequence[Optimizer]
 
@@ -69,23 +70,24 @@ class Item(Protocol):
 
     @property
     def problems(self) -> Sequence[str]:
-        """Why a checkpoint does not fit, as of the last `to_load`."""
+        """Why a checkpoint does not fit, as found by the last `to_load`."""
 
     def to_save(self) -> Any:
-        """The tree to save."""
+        """Returns the tree to save."""
 
     def expected(self) -> Any:
-        """The tree that is to be saved soon: with the state of optimizers that is yet to come."""
+        """Returns the tree that will be saved soon: with the optimizer state that does not exist
+        yet."""
 
     def to_load(self, stored: Inventory) -> Any:
-        """The tree to load into, given what the checkpoint has of this entry."""
+        """Returns the tree to load into, given what the checkpoint has for this entry."""
 
     def load(self, tree: Any) -> None:
-        """Take the tree of `to_load` back, now with the loaded content."""
+        """Take back the tree of `to_load`, which now has the loaded content."""
 
 
 class _SameTree:
-    """Of an entry whose tree does not depend on what is loaded."""
+    """Base of entries whose tree does not depend on what is loaded."""
 
     problems: Sequence[str] = ()
 
@@ -107,9 +109,9 @@ class ModuleItem(_SameTree):
         return get_model_state_dict(self._module)
 
     def buffers(self) -> Mapping[str, bool]:
-        """Names of what may differ among replicas: the first rank's are the model's, which
-        DistributedDataParallel has all others take over. And whether each replica does have one of
-        its own, such as the running moments of a BatchNorm."""
+        """Names of the buffers, which may differ among replicas of the module (the first rank's are
+        the model's, which DistributedDataParallel gives to all others), and whether each replica
+        does have its own, such as the running moments of a BatchNorm."""
         return buffer_names(self._module)
 
     def load(self, tree: Any) -> None:
@@ -117,10 +119,9 @@ class ModuleItem(_SameTree):
 
 
 class FlatOptimizerItem:
-    """An optimizer of a module that FSDP has put into flat parameters, of which only torch knows
-    the names. torch makes up the state of one that has not stepped yet, by a step with zero
-    gradients: that is the form to load into, but nothing to save, nor to train on with.
-    """
+    """An optimizer of a module that FSDP has put into flat parameters, whose names only torch
+    knows. For one that has not stepped yet, torch makes up the state by a step with zero gradients:
+    that is the form to load into, but must not be saved or trained with."""
 
     def __init__(self, optimizer: Optimizer, module: nn.Module) -> None:
         self._optimizer, self._module = optimizer, module
@@ -149,7 +150,7 @@ class FlatOptimizerItem:
         return Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
 
     def load(self, tree: Any) -> None:
-        ways = [_way_of(group) for group in self._optimizer.param_groups]
+        ways = [_step_options(group) for group in self._optimizer.param_groups]
         set_optimizer_state_dict(self._module, self._optimizer, tree, options=_FLAT)
         for group, way in zip(self._optimizer.param_groups, ways, strict=True):
             group.update(way)
@@ -173,7 +174,8 @@ class StatefulItem(_SameTree):
 
 
 class PerRankItem:
-    """What is declared as `PerRank`: a branch for each rank, of which this one has its own."""
+    """An entry that is declared as `PerRank`: a branch for each rank, of which this rank has its
+    own."""
 
     def __init__(self, held: PerRank, name: str) -> None:
         self._held, self._name = held, name
@@ -182,7 +184,7 @@ class PerRankItem:
         inner = isinstance(held.held, Stateful)
         self._inner: Item = StatefulItem(held.held) if inner else PlainItem(self._here, "held")
         self.problems: Sequence[str] = ()
-        self.is_elsewhere = False  # whether what is loaded is of another number of ranks
+        self.is_elsewhere = False  # whether the checkpoint is of another number of ranks
         self._chosen: Any = None
 
     def to_save(self) -> Any:
@@ -206,7 +208,8 @@ class PerRankItem:
         return Branch({**{f"rank{rank}": blank(tree) for rank in ranks}, "world": world})
 
     def choose(self, tree: Any) -> None:
-        """Of a tree of another world: what this rank is to have. Nothing else has changed yet."""
+        """Choose what this rank gets from the tree of another world size. Nothing else has changed
+        yet."""
         how, every = self._held.other_world, [tree[key] for key in tree if key != "world"]
         self._chosen = how(every, self._rank, self._world) if callable(how) else every[0]
 
@@ -217,7 +220,7 @@ class PerRankItem:
 
 
 class PlainItem(_SameTree):
-    """A tensor, or values, or a tree of both, held by the state itself."""
+    """A tensor, values, or a tree of both that the state holds directly."""
 
     def __init__(self, state: Mapping[str, Any], name: str) -> None:
         self._state, self._name = state, name
@@ -233,11 +236,11 @@ class PlainItem(_SameTree):
 
 
 def to_save(state: Mapping[str, Any]) -> Leaves:
-    """All leaves of `state`: live tensors, and copies of the values.
+    """Returns all leaves of `state`: live tensors, and copies of the values.
 
     Raises:
-        TypeError: something in it that cannot be saved, with its place.
-        ValueError: an optimizer whose module cannot be told.
+        TypeError: something in it cannot be saved; the message says where it is.
+        ValueError: it cannot be determined to which module an optimizer belongs.
     """
     if RECORD in state:
         raise TypeError(f"cannot save {RECORD!r}: the name is taken by hpckit; rename it")
@@ -249,10 +252,10 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
 
 
 def _add_record(leaves: Leaves) -> None:
-    """Say what the branches are, where the names do not tell."""
+    """Add the record of the kinds of branches where the names do not show them."""
     if leaves.containers:
         leaves.values |= record(leaves.containers, {*leaves.tensors, *leaves.values})
-        leaves.unlike.add(RECORD)  # of ranks with other parts of the state
+        leaves.unlike.add(RECORD)  # it differs on ranks with other parts of the state
 
 
 def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
@@ -264,7 +267,7 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
         into.alike |= mine.tensors.keys()
         places = join(path, PLACE)
         into.unlike |= {name for name in mine.values if name.startswith(places)}
-        mine.containers.clear()  # an optimizer says itself what its containers are
+        mine.containers.clear()  # an optimizer records its containers itself
     elif isinstance(item, ModuleItem):
         buffers = {join(path, name): is_own for name, is_own in item.buffers().items()}
         into.whole |= buffers.keys() & mine.tensors.keys()
@@ -280,7 +283,7 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
 
 
 def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
-    """Those that the state holds by themselves, and those that its items say to be stepped by."""
+    """Returns the optimizers in the state, and those that its items name in `stepped_by`."""
     held = [one for one in state.values() if isinstance(one, Optimizer)]
     return held + [
         one
@@ -291,26 +294,26 @@ def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
 
 
 class LoadTarget:
-    """A state as the place to load into. `expect` or `form` says what for; nothing in the state
-    changes before `finish`."""
+    """A state as the destination of a load. `expect` or `form` sets what is loaded; nothing in the
+    state changes before `finish`."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.leaves = Leaves()
         self._items = {join("", name)[1:]: item for name, item in _items(state).items()}
         self._trees: dict[str, Any] = {}
         self._problems: list[str] = []
-        self._values: dict[str, Any] = {}  # that were read
+        self._values: dict[str, Any] = {}  # values that were read
 
     def expect(self) -> None:
-        """Be a place for a state like this that has been trained for a step at least."""
+        """Expect a state like this one after at least one step of training."""
         self._make({path: item.expected() for path, item in self._items.items()})
 
     def form(self, inventory: Inventory) -> None:
-        """Be a place for what a checkpoint has.
+        """Expect the content of a checkpoint.
 
         Raises:
-            FormatError: a value of a kind that this version does not know, or of a class that the
-                program has not declared.
+            FormatError: it has a value of a kind that this version does not know, or of a class
+                that the program has not registered.
         """
         trees = {path: item.to_load(inventory.below(path)) for path, item in self._items.items()}
         for path, item in self._items.items():
@@ -322,7 +325,7 @@ class LoadTarget:
         self.read(inventory.values)
 
     def read(self, values: Mapping[str, Json]) -> None:
-        """Decode the values that are wanted, while nothing has changed yet; raises as `form`."""
+        """Decode the wanted values while nothing has changed yet; raises as `form`."""
         self._values = {}
         for name in self.leaves.values.keys() & values.keys() - {RECORD}:
             try:
@@ -341,7 +344,7 @@ class LoadTarget:
         return StateRequirements(specs, values, tuple(self._problems), covered)
 
     def elsewhere(self) -> set[str]:
-        """Names of the tensors that `choose` looks at. They are none of the live ones."""
+        """Returns the names of the tensors that `choose` needs, which are not live ones."""
         paths = tuple(
             f"{path}/"
             for path, item in self._items.items()
@@ -350,32 +353,34 @@ class LoadTarget:
         return {name for name in self.leaves.tensors if name.startswith(paths)} if paths else set()
 
     def choose(self, inventory: Inventory) -> None:
-        """Let the program choose what this rank is to have of what each rank of another world had,
-        once the tensors of `elsewhere` hold the loaded bytes, and before any live one does."""
+        """Let the program choose what this rank gets from the states of all ranks of another world
+        size. Called once the tensors of `elsewhere` hold the loaded bytes, and before any live
+        tensor does."""
         values = self._found(inventory)
         for path, item in self._items.items():
             if isinstance(item, PerRankItem) and item.is_elsewhere:
                 item.choose(unflatten(self._trees[path], path, values))
 
     def finish(self, inventory: Inventory) -> None:
-        """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
+        """Give every entry its tree, once the wanted tensors hold the loaded bytes."""
         values = self._found(inventory)
         for path, item in self._items.items():
             item.load(unflatten(self._trees[path], path, values))
 
     def _found(self, inventory: Inventory) -> dict[str, Any]:
-        # values that the checkpoint has not, where that is allowed, stay what they are
+        # values that the checkpoint does not have, where that is allowed, keep their content
         unread = self.leaves.values.keys() - self._values.keys() - {RECORD}
         found = {**self.leaves.values, **inventory.values}
         return self._values | {name: decode(found[name]) for name in unread}
 
     def here(self, inventory: Inventory, rename: Callable[[str], str]) -> dict[str, str]:
-        """Names of the state for the names of the checkpoint that stand for them."""
+        """Returns the names of the state for the names of the checkpoint that they are loaded
+        from."""
         self.form(Inventory({}, {}))
         exact = {rename(n): n for n in (*self.leaves.tensors, *self.leaves.values)}
         for path, item in self._items.items():
             if isinstance(item, OptimizerItem):
-                whole = join(path, CLASS)  # there without any parameters, too
+                whole = join(path, CLASS)  # exists even without parameters
                 exact[rename(whole)] = whole
                 starts = {rename(join(path, one)): join(path, one) for one in item.beginnings()}
                 for name in (*inventory.tensors, *inventory.values):
@@ -420,8 +425,9 @@ def _optimizer_item(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -
 
 
 def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module | None:
-    """The module whose names the optimizer goes by: the only one, or the one that names tell; None:
-    it has parameters of several, and goes by the names of these modules and theirs."""
+    """Returns the module whose parameter names the optimizer uses: the only one, or the one that
+    the names identify; None if it has parameters of several modules, whose names are then prefixed
+    with those of the modules."""
     modules = {n: held for n, held in state.items() if isinstance(held, nn.Module)}
     if len(modules) == 1:
         return next(iter(modules.values()))
@@ -429,10 +435,10 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
         raise ValueError(f"optimizer {name!r} is saved by its module's names: add the module too")
     kind, _, named = name.partition(".")
     if kind == "optimizer" and (named or "model") in modules:
-        told = modules[named or "model"]
-        own = set(told.parameters())
+        named_module = modules[named or "model"]
+        own = set(named_module.parameters())
         if all(p in own for group in optimizer.param_groups for p in group["params"]):
-            return told
+            return named_module
     owners = {
         n
         for n, m in modules.items()
@@ -447,6 +453,7 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
     )
 
 
-def _way_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """How its step is computed, which layout and devices decide anew each time."""
+def _step_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that say how a step is computed, which layout and devices decide anew
+    each time."""
     return {key: group[key] for key in WAYS if key in group}

@@ -1,9 +1,9 @@
-"""Places for what a program does not have yet, or has no more: `None`, or an empty container, in a
-state where a checkpoint has tensors, and the other way round.
+"""Restores state that the program does not have yet, or no longer has: `None` or an empty container
+in a state where a checkpoint has tensors, and the other way round.
 
-An object makes such state when it is first used (a running average, a list of past gradients), so
-that a program which begins has none of it. It is restored as it was saved. Every other difference
-is left as it is, to be refused by name.
+Some objects create state when they are first used (a running average, a list of past gradients), so
+a program that has just started has none of it. It is restored as it was saved. Any other difference
+is left as it is, and is refused by name later.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from checkpointing.state.tree import children, is_branch, join, rebuilt
 
 
 def fitted(live: Any, path: str, stored: Inventory) -> Any:
-    """The tree to load into: `live`, but as the checkpoint has it where one of both is empty and
-    the other has tensors. New tensors are on the CPU.
+    """Returns the tree to load into: `live`, but as the checkpoint has it wherever one of them is
+    empty and the other has tensors. New tensors are on the CPU.
 
     Args:
         path: the full name of `live`.
 
     Raises:
-        FormatError: an object in it is of a class that the program has not declared.
+        FormatError: an object in the checkpoint is of a class that the program has not registered.
     """
     if path in stored.values:
         if not isinstance(live, Tensor) and not is_branch(live):
@@ -63,8 +63,8 @@ def _fitted_branch(live: Any, path: str, stored: Inventory) -> Any:
 
 
 def _is_empty_form(empty: Any, full: Any) -> bool:
-    """Whether a tree without tensors is another one but for what is empty in it where the other one
-    has tensors. Other values do not matter."""
+    """Whether `empty`, a tree without tensors, differs from `full` only in being empty where `full`
+    has tensors. Other values are ignored."""
     if not (isinstance(full, Tensor) or is_branch(full)):
         return True
     if empty is None or (type(empty) in (list, tuple, dict) and not empty):
@@ -86,7 +86,7 @@ def _are_alike(one: Any, other: Any) -> bool:
 
 
 def _names_below(path: str, stored: Inventory) -> list[str]:
-    """Of all leaves of the checkpoint at a place."""
+    """Returns the names of all leaves of the checkpoint below a path."""
     if path in stored.tensors or path in stored.values:
         return [path]
     first = bisect_left(stored.names, f"{path}/")
@@ -94,7 +94,7 @@ def _names_below(path: str, stored: Inventory) -> list[str]:
 
 
 def _made(path: str, stored: Inventory, names: Iterable[str]) -> Any:
-    """What the checkpoint has at a place, with blank tensors."""
+    """Returns the tree that the checkpoint has at a path, with uninitialised tensors."""
     if path in stored.tensors:
         return _blank(*stored.tensors[path])
     if path in stored.values:
@@ -125,7 +125,7 @@ def _blank(shape: tuple[int, ...], dtype: str) -> Tensor:
 
 
 def conflicts(containers: dict[str, BranchKind], stored: Inventory) -> list[str]:
-    """Branches of the state that are another kind of thing in the checkpoint, in words."""
+    """Describes the branches of the state that are of another kind in the checkpoint."""
     return [
         f"{name!r} is {in_words(stored.branches[name])} in the checkpoint and "
         f"{in_words(one.kind)} in the state: make it the same"

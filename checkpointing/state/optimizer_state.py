@@ -1,8 +1,9 @@
-"""An optimizer as an item of the state: by the full names of its parameters, exactly as it is.
+"""Saves and restores an optimizer exactly, by the full names of its parameters.
 
-A parameter that never stepped has no state, before and after. State of a parameter that was frozen
-later is kept. What is loaded into is made from what the checkpoint has, not from what a step of the
-optimizer would make; nothing of the optimizer changes before `OptimizerItem.load`.
+A parameter that never stepped has no state, before and after a restore. State of a parameter that
+was frozen later is kept. The tensors to load into are created from what the checkpoint has, not
+from what a step of the optimizer would create; nothing of the optimizer changes before
+`OptimizerItem.load`.
 
 Leaves, below the name of the item:
 
@@ -48,26 +49,28 @@ STATE = "state."
 _OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
 PLACE = "place_of."
 _KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
-"""Beginnings of leaves that are of one parameter."""
+"""Prefixes of the leaves that belong to one parameter."""
 OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
 CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
-"""Options that say how a step is computed: layout and devices decide them anew each time."""
-_OF_PROGRAM = frozenset((*WAYS, "param_names"))
-"""Options that stay as the program has them. Names of a group's parameters are not even saved: they
-would be, once for each parameter."""
+"""Options that say how a step is computed, which layout and devices decide anew each time."""
+_PROGRAM_OPTIONS = frozenset((*WAYS, "param_names"))
+"""Options that keep the program's value. The names of a group's parameters are not saved either,
+because they would be saved once for each parameter."""
 _COUNT = "step"
-"""The key of torch's optimizers for the number of steps: a scalar that is never sharded."""
+"""The key under which torch's optimizers count steps: a scalar that is never sharded."""
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Children by which torch wraps a module without a name of its own (compile, recompute, FSDP)."""
+"""Attributes under which torch wraps a module (compile, recompute, FSDP) and that are left out of
+names."""
 _SHOWN = 4
-_EXACT = 1 << 53  # integers up to it are floats exactly
+_EXACT = 1 << 53  # integers up to this are exact as floats
 
 Spec: TypeAlias = "tuple[tuple[int, ...], str]"  # global shape, dtype name
 
 
 def parameter_names(module: nn.Module) -> dict[Tensor, str]:
-    """The full name of each parameter, the first one of a tied one, without those of wrappers."""
+    """Returns the full name of each parameter, the first one of a tied parameter, without the names
+    of wrappers."""
     found: dict[Tensor, str] = {}
     for prefix, one in _modules(module, ""):
         for name, parameter in one._parameters.items():
@@ -77,9 +80,9 @@ def parameter_names(module: nn.Module) -> dict[Tensor, str]:
 
 
 def buffer_names(module: nn.Module) -> dict[str, bool]:
-    """The full names of all buffers, without those of wrappers; and whether each replica of the
-    module has one of its own samples: the running moments of normalisations over a batch, but for
-    those that average over the ranks."""
+    """Returns the full names of all buffers, without those of wrappers, and whether each replica of
+    the module computes its own from its samples: the running moments of normalisations over a
+    batch, except those that average over the ranks."""
     return {
         f"{prefix}{name}": isinstance(one, _NormBase) and not isinstance(one, nn.SyncBatchNorm)
         for prefix, one in _modules(module, "")
@@ -88,7 +91,7 @@ def buffer_names(module: nn.Module) -> dict[str, bool]:
 
 
 def _modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """All modules, each with what the names of its own begin with."""
+    """Yields all modules, each with the prefix of its names."""
     yield prefix, module
     for name, child in module._modules.items():
         if child is None:
@@ -104,23 +107,23 @@ class _Stored:
     """What a checkpoint has of one optimizer, by parameter."""
 
     state: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """By parameter and key: names below the key, "" for the key itself."""
+    """By parameter and key: the names below the key, or "" for the key itself."""
     options: dict[str, set[str]] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
-    """Leaves that are of no parameter of this program."""
+    """Leaves that belong to no parameter of this program."""
 
 
 class OptimizerItem:
-    """An entry of the state that is an optimizer of parameters with known names."""
+    """An entry of the state that is an optimizer whose parameters have known names."""
 
     def __init__(self, name: str, optimizer: Optimizer, names: Mapping[Tensor, str]) -> None:
         """
         Args:
-            names: of all parameters that the optimizer has.
+            names: names of all parameters of the optimizer.
 
         Raises:
-            ValueError: it has others.
-            TypeError: it has state under a key that is neither one of its parameters nor a text.
+            ValueError: the optimizer has other parameters.
+            TypeError: it has state under a key that is neither one of its parameters nor a string.
         """
         self._name, self._optimizer = name, optimizer
         self._names = {p: names[p] for p in _parameters(optimizer) if p in names}
@@ -134,21 +137,22 @@ class OptimizerItem:
                     f"{str(key)[:40]!r}, which is none of its parameters and no text; keep it "
                     "under a text"
                 )
-        self._known: set[Tensor] = set()  # parameters that the checkpoint has something of
-        self._is_known = False  # whether it has anything of the optimizer
+        self._known: set[Tensor] = set()  # parameters of which the checkpoint has something
+        self._is_known = False  # whether the checkpoint has anything of the optimizer
         self._made: dict[Tensor, dict[str, Any]] | None = None
         groups = [g for g in optimizer.param_groups if g.get("capturable") or g.get("fused")]
-        self._counted_here = {p for group in groups for p in group["params"]}  # on its device
+        # parameters whose step count is on their device
+        self._counted_on_device = {p for group in groups for p in group["params"]}
         self.problems: list[str] = []
-        """Why a checkpoint does not fit, beyond what is missing and what is too much."""
+        """Why a checkpoint does not fit, besides missing and unexpected names."""
 
     def to_save(self) -> Branch:
-        """The tree of what the optimizer has now."""
+        """Returns the tree of the optimizer's present state."""
         return Branch(self._tree(self._states(), self._own()))
 
     def expected(self) -> Branch:
-        """The tree that it will have once all parameters that want gradients have stepped; if it
-        has stepped already, what it has. The optimizer is left as it was."""
+        """Returns the tree that the optimizer will have once all parameters that require gradients
+        have stepped; if it has stepped already, its present tree. The optimizer is not changed."""
         self._known, self._is_known = set(self._names), True
         if self._optimizer.state:
             return self.to_save()
@@ -157,10 +161,11 @@ class OptimizerItem:
         return Branch(self._tree(made, own))
 
     def to_load(self, stored: Inventory) -> Branch:
-        """The tree to load into: what the checkpoint has of the parameters that are here.
+        """Returns the tree to load into: what the checkpoint has of this program's parameters.
 
         Args:
-            stored: what the checkpoint has of this optimizer, by the names of the leaves above.
+            stored: what the checkpoint has of this optimizer, by the names of leaves that the
+                module docstring lists.
         """
         found, tree = self._sorted(stored), dict[str, Any]()
         self._known, self.problems = set(), []
@@ -176,7 +181,7 @@ class OptimizerItem:
                     self._known.add(parameter)
                 for key in found.state.get(name, {}):
                     tree[f"{STATE}{name}.{key}"] = self._place(parameter, name, key, stored)
-                missing = not keys  # then all are, and are named
+                missing = not keys  # then all are missing, and are reported by name
                 here = _options(group)
                 for key in [*here, *sorted(keys - set(here))]:
                     if missing or key in keys:
@@ -192,13 +197,13 @@ class OptimizerItem:
         return Branch(tree)
 
     def beginnings(self) -> list[str]:
-        """What the names of all leaves begin with that are of one parameter, or of none."""
+        """Returns the prefixes of the names of all leaves, of parameters and others."""
         own = [OWN.rstrip("."), _OWN_CONTAINERS.rstrip(".")]
         return [*(f"{kind}{name}" for kind in _KINDS for name in self._names.values()), *own]
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        """Take over the tree of `to_load` or `expected`, now with the loaded content. Parameters
-        that the checkpoint has nothing of stay what they are."""
+        """Load the tree of `to_load` or `expected`, which now has the loaded content. Parameters of
+        which the checkpoint has nothing are not changed."""
         loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         options: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         for leaf, value in tree.items():
@@ -206,7 +211,7 @@ class OptimizerItem:
                 if leaf.startswith(kind):
                     name, rest = cut_known(leaf.removeprefix(kind), into)
                     into[name][rest[1:]] = value
-        for parameter, name in self._names.items():  # in one order on all ranks
+        for parameter, name in self._names.items():  # in the same order on all ranks
             if parameter not in self._known:
                 continue
             if loaded[name]:
@@ -229,16 +234,16 @@ class OptimizerItem:
         state.update(loaded)
 
     def _states(self) -> dict[Tensor, dict[str, Any]]:
-        """Of its parameters, now."""
+        """Returns the present state of its parameters."""
         return {p: dict(self._optimizer.state.get(p) or {}) for p in self._names}
 
     def _own(self) -> dict[str, Any]:
-        """Its state under texts, now."""
+        """Returns the present state under string keys."""
         state: Mapping[Any, Any] = self._optimizer.state
         return {key: value for key, value in state.items() if type(key) is str}
 
     def _own_places(self, stored: Inventory) -> dict[str, Any]:
-        """What the state under texts is loaded into."""
+        """Returns the tree into which the state under string keys is loaded."""
         live, tree = self._own(), dict[str, Any]()
         for leaf in (*stored.tensors, *stored.values):
             first = leaf.partition("/")[0]
@@ -261,22 +266,22 @@ class OptimizerItem:
 
     @property
     def _device(self) -> torch.device:
-        """Where its parameters are."""
+        """Returns the device of its parameters."""
         return next((p.device for p in self._names), torch.device("cpu"))
 
     def _take_options(self, index: int, group: dict[str, Any], options: Mapping[str, Any]) -> None:
         for key, value in options.items():
-            if key in _OF_PROGRAM:
+            if key in _PROGRAM_OPTIONS:
                 continue
-            self._say_changed(index, key, group, value)
+            self._warn_changed(index, key, group, value)
             if isinstance(group.get(key), Tensor) and isinstance(value, int | float):
                 group[key].fill_(value)
             else:
                 group[key] = value
 
-    def _say_changed(self, index: int, key: str, group: Mapping[str, Any], value: Any) -> None:
-        """That an option is the checkpoint's, where the program says another one; a learning rate
-        changes with every step of a schedule."""
+    def _warn_changed(self, index: int, key: str, group: Mapping[str, Any], value: Any) -> None:
+        """Log that an option was restored from the checkpoint and differs from the program's;
+        learning rates are left out, since every step of a schedule changes them."""
         if key not in group or isinstance(value, Tensor) or isinstance(group[key], Tensor):
             return
         if key not in ("lr", "initial_lr") and group[key] != value:
@@ -328,11 +333,11 @@ class OptimizerItem:
         return found
 
     def _place(self, parameter: Tensor, name: str, key: str, stored: Inventory) -> Any:
-        """What a leaf of a parameter's state, or a tree of them, is loaded into."""
+        """Returns the tensor or tree into which a key of a parameter's state is loaded."""
         leaf = f"{STATE}{name}.{key}"
         live = (self._optimizer.state.get(parameter) or {}).get(key)
         if leaf in stored.values:
-            return None  # it is decoded
+            return None  # values are decoded, not loaded into
         if leaf in stored.tensors:
             return self._tensor(parameter, key, stored.tensors[leaf], live)
         outline = stored.values.get(f"{_CONTAINERS}{name}.{key}")
@@ -351,8 +356,8 @@ class OptimizerItem:
         return None if leaf in stored.values else value
 
     def _tensor(self, parameter: Tensor, key: str, spec: Spec, live: object) -> Tensor:
-        """One of this global shape and dtype, spread as the parameter is if it has its shape; the
-        one that is there, if it fits."""
+        """Returns a tensor of this global shape and dtype, sharded as the parameter is if it has
+        its shape; the existing one, if it fits."""
         shape, dtype = spec
         if isinstance(live, Tensor) and (tuple(live.shape), dtype_name(live.dtype)) == spec:
             return live
@@ -366,18 +371,18 @@ class OptimizerItem:
             made = self._made[parameter].get(key)
             if isinstance(made, DTensor) and tuple(made.shape) == shape:
                 return torch.zeros_like(made, dtype=kind)
-        is_here = key != _COUNT or parameter in self._counted_here
+        is_here = key != _COUNT or parameter in self._counted_on_device
         return torch.zeros(shape, dtype=kind, device=parameter.device if is_here else "cpu")
 
     def _make(self) -> dict[Tensor, dict[str, Any]]:
-        """What a step would make: how a tensor that is smaller than its sharded parameter is
-        spread, only the optimizer knows."""
+        """Returns the state that a step would create: only the optimizer knows how a tensor is
+        sharded that is smaller than its sharded parameter."""
         with _stepped_once(self._optimizer):
             return self._states()
 
     def _outline(self, value: Any) -> Any:
-        """What a tree of tensors and values is made of, as a plain value. Of a tensor it says where
-        it is, if that is not where the parameters are.
+        """Returns the structure of a tree of tensors and values as a plain value. For a tensor it
+        has the device, if that is not the parameters' device.
 
         Raises:
             TypeError: there are tensors in an object of another class.
@@ -404,16 +409,16 @@ class OptimizerItem:
             if theirs != mine:
                 yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"
             return
-        saved = set().union(*found.options.values()) - {*_OF_PROGRAM, "initial_lr"}
+        saved = set().union(*found.options.values()) - {*_PROGRAM_OPTIONS, "initial_lr"}
         here = {key for group in self._optimizer.param_groups for key in _options(group)}
-        here -= {*_OF_PROGRAM, "initial_lr"}
+        here -= {*_PROGRAM_OPTIONS, "initial_lr"}
         if saved - here and here - saved:
             what = ", ".join(sorted(saved - here)[:_SHOWN])
             yield f"optimizer {self._name!r} was saved as another kind, with {what}; it is {mine}"
 
     def _other_groups(self, stored: Inventory, found: _Stored) -> Iterator[str]:
-        """Groups that were split or merged, so that parameters would silently take the learning
-        rate or weight decay of others. How a program divides them otherwise does not matter."""
+        """Yields groups that were split or merged, so that parameters would silently take the
+        learning rate or weight decay of others. Other differences in the division are allowed."""
         here: dict[int, list[str]] = {}
         for index, group in enumerate(self._optimizer.param_groups):
             names = [self._names[p] for p in group["params"]]
@@ -421,7 +426,7 @@ class OptimizerItem:
         options = {n: self._saved_options(stored, n, found) for n in chain(*here.values())}
         there = {n: self._saved_group(stored, n, options[n]) for n in options}
         merged = [names for names in here.values() if len({options[n] for n in names}) > 1]
-        together: dict[object, list[int]] = {}  # groups of the program by one that was saved
+        together: dict[object, list[int]] = {}  # groups of the program, by a group that was saved
         for index, names in here.items():
             for saved in {there[n] for n in names}:
                 together.setdefault(saved, []).append(index)
@@ -440,22 +445,23 @@ class OptimizerItem:
             )
 
     def _differ(self, one: int, other: int) -> bool:
-        """Whether the program has given two groups options that differ."""
+        """Whether the program has given two groups different options."""
         first, second = (self._optimizer.param_groups[index] for index in (one, other))
-        keys = {*_options(first), *_options(second)} - _OF_PROGRAM
+        keys = {*_options(first), *_options(second)} - _PROGRAM_OPTIONS
         return any(first.get(key) != second.get(key) for key in keys)
 
     def _saved_group(self, stored: Inventory, name: str, options: str) -> object:
-        """Which group a parameter was in; of a checkpoint that does not say so, by its options."""
+        """Returns the group that a parameter was in; for a checkpoint that does not say so, found
+        by its options."""
         leaf = f"{_GROUP}{name}"
         return decode(stored.values[leaf]) if leaf in stored.values else options
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
-        """The options of a parameter's group, to compare. What a tensor has is not known here, so
-        one counts as equal to those of the same group alone."""
+        """Returns the options of a parameter's group, for comparison. The content of tensors is not
+        known here, so an option that is a tensor is equal only within the same group."""
         prefix = f"{_OPTIONS}{name}."
         shown: list[tuple[str, Json]] = []
-        for key in sorted(found.options[name] - _OF_PROGRAM):
+        for key in sorted(found.options[name] - _PROGRAM_OPTIONS):
             leaf = f"{prefix}{key}"
             is_tensor = leaf in stored.tensors
             group = stored.values.get(f"{_GROUP}{name}")
@@ -465,8 +471,9 @@ class OptimizerItem:
 
 @contextmanager
 def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
-    """The optimizer with the state that a step makes, by one with gradients of zero and a learning
-    rate of zero, as torch's own helpers do; afterwards all is as it was."""
+    """Give the optimizer, for the length of the block, the state that a step creates, by a step
+    with zero gradients and a learning rate of zero, as torch's own helpers do. Afterwards
+    everything is as before."""
     groups = [dict(group) for group in optimizer.param_groups]
     before: dict[Any, Any] = dict(optimizer.state)
     is_empty = all(isinstance(state, dict) and not state for state in before.values())
@@ -483,7 +490,7 @@ def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
         yield
     finally:
         for state in before.values() if is_empty else ():
-            state.clear()  # which the step may have filled
+            state.clear()  # in case the step has filled it
         for group, was in zip(optimizer.param_groups, groups, strict=True):
             group.clear()
             group.update(was)
@@ -494,7 +501,8 @@ def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
 
 
 def _step(optimizer: Optimizer) -> None:
-    """Without its hooks and the counts of schedulers. One that needs a closure makes no state."""
+    """Step the optimizer without its hooks and the counts of schedulers. One that needs a closure
+    creates no state."""
     step: Any = type(optimizer).step
     inner = getattr(step, "__wrapped__", step)
     closure = inspect.signature(inner).parameters.get("closure")
@@ -508,7 +516,8 @@ def _parameters(optimizer: Optimizer) -> Iterator[Any]:
 
 
 def _as_floats(value: Json) -> Json:
-    """With a float for each integer that is one exactly: as options, 0 and 0.0 are the same."""
+    """Returns `value` with a float for each integer that a float represents exactly: as options, 0
+    and 0.0 are the same."""
     if isinstance(value, list):
         return [_as_floats(one) for one in value]
     if isinstance(value, dict):
@@ -523,11 +532,11 @@ def _options(group: Mapping[str, Any]) -> list[str]:
 
 
 def _empty_groups(stored: Inventory) -> dict[str, Any]:
-    """What the options of groups without parameters are loaded into."""
+    """Returns the tree into which the options of groups without parameters are loaded."""
     found: dict[str, Any] = {name: None for name in stored.values if name.startswith(_EMPTY)}
     for name in [*found, *(name for name in stored.tensors if name.startswith(_EMPTY))]:
         group, is_below, key = name.partition("/")
-        if is_below:  # one of the options is a tensor, and so each is a leaf
+        if is_below:  # one of the options is a tensor, so each is a separate leaf
             found.pop(name, None)
             shape, dtype = stored.tensors.get(name, ((), ""))
             option = torch.zeros(shape, dtype=torch_dtype(dtype)) if dtype else None
@@ -537,14 +546,15 @@ def _empty_groups(stored: Inventory) -> dict[str, Any]:
 
 def _class_of(optimizer: Optimizer) -> str:
     inner: Any = optimizer
-    while isinstance(getattr(inner, "optimizer", None), Optimizer):  # accelerate's around torch's
+    # accelerate wraps torch's optimizer
+    while isinstance(getattr(inner, "optimizer", None), Optimizer):
         inner = inner.optimizer
     return type(inner).__qualname__
 
 
 def cut_known(name: str, known: Collection[str]) -> tuple[str, str]:
-    """The longest beginning of a dotted name that is known, or all of it, and the rest with its
-    dot; ("", "") if none is."""
+    """Split a dotted name into its longest known prefix and the rest with its dot. Returns ("", "")
+    if no prefix is known."""
     start = name
     while start:
         if start in known:
@@ -556,7 +566,7 @@ def cut_known(name: str, known: Collection[str]) -> tuple[str, str]:
 def _built(
     outline: Any, leaf: str, make: Callable[[Spec, str | None], Tensor], stored: Inventory
 ) -> Any:
-    """What a tree with this outline is loaded into."""
+    """Returns a tree to load into that has this outline."""
     kind, inner = outline
     if kind == "tensor":
         return make(stored.tensors[leaf], inner)
@@ -569,7 +579,7 @@ def _built(
 
 
 def _guessed(leaf: str, below: Iterable[str]) -> Any:
-    """An outline by the names alone, of a checkpoint from before outlines were saved."""
+    """Guess an outline from the names, for a checkpoint from before outlines were saved."""
     tops = {one.removeprefix(f"{leaf}/").partition("/")[0] for one in below}
     children = []
     for top in sorted(tops, key=lambda t: (not t.isdigit(), int(t) if t.isdigit() else 0, t)):

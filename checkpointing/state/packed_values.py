@@ -1,4 +1,5 @@
-"""Small states of others' objects as plain values, whatever tensors and arrays are in them."""
+"""Converts small states of third-party objects, with tensors and arrays in them, to plain
+values."""
 
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ from torch import Tensor
 from checkpointing.errors import FormatError
 from checkpointing.format.torch_dtypes import as_bytes, dtype_name
 
-MAX_BYTES = 1 << 20  # of one tensor or array: it travels as text, with every save
+MAX_BYTES = 1 << 20  # of one tensor or array, which is stored as text in every save
 _TENSOR, _ARRAY, _SCALAR, _DICT = "$tensor", "$array", "$scalar", "$plain"
 _NUMBERS = re.compile(r"[<>|=][biufc][0-9]+")  # numpy's names of dtypes without Python objects
 
 
 def pack(value: Any, path: str) -> Any:
-    """`value` with tensors, arrays and numpy scalars as plain values; `unpack` is the inverse.
+    """Returns `value` with tensors, arrays and numpy scalars as plain values; `unpack` is the
+    inverse.
 
     Args:
-        path: what it is, for the error.
+        path: name of the value, for the error.
 
     Raises:
-        TypeError: a tensor or array of more than 1 MiB, or with Python objects in it.
+        TypeError: a tensor or array has more than 1 MiB, or Python objects in it.
     """
     if isinstance(value, Tensor):
         held = value.detach().cpu().contiguous()
@@ -46,10 +48,10 @@ def pack(value: Any, path: str) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """What `pack` was given.
+    """Returns the value that was given to `pack`.
 
     Raises:
-        FormatError: bytes that are no tensor or array of numbers.
+        FormatError: some bytes are no tensor or array of numbers.
     """
     if type(value) in (list, tuple):
         return type(value)(unpack(child) for child in value)

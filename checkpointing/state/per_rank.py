@@ -1,8 +1,8 @@
-"""State that each rank has of its own, and a check that no other state is so.
+"""State that differs by rank (`PerRank`), and a check that no other state does.
 
-A checkpoint keeps one of what all ranks hold under the same name. A generator of random numbers or
-a loader that differs by rank would come back on all of them as it was on one: it is refused when
-the first structure of a state is exchanged, unless it is declared as `PerRank`.
+A checkpoint keeps one copy of what all ranks hold under the same name. A random number generator or
+a loader that differs by rank would be restored on all ranks as it was on one. It is refused when
+the ranks first exchange the structure of a state, unless it is declared as `PerRank`.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _SHOWN = 5
 
 @dataclass
 class PerRank:
-    """A part of the state that every rank has of its own: saved for each, and given back to each.
+    """A part of the state that differs by rank: saved for each rank, and restored on each.
 
         state = {"model": model, "optimizer": optimizer, "sampler": PerRank(sampler)}
 
     Args:
         held: an object with `state_dict()` and `load_state_dict()`, or nested plain values and
-            tensors; these are found here again after a restore.
-        other_world: what a restore on another number of ranks does. "error": it is refused;
-            "first": every rank takes what rank 0 had; a function: it is given what all ranks had,
-            this rank and the number of ranks, and returns what this rank is to have.
+            tensors, which are replaced here by a restore.
+        other_world: what a restore on another number of ranks does. "error": it raises; "first":
+            every rank gets the state of rank 0; a function: it is called with the states of all
+            saved ranks, this rank and the number of ranks, and returns the state of this rank.
     """
 
     held: Any
     other_world: OtherWorld = "error"
 
     def __post_init__(self) -> None:
-        """Raises ValueError for another `other_world`."""
+        """Raises ValueError for an unknown `other_world`."""
         if not callable(self.other_world) and self.other_world not in ("error", "first"):
             raise ValueError(
                 f"PerRank(other_world=) is 'error', 'first' or a function, not {self.other_world!r}"
@@ -58,14 +58,14 @@ class PerRank:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This rank, and the number of ranks; 0 and 1 without torch.distributed."""
+    """Returns this rank and the number of ranks; 0 and 1 without torch.distributed."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def blank(tree: Any) -> Any:
-    """A tree of the same form, with tensors of its own to load into."""
+    """Returns a tree of the same form, with new tensors to load into."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if is_branch(tree):
@@ -74,28 +74,30 @@ def blank(tree: Any) -> Any:
 
 
 def check_differing(how: str) -> None:
-    """Raises ValueError for what is none of `Differing`."""
+    """Raises ValueError if `how` is none of `Differing`."""
     if how not in ("error", "warn"):
         raise ValueError(f"differing is 'error' or 'warn', not {how!r}")
 
 
 def compare_ranks(ranks: RankGroup, leaves: Leaves, how: Differing) -> None:
-    """Compare what ranks hold under the same names. A collective.
+    """Compare what ranks hold under the same names. Collective.
 
     Raises:
-        SaveError: it differs, on all ranks.
+        SaveError: it differs; raised on all ranks.
     """
     mine = fingerprints(leaves)
-    told = ranks.all_gather(_summary(mine), ranks.control)
-    first = {names: rank for rank, (names, _) in reversed([*enumerate(told)])}
-    if len(set(told)) > len(first):  # of ranks with the same names; the rest is for the error
-        everybody = ranks.all_gather(mine, ranks.control)
-    elif len(first) > 1:  # names that all have, and names that some have: one of each kind speaks
+    summaries = ranks.all_gather(_summary(mine), ranks.control)
+    first = {names: rank for rank, (names, _) in reversed([*enumerate(summaries)])}
+    # compare the contents on ranks with the same names; the details are for the error message
+    if len(set(summaries)) > len(first):
+        gathered = ranks.all_gather(mine, ranks.control)
+    # some names are on all ranks and some on a few: one rank of each kind reports
+    elif len(first) > 1:
         is_asked = ranks.rank in first.values()
-        everybody = ranks.all_gather(mine if is_asked else {}, ranks.control)
+        gathered = ranks.all_gather(mine if is_asked else {}, ranks.control)
     else:
         return
-    if (text := difference_among(everybody)) is None:
+    if (text := difference_among(gathered)) is None:
         return
     words = (
         f"ranks have other values than each other under one name, and a checkpoint keeps one:{text}"
@@ -109,8 +111,8 @@ def compare_ranks(ranks: RankGroup, leaves: Leaves, how: Differing) -> None:
 
 
 def fingerprints(leaves: Leaves) -> dict[str, bytes]:
-    """8 bytes for each value, and for each small tensor that is no part of a module or an
-    optimizer: equal on two ranks if what they hold is."""
+    """Returns 8 bytes for each value, and for each small tensor that belongs to no module or
+    optimizer; they are equal on two ranks if the contents are."""
     compared = ((name, one) for name, one in leaves.values.items() if name not in leaves.unlike)
     found = {name: _hash(json.dumps(value).encode()) for name, value in compared}
     for name in leaves.plain:
@@ -120,7 +122,8 @@ def fingerprints(leaves: Leaves) -> dict[str, bytes]:
 
 
 def difference_among(by_rank: Sequence[Mapping[str, bytes]]) -> str | None:
-    """What ranks hold under one name and do not agree on; None: there is nothing."""
+    """Describes what ranks hold under one name with different contents; None if there is
+    nothing."""
     first: dict[str, tuple[int, bytes]] = {}
     others: dict[str, list[int]] = {}
     for rank, held in enumerate(by_rank):
@@ -130,7 +133,7 @@ def difference_among(by_rank: Sequence[Mapping[str, bytes]]) -> str | None:
     if not others:
         return None
     lines = [
-        f"\n    {name}: rank{'s' if len(ranks) > 1 else ''} {_some(ranks)} "
+        f"\n    {name}: rank{'s' if len(ranks) > 1 else ''} {_shown_ranks(ranks)} "
         f"{'have' if len(ranks) > 1 else 'has'} another one than rank {first[name][0]}"
         for name, ranks in sorted(others.items())[:_SHOWN]
     ]
@@ -140,7 +143,8 @@ def difference_among(by_rank: Sequence[Mapping[str, bytes]]) -> str | None:
 
 
 def _summary(held: Mapping[str, bytes]) -> tuple[bytes, bytes]:
-    """A hash of the names, and one of names and contents: what a job of many ranks can exchange."""
+    """Returns a hash of the names, and one of names and contents, short enough to exchange among
+    many ranks."""
     names = sorted(held)
     return _hash("\0".join(names).encode()), _hash(
         b"".join(name.encode() + b"\0" + held[name] for name in names)
@@ -151,6 +155,6 @@ def _hash(content: bytes) -> bytes:
     return blake3(content).digest(8)
 
 
-def _some(ranks: Sequence[int]) -> str:
+def _shown_ranks(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:_SHOWN]))
     return f"{shown}, …" if len(ranks) > _SHOWN else shown

@@ -1,4 +1,5 @@
-"""The random number generators of a process: Python's, numpy's, torch's, and its CUDA device's."""
+"""Captures and restores the random number generators of a process: Python's, numpy's, torch's, and
+that of its CUDA device."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _MERSENNE = struct.Struct("<625I")  # Python's generator: its words and its posi
 
 
 def capture() -> dict[str, Any]:
-    """Their states, as plain values; about 14 KB."""
+    """Returns the states of the generators as plain values, about 14 KB."""
     version, words, gauss = random.getstate()
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     return {
@@ -28,7 +29,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any]) -> None:
-    """Go on from what `capture` has seen."""
+    """Set the generators to the states that `capture` returned."""
     version, words, gauss = states["python"]
     random.setstate((version, _MERSENNE.unpack(base64.b64decode(words)), gauss))
     np.random.set_state(unpack(states["numpy"]))

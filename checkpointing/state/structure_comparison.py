@@ -1,4 +1,5 @@
-"""Whether a state and a checkpoint hold the same things: a pure comparison, as readable text."""
+"""Compares the structure of a state with that of a checkpoint and describes the differences as
+text."""
 
 from __future__ import annotations
 
@@ -13,20 +14,21 @@ from checkpointing.store.checkpoint import Checkpoint
 
 T = TypeVar("T")
 
-_SHOWN = 20  # names per section; enough to see the pattern
+_SHOWN = 20  # names shown per section
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a checkpoint holds."""
+    """The names, shapes and values that a checkpoint holds."""
 
     tensors: Mapping[str, tuple[tuple[int, ...], str]]  # full name -> (global shape, dtype name)
-    values: Mapping[str, Json]  # encoded
-    branches: Mapping[str, Json] = field(default_factory=dict)  # kinds, as `containers` has them
+    values: Mapping[str, Json]  # encoded values
+    # kinds of branches, as `containers` has them
+    branches: Mapping[str, Json] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Inventory:
-        """Reads all tables of a checkpoint; raises as `Checkpoint.table`."""
+        """Read all tables of a checkpoint; raises as `Checkpoint.table`."""
         specs = checkpoint.tensors().items()
         return cls.made({n: (spec.shape, spec.dtype) for n, spec in specs}, checkpoint.values())
 
@@ -34,17 +36,17 @@ class Inventory:
     def made(
         cls, tensors: Mapping[str, tuple[tuple[int, ...], str]], found: Mapping[str, Json]
     ) -> Inventory:
-        """Of these tensors, and all values that were found."""
-        values = {n: v for n, v in found.items() if n != RECORD}  # of no state
+        """Returns the inventory of these tensors and of all values that were found."""
+        values = {n: v for n, v in found.items() if n != RECORD}  # belongs to no state
         return cls(tensors, values, branches_of(found))
 
     @cached_property
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Returns all names, sorted."""
         return sorted({*self.tensors, *self.values})
 
     def below(self, path: str) -> Inventory:
-        """What is below a name, by the rest of the names."""
+        """Returns what lies below a name, under the rest of the names."""
         return Inventory(
             _below(path, self.tensors), _below(path, self.values), _below(path, self.branches)
         )
@@ -52,16 +54,18 @@ class Inventory:
 
 @dataclass(frozen=True)
 class StateRequirements:
-    """What one rank's state needs from a checkpoint. Plain data: it travels between ranks."""
+    """What one rank's state needs from a checkpoint. Plain data, which is sent between ranks."""
 
     tensors: dict[str, tuple[tuple[int, ...], str]]  # fqn -> (global shape, dtype name)
     values: frozenset[str]
-    problems: tuple[str, ...] = ()  # why it does not fit, beside names, shapes and dtypes
-    covered: tuple[str, ...] = ()  # beginnings of names that the state need not have: other ranks'
+    problems: tuple[str, ...] = ()  # mismatches other than names, shapes and dtypes
+    # prefixes of names that the state need not have, since other ranks have them
+    covered: tuple[str, ...] = ()
 
 
 def difference(wants: Iterable[StateRequirements], inventory: Inventory) -> str | None:
-    """What does not match between the states of all ranks and a checkpoint; None if all does."""
+    """Describes what does not match between the states of all ranks and a checkpoint; None if all
+    matches."""
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     values: set[str] = set()
     problems: dict[str, None] = {}

@@ -1,4 +1,5 @@
-"""Nested state as flat `name/sub/key` leaves, and back: tensors here, plain values there."""
+"""Converts nested state to flat `name/sub/key` leaves and back: tensors on one side, plain values
+on the other."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor)
 
 
 class Branch(dict[str, Any]):
-    """A dict whose entries are leaves of their own, even where none of them is a tensor."""
+    """A dict whose entries are separate leaves, even if none of them is a tensor."""
 
 
 @dataclass
@@ -32,20 +33,22 @@ class Leaves:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Json] = field(default_factory=dict)
-    stepped: set[str] = field(default_factory=set)  # tensors that steps of optimizers alone change
-    whole: set[str] = field(default_factory=set)  # tensors that one rank saves, not several a part
-    plain: set[str] = field(default_factory=set)  # small ones that are to be equal on all ranks
+    # tensors that only the steps of optimizers change
+    stepped: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)  # tensors that one rank saves whole
+    plain: set[str] = field(default_factory=set)  # small tensors that should be equal on all ranks
     alike: set[str] = field(default_factory=set)  # parameters, and the state of optimizers
-    unlike: set[str] = field(default_factory=set)  # tensors and values that ranks may have apart
+    # tensors and values that may differ between ranks
+    unlike: set[str] = field(default_factory=set)
     containers: dict[str, BranchKind] = field(
         default_factory=dict
-    )  # of which the names do not tell
+    )  # of the branches whose kind the names do not show
 
     def add(self, others: Leaves) -> None:
-        """Take in the leaves of another tree.
+        """Add the leaves of another tree.
 
         Raises:
-            TypeError: one of the same name is here already.
+            TypeError: there is a leaf of the same name already.
         """
         for path, tensor in others.tensors.items():
             self.put(path, tensor)
@@ -54,7 +57,7 @@ class Leaves:
         self.containers |= others.containers
 
     def put(self, path: str, leaf: Tensor | Json) -> None:
-        """Take in one leaf; raises as `add`."""
+        """Add one leaf; raises as `add`."""
         if path in self.tensors or path in self.values:
             raise TypeError(f"two things in the state are both named {path!r}: rename one of them")
         if isinstance(leaf, Tensor):
@@ -64,10 +67,10 @@ class Leaves:
 
 
 def flatten(tree: object, path: str, into: Leaves) -> None:
-    """Add the leaves of `tree` under `path`. A part without any tensor is one value leaf.
+    """Add the leaves of `tree` under `path`. A subtree without tensors becomes one value leaf.
 
     Raises:
-        TypeError: something that can be neither, with its place in the tree.
+        TypeError: something is neither; the message says where in the tree.
     """
     if isinstance(tree, Tensor):
         _check_tensor(tree, path)
@@ -83,7 +86,7 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
 
 
 def unflatten(template: Any, path: str, values: Mapping[str, Any]) -> Any:
-    """A tree of the form of `template`: its own tensors, and the given values."""
+    """Returns a tree of the form of `template`, with its own tensors and the given values."""
     if isinstance(template, Tensor):
         return template
     if not is_branch(template):
@@ -95,7 +98,7 @@ def unflatten(template: Any, path: str, values: Mapping[str, Any]) -> Any:
 
 
 def rebuilt(tree: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
-    """A branch like `tree` with these children, by the same keys."""
+    """Returns a branch like `tree` with these children under the same keys."""
     found = dict(pairs)
     if registered_classes.name_of(tree) is not None:
         return registered_classes.made(type(tree), found)
@@ -103,14 +106,14 @@ def rebuilt(tree: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
         return type(tree)(found.values())
     if isinstance(tree, tuple):
         return tuple.__new__(type(tree), found.values())
-    like = copy.copy(tree)  # with what a subclass has beside its content
+    like = copy.copy(tree)  # with the attributes that a subclass has besides its content
     like.clear()
     like.update(found) if isinstance(like, dict) else like.extend(found.values())
     return like
 
 
 def untie_tensors(tree: Any, seen: set[int] | None = None) -> Any:
-    """The tree, with a tensor of its own in each further place where one is met again: as the
+    """Returns the tree with a separate tensor for each repeated occurrence of one, such as the
     learning rates of a new SequentialLR, which are those of its first scheduler until it steps."""
     seen = set() if seen is None else seen
     if isinstance(tree, Tensor):
@@ -126,8 +129,8 @@ def untie_tensors(tree: Any, seen: set[int] | None = None) -> Any:
 
 
 def update_in_place(live: Any, loaded: Any) -> Any:
-    """`loaded`, but in the dicts, lists, arrays and dataclasses of `live` where there are such, so
-    that whoever holds one of these sees what was restored."""
+    """Returns `loaded`, but within the dicts, lists, arrays and dataclasses of `live` where there
+    are such, so that whatever refers to one of these sees the restored content."""
     if type(live) is not type(loaded):
         return loaded
     if isinstance(live, np.ndarray):
@@ -148,12 +151,12 @@ def update_in_place(live: Any, loaded: Any) -> Any:
 
 
 def join(path: str, key: object) -> str:
-    """`path` and one more segment; '/' in a key is escaped as in a JSON pointer."""
+    """Returns `path` with one more segment; '/' in a key is escaped as in a JSON pointer."""
     return f"{path}/{escaped(key)}"
 
 
 def is_branch(tree: object) -> bool:
-    """Whether there is a tensor in it, below it."""
+    """Whether the tree has a tensor below it."""
     if isinstance(tree, Branch):
         return True
     if isinstance(tree, dict | list | tuple):
@@ -165,10 +168,10 @@ def is_branch(tree: object) -> bool:
 
 
 def children(tree: Any, path: str) -> Iterator[tuple[Any, Any]]:
-    """What is in a branch, with the keys.
+    """Yields the keys and children of a branch.
 
     Args:
-        path: its own, for the error; raises as `declared.fields_of`.
+        path: path of the branch, for the error; raises as `registered_classes.fields_of`.
     """
     if registered_classes.name_of(tree) is not None:
         yield from registered_classes.fields_of(tree, path).items()
@@ -184,7 +187,7 @@ def _array_in_place(live: Any, loaded: Any) -> Any:
 
 
 def _check_branch(tree: Any, path: str) -> None:
-    """That what holds tensors can be made again, and that its keys can be told apart."""
+    """Check that a branch with tensors can be rebuilt and that its keys are distinct as text."""
     if registered_classes.name_of(tree) is None and registered_classes.is_named_tuple(tree):
         name = type(tree).__qualname__
         raise TypeError(

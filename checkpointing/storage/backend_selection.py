@@ -1,4 +1,4 @@
-"""From a URL to the storage behind it."""
+"""Selects the storage for a URL."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def open_storage(url: str, *, options: Mapping[str, Any] | None = None) -> Storage:
-    """The storage at `url`. Nothing is sent or made yet, so that it may not be in reach at all.
+    """Returns the storage at `url`. Nothing is sent or created yet, so it may be unreachable.
 
     Args:
-        url: a path or file://; s3://bucket/folder; memory://name, which lives in this process; or
+        url: a path or file://; s3://bucket/folder; memory://name, in the memory of this process; or
             any other that an installed fsspec driver knows, such as gs:// or sftp://.
-        options: for s3:// see `S3StoreOptions`; the usual AWS_* variables and ~/.aws are obeyed
-        too. For
-            others, arguments of the fsspec driver. For paths there is only `reach_s`, which all
-            but memory:// obey: seconds after which a storage that has answered no request yet is
-            given up (by default as one that was reached and fell silent).
+        options: for s3:// see `S3StoreOptions`; the usual AWS_* variables and ~/.aws are used, too.
+            For others, arguments of the fsspec driver. Paths have only `reach_s`, which all but
+            memory:// support: seconds after which a storage that has answered no request yet is
+            given up (by default as for one that was reached and stopped answering).
 
     Raises:
-        StoreError: unknown scheme, unknown option, or a missing package; says what to do.
+        StoreError: a scheme or option is unknown, or a package is missing; the message says what to
+            do.
     """
     given = dict(options or {})
     reach_s = _reach_s(given.get("reach_s"))

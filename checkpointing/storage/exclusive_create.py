@@ -1,4 +1,4 @@
-"""Making an object only if there is none, also where the backend cannot do that by itself."""
+"""Creates an object only if there is none, also where the backend has no such operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from checkpointing.storage.interface import ObjectInfo, Storage
 
 logger = logging.getLogger("checkpointing")
 
-_MARGIN_S = 2.0  # how far clocks of a storage's servers may differ, and a tiny put may take
+# largest difference between clocks of a storage's servers, and largest duration of a tiny put
+_MARGIN_S = 2.0
 _PATIENCE_S = 120.0
 _POLL_S = 0.5
 Native = Callable[[str, bytes], bool]
@@ -24,17 +25,17 @@ _CLAIM, _BODY, _TICK = ".claim", ".body", ".tick"
 
 
 class NoExclusiveCreateError(Exception):
-    """The backend refuses to make an object only if there is none."""
+    """The backend refuses to create an object only if there is none."""
 
 
 class ExclusiveCreator:
-    """How one storage makes objects exclusively. Thread-safe.
+    """Implements the exclusive creation of objects for one storage. Thread-safe.
 
     Args:
-        native: `Storage.create` by means of the backend; raises NoExclusiveCreateError where the
-            backend says that it cannot.
-        probe: find out at the first create whether the backend only pretends, by making one
-            scratch object twice. It cannot find a backend that fails only under a race.
+        native: `Storage.create` as an operation of the backend; raises NoExclusiveCreateError if
+            the backend says that it has none.
+        probe: check at the first create that the backend does not ignore the condition, by creating
+            one scratch object twice. This does not detect a backend that fails only under a race.
     """
 
     def __init__(self, storage: Storage, native: Native | None, *, probe: bool) -> None:
@@ -85,7 +86,7 @@ class ExclusiveCreator:
 
 @dataclass(frozen=True)
 class _Claims:
-    """What lies in the folder of claims on a key."""
+    """The objects in the folder of claims on a key."""
 
     entries: list[ObjectInfo]
 
@@ -94,7 +95,8 @@ class _Claims:
 
     @property
     def winner(self) -> str:
-        """Key of the body of the first claim. The same for every caller that saw it settled."""
+        """The key of the body of the first claim, which is the same for every caller that saw the
+        claims settled."""
         claims = [e for e in self.entries if e.key.endswith(_CLAIM)]
         first = min(claims, key=lambda e: (math.floor(e.modified), e.key))
         return first.key.removesuffix(_CLAIM) + _BODY
@@ -103,25 +105,26 @@ class _Claims:
 def arbitrate(
     storage: Storage, key: str, data: bytes, *, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """`Storage.create` out of put, list and delete alone.
+    """Implements `Storage.create` with put, list and delete only.
 
-    Every caller puts its content and a claim into the folder "<key>~claims/", waits until the
-    clock of the storage is well past its own claim, and lists the claims: of those in that list
-    the one with the lowest (second, name) wins. Then *every* caller that still finds no object
-    puts the content of the winner, so that nobody waits for a winner that died and a slow one does
-    no harm. Claims are removed once the object is there, and never before: who misses a claim in
-    the list therefore finds the object afterwards.
+    Every caller puts its content and a claim into the folder "<key>~claims/", waits until the clock
+    of the storage is well past its own claim, and lists the claims: the one with the lowest
+    (second, name) in that list wins. Then *every* caller that still finds no object puts the
+    content of the winner, so that no caller waits for a winner that died, and a slow one does no
+    harm. Claims are removed only once the object exists, so a caller that misses a claim in the
+    list finds the object afterwards.
 
-    Guaranteed, if the assumptions hold: one content ever, whichever callers die or stall.
+    Guarantee, if the assumptions hold: the object only ever has one content, whichever callers die
+    or stall.
 
-    Assumed: a list shows what was put before it; modification times are of the storage's clock
+    Assumptions: a list shows what was put before it; modification times are of the storage's clock
     in whole seconds or finer, and neither clocks of its servers nor the time that putting a tiny
-    object takes differ by more than 2 s; all writers of the key use this way and no other.
+    object takes differ by more than 2 s; all writers of the key use this method only.
 
-    A caller that dies after its claim may win later, when another caller comes for the same key.
+    A caller that dies after its claim may win later, when another caller creates the same key.
 
     Raises:
-        StoreError: as every method of `Storage`; or no decision within 2 minutes.
+        StoreError: as every method of `Storage`; or there is no decision within 2 minutes.
     """
     folder = f"{key}~claims/"
     deadline_s = time.monotonic() + _PATIENCE_S
@@ -129,7 +132,7 @@ def arbitrate(
         held = _read(storage, key)
         if held is None:
             claims = _settled(storage, folder, data, deadline_s, sleep)
-            held = _read(storage, key)  # after the list, not before
+            held = _read(storage, key)  # must be read after the list, not before
             if held is None and claims is not None:
                 held = _read(storage, claims.winner)
                 if held is not None:
@@ -150,7 +153,8 @@ def _settled(
     deadline_s: float,
     sleep: Callable[[float], None],
 ) -> _Claims | None:
-    """Claim, and list the claims once no earlier one can appear; None if one's own is gone."""
+    """Put a claim, and return the claims once no earlier one can appear; None if the caller's own
+    claim is gone."""
     nonce = secrets.token_hex(8)
     storage.put(f"{folder}{nonce}{_BODY}", [data])
     storage.put(f"{folder}{nonce}{_CLAIM}", [nonce.encode()])
@@ -159,7 +163,7 @@ def _settled(
         claims = _Claims(storage.list(folder))
         own, tick = claims.of(f"{nonce}{_CLAIM}"), claims.of(f"{nonce}{_TICK}")
         if own is None:
-            return None  # removed with the others, because the object is there
+            return None  # it was removed with the others, because the object exists
         if tick and math.floor(tick.modified) > math.floor(own.modified) + _MARGIN_S:
             return claims
         sleep(_POLL_S)

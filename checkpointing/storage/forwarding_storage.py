@@ -1,4 +1,4 @@
-"""What storages that stand before another one have in common."""
+"""The base class of storages that wrap another one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from checkpointing.storage.temporary_object_removal import SupportsTemporaryRemo
 
 
 class ForwardingStorage:
-    """Hands everything on to `storage`."""
+    """Forwards all calls to `storage`."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -40,7 +40,7 @@ class ForwardingStorage:
         self._storage.delete(keys)
 
     def sweep_temporaries(self, older_than_s: float) -> int:
-        """As `SupportsTemporaryRemoval`; 0 if the storage leaves none."""
+        """As `SupportsTemporaryRemoval`; returns 0 if the storage leaves no temporary objects."""
         storage = self._storage
         if not isinstance(storage, SupportsTemporaryRemoval):
             return 0

@@ -1,4 +1,4 @@
-"""What a store needs from the place where its objects lie: eight operations."""
+"""The interface that a store needs from its storage: eight operations on objects."""
 
 from __future__ import annotations
 
@@ -11,59 +11,61 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One object, as a listing shows it."""
+    """One object of a listing."""
 
     key: str
     size: int  # bytes
-    modified: float  # Unix time in seconds, by the clock of the storage and not of this machine
+    modified: float  # Unix time in seconds, by the storage's clock and not this machine's
 
 
 class Storage(Protocol):
-    """Objects by key, in one place. Thread-safe; every method blocks, and may be called from many
-    threads at once.
+    """Access to the objects below one URL, by key. Thread-safe; every method blocks, and may be
+    called from many threads at once.
 
-    A key is relative, of parts joined by "/", each of letters, digits, ".", "_", "-" and "~", none
-    of them "." or "..". An object is there whole or not at all, and is durable when the method
-    that made it returns.
+    A key is relative, with parts joined by "/", each of letters, digits, ".", "_", "-" and "~", and
+    none of them "." or "..". An object exists whole or not at all, and is durable when the method
+    that created it returns.
 
-    What passes is tried again with back-off inside; what is raised is final:
+    Transient errors are retried internally with back-off; the errors raised are final:
 
     Raises (every method):
-        StoreFullError: no space or over quota.
-        StoreAccessError: not allowed; credentials missing, wrong or expired; read-only.
-        StoreError: out of reach, or broken in another way; the text says which object and why.
+        StoreFullError: there is no space, or the quota is exceeded.
+        StoreAccessError: access is denied: credentials are missing, wrong or expired, or the
+            storage is read-only.
+        StoreError: the storage is unreachable, or fails in another way; the message says for which
+            object and why.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, as a person would write it. Never holds a secret."""
+        """The URL, as a user would write it. Never contains a secret."""
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Make a new object of `parts`, end to end. The caller chose a key that nobody else uses;
-        a second put of the same content after an error is harmless."""
+        """Create a new object of `parts`, end to end. The caller must choose a key that no other
+        caller uses; a second put of the same content after an error is harmless."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Make a new object if there is none under `key`: of any number of callers anywhere, one
-        makes it.
+        """Create an object if there is none under `key`: of any number of callers on any machine,
+        only one succeeds.
 
         Returns:
-            True if the object holds `data` now, made by this call or by another one with the same
-            content (a lost reply makes one's own success look like another's). False if there was
-            an object with other content, which stays.
+            True if the object now holds `data`, created by this call or by another one with the
+            same content (after a lost reply, the caller's own success looks like another's). False
+            if there was an object with other content, which is kept.
         """
 
     def replace(self, key: str, data: bytes) -> None:
-        """Make the object or replace it, atomically; readers see the old or the new one."""
+        """Create or replace the object, atomically; readers see either the old or the new one."""
 
     def get(self, key: str) -> bytes:
-        """The whole object.
+        """Returns the whole object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such object.
         """
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """`length` bytes from byte `start`.
+        """Returns `length` bytes from byte `start`.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -71,11 +73,11 @@ class Storage(Protocol):
         """
 
     def list(self, prefix: str) -> list[ObjectInfo]:
-        """All objects whose keys begin with `prefix` (a folder ending in "/", or "" for all),
-        ordered by key. Complete: an object that was there before the call is in it."""
+        """Returns all objects whose keys begin with `prefix` (a folder ending in "/", or "" for
+        all), ordered by key. The list contains every object that existed before the call."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects, durably; those that are not there are no error."""
+        """Remove objects, durably; a missing object is no error."""
 
     def close(self) -> None:
         """Release connections and threads."""

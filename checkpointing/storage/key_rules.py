@@ -1,4 +1,4 @@
-"""What a key may look like, checked before it becomes part of a path or a URL."""
+"""Checks keys before they become part of a path or a URL."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _PART = re.compile(r"[A-Za-z0-9._~-]+")
 
 
 def check_key(key: str) -> str:
-    """`key` itself.
+    """Returns `key`.
 
     Raises:
-        ValueError: it is no key; see `Storage`.
+        ValueError: it is no valid key, see `Storage`.
     """
     for part in key.split("/"):
         if part in (".", "..") or not _PART.fullmatch(part):
@@ -23,12 +23,12 @@ def check_key(key: str) -> str:
 
 
 def is_key(key: str) -> bool:
-    """Whether `key` can be an object's."""
+    """Whether `key` is a valid key of an object."""
     return all(map(is_name, key.split("/")))
 
 
 def check_prefix(prefix: str) -> str:
-    """`prefix` itself.
+    """Returns `prefix`.
 
     Raises:
         ValueError: it is neither "" nor a folder ending in "/".
@@ -49,5 +49,5 @@ def check_range(start: int, length: int) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Whether `name` can be one part of a key."""
+    """Whether `name` is valid as one part of a key."""
     return name not in (".", "..") and _PART.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Objects in the memory of this process: for tests, and gone with the process."""
+"""A storage in the memory of this process, for tests; it is lost when the process ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _places_lock = threading.Lock()
 
 
 class MemoryStorage:
-    """A `Storage`. All that are opened with one URL share their objects."""
+    """A `Storage` in memory. All instances with one URL share their objects."""
 
     def __init__(self, url: str) -> None:
         self._url, self.counters = url, RequestCounters()
@@ -74,7 +74,7 @@ class MemoryStorage:
                 self._place.objects.pop(check_key(key), None)
 
     def close(self) -> None:
-        """The objects stay, for whoever opens the URL again."""
+        """Does nothing: the objects are kept for the next caller that opens the URL."""
 
     def _find(self, key: str) -> bytes:
         with self._place.lock:

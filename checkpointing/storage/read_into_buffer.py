@@ -1,4 +1,4 @@
-"""Storages that read into memory they are given."""
+"""The optional interface of storages that can read into given memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class SupportsReadInto(Protocol):
-    """What a reader asks a storage for: `isinstance(storage, ReadsInto)`. A read here costs little
-    besides its bytes, so small ones that stay in the processor's cache are the fastest."""
+    """A storage that can read into given memory; checked by `isinstance(storage,
+    SupportsReadInto)`. A read here has little overhead, so small reads that stay in the processor's
+    cache are the fastest."""
 
     def read_into(self, key: str, start: int, into: memoryview) -> None:
-        """Fill `into`, writable bytes, from byte `start` of an object; raises as `get_range`, and
-        then there may be anything in it."""
+        """Fill `into`, writable bytes, from byte `start` of an object. Raises as `get_range`, and
+        then the content of `into` is undefined."""

@@ -1,4 +1,4 @@
-"""A storage that goes on with other options, such as credentials that have not expired yet."""
+"""A storage that can be renewed with other options, such as credentials that have not expired."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from checkpointing.storage.forwarding_storage import ForwardingStorage
 
 
 class RenewableStorage(ForwardingStorage):
-    """Hands everything on to a storage, which can be changed for another one of the same place
-    while it is used: what is under way ends by the old one. Thread-safe."""
+    """Forwards all calls to a storage that can be replaced, while in use, by another one for the
+    same place. Calls in progress are completed by the old one. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._former: list[Storage] = []
 
     def renew(self, storage: Storage) -> None:
-        """Use this one from now on; it is closed with this."""
+        """Use this storage from now on; `close` closes it, too."""
         self._former.append(self._storage)
         self._storage = storage
 

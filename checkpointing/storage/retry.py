@@ -1,4 +1,4 @@
-"""Trying again: when, for how long, and counted so that nothing gets worse in silence."""
+"""Decides when and for how long requests are retried, and counts the retries."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ _REASON_CHARS = 300
 
 
 class TransientRequestError(Exception):
-    """A request failed in a way that may pass; raised by requests themselves."""
+    """A request failed in a way that may be transient; raised by requests themselves."""
 
 
 @dataclass(frozen=True)
 class StorageRetryPolicy:
-    """How long to keep trying one request. Waits double from `first_s` to `longest_s`."""
+    """How long to retry one request. Waiting times double from `first_s` to `longest_s`."""
 
-    budget_s: float = 120.0  # without any request of the same storage succeeding
-    cap_s: float = 600.0  # even while others succeed
+    budget_s: float = 120.0  # while no request of the same storage succeeds
+    cap_s: float = 600.0  # even while other requests succeed
     first_s: float = 0.1
     longest_s: float = 15.0
-    least_tries: int = 2  # even past the budget: one slow time-out is no reason to give up
+    least_tries: int = 2  # even beyond the budget, since one slow time-out is no reason to give up
     most_tries: int | None = None
-    reach_s: float | None = None  # in place of budget_s while no request has been answered yet
+    reach_s: float | None = None  # replaces budget_s while no request has been answered yet
 
 
 def next_wait_s(
     policy: StorageRetryPolicy, tries: int, elapsed_s: float, idle_s: float, jitter: float
 ) -> float | None:
-    """Seconds to wait before the next try, None to give up.
+    """Returns the seconds to wait before the next try; None to give up.
 
     Args:
-        tries: failed so far, at least 1.
-        elapsed_s: since the first one began.
-        idle_s: since any request of the same storage succeeded; infinite if none did. While others
-            succeed, the storage is busy and not broken.
-        jitter: from [0, 1], so that many writers do not come back at the same moment.
+        tries: number of failed tries so far, at least 1.
+        elapsed_s: seconds since the first try began.
+        idle_s: seconds since any request of the same storage succeeded; infinite if none did. While
+            others succeed, the storage is busy rather than broken.
+        jitter: from [0, 1], so that many writers do not retry at the same moment.
     """
     is_reached = policy.reach_s is None or idle_s < math.inf
     budget_s = policy.budget_s if is_reached else policy.reach_s or 0.0
@@ -64,13 +64,13 @@ def next_wait_s(
 
 @dataclass
 class RequestCounters:
-    """What a storage has done so far. Thread-safe through `add`."""
+    """Counters of a storage's requests. Thread-safe through `add`."""
 
-    requests: int = 0  # tries included
+    requests: int = 0  # including retries
     retries: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    waited_s: float = 0.0  # between tries, summed over threads
+    waited_s: float = 0.0  # seconds between tries, summed over threads
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(
@@ -94,12 +94,12 @@ class RequestRetrier:
     """Runs the requests of one storage. Thread-safe.
 
     Args:
-        catches: what a request may raise; everything else passes through.
-        classify: called with the error and what was tried. None: it may pass. An exception: it is
-            final, and this is to be raised.
-        advice: added to the message of a request that is given up before any of this storage was
-            answered: whom it was sent to, and what to look at.
-        say: an error in one short line.
+        catches: exceptions to handle; all others are passed on.
+        classify: called with the error and a description of the request. Returns None if the error
+            is transient; else the exception to raise.
+        advice: added to the message of a request that is given up before this storage has answered
+            any: where it was sent to, and what to check.
+        say: describes an error in one short line.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RequestRetrier:
         self._advice, self._say = advice, say or reason
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._answered_s = float("-inf")  # an object that is not there is an answer, too
+        self._answered_s = float("-inf")  # that an object does not exist is an answer, too
         self._logged_s = float("-inf")
         self._unlogged = 0
 
@@ -129,19 +129,19 @@ class RequestRetrier:
         return self._answered_s > float("-inf")
 
     def try_s(self, usual_s: float) -> float:
-        """How long one try may take: less than usual where the storage is given up soon if it was
-        never reached, so that two tries fit in."""
+        """Returns the time limit of one try: shorter than usual if the storage would be given up
+        soon because it was never reached, so that there is time for two tries."""
         reach_s = self.policy.reach_s
         return usual_s if self.is_reached or reach_s is None else min(usual_s, reach_s / 2)
 
     def run(self, what: str, call: Callable[[], T]) -> T:
-        """What `call` returns, in the end.
+        """Returns the result of `call`, retried until it succeeds.
 
         Args:
-            what: the request in words, with the object: it begins every message.
+            what: a description of the request and its object, with which every message begins.
 
         Raises:
-            StoreError: given up. Also whatever `classify` makes of a final error.
+            StoreError: the request was given up. Also any exception that `classify` returns.
         """
         began_s, tries = self._clock(), 0
         while True:
@@ -166,7 +166,7 @@ class RequestRetrier:
                 return result
 
     def close(self) -> None:
-        """Nothing is tried again from now on; who waits is woken."""
+        """Stop retrying from now on, and wake the threads that wait."""
         self._closed.set()
 
     def _wait(self, what: str, error: Exception, tries: int, began_s: float) -> None:
@@ -195,7 +195,7 @@ class RequestRetrier:
 
 
 def unreached(server: str) -> str:
-    """What to do where no request was answered."""
+    """Returns advice for when no request was answered."""
     return (
         f"no request to {server} has succeeded: check that this is the right address, and that "
         "this machine reaches it (network, proxy, VPN, firewall)"
@@ -203,6 +203,6 @@ def unreached(server: str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """An error in one short line."""
+    """Describes an error in one short line."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {line[:_REASON_CHARS]}" if line else type(error).__name__

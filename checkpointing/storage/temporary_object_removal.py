@@ -1,4 +1,4 @@
-"""Storages that leave temporaries behind when a writer dies."""
+"""The optional interface of storages in which a writer that dies leaves temporary objects."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class SupportsTemporaryRemoval(Protocol):
-    """What prune asks a storage for: `isinstance(storage, SweepsTemporaries)`."""
+    """A storage that can remove such objects, as a sweep does; checked by `isinstance(storage,
+    SupportsTemporaryRemoval)`."""
 
     def sweep_temporaries(self, older_than_s: float) -> int:
-        """Remove what crashed writers left half written; how many there were.
+        """Remove temporary objects of crashed writers. Returns how many there were.
 
         Args:
-            older_than_s: only what was last written so many seconds ago, by the clock of the
-                storage. A writer that is slower than this loses its file and raises.
+            older_than_s: remove only objects that were last written so many seconds ago, by the
+                storage's clock. A slower writer loses its file and raises.
 
         Raises:
             StoreError: see `Storage`.

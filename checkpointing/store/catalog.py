@@ -1,5 +1,5 @@
-"""What checkpoints a store holds, what unfinished saves left, and what is damaged, from the headers
-of manifests alone."""
+"""Lists the checkpoints of a store, what unfinished saves left, and what is damaged, from the
+headers of manifests alone."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from checkpointing.format.object_keys import SaveId
 from checkpointing.format.replica_differences import MarkedDifferences, summary
 from checkpointing.store.store import Store, StoredManifest
 
-THREADS = 16  # that read headers: each is a request, and most of its time is waiting for the reply
+# threads that read headers: each read is a request, and most of its time is waiting for the reply
+THREADS = 16
 
 State = Literal["committed", "partial", "incomplete", "damaged", "unreadable"]
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """One checkpoint, or what an unfinished save left. "damaged" here means: seen without reading
-    the tensors' bytes; `verify` reads them. "unreadable": the storage does not give the manifest
-    out. "partial": retention took items out."""
+    """One checkpoint, or what an unfinished save left. "damaged" means here that damage is seen
+    without reading the bytes of tensors; `verify` reads them. "unreadable": the storage refuses to
+    return the manifest. "partial": a retention policy has removed items."""
 
     step: int
     id: str  # "<step>-<session>", unique in its run
     run: str
-    created: float  # Unix time, seconds; of an unfinished or damaged one, of its newest object
-    bytes: int  # stored, of all that it refers to; shared or not
-    raw_bytes: int  # decoded
+    created: float  # Unix time, seconds; of an unfinished or damaged one, that of its newest object
+    bytes: int  # stored bytes of all that it refers to, shared or not
+    raw_bytes: int  # decoded bytes
     world_size: int
     tensors: int
     items: tuple[str, ...]
     metrics: Mapping[str, float] = field(hash=False)
     state: State
-    key: str  # of the manifest, or of the folder of parts
+    key: str  # key of the manifest, or of the folder of part records
     problem: str | None = None
-    differing: str | None = None  # of what ranks held different replicas
-    is_suspect: bool = False  # so that `restore` prefers another one
-    source: str = ""  # of an imported one: what it was made of
+    differing: str | None = None  # the tensors of which ranks held different replicas
+    is_suspect: bool = False  # so that `restore` prefers another checkpoint
+    source: str = ""  # of an imported checkpoint: what it was made of
 
     @property
     def save(self) -> SaveId:
@@ -52,25 +53,26 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A checkpoint's last good revision."""
+    """A checkpoint with its last good revision."""
 
     stored: StoredManifest
     document: ManifestDocument
 
     @property
     def stored_bytes(self) -> int:
-        """Of all items, shared or not, without bases: a manifest states it."""
+        """The stored bytes of all items, shared or not, without bases, as the manifest states
+        them."""
         return sum(item.stored_bytes for item in self.document.items.values())
 
 
 def committed(
     store: Store, run: str | None = None, refused: dict[SaveId, StoreError] | None = None
 ) -> tuple[list[CatalogEntry], dict[SaveId, str]]:
-    """The checkpoints of a run, or of all, newest first within each run; and what is wrong with
-    those that have no readable manifest.
+    """Return the checkpoints of a run, or of all runs, newest first within each run; and the
+    problems of those that have no readable manifest.
 
     Args:
-        refused: see `list_checkpoints`. A caller that decides what may be removed gives none.
+        refused: see `list_checkpoints`. A caller that decides what may be removed passes None.
     """
     seen: set[str] = set()
     listed = store.manifests(run)
@@ -80,7 +82,7 @@ def committed(
         listed = store.manifests(run)
         if seen.issuperset(stored.key for stored in listed):
             return found, problems
-        # a new revision: a listing beside it may show neither it nor the one before
+        # A new revision was published: a concurrent listing may show neither it nor the one before.
 
 
 def _readable(
@@ -104,7 +106,8 @@ def _readable(
             if isinstance(one, StoreError)
         }
         silent = [e for e in refused.values() if not isinstance(e, StoreAccessError)]
-        if silent and not found and not problems:  # it is the store, and not one of its objects
+        # the storage as a whole fails, and not one object
+        if silent and not found and not problems:
             raise silent[0]
     return found, problems
 
@@ -112,8 +115,8 @@ def _readable(
 def _last_good(
     store: Store, revisions: Sequence[StoredManifest], raises: bool
 ) -> CatalogEntry | str | StoreError | None:
-    """Of one checkpoint: what is wrong with the last revision if no other is good; None if there
-    is nothing any more, or only a save that was declared dead."""
+    """Return the last good revision of a checkpoint; if there is none, the problem with the last
+    revision; None if nothing is left, or only an abandoned save."""
     problem: str | StoreError | None = None
     for stored in revisions:  # later ones first
         try:
@@ -134,7 +137,7 @@ def _last_good(
 
 
 def suspected(found: Iterable[CatalogEntry]) -> dict[StoredManifest, MarkedDifferences]:
-    """Those of which ranks held different replicas; none if all are such."""
+    """Return the checkpoints of which ranks held different replicas; none if this holds for all."""
     found = list(found)
     marks = {one.stored: one.document.header.marked for one in found}
     suspects = {stored: mark for stored, mark in marks.items() if mark and mark.is_suspect}
@@ -142,7 +145,7 @@ def suspected(found: Iterable[CatalogEntry]) -> dict[StoredManifest, MarkedDiffe
 
 
 def newest_first(store: Store, run: str) -> list[CatalogEntry]:
-    """The readable checkpoints of a run in the order in which to try them."""
+    """Return the readable checkpoints of a run in the order in which a restore tries them."""
     found, _ = committed(store, run)
     return sorted(
         found, key=lambda f: (f.stored.save.step, f.document.header.created), reverse=True
@@ -152,11 +155,12 @@ def newest_first(store: Store, run: str) -> list[CatalogEntry]:
 def list_checkpoints(
     store: Store, run: str | None = None, *, refused: dict[SaveId, StoreError] | None = None
 ) -> list[CheckpointInfo]:
-    """All checkpoints, unfinished saves and damaged manifests, ordered by run, step and time.
+    """Return all checkpoints, unfinished saves and damaged manifests, ordered by run, step and
+    time.
 
     Args:
-        refused: takes up those whose manifests the storage does not give out, which are listed as
-            "unreadable" then; None: the first of them is raised.
+        refused: receives the saves whose manifests the storage refuses to return, which are listed
+            as "unreadable" then; None: the first such error is raised.
 
     Raises:
         StoreError: the store is out of reach; or one manifest, see `refused`.
@@ -171,7 +175,7 @@ def list_checkpoints(
 
 
 def info_of(found: CatalogEntry) -> CheckpointInfo:
-    """What the header of a manifest says."""
+    """Return what the header of a manifest says."""
     header, items = found.document.header, found.document.items
     return CheckpointInfo(
         step=header.save.step,
@@ -202,7 +206,7 @@ def _damaged(
     return [
         _broken(save, at.key, at.modified, at.size, state, text)
         for save, text in problems.items()
-        if (at := newest.get(save)) is not None  # else it was removed meanwhile
+        if (at := newest.get(save)) is not None  # otherwise it was removed meanwhile
     ]
 
 

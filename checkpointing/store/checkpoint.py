@@ -1,4 +1,4 @@
-"""A committed checkpoint, opened for reading: one tensor, one slice of it, or all."""
+"""A committed checkpoint, opened for reading: one tensor, one slice of it, or everything."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class BoxRead:
-    """A box of a tensor, and where it is to go."""
+    """A box of a tensor to read, and the array to read it into."""
 
     tensor: str  # full name
     box: Box
-    into: Array  # of the box's sizes, writable, any dtype of the tensor's itemsize
+    into: Array  # of the shape of the box, writable, of any dtype with the tensor's itemsize
 
 
 class Checkpoint:
-    """One checkpoint. Tables are read when something of their item is asked for."""
+    """One checkpoint. The table of an item is read when something of the item is asked for."""
 
     def __init__(self, store: Store, stored: StoredManifest) -> None:
         """Read the manifest's header.
@@ -46,7 +46,7 @@ class Checkpoint:
         Raises:
             FileNotFoundError: it was removed.
             DamagedError, FormatError: it cannot be used.
-            SaveError: it is no checkpoint, but a save that was declared dead.
+            SaveError: it is no checkpoint, but an abandoned save.
         """
         self.store, self.stored = store, stored
         self._document: ManifestDocument = store.document(stored)
@@ -68,11 +68,11 @@ class Checkpoint:
 
     @property
     def items(self) -> list[str]:
-        """Names of the items that it has."""
+        """The names of its items."""
         return list(self._document.items)
 
     def table(self, item: str) -> ItemTable:
-        """The table of one item.
+        """Return the table of one item.
 
         Raises:
             KeyError: there is no such item.
@@ -84,19 +84,19 @@ class Checkpoint:
         return self._tables[item]
 
     def tensors(self, items: Sequence[str] | None = None) -> dict[str, TensorSpec]:
-        """All tensors of the given items, or of all."""
+        """Return all tensors of the given items, or of all items."""
         chosen = self.items if items is None else items
         return {name: spec for item in chosen for name, spec in self.table(item).tensors.items()}
 
     def values(self) -> dict[str, Json]:
-        """All values by full name, encoded."""
+        """Return all values by full name, encoded."""
         return {
             name: value for item in self.items for name, value in self.table(item).values.items()
         }
 
     def read(self, tensor: str, box: Box | None = None, copies: ChunkCopies | None = None) -> Array:
-        """A tensor or a box of it, as raw elements: unsigned integers (or complex128) of the
-        dtype's size, row-major. `ml_dtypes` or torch can view them as what they are.
+        """Return a tensor or a box of it as raw elements: unsigned integers (or complex128) of the
+        dtype's size, row-major. `ml_dtypes` or torch can view them with their dtype.
 
         Raises:
             KeyError: there is no such tensor.
@@ -111,10 +111,11 @@ class Checkpoint:
     def read_into(
         self, reads: Iterable[BoxRead], copies: ChunkCopies | None = None
     ) -> list[DamagedChunk]:
-        """Read boxes of tensors in parallel; what had to be read from other copies.
+        """Read boxes of tensors in parallel; return the chunks that had to be read from other
+        copies.
 
         Raises:
-            KeyError, DamagedError: as `read`; what is in the arrays then is undefined.
+            KeyError, DamagedError: as `read`; the content of the arrays is undefined then.
             StoreError: the store is out of reach.
         """
         fetcher = ChunkFetcher(self.store.storage, copies)

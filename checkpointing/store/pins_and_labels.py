@@ -1,4 +1,5 @@
-"""Names for checkpoints: pins, which prune obeys, and labels such as "best"."""
+"""Checkpoint marks: names for checkpoints, such as "best", and pins, which keep a checkpoint from
+any prune."""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ from checkpointing.store.store import Store
 
 PIN = "pin-"
 BEST = "best"
-"""Of the checkpoint that a run's retention takes for its best."""
+"""The mark of the checkpoint that a run's retention policies take for its best."""
 
 
 def pin(store: Store, save: SaveId, why: str) -> None:
     """Keep a checkpoint until it is unpinned.
 
     Raises:
-        CheckpointError: it is not there, or prune has begun to remove it.
+        CheckpointError: it does not exist, or a prune has begun to remove it.
     """
     put_mark(store, save, PIN + save.id, why, pinned=True)
 
 
 def pin_of(store: Store, save: SaveId) -> CheckpointMark | None:
-    """The pin that `pin` made for a checkpoint; None if there is none.
+    """Return the pin that `pin` made for a checkpoint; None if there is none.
 
     Raises:
         DamagedError, FormatError: it cannot be read.
@@ -41,7 +42,8 @@ def pin_of(store: Store, save: SaveId) -> CheckpointMark | None:
 
 
 def unpin(store: Store, save: SaveId) -> None:
-    """Leave a checkpoint to the policies again; one that is not pinned is left alone."""
+    """Remove the pin of a checkpoint, so that the policies decide again; does nothing if it is not
+    pinned."""
     store.storage.delete([object_keys.mark(save.run, PIN + save.id)])
 
 
@@ -49,18 +51,20 @@ def put_mark(store: Store, save: SaveId, name: str, why: str, *, pinned: bool = 
     """Give a checkpoint a name, which another one may have had before.
 
     Raises:
-        CheckpointError: the checkpoint is not there; or prune has begun to remove it, and then the
-            mark was made all the same, in case that it stays.
+        CheckpointError: the checkpoint does not exist; or a prune has begun to remove it, and then
+            the mark was made all the same, in case that the checkpoint stays.
     """
     mark = CheckpointMark(save.id, pinned, why, time.time())
     key = object_keys.mark(save.run, object_keys.check_mark(name))
-    _manifest_of(store, save)  # or the name would be lost to the one that had it before
+    # first, or the name would be lost to the checkpoint that had it before
+    _manifest_of(store, save)
     store.storage.replace(key, dump_mark(mark))
-    # the mark first, then the look: prune condemns first, then looks at the marks. Tombs before
-    # manifests: what a tomb that is over named is gone
+    # The mark is written before this look: a prune first marks for deletion, then looks at the
+    # checkpoint marks. Deletion marks are read before manifests: what a deletion mark that is over
+    # named is gone.
     going = marked_for_deletion(store)
     if _manifest_of(store, save) in going:
-        # to take the mark back would undo that of another caller, who came in time
+        # To withdraw the mark would undo that of another caller who was in time.
         raise CheckpointError(
             f"prune may be removing checkpoint {save.id} of run {save.run!r}: look whether it is "
             "there still, and if so mark it again"
@@ -68,10 +72,10 @@ def put_mark(store: Store, save: SaveId, name: str, why: str, *, pinned: bool = 
 
 
 def marks(store: Store, run: str) -> Mapping[str, CheckpointMark]:
-    """All marks of a run, by name.
+    """Return all marks of a run, by name.
 
     Raises:
-        DamagedError, FormatError: one cannot be read; what it protects is not known then.
+        DamagedError, FormatError: a mark cannot be read, so that it is not known what it protects.
     """
     found = {}
     for entry in store.storage.list(object_keys.marks(run)):
@@ -86,7 +90,7 @@ def marks(store: Store, run: str) -> Mapping[str, CheckpointMark]:
 
 
 def pins(store: Store, run: str) -> dict[str, str]:
-    """Ids that are pinned, and why."""
+    """Return the ids that are pinned, with the reason."""
     return {
         m.id: f"pinned: {m.why}" if m.why else "pinned"
         for m in marks(store, run).values()
@@ -95,10 +99,10 @@ def pins(store: Store, run: str) -> dict[str, str]:
 
 
 def _manifest_of(store: Store, save: SaveId) -> str:
-    """Key of the checkpoint's last revision.
+    """Return the key of the checkpoint's last revision.
 
     Raises:
-        CheckpointError: it is not there.
+        CheckpointError: it does not exist.
     """
     for found in committed(store, save.run)[0]:
         if found.stored.save == save:

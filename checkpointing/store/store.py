@@ -1,4 +1,4 @@
-"""A store: where it is, what is in it."""
+"""A store: opens it, and lists and reads its manifests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from checkpointing.storage import ObjectInfo, Storage, open_storage
 
 @dataclass(frozen=True, order=True)
 class StoredManifest:
-    """A manifest's place in a store. Of one run, newer checkpoints and revisions sort later."""
+    """The place of a manifest in a store. In the order of one run, newer checkpoints and revisions
+    come later."""
 
     save: object_keys.SaveId
     revision: int
@@ -31,11 +32,12 @@ class StoredManifest:
 
 
 class Store:
-    """One store. Thread-safe."""
+    """A store of checkpoints. Thread-safe."""
 
     def __init__(self, storage: Storage, record: StoreRecord) -> None:
         self.storage, self.record = storage, record
-        self.owners: dict[str, int] = {}  # by run: the take-over that saves go by, see owners.py
+        # by run: the takeover that saves belong to, see run_ownership.py
+        self.owners: dict[str, int] = {}
         self._documents: dict[str, tuple[StoredManifest, ManifestDocument]] = {}  # by key
         self._lock = threading.Lock()
 
@@ -47,22 +49,22 @@ class Store:
         options: Mapping[str, Any] | None = None,
         create: bool = False,
     ) -> Self:
-        """The store at `url`: a path, file://, s3:// or any other URL that fsspec knows.
+        """Open the store at `url`: a path, file://, s3:// or any other URL that fsspec supports.
 
         Args:
             options: for the storage, see `open_storage`.
-            create: make a store there if there is none.
+            create: create a store there if there is none.
 
         Raises:
             FileNotFoundError: there is none (and not `create`).
-            StoreError: out of reach.
-            FormatError: a store of a version or with a feature that is not known here.
+            StoreError: it is out of reach.
+            FormatError: the store has a version or a feature that is not known here.
         """
         return cls.at(open_storage(os.fspath(url), options=options), create=create)
 
     @classmethod
     def at(cls, storage: Storage, *, create: bool = False) -> Self:
-        """The store in `storage`."""
+        """Open the store in `storage`."""
         try:
             return cls(storage, _record(storage))
         except FileNotFoundError:
@@ -71,7 +73,8 @@ class Store:
                     f"no checkpoint store at {storage.url}: it has no {object_keys.STORE}"
                 ) from None
         record = StoreRecord(uuid=secrets.token_hex(16), created=time.time())
-        storage.create(object_keys.STORE, dump_store(record))  # by whom does not matter
+        # which process creates it does not matter
+        storage.create(object_keys.STORE, dump_store(record))
         return cls(storage, _record(storage))
 
     @property
@@ -79,14 +82,14 @@ class Store:
         return self.storage.url
 
     def manifests(self, run: str | None = None) -> list[StoredManifest]:
-        """All manifests of one run or all, from the newest checkpoint's last revision down; and
-        what stands in their place for saves that were declared dead."""
+        """Return all manifests of one run or of all runs, from the newest checkpoint's last
+        revision down, including abandoned saves."""
         found = self.storage.list(object_keys.RUNS if run is None else object_keys.steps(run))
         known = [stored for entry in found if (stored := _stored(entry))]
         return sorted(known, reverse=True)
 
     def document(self, stored: StoredManifest) -> ManifestDocument:
-        """The manifest itself, its tables not read yet.
+        """Return the manifest; its tables are not read yet.
 
         Raises:
             FileNotFoundError: it was removed meanwhile.
@@ -94,7 +97,7 @@ class Store:
         """
         with self._lock:
             known = self._documents.get(stored.key)
-        if known is not None and known[0] == stored:  # a revision's key may be used once more
+        if known is not None and known[0] == stored:  # the key of a revision may be used again
             return known[1]
         document = self._open(stored.key, stored.size, (forms.MANIFEST, forms.ABANDONED))
         if document.save != stored.save:
@@ -104,8 +107,8 @@ class Store:
         return document
 
     def part(self, entry: ObjectInfo) -> ManifestDocument:
-        """A part record; raises as `document`. A small one takes one request, since a commit reads
-        one of each rank."""
+        """Return a part record; raises as `document`. A small one takes one request, because a
+        commit reads one of each rank."""
         if entry.size > HEAD:
             return self._open(entry.key, entry.size, (forms.PART,))
         data = self.storage.get(entry.key)
@@ -116,7 +119,7 @@ class Store:
         return ManifestDocument(DocumentContainer(read, len(data), (forms.PART,), entry.key))
 
     def forget(self, key: str) -> None:
-        """Drop what is remembered of a manifest, because it was removed or is in doubt."""
+        """Drop what is cached of a manifest, because it was removed or may be damaged."""
         with self._lock:
             self._documents.pop(key, None)
 

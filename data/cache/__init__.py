@@ -1,2 +1,6 @@
-"""The node's store of shards: one folder on a local disk that all ranks, workers and jobs of a node
-share. Imports data.source and data.errors, and data.read and data.wds import it by node_store."""
+"""The node store: a cache of shards in one folder on a local disk that all ranks, workers and jobs
+of a node share.
+
+This package imports data.source and data.errors; data.read and data.wds import its module
+node_store.
+"""

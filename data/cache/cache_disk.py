@@ -1,4 +1,5 @@
-"""The cache's folder as a store uses it: what fails is counted, and reads go past it."""
+"""The cache folder as a node store uses it: disk failures are counted, and reads then bypass the
+cache."""
 
 import logging
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class CacheDisk:
-    """Of one store. Raises no OSError.
+    """The cache folder of one node store. Its methods raise no OSError.
 
     Args:
         allow_shared: whether the folder may be on a file system that machines share.
@@ -28,28 +29,31 @@ class CacheDisk:
         self.folder, self.trouble, self.metrics = folder, trouble, metrics
         self._allow_shared = allow_shared
         self._plan = next_use_plans.NextUsePlan(folder.plans)
-        self._made = self._told_past = False
+        self._is_created = self._logged_past = False
 
     def usable(self) -> bool:
-        """Whether to try it now; makes its folder, also after it vanished.
+        """Return whether the cache can be used now. Creates its folder, also after it has vanished.
 
         Raises DataError for a folder that cannot be used safely.
         """
         if self.trouble.pausing:
             return False
         try:
-            if not self._made or not self.folder.root.is_dir():
+            if not self._is_created or not self.folder.root.is_dir():
                 self.folder.make(self._allow_shared)
                 space_reservation.sweep(self.folder)
-                self._made = True
+                self._is_created = True
         except OSError as error:
             self.trouble.note(error)
             return False
         return True
 
     def whole(self, ref: ShardRef) -> tuple[FileHandle, CacheEntry] | None:
-        """The shard if it is in the cache; can be told without asking its source only where the
-        manifest says its hash or its tag."""
+        """Return the shard if it is in the cache, else None.
+
+        Without a request to the source this can only be known where the manifest gives the shard's
+        hash or tag; otherwise the answer is None.
+        """
         entry = CacheEntry.indexed(ref)
         if entry is None:
             return None
@@ -57,8 +61,9 @@ class CacheDisk:
         return None if file is None else (file, entry)
 
     def open(self, entry: CacheEntry, *, parts: bool = True) -> tuple[FileHandle | None, bool]:
-        """The shard, or else the part if `parts`; and whether it is the shard. None: neither, see
-        `trouble`."""
+        """Return the open file of the shard, or else (with `parts`) that of its unfinished
+        download, and whether it is the whole shard. The file is None if there is neither, or after
+        a disk error, which `trouble` has noted."""
         try:
             file = self.folder.open_whole(entry)
             if file is not None or not parts:
@@ -69,7 +74,8 @@ class CacheDisk:
             return None, False
 
     def due_s(self, ref: ShardRef) -> float:
-        """When the shard is next used by the plans of all jobs; infinite if they say nothing."""
+        """Return when the shard is next used by the next-use plans of all jobs; infinity if it is
+        in none."""
         try:
             return next_use_plans.next_uses(self.folder.plans).get(url_key(ref.url), float("inf"))
         except OSError as error:
@@ -77,7 +83,7 @@ class CacheDisk:
             return float("inf")
 
     def publish(self, uses: Mapping[str, float]) -> None:
-        """See `Plan`."""
+        """Publish this process's next-use plan; see `NextUsePlan`."""
         try:
             if self.usable():
                 self._plan.publish(uses)
@@ -88,7 +94,8 @@ class CacheDisk:
         self._plan.withdraw()
 
     def report(self, ref: ShardRef, entry: CacheEntry, file: FileHandle, reason: str) -> None:
-        """`file`, the shard of `entry`, is damaged. Raises DamagedShardError; see `quarantine`."""
+        """Report that `file`, the shard of `entry`, is damaged. Raises DamagedShardError; see
+        `shard_quarantine.report`."""
         self.metrics.add(quarantined=1)
         try:
             shard_quarantine.report(self.folder, entry, file.fd, masked(ref.url), ref.hash, reason)
@@ -96,9 +103,10 @@ class CacheDisk:
             self.trouble.note(error)
 
     def tell_past(self, url: str, problem: str) -> None:
-        """Say once that a shard which is read has no place: each read of it asks its source."""
-        if not self._told_past:
-            self._told_past = True
+        """Log once that a shard does not fit into the cache, so that each read of it is a request
+        to its source."""
+        if not self._logged_past:
+            self._logged_past = True
             _log.warning(
                 "shard %s %s (%s): its samples are read from its source, each by a request; this"
                 " is said once, see the metrics for how often it happens. A cache should hold all"
@@ -109,7 +117,7 @@ class CacheDisk:
             )
 
     def forget(self, entry: CacheEntry) -> None:
-        """Remove a shard that the disk does not give back."""
+        """Remove a shard that the disk fails to read back."""
         try:
             self.folder.remove(entry)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Looking after a cache from outside: what is in it, whether it is right, making it smaller."""
+"""Maintenance of a cache from outside of a run: list its shards, verify them, and prune them."""
 
 import os
 import time
@@ -18,22 +18,22 @@ from data.errors import DataError
 
 @dataclass(frozen=True)
 class CachedShardInfo:
-    """A shard in a cache, for people."""
+    """A shard in a cache, as it is shown to users."""
 
     entry: CacheEntry
     url: str
-    """Without secrets; "?" if its record is lost."""
+    """The URL without secrets; "?" if the record of the shard is lost."""
 
     whole: bool
     used_s: float
-    """When it was last opened, Unix time."""
+    """The Unix time at which it was last opened."""
 
     next_use_s: float | None
     """Seconds from now until a live job uses it; None if none plans to."""
 
 
 def listed(root: Path) -> list[CachedShardInfo]:
-    """All shards of the cache, the last used first.
+    """List all shards of the cache, most recently used first.
 
     Raises DataError if `root` is no folder, OSError if it cannot be read.
     """
@@ -44,9 +44,10 @@ def listed(root: Path) -> list[CachedShardInfo]:
 
 
 def verified(root: Path) -> Iterator[tuple[CacheEntry, bool]]:
-    """Each whole shard, with whether it has the hash that it had; if not, it is put aside.
+    """Yield each whole shard and whether its hash is still right. One whose hash is not is moved to
+    quarantine.
 
-    Raises DataError and OSError as `listed`.
+    Raises DataError and OSError as `listed` does.
     """
     folder = _folder(root)
     for one in space_reservation.cached_files(folder):
@@ -57,9 +58,9 @@ def verified(root: Path) -> Iterator[tuple[CacheEntry, bool]]:
 
 
 def prune(root: Path, budget_bytes: int) -> int:
-    """Remove shards, in the order of eviction, until all are within the budget; open ones stay.
+    """Remove shards in the order of eviction until the rest fit the budget. Open shards are kept.
 
-    Returns the bytes gained. Raises DataError and OSError as `listed`.
+    Returns the bytes freed. Raises DataError and OSError as `listed` does.
     """
     folder, metrics = _folder(root), CacheMetrics()
     with folder.ledger():
@@ -74,7 +75,8 @@ def prune(root: Path, budget_bytes: int) -> int:
 
 
 def prunable(root: Path, budget_bytes: int) -> int:
-    """The bytes that `prune` would gain now. Raises DataError and OSError as `listed`."""
+    """Return the bytes that `prune` would free now. Raises DataError and OSError as `listed`
+    does."""
     folder = _folder(root)
     with folder.ledger():
         everything = space_reservation.cached_files(folder)
@@ -84,7 +86,8 @@ def prunable(root: Path, budget_bytes: int) -> int:
 
 
 def _shortage(folder: CacheFolder, everything: list[CachedFile], budget_bytes: int) -> int:
-    """Bytes beyond the budget, as far as they can go."""
+    """Return by how many bytes the cache exceeds the budget, at most the bytes that can be
+    freed."""
     total = sum(one.entry.bytes for one in everything)
     return min(
         total - budget_bytes,
@@ -113,7 +116,7 @@ def _listed(
 
 
 def _verify(folder: CacheFolder, entry: CacheEntry) -> bool | None:
-    """None if it was removed meanwhile."""
+    """Verify one shard; None if it was removed in the meantime."""
     found = shard_record.read(folder.path(entry, "json"))
     try:
         fd = os.open(folder.path(entry, "shard"), os.O_RDONLY | os.O_CLOEXEC)

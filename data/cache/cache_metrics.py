@@ -1,4 +1,4 @@
-"""What a store has done in this process, in plain numbers."""
+"""Counters of what a node store has done in this process."""
 
 import os
 import threading
@@ -9,19 +9,20 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(eq=False)
 class CacheMetrics:
-    """Counters of one store; thread-safe through `add`."""
+    """The counters of one node store; `add` is thread-safe."""
 
     hits: int = 0
     """Shards that were whole in the cache, or local, when they were opened."""
 
     misses: int = 0
-    """Shards that were not."""
+    """Shards that were not whole in the cache when they were opened."""
 
     downloads: int = 0
-    """Shards that this process fetched into the cache, from the beginning or the rest of them."""
+    """Shards that this process fetched into the cache, from the beginning or from where an earlier
+    download stopped."""
 
     bytes_fetched: int = 0
-    """Bytes that came from a source, for the cache or past it."""
+    """Bytes that came from a source, into the cache or bypassing it."""
 
     bytes_resumed: int = 0
     """Bytes of unfinished downloads that did not have to be fetched again."""
@@ -33,36 +34,38 @@ class CacheMetrics:
     """Reads that had to wait for a download."""
 
     wait_s: float = 0.0
-    """Seconds that reads waited for bytes that had to come from a source, summed over threads."""
+    """Seconds that reads waited for bytes from a source, summed over threads."""
 
     past_s: float = 0.0
-    """Of these, that of reads which a source answered and not the cache."""
+    """The part of `wait_s` that reads waited for their source directly, bypassing the cache."""
 
     evictions: int = 0
     bytes_evicted: int = 0
     uncached: int = 0
-    """Shards that were opened where there is no cache at all."""
+    """Shards that were opened while no cache is configured."""
 
     disk_errors: int = 0
-    """Of the cache's disk, of all kinds."""
+    """Errors of the cache's disk, of all kinds."""
 
     no_room: int = 0
-    """Shards that were not cached because everything else is needed sooner, or is too small."""
+    """Shards that were not cached because everything else is needed sooner, or the cache is too
+    small."""
 
     frozen: int = 0
-    """Shards that were not waited for because who downloads them does not get on."""
+    """Shards whose download, by another process, was not waited for because it makes no
+    progress."""
 
     quarantined: int = 0
-    """Shards whose bytes were wrong, as a hash or a reader said."""
+    """Shards whose bytes were wrong, as found by a hash or by a reader."""
 
     refetches: int = 0
-    """Shards fetched anew because their bytes were wrong or the object had changed."""
+    """Shards that were fetched again because their bytes were wrong or the object had changed."""
 
     failures: int = 0
     """Shards that could not be fetched at all."""
 
     cache_errors: Counter[str] = field(default_factory=Counter)
-    """Errors of the cache's disk, by their names such as "ENOSPC"."""
+    """Errors of the cache's disk by their names, such as "ENOSPC"."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
@@ -73,12 +76,12 @@ class CacheMetrics:
                 setattr(self, name, getattr(self, name) + count)
 
     def counts(self) -> dict[str, float]:
-        """All counters by their names, as `add` takes them, but for the errors of the disk."""
+        """Return all counters but the disk errors, by their names, as `add` takes them."""
         with self._lock:
             return {name: getattr(self, name) for name in _COUNTERS}
 
     def cache_error(self, name: str) -> int:
-        """Count an error of the cache's disk; how many of its kind there were before."""
+        """Count an error of the cache's disk; returns how many of its kind there were before."""
         with self._lock:
             self.disk_errors += 1
             self.cache_errors[name] += 1
@@ -88,7 +91,7 @@ class CacheMetrics:
         _all.add(self)
 
     def after_fork(self) -> None:
-        """Another thread may have held the lock when this process was forked."""
+        """Replace the lock, which another thread may have held when this process was forked."""
         self._lock = threading.Lock()
 
 

@@ -1,4 +1,5 @@
-"""Filling a cache ahead of a run: whole shards, several at a time, the first used first."""
+"""Warming a cache before a run: whole shards are fetched, several at a time, in the order of their
+first use."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,22 +10,23 @@ from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
 from data.errors import DataError
 
-_APART_S = 1.0  # between the first uses of two shards, for those who weigh plans against each other
+# between the first uses of two shards, for comparison with other jobs' next-use plans
+_APART_S = 1.0
 
 
 @dataclass
 class CacheWarmingReport:
-    """What has become of the shards that were to be warmed."""
+    """The result of warming, as numbers of shards."""
 
     shards: int = 0
-    """In the cache now."""
+    """Shards that are in the cache now."""
     bytes: int = 0
     in_place: int = 0
-    """Files of this machine, which are read where they lie."""
+    """Shards that are files of this machine and are read in place."""
     left_out: int = 0
-    """For which the cache has no place."""
+    """Shards that do not fit into the cache."""
     errors: list[DataError] = field(default_factory=list)
-    """Of those that could not be fetched."""
+    """The errors of the shards that could not be fetched."""
 
     @property
     def complete(self) -> bool:
@@ -40,15 +42,16 @@ def warm(
     cached: Callable[[ShardRef], object] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CacheWarmingReport:
-    """Fetch shards, in the order of their first use, as far as `budget_bytes` reach.
+    """Fetch shards into the cache, in the order of their first use, until `budget_bytes` are used
+    up.
 
-    Shards fetched here never make room for one another; what is in the cache beside them may. What
-    was begun before and cut short goes on where it was.
+    Shards fetched here never evict one another, but may evict other content of the cache. Downloads
+    that were interrupted before are resumed.
 
     Args:
-        downloads: at the same time.
+        downloads: number of simultaneous downloads.
         cached: called with each shard that is in the cache, from any thread; may raise DataError.
-        progress: told (done, total) shards, from any thread.
+        progress: called with (done, total) shards, from any thread.
     """
     found = CacheWarmingReport()
     wanted: list[ShardRef] = []
@@ -91,7 +94,8 @@ def warm(
 
 
 def _fitting(refs: Sequence[ShardRef], budget_bytes: int) -> Iterator[ShardRef]:
-    """The first ones that are within the budget all together; of unknown size: as they come."""
+    """Return the longest prefix of the shards that fits the budget; shards of unknown size are
+    included."""
     total = 0
     for ref in refs:
         total += ref.bytes or 0

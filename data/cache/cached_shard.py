@@ -1,4 +1,5 @@
-"""One open shard: its bytes, from wherever they are to be had."""
+"""One open shard, whose bytes are read from the cache, from a growing download or from the
+source."""
 
 import logging
 import os
@@ -19,19 +20,20 @@ from data.source.sources import Sources
 
 _log = logging.getLogger(__name__)
 
-_STARTS = 3  # downloads of one shard that vanished before they were read, until it is given up
+# downloads of one shard that vanished before they were read, until the cache is bypassed
+_STARTS = 3
 
 
 @dataclass(frozen=True)
 class ReadPolicy:
-    """How reads wait for a download; see `NodeStore`."""
+    """The policy by which reads wait for a download; see `NodeStore`."""
 
     read_growing: bool
     wait_bytes: int
 
 
 class CachedShard:
-    """The bytes of a shard; thread-safe. Made by `NodeStore.open`."""
+    """The bytes of a shard; thread-safe. Created by `NodeStore.open`."""
 
     def __init__(
         self,
@@ -39,37 +41,37 @@ class CachedShard:
         disk: CacheDisk,
         jobs: DownloadJobs,
         sources: Sources,
-        patience: ReadPolicy,
+        policy: ReadPolicy,
         unverified: UnverifiedReads,
     ) -> None:
         self.ref, self._unverified = ref, unverified
-        self._disk, self._jobs, self._sources, self._patience = disk, jobs, sources, patience
+        self._disk, self._jobs, self._sources, self._read_policy = disk, jobs, sources, policy
         self._url = masked(ref.url)
         self._lock = threading.RLock()
         self._file: FileHandle | None = None
         self._entry: CacheEntry | None = None
         self._job: DownloadJob | None = None
         self._whole = self._direct = self._closed = False
-        self._served = False  # bytes that were not verified
+        self._has_unverified = False  # unverified bytes were returned
         self._starts = 0
         self._pace = DownloadPace(time.monotonic())
-        self._ranged = 0  # bytes that were not waited for
+        self._ranged_bytes = 0  # bytes that were read from the source instead of waiting
 
     @property
     def local(self) -> bool:
-        """Whether all of it is known to be in a file of this machine."""
+        """Whether the whole shard is known to be in a file of this machine."""
         return self._whole
 
     def pread(self, offset: int, size: int, *, compares: bool = False) -> bytes:
-        """Bytes [offset, offset + size), as soon as they are there.
+        """Read bytes [offset, offset + size), and wait until they are available.
 
         Args:
-            compares: the caller knows what they must be, and compares them: so nobody is to be told
-                if the hash of the shard, which is seen later, proves wrong.
+            compares: the caller knows the right bytes and compares them, so it need not be notified
+                if the hash of the shard later proves wrong.
 
-        Raises FetchError if they cannot be had, with every attempt; ObjectChangedError and
-        DamagedShardError if bytes read before may have been wrong; ShardError if the shard ends
-        before; DataError for a range that makes no sense or a closed shard.
+        Raises FetchError, with every attempt, if they cannot be fetched; ObjectChangedError and
+        DamagedShardError if bytes that were read before may have been wrong; ShardError if the
+        shard ends before; DataError for an invalid range or a closed shard.
         """
         if offset < 0 or size < 0:
             raise DataError(f"shard {self._url}: no such range: {offset}, {size} bytes")
@@ -86,16 +88,17 @@ class CachedShard:
         return data
 
     def whole_file(self) -> FileHandle | None:
-        """The file, where all of it lies in one of this machine, as far as is known."""
+        """The file of this machine that holds the whole shard, if one is known."""
         with self._lock:
             return self._file if self._whole else None
 
     def quarantine(self, reason: str) -> None:
-        """What was read is damaged: the shard is fetched once more, and later reads are of that.
+        """Report that what was read is damaged: the shard is fetched once more for later reads.
 
-        If it was still on its way, that is waited for: if its hash is known, what comes is right.
+        A download that is still under way is waited for; if the hash of the shard is known, it
+        gives the right bytes.
 
-        Raises DamagedShardError where that does not help, or is not ours to do.
+        Raises DamagedShardError if fetching again does not help, or the shard is not in this cache.
         """
         with self._lock:
             if self._entry is None and self._whole:
@@ -111,12 +114,12 @@ class CachedShard:
             if file is None or entry is None:
                 raise DamagedShardError(self._url, f"{reason}; it came from its source like that")
             self._disk.report(self.ref, entry, file, reason)
-            self._file, self._whole, self._served = None, False, False
-            self._starts = 0  # it did not vanish
-            self._begin()
+            self._file, self._whole, self._has_unverified = None, False, False
+            self._starts = 0  # the file did not vanish
+            self._restart_download()
 
     def close(self) -> None:
-        """Free the file; a download goes on for others."""
+        """Close the file; a download continues for other readers."""
         with self._lock:
             self._file, self._closed = None, True
 
@@ -127,11 +130,11 @@ class CachedShard:
         self.close()
 
     def use_file(self, file: FileHandle, entry: CacheEntry | None) -> None:
-        """Read from a whole file: a local shard, or `entry` of the cache."""
+        """Read from a whole file: a local shard, or the one of `entry` in the cache."""
         self._file, self._entry, self._whole = file, entry, True
 
     def use_job(self, job: DownloadJob) -> None:
-        """Read what `job` gets, while it does."""
+        """Read from the growing file of `job` while it downloads."""
         self._job, self._pace = job, DownloadPace(time.monotonic())
         self._starts += 1
 
@@ -142,27 +145,28 @@ class CachedShard:
     def _attempt(
         self, offset: int, size: int, compares: bool = False, *, whole: bool = False
     ) -> bytes | None:
-        """The bytes, or None if they have to be waited for; with `whole`, the verified shard."""
+        """Return the bytes, or None if they must be waited for; with `whole`, only the verified
+        shard counts."""
         end = offset + size
         with self._lock:
             if self._closed:
                 raise DataError(f"shard {self._url} is closed")
             if not self._whole and not self._direct:
-                self._look()
+                self._find_bytes()
             file, direct = self._file, self._direct
             is_coming = not self._whole and not direct
-            if is_coming and (whole or not self._there(file, end, compares)):
-                direct = not whole and self._goes_past(file, offset, size, compares)
+            if is_coming and (whole or not self._can_read_growing(file, end, compares)):
+                direct = not whole and self._prefers_source(file, offset, size, compares)
                 if not direct:
                     if file is not None:
-                        self._see_to()
+                        self._check_download()
                     return None
         if direct:
             return b"" if whole else self._read_source(offset, size, compares)
         return None if file is None else self._read_file(file, offset, size)
 
-    def _look(self) -> None:
-        """Find out where the bytes are to come from."""
+    def _find_bytes(self) -> None:
+        """Find out where to read from: the cache, the growing download or the source."""
         job = self._job
         assert job is not None
         if self._file is None and job.entry is not None:
@@ -175,18 +179,18 @@ class CachedShard:
         if job.error is not None:
             raise copy_of_error(job.error)
         if job.bypass or self._disk.trouble.pausing:
-            self._go_past(job)
+            self._switch_to_source(job)
         elif job.done or job.pid != os.getpid():
-            self._begin()
+            self._restart_download()
 
-    def _go_past(self, job: DownloadJob) -> None:
-        """Read it from its source from now on, and say why if nobody has."""
+    def _switch_to_source(self, job: DownloadJob) -> None:
+        """Read from the source from now on, and log the reason once if the cache has no room."""
         self._direct = True
         if job.no_room is not None:
             self._disk.tell_past(self._url, job.no_room)
 
-    def _begin(self) -> None:
-        """Have it fetched anew, though not for ever."""
+    def _restart_download(self) -> None:
+        """Start another download, at most `_STARTS` times; after that, read from the source."""
         if self._starts < _STARTS:
             self.use_job(self._jobs.start(self.ref, time.monotonic()))
         else:
@@ -197,12 +201,12 @@ class CachedShard:
         mode = file.mode
         if mode == WHOLE:
             self._whole = True
-        elif mode == DAMAGED and self._served:
-            raise self._taken_back()
+        elif mode == DAMAGED and self._has_unverified:
+            raise self._retraction_error()
         elif mode in (DAMAGED, DROPPED):
             self._file = None
 
-    def _taken_back(self) -> FetchError:
+    def _retraction_error(self) -> FetchError:
         error = self._job.error if self._job is not None else None
         if isinstance(error, FetchError):
             return type(error)(*error.args)
@@ -212,47 +216,50 @@ class CachedShard:
             " or another version: what was read of it is not to be used",
         )
 
-    def _see_to(self) -> None:
-        """What is wanted of the growing file is not there yet: will it ever be?"""
+    def _check_download(self) -> None:
+        """Find out whether the missing bytes of the growing file will still come; raises if not."""
         job = self._job
         assert job is not None
         if job.error is not None:
             raise copy_of_error(job.error)
         if job.bypass:
-            self._go_past(job)
-        elif job.done or job.pid != os.getpid():  # what grows, if it does, is another file
+            self._switch_to_source(job)
+        elif job.done or job.pid != os.getpid():  # a file that grows now is not this one
             self._file = None
 
-    def _there(self, file: FileHandle | None, end: int, compares: bool) -> bool:
-        """Whether the growing file reaches `end`, and may be read.
+    def _can_read_growing(self, file: FileHandle | None, end: int, compares: bool) -> bool:
+        """Return whether the growing file holds the bytes up to `end` and may be read unverified.
 
-        Not if all of it is there: it will be known to be right or wrong in a moment, so whoever
-        reads to the end never ends with something that was not verified.
+        It may not if all of it has arrived: it will be verified in a moment, so a reader of the
+        shard's end never gets unverified bytes.
         """
         if file is None:
             return False
         assert self._entry is not None
         self._check_end(end, self._entry.bytes)
         size = file.size
-        if not self._patience.read_growing or not end <= size < self._entry.bytes:
+        if not self._read_policy.read_growing or not end <= size < self._entry.bytes:
             return False
         if not compares:
-            self._serve(file)
+            self._note_unverified(file)
         return True
 
-    def _serve(self, file: FileHandle | None) -> None:
-        """Bytes of it, None: of its source, are given, and nobody knows yet if they are right."""
-        self._served = True
+    def _note_unverified(self, file: FileHandle | None) -> None:
+        """Note that unverified bytes of `file` (None: of the source) are returned to the reader."""
+        self._has_unverified = True
         if self._job is not None:
             self._unverified.served(self._url, self._job, file)
 
-    def _goes_past(self, file: FileHandle | None, offset: int, size: int, compares: bool) -> bool:
-        """Whether to ask the source for a range rather than wait for the download.
+    def _prefers_source(
+        self, file: FileHandle | None, offset: int, size: int, compares: bool
+    ) -> bool:
+        """Return whether to request a range from the source rather than wait for the download.
 
-        Who compares need not even know yet which version there is.
+        A reader that compares the bytes itself need not wait until the version of the object is
+        known.
         """
         job = self._job
-        if job is None or job.done or job.pid != os.getpid() or not self._patience.read_growing:
+        if job is None or job.done or job.pid != os.getpid() or not self._read_policy.read_growing:
             return False
         if job.origin is None and not compares:
             return False
@@ -262,16 +269,16 @@ class CachedShard:
         self._check_end(offset + size, whole)
         have = 0 if file is None else file.size
         if offset + size <= have:
-            return False  # about to be verified
-        if offset + size - have > self._patience.wait_bytes:
+            return False  # will be verified in a moment
+        if offset + size - have > self._read_policy.wait_bytes:
             return True
         pace = self._pace.seen(have, time.monotonic())
-        early = is_early(size, self._ranged, whole)
+        early = is_early(size, self._ranged_bytes, whole)
         if not is_quicker(offset - have, *pace, job.round_trip_s, early=early):
             return False
-        if not is_affordable(size, self._ranged, whole):
+        if not is_affordable(size, self._ranged_bytes, whole):
             return False
-        self._ranged += size
+        self._ranged_bytes += size
         return True
 
     def _read_file(self, file: FileHandle, offset: int, size: int) -> bytes | None:
@@ -281,13 +288,14 @@ class CachedShard:
             if self._entry is None:
                 problem = f"cannot be read: {os.strerror(error.errno or 0)}"
                 raise FetchError(self._url, problem) from error
-            self._lost(file, self._entry, error)
+            self._handle_read_error(file, self._entry, error)
             return None
         self._check_end(offset + size, offset + len(data))
         return data
 
-    def _lost(self, file: FileHandle, entry: CacheEntry, error: OSError) -> None:
-        """The disk of the cache does not give back what it took."""
+    def _handle_read_error(self, file: FileHandle, entry: CacheEntry, error: OSError) -> None:
+        """Handle a read error of the cache's disk: note it, remove the shard and read from the
+        source."""
         self._disk.trouble.note(error)
         with self._lock:
             if self._file is file:
@@ -296,7 +304,7 @@ class CachedShard:
 
     def _read_source(self, offset: int, size: int, compares: bool) -> bytes:
         if not compares:
-            self._serve(None)
+            self._note_unverified(None)
         origin = self._job.origin if self._job is not None else None
         tag = None if origin is None else origin.tag
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The node store: shards of any source, by one cache that all processes of a node share."""
+"""The node store: the cache of shards from any source that all processes of a node share."""
 
 import os
 import threading
@@ -34,31 +34,33 @@ PIPE_WITHOUT_CACHE = (
 
 
 class NodeStore:
-    """Opens shards; thread-safe, and any number of processes may use one folder at a time.
+    """A cache of shards on a local disk, through which shards are opened. Thread-safe; any number
+    of processes may use one folder at a time.
 
     Args:
-        folder: on a local disk; made if need be, for this user alone.
-        budget_bytes: how large it may become; 0 is no cache at all. Shards that are open count and
+        folder: on a local disk; created if needed, for this user alone.
+        budget_bytes: the most bytes that it may hold; 0 for no cache at all. Open shards count and
             are not removed.
-        sources: how to reach what is not local.
-        free_reserve: bytes of the disk to leave free for others.
-        cache_local: copy shards that are files too, and not only read them where they lie; "auto":
-            those on file systems that machines share, such as NFS and Lustre.
-        read_growing: give bytes of a shard while it is on its way. Where its hash is then found to
-            be wrong, the next read says so, and `check`. False: wait until all of it was verified.
-        wait_bytes: read a range from the source rather than wait for a download that has so many
-            bytes to go before it gets there. Of fewer, some are read like that too, where it is
-            quicker: see `pace`.
-        downloads: shards that are fetched at a time; others wait for their turn, and a sample of
-            them may be read from their source meanwhile.
-        retry_cache_s: how long a cache whose disk failed is left alone.
-        frozen_s: how long to wait for another process that does not get on, for it was stopped or
-            its disk hangs: if no byte comes of the shard that it downloads, or it does not free the
-            folder. Shards are then read from their source.
-        allow_shared: allow a folder on NFS, Lustre and the like.
+        sources: access to shards that are not local.
+        free_reserve: bytes of the disk that are left free.
+        cache_local: whether shards that are files are copied too, rather than read in place;
+            "auto": those on file systems that machines share, such as NFS and Lustre.
+        read_growing: return bytes of a shard during its download. If its hash is then found to be
+            wrong, the next read raises, and so does `check`. False: wait until all of it is
+            verified.
+        wait_bytes: read a range from the source rather than wait for a download that is this many
+            bytes short of it. Some nearer ranges are read like that too, where it is faster: see
+            `download_pace`.
+        downloads: number of simultaneous downloads; other shards wait, and their samples may be
+            read from their source meanwhile.
+        retry_cache_s: how long a cache whose disk failed is not used.
+        frozen_s: how long to wait for another process that makes no progress, because it was
+            stopped or its disk hangs: no byte comes of the shard that it downloads, or it does not
+            release the folder's lock. Shards are then read from their source.
+        allow_shared: allow a folder on NFS, Lustre and other shared file systems.
 
-    Raises DataError for a folder that cannot be used safely or numbers that make no sense. A disk
-    that fails is no error: shards are then read from their source, see `metrics`.
+    Raises DataError for a folder that cannot be used safely or invalid numbers. A disk that fails
+    is no error: shards are then read from their source, see `metrics`.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class NodeStore:
         if frozen_s <= 0:
             raise DataError(f"frozen_s must be above 0, got {frozen_s}")
         self.sources = sources or Sources()
-        self._anew = partial(
+        self._new_store = partial(
             NodeStore,
             folder,
             budget_bytes,
@@ -107,7 +109,7 @@ class NodeStore:
         self._cached, self._cache_local = budget_bytes > 0, cache_local
         self._shared: dict[Path, bool] = {}
         self._unverified = UnverifiedReads()
-        self._patience = ReadPolicy(read_growing, wait_bytes)
+        self._read_policy = ReadPolicy(read_growing, wait_bytes)
         self._closing = threading.Event()
         budget = CacheBudget(budget_bytes, free_reserve)
         self._jobs = DownloadJobs(
@@ -126,24 +128,24 @@ class NodeStore:
         self._usable()
 
     def __reduce__(self) -> "tuple[partial[NodeStore], tuple[()]]":
-        """In another process: one of its own, over the same folder."""
-        return self._anew, ()
+        """Pickle as a new store over the same folder, for another process."""
+        return self._new_store, ()
 
     def open(self, ref: ShardRef, *, when_s: float = 0.0) -> CachedShard:
-        """The shard; comes back at once, while what is missing is fetched in the background.
+        """Open a shard; returns at once, while missing bytes are fetched in the background.
 
         Args:
-            when_s: seconds until it is needed: nothing that is needed sooner is removed for it.
+            when_s: seconds until it is needed: no shard that is needed sooner is evicted for it.
 
-        Raises FetchError for a local shard that is not there or has another length, DataError for
-        a URL that makes no sense or a closed store; all else is raised by the read that needs it.
+        Raises FetchError for a local shard that is missing or has another length, DataError for an
+        invalid URL or a closed store; other errors are raised by the read that meets them.
         """
         if self._closing.is_set():
             raise DataError("the store is closed")
         if not self._cached and Address.parse(ref.url).scheme == "pipe":
             raise DataError(PIPE_WITHOUT_CACHE)
         shard = CachedShard(
-            ref, self._disk, self._jobs, self.sources, self._patience, self._unverified
+            ref, self._disk, self._jobs, self.sources, self._read_policy, self._unverified
         )
         if (path := self._in_place(ref.url)) is not None:
             shard.use_file(_open_local(path, ref), None)
@@ -162,10 +164,10 @@ class NodeStore:
         """Fetch the whole shard into the cache now, in this thread.
 
         Args:
-            when_s: seconds until it is needed; by default what the published plans say, and at the
-                end of time if they say nothing.
+            when_s: seconds until it is needed; by default as the published next-use plans say,
+                infinity if it is in none.
 
-        Returns False if the cache has no place for it. Raises FetchError.
+        Returns False if the cache has no room for it. Raises FetchError.
         """
         if self.is_in_place(ref.url):
             return True
@@ -180,27 +182,28 @@ class NodeStore:
         return not job.bypass
 
     def check(self) -> None:
-        """Raises DamagedShardError if bytes were given by this process, before the hash of their
-        shard was seen, that have proved wrong since; once."""
+        """Raise DamagedShardError, once, if this process returned bytes before the hash of their
+        shard was checked and they have since proved wrong."""
         self._unverified.check()
 
     def settle(self) -> None:
-        """The same of all bytes that were given; waits for their shards, which are on their way."""
+        """Do the same as `check` for all bytes returned so far, and wait for the downloads that
+        verify them."""
         self._unverified.settle(self._jobs.wait)
 
     @property
     def copies_files(self) -> bool:
-        """Whether some shards that are files may be copied into the cache."""
+        """Whether any shards that are files may be copied into the cache."""
         return self._cached and self._cache_local is not False
 
     def is_in_place(self, url: str) -> bool:
-        """Whether a shard is a file that is read where it lies. Raises DataError."""
+        """Return whether a shard is a file that is read in place. Raises DataError."""
         return self._in_place(url) is not None
 
     def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None:
-        """Say what this process will read: (shard or its URL, seconds from now until it does).
+        """Publish what this process will read: (shard or its URL, seconds until it is read).
 
-        Replaces what it said before. It counts while this process lives.
+        Replaces the plan published before. It counts while this process lives.
         """
         now_s = time.monotonic()
         plan: dict[str, float] = {}
@@ -211,7 +214,7 @@ class NodeStore:
             self._disk.publish(plan)
 
     def close(self) -> None:
-        """End downloads at their next byte and withdraw the plan. Open shards that are whole stay
+        """Stop downloads at their next byte and withdraw the plan. Open shards that are whole stay
         readable."""
         self._closing.set()
         self.sources.close()
@@ -228,7 +231,7 @@ class NodeStore:
         return self._cached and self._disk.usable()
 
     def _in_place(self, url: str) -> Path | None:
-        """The file of a shard that is read where it lies."""
+        """Return the path of a shard that is read in place."""
         path = Address.parse(url).local
         if path is None or not self.copies_files:
             return path

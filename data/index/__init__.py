@@ -1,3 +1,6 @@
-"""Where each sample of each shard lies: building, verifying and opening a dataset's manifest, and
-listing its shards. Imports data.source, data.durable_files and data.errors only, and order, cache,
-read, wds and write may import it."""
+"""The dataset manifest and the indexes of shards: building, verifying and opening them, and listing
+the shards of a dataset.
+
+This package imports data.source, data.durable_files and data.errors only; order, cache, read, wds
+and write may import it.
+"""

@@ -1,8 +1,8 @@
-"""The container of sidecars and manifests: named columns of numbers in one file.
+"""The file format of sidecars and manifests: named columns of numbers in one file.
 
 Layout, little-endian: magic (8 bytes), version u32, header length u32, header (JSON), zeros to a
-multiple of 8, then each column on a multiple of 8, and the BLAKE3 (32 bytes) of all before it.
-The header is {"kind": str, "meta": {...}, "columns": [[name, dtype, length], ...]}. Columns lie
+multiple of 8, then each column on a multiple of 8, and the BLAKE3 (32 bytes) of all before it. The
+header is {"kind": str, "meta": {...}, "columns": [[name, dtype, length], ...]}. The columns follow
 in its order without gaps, so the file has exactly one possible size, and no offset can be wrong.
 """
 
@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from data.errors import IndexFileError
 
-MAGIC = b"\x89HPKIDX\n"  # a text transfer would change the last byte, a 7-bit one the first
+MAGIC = b"\x89HPKIDX\n"  # a text-mode transfer would change the last byte, a 7-bit one the first
 VERSION = 1
 DIGEST = 32  # bytes of the trailer
 MOST_HEADER = 1 << 20  # bytes
@@ -35,27 +35,28 @@ Buffer: TypeAlias = bytes | mmap.mmap
 
 @dataclass(frozen=True)
 class IndexColumns:
-    """The content of a container: what it is, facts about it, and its read-only columns [n]."""
+    """The content of a container: its kind, its metadata, and its read-only columns of shape
+    (n,)."""
 
     kind: str
     meta: Mapping[str, Any]
     columns: Mapping[str, Column]
     mapped: mmap.mmap | None = None
-    """The file, if they are views of one that is mapped."""
+    """The mapped file that the columns are views of; None if they are in memory."""
 
     def __reduce__(self) -> tuple[type["IndexColumns"], tuple[Any, ...]]:
-        """In another process they are copies: a mapping stays where it was made."""
+        """Pickle with copies of the columns, as a mapping cannot be sent to another process."""
         return IndexColumns, (self.kind, self.meta, self.columns)
 
     def release(self) -> None:
-        """Have the pages that were read so far count as memory of this process no longer; the
-        kernel has them still for who reads them next."""
+        """Release the mapped pages that were read so far from the memory of this process; they stay
+        in the kernel's page cache."""
         if self.mapped is not None:
             self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def pack(kind: str, meta: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
-    """A container as bytes. Columns are one-dimensional, of u1, u2, u4, u8 or i8."""
+    """Return a container as bytes. Columns are one-dimensional, of u1, u2, u4, u8 or i8."""
     listed = [[name, _dtype_name(column), len(column)] for name, column in columns.items()]
     header = json.dumps({"kind": kind, "meta": dict(meta), "columns": listed}).encode()
     if len(header) > MOST_HEADER:
@@ -71,9 +72,9 @@ def pack(kind: str, meta: Mapping[str, Any], columns: Mapping[str, Column]) -> b
 
 
 def unpack(content: Buffer, kind: str, place: Path | str, *, checked: bool = False) -> IndexColumns:
-    """Read a container of `kind`; columns are views of `content`, nothing is copied.
+    """Read a container of `kind`; the columns are views of `content`, nothing is copied.
 
-    `checked`: the trailer was compared already. Raises IndexFileError, naming `place`.
+    `checked`: the hash at its end was compared already. Raises IndexFileError, naming `place`.
     """
     if not checked and blake3(memoryview(content)[:-DIGEST]).digest() != content[-DIGEST:]:
         raise IndexFileError(place, "damaged (its hash does not match); make it anew")
@@ -101,10 +102,11 @@ def load(path: Path, kind: str) -> IndexColumns:
 
 
 def load_mapped(path: Path, kind: str) -> IndexColumns:
-    """As `load`, but the columns are mapped: only what is used takes memory.
+    """Read the container as `load` does, but map its columns: only the parts that are used take
+    memory.
 
-    The hash is compared by reading, so that it does not draw the file into this process. The
-    file must not be changed in place: writers rename a new one over it.
+    The hash is compared by reading, so that the file is not mapped into memory as a whole. The file
+    must not be changed in place: writers replace it by rename.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -125,7 +127,8 @@ def load_mapped(path: Path, kind: str) -> IndexColumns:
 
 
 def narrow(values: npt.ArrayLike) -> Column:
-    """The values, none of them negative, in the smallest unsigned type that holds them all."""
+    """Return the values, none of them negative, in the smallest unsigned dtype that holds them
+    all."""
     wide = np.asarray(values, dtype=np.uint64)
     most = int(wide.max()) if wide.size else 0
     for bits in (8, 16, 32):
@@ -146,7 +149,7 @@ def _dtype_name(column: Column) -> str:
 
 
 def _header(content: Buffer, place: Path | str) -> tuple[dict[str, Any], int]:
-    """The header, and the offset of the first column."""
+    """Return the header and the offset of the first column."""
     if len(content) < _HEAD.size + DIGEST:
         raise IndexFileError(place, f"has {len(content)} bytes: cut short; make it anew")
     magic, version, length = _HEAD.unpack_from(content)

@@ -1,4 +1,4 @@
-"""Whether the shards of a dataset are still what its manifest and their indexes say."""
+"""Verification of the shards of a dataset against its manifest and their indexes."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +15,14 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
 from data.source.protocol import ObjectSource
 
-WORKERS = 4  # threads: hashing and reading run side by side, headers do not
+WORKERS = 4  # threads: hashing and reading run in parallel, parsing headers does not
 
 _PLACES = ("begin", "first", "offset", "size", "extension", "header")
 
 
 @dataclass(frozen=True)
 class ShardVerification:
-    """What was found of one shard; no problem if it is as it should be.
+    """The result of verifying one shard; `problem` is None if it is right.
 
     `hashed`: all its bytes were compared, not only its headers.
     """
@@ -42,10 +42,10 @@ def verify(
     index_folder: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ShardVerification]:
-    """Read all headers of all shards again, with `full` all bytes, and compare.
+    """Verify all shards: read all headers again, or with `full` all bytes, and compare.
 
-    `progress(done, total)` is called in shards. Raises IndexFileError if the manifest itself
-    cannot be read.
+    `progress(done, total)` is called with numbers of shards. Raises IndexFileError if the manifest
+    itself cannot be read.
     """
     manifest = dataset if isinstance(dataset, Manifest) else open_manifest(dataset, source=source)
 
@@ -70,10 +70,10 @@ def verify(
 
 
 def resized(manifest: Manifest, most: int = 64) -> str | None:
-    """Which shard has another size than the manifest says: it is of other shards, or older.
+    """Describe a shard whose size differs from the manifest, which is of other shards or older.
 
-    Looks at the sizes of files alone, of `most` shards that are spread over all of them; None if
-    none is found.
+    Only the sizes of files are compared, of `most` shards that are spread over the dataset; None if
+    all agree.
     """
     numbers = range(0, len(manifest), max(1, len(manifest) // most))
     for i in (number for number in numbers if not shard_access.is_url(manifest.urls[number])):
@@ -92,7 +92,7 @@ def _other_size(size: int, stated: int) -> str:
 
 
 def difference(old: ShardIndex, new: ShardIndex) -> str | None:
-    """The first difference of the samples of two indexes; None if there is none."""
+    """Return the first difference between the samples of two indexes; None if there is none."""
     for i in range(min(len(old), len(new))):
         if old.key(i) != new.key(i):
             return f"sample {i} is {new.key(i)!r}, was {old.key(i)!r}"

@@ -1,4 +1,5 @@
-"""Indexing a whole dataset: in parallel, going on where it was left, all errors at once."""
+"""Indexing a whole dataset: in parallel, continued after an interruption, with all errors reported
+together."""
 
 import logging
 import os
@@ -32,20 +33,20 @@ def build_index(
     """Index all shards, each with its sidecar, and write the manifest `out`.
 
     `shards` as in `list_shards`; `out` is a file or a folder, by default `dataset.index` in the
-    folder of the shards. `hash` reads every shard whole for its BLAKE3 and the checksums of what
-    its members hold, which `check="content"` of `open_dataset` needs. `tokens` says how to count
+    folder of the shards. `hash` reads every shard whole for its BLAKE3 and the checksums of its
+    members' content, which `check="content"` of `open_dataset` needs. `tokens` says how to count
     tokens (see `data.index.shard.sample_token_counts`). `source` reads URLs. `progress(done,
-    total)` is called in shards. `workers` processes (threads for URLs, and if `tokens` is a
-    function).
+    total)` is called with numbers of shards. `workers` is the number of processes (threads for
+    URLs, and if `tokens` is a function).
 
-    What was indexed before and has not changed is used again: only new shards cost anything, also
-    after a kill. Raises IndexingError with all shards that are broken, after the others are done;
+    Shards that were indexed before and have not changed are not read again, even after the process
+    was killed. Raises IndexingError with all shards that are broken, after the others are done;
     DataError if there are no shards, or no place for the manifest.
     """
     found = list_shards(shards)
-    place = _place(out, found)
+    place = _manifest_path(out, found)
     job = _job(hash, tokens, source, index_folder)
-    return _save(_rows(found, _old(place), job, workers, progress), place, job)
+    return _save(_rows(found, _open_old(place), job, workers, progress), place, job)
 
 
 def read_index(
@@ -55,8 +56,8 @@ def read_index(
     source: ObjectSource | None = None,
     index_folder: Path | None = None,
 ) -> Manifest:
-    """As `build_index`, sidecars and all, but the manifest is kept nowhere: every shard is looked
-    at, each time."""
+    """Index all shards as `build_index` does, sidecars included, without storing the manifest:
+    every shard is checked again each time."""
     job = _job(False, None, source, index_folder)
     return make_manifest(_rows(list_shards(shards), None, job, workers, None))
 
@@ -68,21 +69,22 @@ def _rows(
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> list[ShardRow]:
-    """One per shard; what holds of an `old` manifest is taken over. Raises IndexingError."""
+    """Return a row for each shard; rows of the `old` manifest that are still valid are reused.
+    Raises IndexingError."""
     sidecar.remove_debris(
         {str(Path(shard).parent) for shard in found if not shard_access.is_url(shard)}
     )
-    known, rest_bytes = _known(found, old, job)
+    known, rest_bytes = _valid_rows(found, old, job)
     missing = [i for i in range(len(found)) if i not in known]
     errors: dict[int, DataError] = {}
-    tell = progress or _silent
-    tell(len(known), len(found))
+    report = progress or _silent
+    report(len(known), len(found))
     for number, answer in index_all([found[i] for i in missing], job, workers, rest_bytes):
         if isinstance(answer, DataError):
             errors[missing[number]] = answer
         else:
             known[missing[number]] = answer
-        tell(len(known) + len(errors), len(found))
+        report(len(known) + len(errors), len(found))
     if errors:
         raise IndexingError([errors[i] for i in sorted(errors)], len(found))
     return [known[i] for i in range(len(found))]
@@ -108,8 +110,8 @@ def _save(rows: Sequence[ShardRow], place: Path, job: IndexJob) -> Manifest:
         raise IndexFileError(place, problem) from error
 
 
-def _place(out: str | Path | None, shards: Sequence[str]) -> Path:
-    """Where the manifest goes. Raises DataError if that must be said, but is not."""
+def _manifest_path(out: str | Path | None, shards: Sequence[str]) -> Path:
+    """Return the path of the manifest. Raises DataError if it must be given, but is not."""
     if out is not None:
         path = Path(out).expanduser().absolute()
         is_folder = path.is_dir() or str(out).endswith("/")
@@ -119,12 +121,13 @@ def _place(out: str | Path | None, shards: Sequence[str]) -> Path:
     return Path(os.path.commonpath([Path(shard).parent for shard in shards])) / NAME
 
 
-def _known(
+def _valid_rows(
     shards: Sequence[str], old: Manifest | None, job: IndexJob
 ) -> tuple[dict[int, ShardRow], int]:
-    """Rows of the manifest that is there which still hold, and the bytes of all other shards.
+    """Return the rows of the `old` manifest that are still valid, and the bytes of all other
+    shards.
 
-    A row holds if its shard is of the same size and version and has its sidecar.
+    A row is valid if its shard has the same size and version and has its sidecar.
     """
     numbers = {url: i for i, url in enumerate(old.urls)} if old is not None else {}
     known: dict[int, ShardRow] = {}
@@ -135,24 +138,24 @@ def _known(
         try:
             size, tag = shard_access.stat(shard, job.source)
         except DataError:
-            continue  # said with the other errors, when it is to be indexed
+            continue  # reported with the other errors, when the shard is indexed
         at = numbers.get(shard)
         if old is None or at is None or not old.is_version(at, size, tag):
             rest_bytes += size
-        elif _has(old, at, job) and _is_kept(shard, size, tag, job):
+        elif _has_all(old, at, job) and _is_kept(shard, size, tag, job):
             known[i] = old.row(at)._replace(tag=tag)
     return known, rest_bytes
 
 
 def _is_kept(shard: str, size: int, tag: str | None, job: IndexJob) -> bool:
-    """Whether there is a sidecar with all that is asked for now."""
+    """Return whether there is a sidecar with all that is asked for now."""
     if not job.hash:
         return sidecar.is_kept(shard, size, tag, job.index_folder)
     found = sidecar.find(shard, size, tag, job.index_folder)
     return found is not None and found.has_content_sums
 
 
-def _old(place: Path) -> Manifest | None:
+def _open_old(place: Path) -> Manifest | None:
     if not place.exists():
         return None
     try:
@@ -162,8 +165,8 @@ def _old(place: Path) -> Manifest | None:
         return None
 
 
-def _has(old: Manifest, i: int, job: IndexJob) -> bool:
-    """Whether a row has all that is asked for now."""
+def _has_all(old: Manifest, i: int, job: IndexJob) -> bool:
+    """Return whether a row has all that is asked for now."""
     if job.hash and old.hash(i) is None:
         return False
     return job.tokens is None or old.tokens == sample_token_counts.name_of(job.tokens)

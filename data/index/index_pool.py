@@ -1,4 +1,4 @@
-"""Many shards at once: threads that index, or that each have a process of their own do it."""
+"""Indexing many shards in parallel, in threads or in processes that threads drive."""
 
 import json
 import os
@@ -20,12 +20,12 @@ from data.index.shard.shard_scan import shard_index
 from data.source.protocol import ObjectSource
 
 REMOTE_WORKERS = 16  # threads, which mostly wait
-FEW_BYTES = 64 << 20  # of a worker's share: less is indexed before its process has started
+FEW_BYTES = 64 << 20  # per worker: less is indexed before its process has started
 
 
 @dataclass(frozen=True)
 class IndexJob:
-    """What is wanted of each shard, and where its index is kept."""
+    """The settings of indexing: what is indexed of each shard, and where its index is stored."""
 
     hash: bool
     tokens: Tokens | None
@@ -36,10 +36,10 @@ class IndexJob:
 def index_all(
     shards: Sequence[str], job: IndexJob, workers: int | None, total_bytes: int
 ) -> Iterator[tuple[int, ShardRow | DataError]]:
-    """(number of the shard, its row or what is wrong with it), as they are done.
+    """Yield (number of the shard, its row or its error), in the order of completion.
 
-    Local shards, of `total_bytes`, are indexed in `workers` processes where that is worth it and
-    the job can be told to another process; else in threads.
+    Local shards, of `total_bytes` in all, are indexed in `workers` processes where that is worth it
+    and the job can be sent to another process; else in threads.
     """
     is_remote = any(shard_access.is_url(shard) for shard in shards)
     count = min(workers or (REMOTE_WORKERS if is_remote else _cores()), len(shards))
@@ -58,7 +58,7 @@ def index_all(
 
 
 class _Pool:
-    """`processes` idle processes, of which a thread takes one and puts it back; 0: none at all."""
+    """A pool of `processes` idle processes, each used by one thread at a time; 0: no processes."""
 
     def __init__(self, job: IndexJob, processes: int) -> None:
         self._job = job
@@ -74,16 +74,16 @@ class _Pool:
 
     def __exit__(self, *_: object) -> None:
         for process in self._all:
-            process.communicate()  # its input ends, so it does
+            process.communicate()  # its input ends, so it ends
 
     def index(self, shard: str) -> ShardRow | DataError:
-        """The row of one shard, or what is wrong with it."""
+        """Return the row of one shard, or its error."""
         if self._idle is None:
             return self._index_here(shard)
         process = self._idle.get()
         try:
-            answer = _ask(process, shard, self._job)
-        except (OSError, ValueError) as error:  # it died: out of memory, or killed
+            answer = _index_in_process(process, shard, self._job)
+        except (OSError, ValueError) as error:  # the process died: out of memory, or killed
             process.kill()
             code = process.wait()
             self._idle.put(self._start())
@@ -119,7 +119,9 @@ class _Pool:
         return process
 
 
-def _ask(process: subprocess.Popen[str], shard: str, job: IndexJob) -> ShardRow | DataError:
+def _index_in_process(
+    process: subprocess.Popen[str], shard: str, job: IndexJob
+) -> ShardRow | DataError:
     """Have a process index a shard. Raises OSError or ValueError if it does not answer."""
     assert process.stdin is not None
     assert process.stdout is not None

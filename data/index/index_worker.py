@@ -1,9 +1,9 @@
 """A process that indexes shards: `python -m data.index.index_worker`.
 
-Lines of JSON: {"shard", "hash", "tokens", "index_folder"} come in, and for each one answer goes
-out, {"row": [...]} or {"error": [path, offset, problem]}. Ends when its input ends, so it cannot
-outlive who started it. A process of its own, because headers are read with Python held; not of
-`multiprocessing`, which would import the user's main module again.
+It reads lines of JSON, {"shard", "hash", "tokens", "index_folder"}, and writes one answer for each,
+{"row": [...]} or {"error": [path, offset, problem]}. It ends when its input ends, so it does not
+outlive its parent. A process is used because parsing headers holds the interpreter's lock; it is
+not of `multiprocessing`, which would import the user's main module again.
 """
 
 import json
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Index one shard, keep its sidecar, and say what the manifest is to keep of it."""
+    """Index one shard, store its sidecar, and return the answer with its row for the manifest."""
     folder = asked["index_folder"]
     try:
         index = shard_index(

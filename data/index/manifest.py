@@ -1,4 +1,5 @@
-"""A dataset as one file: its shards in order, with what is known of each, and its fingerprint."""
+"""The dataset manifest: one file with the shards in order, what is known of each, and the
+fingerprint."""
 
 import os
 from collections.abc import Iterable
@@ -21,15 +22,16 @@ from data.index.tar.tar_walk import Read
 from data.source.protocol import ObjectSource, short_tag
 
 NAME = "dataset.index"
-_KINDS = {"samples": "i", "bytes": "i", "tokens": "i", "tags": "u"}  # how their dtypes begin
+_KINDS = {"samples": "i", "bytes": "i", "tokens": "i", "tags": "u"}  # the prefixes of their dtypes
 _KINDS |= dict.fromkeys(("hashes", "digests", "urls"), "u1")
 
 
 class Manifest:
-    """The shards 0 .. len - 1 of a dataset, in order, as columns [len].
+    """The shards 0 .. len - 1 of a dataset, in order, as columns of shape (len,).
 
-    `samples` and `bytes` are int64, `n_tokens` too, or None if not all shards have them. Relative
-    URLs are of `base`, the folder or URL prefix where the manifest lies, so both move together.
+    `samples` and `bytes` are int64, as is `n_tokens`, which is None if not all shards have it.
+    Relative URLs are relative to `base`, the folder or URL prefix of the manifest, so both can be
+    moved together.
     """
 
     def __init__(self, content: IndexColumns, base: str, place: Path | str) -> None:
@@ -54,9 +56,10 @@ class Manifest:
 
     @cached_property
     def fingerprint(self) -> str:
-        """BLAKE3 (hex) of each shard's samples and digest, in order: what the dataset holds.
+        """The BLAKE3 (hex) of each shard's number of samples and digest, in order: it identifies
+        the content of the dataset.
 
-        The same wherever the shards lie, whatever they are called, however the tars were written.
+        It does not depend on where the shards are, on their names, or on how the tars were written.
         """
         digest = blake3(b"hpckit-dataset-1")
         digest.update(np.uint64(len(self)).tobytes())
@@ -66,24 +69,24 @@ class Manifest:
         return digest.hexdigest()
 
     def release(self) -> None:
-        """As of `IndexColumns`: after a look at all shards."""
+        """Release mapped pages after reading the rows of all shards; see `IndexColumns.release`."""
         self._content.release()
 
     def hash(self, i: int) -> str | None:
-        """BLAKE3 (hex) of all bytes of shard i, None if not known."""
+        """Return the BLAKE3 (hex) of all bytes of shard i, None if not known."""
         found = self.columns["hashes"][i * HASH : (i + 1) * HASH].tobytes()
         return found.hex() if any(found) else None
 
     def digest(self, i: int) -> str:
-        """The digest of shard i's samples."""
+        """Return the digest of shard i's samples."""
         return self.columns["digests"][i * HASH : (i + 1) * HASH].tobytes().hex()
 
     def is_version(self, i: int, size: int, tag: str | None) -> bool:
-        """Whether shard i was of this size and version when it was indexed."""
+        """Return whether shard i had this size and version when it was indexed."""
         return int(self.bytes[i]) == size and int(self.columns["tags"][i]) == short_tag(tag)
 
     def row(self, i: int) -> ShardRow:
-        """What is known of shard i; its tag is not."""
+        """Return the row of shard i, without its tag."""
         tokens = None if self.n_tokens is None else int(self.n_tokens[i])
         return ShardRow(
             self.urls[i],
@@ -105,17 +108,18 @@ class Manifest:
         whole: bool = False,
         content: bool = False,
     ) -> ShardIndex:
-        """The index of shard i, which must be the one that was indexed.
+        """Return the index of shard i, which must be the one that was indexed.
 
-        That of a URL is one that is kept here, else the one beside the shard, which is kept then,
-        and the shard is not asked for: its reader compares every header. One that nobody has is
-        made of what `passing` reads, as of a download that is under way anyway; and at once if
-        `whole`, so that a shard in the cache needs no source. With `content`, one without the
-        checksums of members is passed over for one that has them.
+        For a URL this is the locally stored index, else the one beside the shard, which is then
+        stored; the shard itself is not requested, as its reader compares every header. If there is
+        none, the index is made from what `passing` reads, such as a download that is under way
+        anyway; with `whole` this is done first, so that a shard in the cache needs no source. With
+        `content`, an index without the checksums of members is skipped and one that has them is
+        used.
 
         Raises ShardError if the shard is gone, broken, or another than the manifest says.
         """
-        self._content.release()  # a look at one row maps up to 2 MiB of each column
+        self._content.release()  # reading one row maps up to 2 MiB of each column
         url = self.urls[i]
         wants = self.tokens if self.n_tokens is not None else None
         if shard_access.is_url(url):
@@ -129,7 +133,9 @@ class Manifest:
         if size != int(self.bytes[i]):
             problem = f"has {size} bytes, had {int(self.bytes[i])} when {self.place} was made{todo}"
             raise ShardError(place, min(size, int(self.bytes[i])), problem)
-        index = shard_index(url, tokens=_spec(wants), source=source, index_folder=index_folder)
+        index = shard_index(
+            url, tokens=_repeatable_tokens(wants), source=source, index_folder=index_folder
+        )
         if (len(index), index.digest) != (int(self.samples[i]), self.digest(i)):
             problem = f"holds other samples than when {self.place} was made{todo}"
             raise ShardError(place, 0, problem)
@@ -138,13 +144,15 @@ class Manifest:
     def _known(self, i: int, url: str, tokens: str | None, content: bool) -> KnownShard:
         tag = int(self.columns["tags"][i])
         samples, size = int(self.samples[i]), int(self.bytes[i])
-        return KnownShard(url, samples, size, tag, self.digest(i), tokens, _spec(tokens), content)
+        return KnownShard(
+            url, samples, size, tag, self.digest(i), tokens, _repeatable_tokens(tokens), content
+        )
 
 
 def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> Manifest:
     """Open the manifest at a path, in a folder, or at a URL.
 
-    Raises IndexFileError if it is none or damaged, and what the source raises.
+    Raises IndexFileError if it is no manifest or damaged, and what the source raises.
     """
     text = str(place)
     if shard_access.is_url(text):
@@ -165,14 +173,14 @@ def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> M
 
 
 def save_manifest(rows: Iterable[ShardRow], out: Path, tokens: str | None = None) -> Manifest:
-    """Write a manifest, durably and at once, and open it. Raises OSError."""
+    """Write a manifest, durably and atomically, and open it. Raises OSError."""
     out = out.absolute()
     write_atomically(out, pack_rows(list(rows), f"{out.parent}/", tokens))
     return open_manifest(out)
 
 
 def make_manifest(rows: Iterable[ShardRow], tokens: str | None = None) -> Manifest:
-    """A manifest that is kept nowhere."""
+    """Return a manifest in memory, which is not stored."""
     place = "a manifest in memory"
     return Manifest(
         column_container.unpack(pack_rows(list(rows), "", tokens), KIND, place), "", place
@@ -180,7 +188,7 @@ def make_manifest(rows: Iterable[ShardRow], tokens: str | None = None) -> Manife
 
 
 def _check(content: IndexColumns, place: Path | str) -> None:
-    """Raises IndexFileError for columns that make no manifest."""
+    """Raise IndexFileError for columns that make no manifest."""
     found = content.columns
     n = len(found.get("samples", ()))
     lengths = {"bytes": n, "tags": n, "hashes": n * HASH, "digests": n * HASH, "url_at": n + 1}
@@ -203,13 +211,13 @@ def _check(content: IndexColumns, place: Path | str) -> None:
         raise IndexFileError(place, "is no manifest: its way of counting tokens is no text")
 
 
-def _spec(tokens: str | None) -> str | None:
-    """A way of counting that can be done from its text alone."""
+def _repeatable_tokens(tokens: str | None) -> str | None:
+    """Return the way of counting tokens if its text is enough to repeat it, else None."""
     return tokens if tokens and (":" in tokens or tokens == "npy") else None
 
 
 def is_manifest(place: str | Path) -> bool:
-    """Whether a path is a manifest, or a folder that has one."""
+    """Return whether a path is a manifest, or a folder that has one."""
     path = Path(place)
     return (path / NAME).is_file() or (
         path.is_file() and path.suffix == ".index" and _has_magic(path)

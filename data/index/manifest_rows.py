@@ -1,4 +1,4 @@
-"""What a manifest keeps of each shard, and how it is stored."""
+"""The rows of a manifest, one for each shard, and their stored form."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -17,7 +17,8 @@ HASH = 32  # bytes
 
 
 class ShardRow(NamedTuple):
-    """One shard: its absolute path or URL, its samples, its size, and what tells its version.
+    """One shard: its absolute path or URL, its number of samples, its size, and the tag of its
+    version.
 
     `hash` and `digest` as in `ShardIndex`; `tokens` is the sum over its samples, None if not
     counted.
@@ -33,13 +34,13 @@ class ShardRow(NamedTuple):
 
 
 def row_of(url: str, index: ShardIndex) -> ShardRow:
-    """What a manifest keeps of a shard."""
+    """Return the row of a shard for the manifest."""
     tokens = None if index.n_tokens is None else int(index.n_tokens.sum(dtype=np.int64))
     return ShardRow(url, len(index), index.bytes, index.tag, index.hash, index.digest, tokens)
 
 
 def pack_rows(rows: Sequence[ShardRow], base: str, tokens: str | None) -> bytes:
-    """The content of a manifest that lies in `base`."""
+    """Return the content of a manifest that is stored in `base`."""
     urls = [relative(row.url, base).encode("utf-8", "surrogateescape") for row in rows]
     packed: dict[str, Column] = {
         "samples": np.array([row.samples for row in rows], np.int64),
@@ -58,5 +59,5 @@ def pack_rows(rows: Sequence[ShardRow], base: str, tokens: str | None) -> bytes:
 
 
 def _hashes(hashes: Iterable[str | None]) -> npt.NDArray[np.uint8]:
-    """Hex hashes as bytes [n * 32], zeros for none."""
+    """Return hex hashes as bytes of shape (n * 32,), zeros for none."""
     return np.frombuffer(b"".join(bytes.fromhex(h or "00" * HASH) for h in hashes), np.uint8)

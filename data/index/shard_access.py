@@ -1,4 +1,4 @@
-"""Reading shards that are to be indexed: local files, and URLs by way of any source."""
+"""Reading shards that are indexed: local files, and URLs through any source."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,15 +14,15 @@ from data.index.tar.tar_walk import Read
 from data.source.address import masked
 from data.source.protocol import ObjectSource
 
-AHEAD_BYTES = 1 << 20  # asked of the file system before it is read, where members are small
+AHEAD_BYTES = 1 << 20  # the kernel is asked to read ahead so many bytes, where members are small
 _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True)
 class ReadableShard:
-    """A shard that can be read: its size, its version, and `read(offset, size)`.
+    """An open shard: its size, its version, and `read(offset, size)`.
 
-    `scan` reads like it, but is made for many small reads of ever growing offsets.
+    `scan` reads like it, but is made for many small reads at increasing offsets.
     """
 
     bytes: int
@@ -32,22 +32,23 @@ class ReadableShard:
 
 
 def is_url(shard: str) -> bool:
-    """Whether a shard is read from a source; if not, it is a local path."""
+    """Return whether a shard is read from a source rather than from a local path."""
     return "://" in shard or is_pipe(shard)
 
 
 def is_pipe(shard: str) -> bool:
-    """Whether a shard is what a command writes: of unknown length, and nothing lies beside it."""
+    """Return whether a shard is the output of a command: its length is unknown, and nothing is
+    beside it."""
     return shard.startswith("pipe:")
 
 
 def is_plain_url(shard: str) -> bool:
-    """Whether other objects may lie beside a shard at a URL."""
+    """Return whether other objects may be beside a shard at a URL."""
     return is_url(shard) and not is_pipe(shard)
 
 
 def stat(shard: str, source: ObjectSource | None) -> tuple[int, str | None]:
-    """The (bytes, tag) of a shard. Raises ShardError."""
+    """Return the (bytes, tag) of a shard. Raises ShardError."""
     if not is_url(shard):
         try:
             return _of_status(os.stat(shard))  # noqa: PTH116 (half the time of Path.stat)
@@ -62,7 +63,8 @@ def stat(shard: str, source: ObjectSource | None) -> tuple[int, str | None]:
 
 @contextmanager
 def opened(shard: str, source: ObjectSource | None) -> Iterator[ReadableShard]:
-    """Open a shard. Raises ShardError, also for what fails inside, and what the source raises."""
+    """Open a shard. Raises ShardError, also for errors inside the block, and what the source
+    raises."""
     try:
         if is_url(shard):
             yield _remote(shard, needed(source, shard))
@@ -75,14 +77,14 @@ def opened(shard: str, source: ObjectSource | None) -> Iterator[ReadableShard]:
 
 
 def through(size: int, read: Read) -> ReadableShard:
-    """A shard of `size` bytes, whatever its version, that is read by way of `read`."""
+    """Return a shard of `size` bytes, of unknown version, that is read through `read`."""
     return ReadableShard(
         size, None, read, ReadWindow(read, size, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES)
     )
 
 
 def hash_of(read: Read, size: int, passed: Callable[[bytes], object] | None = None) -> str:
-    """BLAKE3 (hex) of all bytes; `passed` is given them, too."""
+    """Return the BLAKE3 (hex) of all bytes; `passed` is called with them, too."""
     digest = blake3()
     offset = 0
     while offset < size and (chunk := read(offset, min(_CHUNK, size - offset))):
@@ -98,7 +100,7 @@ def _of_status(status: os.stat_result) -> tuple[int, str]:
 
 
 def needed(source: ObjectSource | None, shard: str) -> ObjectSource:
-    """The source of a URL. Raises DataError if none was given."""
+    """Return the source of a URL. Raises DataError if none was given."""
     if source is None:
         raise DataError(f"{masked(shard)} is a URL, and no source was given to read it from")
     return source
@@ -113,11 +115,12 @@ def _local(fd: int) -> ReadableShard:
         while len(block) < length and (
             more := os.pread(fd, length - len(block), offset + len(block))
         ):
-            block += more  # one call gives at most 2 GiB
+            block += more  # one call returns at most 2 GiB
         return block
 
     def scan(offset: int, length: int) -> bytes:
-        """Has the kernel read ahead: it sees no sequence in headers with 10 KB between them."""
+        """Read, and have the kernel read ahead: it detects no sequence in headers that are 10 KB
+        apart."""
         nonlocal advised
         if offset >= advised:
             if offset - advised < AHEAD_BYTES:

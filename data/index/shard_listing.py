@@ -1,4 +1,4 @@
-"""From what a user writes for a dataset to the addresses of its shards, URLs included."""
+"""From the shards as a user gives them for a dataset to their paths and URLs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +13,12 @@ Shards: TypeAlias = str | Path | Sequence[str | Path]
 
 
 def list_shards(shards: Shards) -> list[str]:
-    """Absolute paths and URLs, in the order of the dataset.
+    """Return absolute paths and URLs, in the order of the dataset.
 
-    An item is a tar, a folder (its `*.tar`, sorted; those that Energon lists, if it prepared the
-    folder), a glob, or a pattern with `{000000..000012}` ranges, which may be a URL or what a
-    command writes, as in `pipe:zcat {00..07}.tar.gz`. Raises DataError if an item finds nothing, or
-    if a shard is given twice.
+    An item is a tar, a folder (its `*.tar`, sorted; or those that Energon lists, if it prepared the
+    folder), a glob, or a pattern with `{000000..000012}` ranges, which may be a URL or a command,
+    as in `pipe:zcat {00..07}.tar.gz`. Raises DataError if an item matches nothing, or if a shard is
+    given twice.
     """
     items = [shards] if isinstance(shards, str | Path) else list(shards)
     if not items:

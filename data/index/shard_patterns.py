@@ -1,4 +1,4 @@
-"""From what a user writes for a dataset to the list of its shard files."""
+"""From the patterns that a user gives for a dataset to the list of its shard files."""
 
 import difflib
 import glob
@@ -12,10 +12,10 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 def find_shards(shards: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
-    """The shard files, absolute, in the order of the dataset.
+    """Return the shard files, absolute, in the order of the dataset.
 
     Each item is a tar, a folder (all its `*.tar`, sorted), a glob (sorted), or a pattern with
-    `{000000..000012}` ranges (in order). Raises DataError if an item finds nothing, or if the
+    `{000000..000012}` ranges (in order). Raises DataError if an item matches nothing, or if the
     same file comes twice.
     """
     items = [shards] if isinstance(shards, str | Path) else list(shards)
@@ -63,12 +63,14 @@ def _expand(item: str | Path) -> list[Path]:
 def _match(pattern: str) -> list[Path]:
     found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
     if not found:
-        raise DataError(f"no shards: looked for {pattern}, nothing is there; {_there(pattern)}")
+        raise DataError(
+            f"no shards: looked for {pattern}, nothing is there; {_describe_nearest(pattern)}"
+        )
     return found
 
 
-def _there(pattern: str) -> str:
-    """What the nearest folder that exists holds, to see what was mistyped."""
+def _describe_nearest(pattern: str) -> str:
+    """Describe the content of the nearest existing folder, so that a typing error can be seen."""
     folder = next(path for path in Path(pattern).absolute().parents if path.is_dir())
     try:
         names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""The addresses of a dataset's shards, many of them as one column."""
+"""The paths and URLs of a dataset's shards, stored compactly as one column."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,13 @@ from typing import overload
 from data.index import shard_access
 from data.index.column_container import Column
 
-_MARKS = (b"://", b"pipe:")  # one of them is in everything that is no plain path
+_MARKS = (b"://", b"pipe:")  # every URL has one of them
 _PIECE = 1 << 20
-_BISECTION = 32  # looks at an address that finding one by bisection may take
+_BISECTION = 32  # comparisons that one search by bisection may take
 
 
 class ShardUrls(Sequence[str]):
-    """The shards' absolute paths or URLs, decoded when asked for."""
+    """The shards' absolute paths or URLs, decoded when they are used."""
 
     def __init__(self, at: Column, content: Column, base: str) -> None:
         self._at, self._content, self._base = at, content, base
@@ -39,7 +39,7 @@ class ShardUrls(Sequence[str]):
 
     @cached_property
     def are_plain(self) -> bool:
-        """Whether all of them are plain paths; a look at all, but at a million in milliseconds."""
+        """Whether all of them are plain paths; checks all of them, a million in milliseconds."""
         if any(mark in self._base.encode("utf-8", "surrogateescape") for mark in _MARKS):
             return False
         step, overlap = _PIECE, max(map(len, _MARKS)) - 1
@@ -49,10 +49,10 @@ class ShardUrls(Sequence[str]):
         return not any(mark in piece.tobytes() for piece in pieces for mark in _MARKS)
 
     def without(self, paths: Sequence[str]) -> list[str]:
-        """Those of `paths` of whose last component there is no shard.
+        """Return those of `paths` for which no shard has the same last component.
 
-        Addresses are mostly in order, so a few are found by bisection; what that does not find is
-        looked for among all, a second or two at a million.
+        Addresses are mostly in order, so a few are found by bisection; the others are searched for
+        among all, a second or two for a million.
         """
         missing = list(paths)
         if len(missing) * _BISECTION < len(self):
@@ -76,7 +76,8 @@ def _name(url: str) -> str:
 
 
 def relative(url: str, base: str) -> str:
-    """What is kept of an absolute path or URL: the part after `base`, where it lies in there."""
+    """Return the stored form of an absolute path or URL: the part after `base` if it is in
+    there."""
     inside = url.startswith(base) and len(url) > len(base)
     rest = url[len(base) :] if inside else url
     return url if rest.startswith("/") or shard_access.is_url(rest) else rest

@@ -1,4 +1,5 @@
-"""Best fit decreasing: pieces into bins of equal room, stream by stream, bins interleaved."""
+"""Best fit decreasing: pieces are packed into bins of equal size, stream by stream, and the bins
+are interleaved."""
 
 from bisect import bisect_left, insort
 
@@ -8,14 +9,15 @@ from data.order.keyed_permutation import Ints
 
 
 def best_fit(streams: Ints, lengths: Ints, room: int) -> tuple[Ints, Ints]:
-    """(bin of each piece, stream of each bin); a bin holds pieces of one stream, at most `room`.
+    """Return (bin of each piece, stream of each bin); a bin holds pieces of one stream, at most
+    `room`.
 
-    Within a stream, pieces are taken by falling length (ties: as they come), each into the bin
+    Within a stream, pieces are taken by falling length (ties: in their order), each into the bin
     with the least room that takes it (ties: the oldest), else into a new one (Johnson,
-    "Near-optimal bin packing algorithms", MIT 1973). The bins of a stream then stand in the order
-    in which the pieces that opened them come, not by length: a batch is not to hold the long
-    documents only. Bin k of the n of a stream stands at (2 k + 1) / 2 n of the whole, so streams
-    are interleaved evenly. Bins are numbered in this order.
+    "Near-optimal bin packing algorithms", MIT 1973). The bins of a stream are then put in the order
+    of the pieces that opened them, not by length, so that no batch holds only long documents. Bin k
+    of the n of a stream is at (2 k + 1) / 2 n of the whole, so streams are interleaved evenly. Bins
+    are numbered in this order.
     """
     by_length = np.lexsort((-lengths, streams))
     borders = np.flatnonzero(np.diff(streams[by_length], prepend=-1))
@@ -34,7 +36,8 @@ def best_fit(streams: Ints, lengths: Ints, room: int) -> tuple[Ints, Ints]:
 
 
 def _fill(lengths: list[int], room: int) -> tuple[list[int], list[int]]:
-    """(bin of each length, number of the length that opened each bin), for falling lengths."""
+    """Return (bin of each length, number of the length that opened each bin), for falling
+    lengths."""
     free: list[tuple[int, int]] = []  # (room left, bin), rising
     bins: list[int] = []
     openers: list[int] = []
@@ -52,7 +55,7 @@ def _fill(lengths: list[int], room: int) -> tuple[list[int], list[int]]:
 
 
 def _interleaved(openers: Ints, streams: Ints) -> tuple[Ints, Ints]:
-    """(new number of each bin, stream of each bin by its new number).
+    """Return (new number of each bin, stream of each bin by its new number).
 
     `openers` are the pieces that opened the bins.
     """

@@ -1,4 +1,4 @@
-"""What attention needs to know of a packed sequence: where its documents begin and end."""
+"""The boundaries of the documents in a packed sequence, as attention needs them."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -9,20 +9,21 @@ _Small: TypeAlias = npt.NDArray[np.int32]
 
 
 class Boundaries(NamedTuple):
-    """The documents of one sequence of L tokens; what is left over at its end is padding."""
+    """The documents of one sequence of L tokens; the rest at its end is padding."""
 
     cu_seqlens: _Small
-    """Where each document begins, then L; padding counts as one more document (as kernels for
-    attention over sequences of varying length want every token to be in one)."""
+    """The start of each document, then L; padding counts as one more document (as kernels for
+    attention over sequences of varying length need every token to be in one)."""
     max_seqlen: int
     document_ids: _Small
     """Shape (L,): 0, 1, ... for the documents, -1 for padding: tokens attend to equal ids only."""
     position_ids: _Small
-    """Shape (L,): each document, and the padding, counts from 0."""
+    """Shape (L,): counts from 0 in each document and in the padding."""
 
 
 def boundaries(lengths: npt.ArrayLike, length: int) -> Boundaries:
-    """The boundaries in a sequence of `length` tokens that holds documents of `lengths` tokens.
+    """Return the boundaries in a sequence of `length` tokens that holds documents of `lengths`
+    tokens.
 
     Raises ValueError if a length is below 1 or their sum above `length`.
     """

@@ -1,11 +1,11 @@
 """A keyed permutation of [0, n), elementwise: each value has its own n and its own key.
 
-A Feistel network with unequal halves, one of them not a power of two, brought down to [0, n) by
+It is a Feistel network with unequal halves, one of them not a power of two, restricted to [0, n) by
 cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). The domain
 exceeds n by less than sqrt(2 n), so few values walk. The round function is the output function of
 splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
-Frozen: a change of any value that comes out of here needs a new name for every order above it.
+Frozen: a change of any value that this module returns needs a new name for every order above it.
 """
 
 from typing import TypeAlias
@@ -19,8 +19,9 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 MAX_SIZE = 2**53  # a size is exact as a float64
 MAX_SEED = 2**64 - 1
 
-# Eight rounds leave no trace in the joint places of two values from n of about 100 on. Below, more
-# are needed: chi-square of all n! orders of n = 7 is at its mean from 20 rounds on (16: 29 sigma).
+# After eight rounds the joint places of two values show no pattern, for n of about 100 or more. For
+# smaller n more rounds are needed: chi-square of all n! orders of n = 7 is at its mean from 20
+# rounds on (16: 29 sigma).
 SMALL = 1024
 ROUNDS = 8
 ROUNDS_SMALL = 24
@@ -38,7 +39,7 @@ def check_seed(seed: int) -> None:
 
 
 def splitmix64(states: Words) -> Words:
-    """The splitmix64 output for each state: 64-bit words in, 64-bit words out.
+    """Return the splitmix64 output for each state: 64-bit words in, 64-bit words out.
 
     In the form of Vigna's public-domain splitmix64.c; sums and products are modulo 2**64.
     """
@@ -48,21 +49,22 @@ def splitmix64(states: Words) -> Words:
 
 
 def derive(keys: Words, numbers: npt.ArrayLike) -> Words:
-    """The `numbers`-th output (from 0) of splitmix64 seeded with each key; the two broadcast."""
+    """Return the `numbers`-th output (from 0) of splitmix64 seeded with each key; the two
+    broadcast."""
     return splitmix64(keys + np.asarray(numbers).astype(np.uint64) * _GOLDEN)
 
 
 def root_key(seed: int, purpose: int) -> Words:
-    """Shape (1,): the key of one use of a seed. Purposes are listed in ORDER.md."""
+    """Return the key of one use of a seed, with shape (1,). Purposes are listed in ORDER.md."""
     check_seed(seed)
     return derive(derive(np.array([seed], dtype=np.uint64), 0), purpose)
 
 
 def permute(values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
-    """The image of each value under the permutation of [0, size) that its key names.
+    """Return the image of each value under the permutation of [0, size) that its key selects.
 
     `values` has shape (n,); `sizes` (integers in 1..2**53) and `keys` broadcast to it. Every value
-    must lie in [0, size): this is not checked.
+    must be in [0, size): this is not checked.
     """
     words = values.astype(np.uint64)
     sizes = np.broadcast_to(np.asarray(sizes, dtype=np.uint64), words.shape)
@@ -89,7 +91,8 @@ def _walk(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
 
 
 def _feistel(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
-    """One pass of the bijection on [0, 2**bits * tops), the least such domain that holds `size`.
+    """Apply one pass of the bijection on [0, 2**bits * tops), the least such domain that holds
+    `size`.
 
     bits is half the bit length of size - 1, rounded down.
     """
@@ -116,7 +119,7 @@ def _feistel(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
 
 
 def _mix(words: Words, spare: Words) -> None:
-    """The output function of splitmix64, in place; `spare` has the same shape."""
+    """Apply the output function of splitmix64 in place; `spare` has the same shape."""
     np.right_shift(words, _30, out=spare)
     words ^= spare
     words *= _MIX_1

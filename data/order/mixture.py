@@ -24,14 +24,15 @@ _BLOCK = 2**14
 
 
 class MixtureSegment(NamedTuple):
-    """From `position` on the datasets are mixed by `parts`, which sum to 10**9."""
+    """The weights `parts`, which sum to 10**9, of the datasets from `position` on."""
 
     position: int
     parts: tuple[int, ...]
 
 
 def segment(position: int, weights: Sequence[float]) -> MixtureSegment:
-    """A segment of `weights` (>= 0, at least one > 0), scaled to sum to 1 and rounded to 1e-9."""
+    """Return a segment of `weights` (>= 0, at least one > 0), scaled to sum to 1 and rounded to
+    1e-9."""
     try:
         exact = [Fraction(weight) for weight in weights]
     except (ValueError, OverflowError, TypeError) as error:
@@ -75,12 +76,13 @@ class Mixture:
                 self._bases[number] = self._consumed(number - 1, part.position)
 
     def then(self, position: int, weights: Sequence[float]) -> "Mixture":
-        """The same mixture up to `position`, and mixed by `weights` from there on."""
+        """Return the same mixture up to `position`, and mixed by `weights` from there on."""
         kept = [part for part in self.segments if part.position < position]
         return Mixture([*kept, segment(position, weights)], seed=self.seed, block=self.block)
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints]:
-        """(dataset, position in that dataset's own stream) of each position, in their shape."""
+        """Return (dataset, position in that dataset's own stream) of each position, in their
+        shape."""
         asked = checked_positions(positions)
         flat = asked.ravel()
         datasets, own = np.empty_like(flat), np.empty_like(flat)
@@ -90,7 +92,8 @@ class Mixture:
         return datasets.reshape(asked.shape), own.reshape(asked.shape)
 
     def consumed(self, position: int) -> Ints:
-        """Shape (D,): where each dataset's own stream stands when the mixture is at `position`."""
+        """Return the position of each dataset's own stream at `position` of the mixture, with shape
+        (D,)."""
         at = int(checked_positions(position))
         return self._consumed(int(np.searchsorted(self._begins, at, side="right")) - 1, at)
 
@@ -111,7 +114,8 @@ class Mixture:
         return datasets[rows, slots], own[rows, slots]
 
     def _tables(self, segments: Ints, blocks: Ints) -> tuple[Ints, Ints]:
-        """Shape (n, K) twice: dataset and own position of each slot of these n blocks."""
+        """Return dataset and own position of each slot of these n blocks, both with shape (n,
+        K)."""
         before = np.empty((segments.size, self.datasets), dtype=np.int64)
         after = np.empty_like(before)
         for number in np.unique(segments).tolist():
@@ -130,7 +134,8 @@ class Mixture:
         return datasets, np.take_along_axis(bases, datasets, axis=1) + rank.reshape(datasets.shape)
 
     def _shuffled(self, counts: Ints, keys: Words) -> Ints:
-        """Shape (n, K): the dataset of each slot of blocks with `counts` of shape (n, D)."""
+        """Return the dataset of each slot, with shape (n, K), of blocks with `counts` of shape (n,
+        D)."""
         slots = np.tile(np.arange(self.block), keys.size)
         slots = permute(slots, self.block, np.repeat(keys, self.block)).reshape(-1, self.block)
         rows = np.arange(keys.size)[:, None]
@@ -151,7 +156,7 @@ class MixedOrder:
         self.mixture = mixture
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints, Ints]:
-        """(dataset, shard, sample in the shard) of each position, in their shape."""
+        """Return (dataset, shard, sample in the shard) of each position, in their shape."""
         datasets, own = self.mixture.locate(positions)
         shards, samples = np.empty_like(own), np.empty_like(own)
         for number, order in enumerate(self.orders):
@@ -160,8 +165,8 @@ class MixedOrder:
         return datasets, shards, samples
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
-        """Where in 0..2**20 - 1 the stream lies among its dataset's: equal shares of each dataset
-        go to equal shares of the ranks."""
+        """Return in 0..2**20 - 1 where each position's stream is among the streams of its dataset,
+        so that equal shares of each dataset go to equal shares of the ranks."""
         datasets, own = self.mixture.locate(positions)
         places = np.empty_like(own)
         for number, order in enumerate(self.orders):
@@ -171,9 +176,9 @@ class MixedOrder:
 
 
 def _apportion(totals: Ints, parts: Ints) -> Ints:
-    """Shape (n, D): each total split by `parts` by largest remainder, ties to the first.
+    """Split each total by `parts` by largest remainder, ties to the first; shape (n, D).
 
-    Grows with the total for every dataset that has at least one sample per block.
+    The result grows with the total for every dataset that has at least one sample per block.
     """
     whole, rest = np.divmod(totals[:, None], PARTS)
     shares, remainders = np.divmod(rest * parts, PARTS)

@@ -1,8 +1,8 @@
-"""Which positions of a global step a rank takes: pure functions of (position, rank, world).
+"""The positions of a global step that a rank takes: pure functions of (position, rank, world).
 
 The B positions of a step are sorted by stream, and rank r of R takes [r B / R, (r + 1) B / R) of
-them. So ranks next to one another read streams next to one another, and a node few of them. The
-union over ranks is the step, whatever the world.
+them. So neighbouring ranks read neighbouring streams, and a node reads few of them. The union over
+ranks is the step, whatever the world size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Uneven: TypeAlias = Literal["error", "ragged", "pad"]
 
 
 class StreamedOrder(Protocol):
-    """What placement needs of an order."""
+    """The methods of an order that the shares of ranks depend on."""
 
     @property
     def samples(self) -> int: ...
@@ -37,11 +37,11 @@ class GlobalStep(NamedTuple):
     mask: Bools
     """Shape (B,): False where a position is a repeat that only fills the batch."""
     after: int
-    """Where the next step begins: the state once this one is delivered."""
+    """The position at which the next step begins: the state after this one is delivered."""
 
 
 class RankShare(NamedTuple):
-    """What one rank takes of a step."""
+    """The share of one rank of a step."""
 
     positions: Ints
     mask: Bools
@@ -51,11 +51,11 @@ class RankShare(NamedTuple):
 
 
 def step_at(position: int, size: int, samples: int, tail: Tail = "straddle") -> GlobalStep:
-    """The step of `size` positions from `position` on, of epochs of `samples` positions.
+    """Return the step of `size` positions from `position` on, of epochs of `samples` positions.
 
-    Where fewer than `size` are left of the epoch, "straddle" goes on in the next one (training:
-    nothing lost or repeated); "drop" leaves them out; "pad" fills up with repeats from the epoch's
-    beginning, masked. Raises ValueError for impossible arguments.
+    Where fewer than `size` are left of the epoch, "straddle" continues in the next one (for
+    training: nothing is lost or repeated); "drop" leaves them out; "pad" fills up with masked
+    repeats from the epoch's beginning. Raises ValueError for impossible arguments.
     """
     if size < 1 or samples < 1 or not 0 <= position <= MAX_POSITION - size:
         raise ValueError(f"no step at position={position}, size={size}, samples={samples}")
@@ -87,11 +87,11 @@ def share(
     uneven: Uneven = "error",
     tail: Tail = "straddle",
 ) -> RankShare:
-    """What `rank` of `world` takes of the step of `size` positions at `first`.
+    """Return the share of `rank` of `world` in the step of `size` positions at `first`.
 
-    If `world` does not divide `size`: "error" refuses; "ragged" gives shares that differ by one, of
-    which some are empty if size < world; "pad" fills the shorter ones with a masked repeat.
-    Raises ValueError for impossible arguments.
+    If `world` does not divide `size`: "error" raises; "ragged" gives shares that differ by one, of
+    which some are empty if size < world; "pad" fills the shorter ones with a masked repeat. Raises
+    ValueError for impossible arguments.
     """
     (found,) = shares(
         [step_at(first, size, order.samples, tail)], rank, world, order, uneven=uneven
@@ -107,7 +107,7 @@ def shares(
     *,
     uneven: Uneven = "error",
 ) -> list[RankShare]:
-    """`share` of many steps of one size, which together cost little more than one."""
+    """Return `share` of many steps of one size, which together cost little more than one."""
     positions = np.stack([step.positions for step in steps])
     masks = np.stack([step.mask for step in steps])
     taken, kept, weights = take_weighted(order.stream_of(positions), masks, rank, world, uneven)
@@ -119,9 +119,9 @@ def shares(
 def steps_from(
     position: int, size: int, samples: int, tail: Tail = "straddle", end: int | None = None
 ) -> Iterator[GlobalStep]:
-    """The steps from `position` on, of which those that lie past `end` as a whole never come.
+    """Yield the steps from `position` on, without those that are entirely past `end`.
 
-    So every rank sees the same number of them, whatever its share of the last one holds. Raises
+    So every rank gets the same number of steps, whatever its share of the last one holds. Raises
     ValueError as `step_at`.
     """
     while end is None or position < end:
@@ -135,7 +135,7 @@ def steps_from(
 def take_weighted(
     streams: Ints, mask: Bools, rank: int, world: int, uneven: Uneven = "error"
 ) -> tuple[Ints, Bools, Weights]:
-    """(entries, mask, weight) of a rank, as in `RankShare`, of a step whose entries have this mask.
+    """Return (entries, mask, weight) of a rank, as in `RankShare`, of a step with this mask.
 
     Otherwise as `take`; of many steps where both have shape (steps, B).
     """
@@ -145,7 +145,7 @@ def take_weighted(
 
 
 def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tuple[Ints, Bools]:
-    """Which of the entries of a step rank takes: (their numbers, whether each is no repeat).
+    """Return the entries of a step that a rank takes: (their numbers, whether each is no repeat).
 
     `streams` has shape (B,), or (steps, B): the stream of each entry. Raises ValueError as `share`.
     """
@@ -168,10 +168,11 @@ def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tupl
 
 
 def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int) -> range:
-    """The streams that ranks `first` .. `last` - 1 of `world` read in steps of `size` positions.
+    """Return the streams that ranks `first` .. `last` - 1 of `world` read in steps of `size`
+    positions.
 
     If V divides the batch these are about V (last - first) / world; otherwise streams move slowly
-    between ranks and all that can come up are given. A step that crosses an epoch's border may
+    between ranks and all that may occur are returned. A step that crosses the end of an epoch may
     reach further. Raises ValueError for impossible arguments.
     """
     if not 0 <= first < last <= world or size < 1 or streams < 1:
@@ -190,13 +191,14 @@ def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int)
 def mixed_streams_of_rank(
     rank: int, world: int, size: int, shares: Sequence[float], streams: Sequence[int]
 ) -> list[range]:
-    """The streams of each dataset of a mixture that `rank` reads in steps of `size` positions.
+    """Return the streams of each dataset of a mixture that `rank` reads in steps of `size`
+    positions.
 
-    `shares` of the positions are each dataset's, `streams` how many it has. Equal parts of each go
-    to equal parts of the ranks, give or take one stream and what chance does: where a step does not
-    take as often of each stream, those that it takes once more are a random choice. Three standard
-    deviations of that are added at both ends, so that hardly a position lies outside. Raises
-    ValueError for an impossible rank.
+    `shares` are the shares of the positions that belong to each dataset, `streams` how many streams
+    it has. Equal parts of each go to equal parts of the ranks, except for one stream and for
+    chance: where a step does not take equally many of each stream, those that it takes once more
+    are a random choice. Three standard deviations of that are added at both ends, so that hardly
+    any position is outside. Raises ValueError for an impossible rank.
     """
     if not 0 <= rank < world or size < 1:
         raise ValueError(f"no streams of rank {rank} of {world}, size={size}")
@@ -214,9 +216,10 @@ def mixed_streams_of_rank(
 
 
 def position_after(position: int, steps: int, size: int, samples: int, tail: Tail) -> int:
-    """Where the step begins that comes `steps` steps of `size` positions after that at `position`.
+    """Return the position of the step that comes `steps` steps of `size` positions after
+    `position`.
 
-    As so many times `step_at`, in constant time. Raises ValueError as that.
+    Equals as many calls of `step_at`, in constant time. Raises ValueError as `step_at`.
     """
     if steps < 0:
         raise ValueError(f"steps must not be negative, got {steps}")

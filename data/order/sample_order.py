@@ -1,4 +1,4 @@
-"""The order of samples: a pure function from position to (shard, sample), free of any topology.
+"""The order of samples: a pure function from position to (shard, sample), on any number of ranks.
 
 Position p of the infinite stream lies in epoch p // N. The V streams take turns: position q of an
 epoch is at offset q // V of the stream whose turn is q % V, which is an exact bijection on [0, N).
@@ -33,24 +33,25 @@ from data.order.virtual_streams import (
 ORDER = "order-1"
 """Frozen: a change of any value of `locate` needs a new name."""
 NATURAL = "natural-1"
-"""The name of the order without a shuffle: every epoch is the samples as they lie."""
+"""The name of the order without a shuffle: every epoch has the samples in their stored order."""
 
 MAX_POSITION = 2**62
 MAX_STREAMS = 2**16
 _DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
 _BLOCK = 2**14
-_KEEP = 3  # epochs held: the one that is read, the one prefetched, and the one before
+_KEEP = 3  # epochs kept: the one that is read, the one prefetched, and the one before
 
 Identity: TypeAlias = dict[str, str | int]
 _Plan = TypeVar("_Plan", StreamAssignment, EpochPieces, StreamTurns)
 
 
 class Order:
-    """The order of the samples of shards with `counts` samples each, for ever.
+    """The order of the samples of shards with `counts` samples each, without end.
 
-    `streams` (V) are dealt once per run, or again every `remix_every` epochs; `window` (G) shards
-    of each are live at a time. Without `shuffle` the order is the natural one, in one stream.
-    Memory is O(shards); safe to use from many threads. Raises ValueError for impossible arguments.
+    Shards are assigned to `streams` (V) streams once per run, or again every `remix_every` epochs;
+    `window` (G) shards of each stream are live at a time. Without `shuffle` the order is the
+    natural one, in one stream. Memory is O(shards); safe to use from many threads. Raises
+    ValueError for impossible arguments.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class Order:
 
     @property
     def identity(self) -> Identity:
-        """What names this order, besides the dataset: two orders with equal ones are equal."""
+        """The identity of this order, besides the dataset: two orders with equal identities are
+        equal."""
         if not self.shuffle:
             return {"order": NATURAL}
         fields: Identity = {
@@ -97,7 +99,7 @@ class Order:
         return fields | ({"remix": self.remix_every} if self.remix_every else {})
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints]:
-        """(shard, sample in the shard) of each position, in the shape of `positions`.
+        """Return (shard, sample in the shard) of each position, in the shape of `positions`.
 
         Positions are integers in 0..2**62 and may mix epochs; each aligned run of `samples`
         positions yields every sample exactly once. Raises TypeError, ValueError.
@@ -110,7 +112,7 @@ class Order:
         return shards.reshape(asked.shape), samples.reshape(asked.shape)
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
-        """The stream of each position, in 0..streams - 1, in the shape of `positions`."""
+        """Return the stream of each position, in 0..streams - 1, in the shape of `positions`."""
         asked = checked_positions(positions)
         streams = np.empty(asked.size, dtype=np.int64)
         for epoch, here, within in self._by_epoch(asked.ravel()):
@@ -118,11 +120,11 @@ class Order:
         return streams.reshape(asked.shape)
 
     def _by_epoch(self, positions: Ints) -> Iterator[tuple[int, slice | Ints, Ints]]:
-        """(epoch, indices, positions in the epoch), a block of one epoch at a time."""
+        """Yield (epoch, indices, positions in the epoch), a block of one epoch at a time."""
         for at in range(0, positions.size, _BLOCK):
             block = positions[at : at + _BLOCK]
             first, last = int(block.min()) // self.samples, int(block.max()) // self.samples
-            if first == last:  # as of most blocks: nothing to sort out
+            if first == last:  # as for most blocks, all in one epoch
                 yield first, slice(at, at + block.size), block - first * self.samples
                 continue
             epochs, within = np.divmod(block, self.samples)
@@ -147,9 +149,11 @@ class Order:
         return deal.shards[piece].astype(np.int64), samples
 
     def plan(self, number: int) -> tuple[StreamAssignment, EpochPieces]:
-        """The deal and the order of the pieces in epoch `number`; the last few are kept.
+        """Return the assignment and the order of the pieces in epoch `number`; the last few are
+        cached.
 
-        Two threads may work out the same one: it is the same, and dicts are replaced whole.
+        Two threads may compute the same one: the results are equal, and dicts are replaced as a
+        whole.
         """
         era = number // self.remix_every if self.remix_every else 0
         dealt = self._deals.get(era)
@@ -163,7 +167,7 @@ class Order:
         return dealt, epoch
 
     def turns(self, number: int) -> StreamTurns:
-        """The turns of the streams in epoch `number`; the last few are kept."""
+        """Return the turns of the streams in epoch `number`; the last few are cached."""
         turns = self._turns.get(number)
         if turns is None:
             turns = turns_of(self.samples, self.streams, self._key(_TURNS, number))
@@ -175,7 +179,8 @@ class Order:
 
 
 def checked_positions(positions: npt.ArrayLike) -> Ints:
-    """`positions` as int64. Raises TypeError unless integers, ValueError outside 0..2**62."""
+    """Return `positions` as int64. Raises TypeError unless integers, ValueError outside
+    0..2**62."""
     found = np.asarray(positions)
     if found.size and not np.issubdtype(found.dtype, np.integer):
         raise TypeError(f"positions must be integers, got dtype {found.dtype}")

@@ -1,13 +1,13 @@
 """Packing of documents into sequences of a fixed number of tokens, planned from their lengths.
 
-The stream is cut into blocks of consecutive positions, which never cross an epoch's border. The
+The stream is cut into blocks of consecutive positions, which never cross the end of an epoch. The
 documents of a block are packed stream by stream (so a pack is read by the node that reads its
 stream) by best fit decreasing, and the packs of all streams are interleaved. A block is planned
-from its own lengths alone, so going on anywhere costs one block.
+from its own lengths alone, so resuming anywhere costs one block.
 
-How many packs a block has is known only from its lengths. So the state is not the number of packs
-so far, which would need the lengths of all blocks before, but block * 2**24 + pack in the block:
-still one integer, the same on every rank, free of any topology.
+The number of packs of a block is known only from its lengths. So the state is not the number of
+packs so far, which would need the lengths of all blocks before, but block * 2**24 + pack in the
+block: still one integer, the same on every rank, whatever the number of ranks.
 """
 
 import threading
@@ -24,7 +24,7 @@ from data.order.rank_shares import Bools, StreamedOrder, Tail, step_at
 PACK = "pack-1"
 """Frozen: a change of any pack or of their order needs a new name."""
 SPAN = 2**24  # packs in a block, at most
-_EMPTY_BLOCKS = 1000  # without a single token, in a row: nothing will come
+_EMPTY_BLOCKS = 1000  # blocks without a single token, in a row, until an error
 _KEEP = 4
 
 Long: TypeAlias = Literal["split", "cut", "skip"]
@@ -32,7 +32,7 @@ Lengths: TypeAlias = Callable[[Ints], Ints]
 
 
 class SequencePack(NamedTuple):
-    """One sequence: of the document at positions[i] `lengths[i]` tokens from starts[i] on."""
+    """One sequence: of the document at positions[i], `lengths[i]` tokens from starts[i] on."""
 
     positions: Ints
     starts: Ints
@@ -41,7 +41,7 @@ class SequencePack(NamedTuple):
 
 
 class PackStep(NamedTuple):
-    """The global step that begins at a cursor; `Step` for packs."""
+    """The global step that begins at a cursor; like `GlobalStep`, for packs."""
 
     packs: Sequence[SequencePack]
     mask: Bools
@@ -67,10 +67,10 @@ class _Block:
 class SequencePacker:
     """Packs the documents of `order` into sequences of `length` tokens.
 
-    `tokens` gives the number of tokens of the document at each position (from the index). A block
-    has `block` positions, about block / streams documents to fit together. A document longer than
-    a sequence is split over several ("split": every token comes exactly once per epoch), loses its
-    end ("cut"), or is left out ("skip"). Raises ValueError for impossible arguments.
+    `tokens` returns the number of tokens of the document at each position (from the index). A block
+    has `block` positions, so about block / streams documents are packed together. A document longer
+    than a sequence is split over several ("split": every token comes exactly once per epoch),
+    truncated ("cut"), or left out ("skip"). Raises ValueError for impossible arguments.
     """
 
     def __init__(
@@ -97,13 +97,14 @@ class SequencePacker:
 
     @property
     def identity(self) -> str:
-        """What names this packing, besides the order and the dataset."""
+        """The identity of this packing, besides the order and the dataset."""
         return f"{PACK} length={self.length} block={self.block} long={self.long}"
 
     def step(self, cursor: int, size: int, tail: Tail = "straddle") -> PackStep:
-        """The `size` packs from `cursor` on; cursor 0 is the beginning. `tail` as in `step_at`.
+        """Return the `size` packs from `cursor` on; cursor 0 is the beginning. `tail` as in
+        `step_at`.
 
-        A padded step repeats its own packs. Raises ValueError for a cursor that is none, and if no
+        A padded step repeats its own packs. Raises ValueError for an invalid cursor, and if no
         document has a token, or "drop" drops all.
         """
         number, first = divmod(cursor, SPAN)
@@ -124,16 +125,16 @@ class SequencePacker:
         return self.step(border * SPAN, size, tail)
 
     def cursor_of_epoch(self, epoch: int) -> int:
-        """Where an epoch begins."""
+        """Return the cursor at which an epoch begins."""
         return epoch * self._per_epoch * SPAN
 
     def border(self, cursor: int) -> int:
-        """The first position after the block that `cursor` is in."""
+        """Return the first position after the block that `cursor` is in."""
         begin, size = self._span(cursor // SPAN)
         return begin + size
 
     def reached(self, cursor: int) -> int:
-        """About which position the documents have that are read at `cursor`."""
+        """Return the approximate position of the documents that are read at `cursor`."""
         number, first = divmod(cursor, SPAN)
         begin, size = self._span(number)
         return begin + size * first // max(self._plan(number).streams.size, 1)
@@ -141,7 +142,7 @@ class SequencePacker:
     def _gather(
         self, number: int, first: int, size: int, end: int | None
     ) -> tuple[list[SequencePack], int]:
-        """Up to `size` packs before block `end`, and the cursor after them."""
+        """Return up to `size` packs before block `end`, and the cursor after them."""
         packs: list[SequencePack] = []
         empty = 0
         while end is None or number < end:
@@ -165,7 +166,7 @@ class SequencePacker:
             return block
 
     def _span(self, number: int) -> tuple[int, int]:
-        """(first position, positions) of a block."""
+        """Return (first position, positions) of a block."""
         epoch, within = divmod(number, self._per_epoch)
         before = within * self.block
         begin = epoch * self._order.samples + before
@@ -184,7 +185,7 @@ class SequencePacker:
 
 
 def _pieces(tokens: Ints, length: int, long: Long) -> tuple[Ints, Ints, Ints]:
-    """(document, first token, tokens) of each piece of at most `length` tokens."""
+    """Return (document, first token, tokens) of each piece of at most `length` tokens."""
     tokens = np.asarray(tokens, dtype=np.int64)
     if long == "cut":
         tokens = np.minimum(tokens, length)

@@ -1,7 +1,7 @@
-"""When each shard is used next: what prefetch and eviction plan with.
+"""When each shard is used next, by which prefetch and eviction are planned.
 
-A shard counts as used from where its window begins until where it ends. The samples of a window
-are shuffled, so nearly every one of its shards is wanted within its first few samples.
+A shard counts as used from where its window begins until where it ends. The samples of a window are
+shuffled, so nearly every one of its shards is needed within its first few samples.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -29,7 +29,8 @@ class ShardUse(NamedTuple):
 def uses_ahead(
     order: Order, position: int, streams: Collection[int] | None = None
 ) -> Iterator[ShardUse]:
-    """Every use of a shard that is not over at `position`, by its first position, for ever.
+    """Yield every use of a shard that is not over at `position`, by its first position, without
+    end.
 
     A use that is under way has `position` as its first. A shard that is cut comes once per stream;
     `streams` are those that this node reads (all if None). Ends only if they have no samples.
@@ -47,7 +48,7 @@ def uses_ahead(
 def shards_ahead(
     order: Order, position: int, streams: Collection[int] | None = None
 ) -> Iterator[tuple[int, int]]:
-    """(first position of its next use, shard) of each shard once, by that position.
+    """Yield (first position of its next use, shard) of each shard once, by that position.
 
     Reaches to the end of the next epoch at most. Otherwise as `uses_ahead`.
     """
@@ -61,7 +62,7 @@ def shards_ahead(
 
 
 def next_use(order: Order, position: int, streams: Collection[int] | None = None) -> Ints:
-    """Shape (S,): the first position of each shard's next use, NEVER if it has none.
+    """Return the first position of each shard's next use, NEVER if it has none, with shape (S,).
 
     The shard to evict is the one with the largest value. Otherwise as `shards_ahead`.
     """
@@ -80,7 +81,7 @@ def _epoch_at(order: Order, position: int) -> int:
 def _chunks(
     order: Order, position: int, streams: Collection[int] | None, epochs: Iterable[int]
 ) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """(first, last, shard) columns of a few hundred windows at a time."""
+    """Yield (first, last, shard) columns of a few hundred windows at a time."""
     step = _CHUNK * order.window
     for number in epochs:
         firsts, lasts, shards = _uses(order, number, position, streams)
@@ -92,7 +93,7 @@ def _chunks(
 def _uses(
     order: Order, number: int, position: int, streams: Collection[int] | None
 ) -> tuple[Ints, Ints, Ints]:
-    """The uses in epoch `number` that are not over at `position`, by first position."""
+    """Return the uses in epoch `number` that are not over at `position`, by first position."""
     deal, epoch = order.plan(number)
     owner = epoch.window_streams.astype(np.int64)
     turns = order.turns(number).turns[owner]
@@ -112,7 +113,7 @@ def _uses(
 
 
 def _mask(count: int, streams: Collection[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Shape (V,): whether each stream is among `streams`."""
+    """Return whether each stream is among `streams`, with shape (V,)."""
     numbers = np.array(sorted(streams), dtype=np.int64)
     if numbers.size and not 0 <= int(numbers[0]) <= int(numbers[-1]) < count:
         raise ValueError(f"streams must be in 0..{count - 1}, got {numbers[0]}..{numbers[-1]}")

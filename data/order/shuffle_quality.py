@@ -1,4 +1,4 @@
-"""How well an order shuffles, against a full shuffle of the same samples."""
+"""The quality of an order's shuffle, compared with a full shuffle of the same samples."""
 
 from dataclasses import dataclass
 
@@ -7,32 +7,33 @@ import numpy as np
 from data.order.keyed_permutation import Ints
 from data.order.sample_order import Order
 
-_BATCHES = 200  # measured at most, evenly over the epoch
-_MAX_SAMPLES = 2**21  # larger epochs are not turned round
+_BATCHES = 200  # batches measured at most, evenly over the epoch
+_MAX_SAMPLES = 2**21  # in larger epochs the ratio of reunions is not computed
 
 
 @dataclass(frozen=True)
 class ShuffleReport:
-    """Every ratio is 1 for a full shuffle; how far it is off is the price of few live shards."""
+    """The quality of a shuffle. Every ratio is 1 for a full shuffle; the deviation is the price of
+    having few live shards."""
 
     neighbour_distance: float
     """Mean distance, in the natural order, of samples that follow one another; over N / 3."""
     shards_per_batch: float
     """Mean number of different shards in a batch."""
     shards_per_batch_ratio: float
-    """The same over what a full shuffle gives: below 1, batches draw from too few shards."""
+    """The same over that of a full shuffle: below 1, batches draw from too few shards."""
     same_shard_ratio: float
-    """How often two samples of one batch are from one shard, over a full shuffle: above 1, they
-    are too alike."""
+    """How often two samples of one batch are from one shard, over that of a full shuffle: above 1,
+    they are too similar."""
     reunion_ratio: float | None
-    """How often two samples of one batch share one in the next epoch too, over a full shuffle.
-    None above 2**21 samples per epoch."""
+    """How often two samples of one batch are in one batch again in the next epoch, over that of a
+    full shuffle. None above 2**21 samples per epoch."""
     live_shards: int
-    """How many shards a batch can be from at once: what a node cache must hold at least."""
+    """How many shards the samples of a batch can be from: the least that a node cache must hold."""
 
 
 def shuffle_report(order: Order, *, batch: int = 1024, epoch: int = 0) -> ShuffleReport:
-    """Measure batches of `batch` samples of one epoch. Seconds for any size.
+    """Measure batches of `batch` samples of one epoch. Takes seconds for any size.
 
     Raises ValueError unless there are at least two samples and 2 <= batch <= samples per epoch.
     """
@@ -64,7 +65,8 @@ def _begins(order: Order, batch: int) -> Ints:
 
 
 def _pairs(groups: Ints) -> float:
-    """The share of pairs in a row of `groups`, shape (n, B), that are equal; mean over rows."""
+    """Return the share of pairs in a row of `groups`, shape (n, B), that are equal; mean over
+    rows."""
     size = groups.shape[1]
     equal = [int((np.unique(row, return_counts=True)[1] ** 2).sum()) - size for row in groups]
     return float(np.mean(equal) / (size * (size - 1)))
@@ -83,7 +85,7 @@ def _reunion(order: Order, natural: Ints, batch: int, epoch: int) -> float | Non
 
 
 def _live(order: Order, epoch: int) -> int:
-    """The shards in the widest windows of all streams."""
+    """Return the number of shards in the widest windows of all streams."""
     _, plan = order.plan(epoch)
     widest = np.zeros(order.streams, dtype=np.int64)
     np.maximum.at(widest, plan.window_streams, np.diff(plan.windows))

@@ -1,10 +1,10 @@
-"""The deal of shards to virtual streams, and the order of a stream's pieces in one epoch.
+"""The assignment of shards to virtual streams, and the order of a stream's pieces in one epoch.
 
-The shards lie in a permuted line, which is cut into V nearly equal ranges of samples, the streams.
-A cut may fall inside a shard: a *piece* is the part of a shard that lies in one stream. The deal
-holds for the whole run, so that a node which reads the same streams reads the same shards in every
-epoch. In an epoch the pieces of a stream are permuted, and grouped into windows of at most G
-successive ones.
+The shards are put in a permuted line, which is cut into V nearly equal ranges of samples, the
+streams. A cut may fall inside a shard: a *piece* is the part of a shard that is in one stream. The
+assignment holds for the whole run, so that a node which reads the same streams reads the same
+shards in every epoch. In an epoch the pieces of a stream are permuted, and grouped into windows of
+at most G successive ones.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _BLOCK = 2**15  # values that are permuted at a time, so that they stay in a cor
 
 @dataclass(frozen=True)
 class StreamAssignment:
-    """Which pieces each of the V streams has. Coordinates are samples along the line."""
+    """The pieces of each of the V streams. Coordinates are samples along the line."""
 
     cuts: Ints
     """Shape (V + 1,): stream v holds [cuts[v], cuts[v + 1]) of the line."""
@@ -48,10 +48,11 @@ class StreamTurns:
 
 @dataclass(frozen=True)
 class EpochPieces:
-    """The pieces of all streams, in the order of one epoch. Coordinates are as in the Deal."""
+    """The pieces of all streams, in the order of one epoch. Coordinates are as in
+    `StreamAssignment`."""
 
     order: _Small
-    """Shape (P,): the piece at each place."""
+    """Shape (P,): the piece at each place in the line."""
     starts: Ints
     """Shape (P + 1,): where each place begins in the line."""
     windows: Ints
@@ -71,10 +72,11 @@ def stream_cuts(samples: int, streams: int) -> Ints:
 
 
 def turns_of(samples: int, streams: int, key: Words | None) -> StreamTurns:
-    """The turns of one epoch: longer streams change places among themselves, and so do the others.
+    """Return the turns of one epoch: the longer streams are permuted among themselves, and the
+    others too.
 
-    So q // V stays the offset in the stream. Without turns, an epoch of at most V samples would
-    be the same every time.
+    So q // V stays the offset in the stream. Without turns, an epoch of at most V samples would be
+    the same every time.
     """
     numbers = np.arange(streams, dtype=np.int64)
     if key is None:
@@ -89,7 +91,7 @@ def turns_of(samples: int, streams: int, key: Words | None) -> StreamTurns:
 
 
 def assign_streams(counts: Ints, streams: int, key: Words | None) -> StreamAssignment:
-    """Deal shards of `counts` samples to the streams; without a key in their natural order.
+    """Assign shards of `counts` samples to the streams; without a key in their natural order.
 
     At least one shard must have samples; those without any are in no stream.
     """
@@ -114,7 +116,8 @@ def assign_streams(counts: Ints, streams: int, key: Words | None) -> StreamAssig
 
 
 def epoch_of(deal: StreamAssignment, window: int, key: Words | None) -> EpochPieces:
-    """The pieces in the order of the epoch that `key` names; without a key in natural order.
+    """Return the pieces in the order of the epoch that `key` selects; without a key in natural
+    order.
 
     A stream of n pieces has w = ceil(n / window) windows; number i begins at piece i * n // w.
     """
@@ -143,8 +146,8 @@ def epoch_of(deal: StreamAssignment, window: int, key: Words | None) -> EpochPie
 
 
 def _permuted(values: Ints, sizes: Ints, keys: Words, which: npt.NDArray[np.integer]) -> Ints:
-    """The values, permuted as by `permute` in place, where value i has size and key `which[i]`. A
-    block at a time: 2.5 times as fast for a million values, and in less memory."""
+    """Permute the values in place as `permute` does, where value i has size and key `which[i]`. A
+    block at a time, this is 2.5 times as fast for a million values, and uses less memory."""
     for at in range(0, values.size, _BLOCK):
         part = slice(at, at + _BLOCK)
         of = which[part]

@@ -1,6 +1,6 @@
-"""What the loader delivers, and what a transform is told."""
+"""What the loader delivers, and the context that a transform is given."""
 
-from __future__ import annotations  # or numpy.random would be imported for a name
+from __future__ import annotations  # else numpy.random would be imported for a name
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from data.order.rank_shares import Bools
 
 @dataclass(frozen=True)
 class SampleContext:
-    """Where in the stream a sample stands: the same on any number of ranks and threads."""
+    """The place of a sample in the stream, which is the same on any number of ranks and threads."""
 
     position: int
     epoch: int
@@ -21,7 +21,8 @@ class SampleContext:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """A generator of this position's own, for augmentation: Philox keyed by (seed, position).
+        """Return a generator for augmentation, whose numbers depend on the position only: Philox
+        keyed by (seed, position).
 
         Counter-based: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
         """
@@ -34,33 +35,33 @@ class Batch:
     """This rank's share of one global step."""
 
     data: Any
-    """What `collate` made, or the list of samples."""
+    """What `collate` returned, or the list of samples."""
     keys: tuple[str, ...]
-    """Of its samples, in order; they may recur in other shards."""
+    """The keys of its samples, in order; other shards may have samples of the same key."""
     indices: tuple[int, ...]
-    """Their numbers in their dataset."""
+    """The numbers of its samples in their dataset."""
     datasets: tuple[int, ...]
-    """The number of each one's dataset, where several are mixed."""
+    """The number of each sample's dataset, where several are mixed."""
     positions: tuple[int, ...]
-    """Their positions in the stream."""
+    """The positions of its samples in the stream."""
     mask: Bools
-    """False for a sample that only fills the batch, and counts for nothing."""
+    """False for a sample that only fills the batch and must not count."""
     weight: float
     """Factor on this rank's mean loss which makes the mean over ranks the mean over samples."""
     epoch: int
-    """That of the first position; a batch may reach into the next epoch."""
+    """The epoch of the first position; a batch may reach into the next epoch."""
     errors: int
-    """Samples that could not be read, and were left out or replaced: see `Faults`."""
+    """Samples that could not be read, and were left out or replaced: see `BadSampleBudget`."""
     bytes: int
-    """Of its samples, as they lie in the shards."""
+    """The bytes of its samples in the shards."""
 
 
 class BatchTimes(NamedTuple):
-    """Seconds that a reader spent on a batch."""
+    """The seconds that a reader spent on a batch."""
 
     read_s: float
-    """Waiting for downloads included."""
+    """Seconds of reading, including waiting for downloads."""
     transform_s: float
-    """Transforms and collate."""
+    """Seconds of transforms and collate."""
     grown: int = 0
-    """1 if the shared memory that it was handed over in did not suffice."""
+    """1 if the shared memory through which it was handed over was too small."""

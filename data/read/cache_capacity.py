@@ -1,4 +1,4 @@
-"""Whether the caches hold what is read from them at a time."""
+"""The check whether the caches are large enough for the shards that are read at a time."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -10,8 +10,8 @@ _log = logging.getLogger(__name__)
 
 
 def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None:
-    """Say so where a cache is smaller than the shards that some streams read at a time: most of
-    their samples would be read past it, each by a request.
+    """Warn where a cache is smaller than the shards that some streams read at a time: most of their
+    samples would bypass it, each with a request.
 
     Args:
         reads: of each dataset, the streams.

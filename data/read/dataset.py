@@ -1,4 +1,4 @@
-"""A dataset that is open: its manifest, its shards, and each sample readable by its number."""
+"""An open dataset: its manifest, its shards, and each sample readable by its number."""
 
 import logging
 import threading
@@ -28,7 +28,7 @@ from data.source.sources import Sources
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 INDEX_BYTES = 256 << 20
-"""Of indexes that a dataset keeps of shards whose files are not open any more."""
+"""The bytes of indexes that a dataset keeps of shards whose files are closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,36 +43,38 @@ class Dataset:
         self.store = store
         self.check: Check = check
         self.starts: Ints = np.concatenate([[0], np.cumsum(manifest.samples, dtype=np.int64)])
-        """[shards + 1]: the number of each shard's first sample."""
+        """Shape (shards + 1,): the number of each shard's first sample."""
         self.first = self.starts.data
-        """The same, as plain integers."""
-        self._opened = _Opened(self)
+        """The numbers in `starts` as plain integers."""
+        self._opened = _OpenedShards(self)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def __reduce__(self) -> tuple[type["Dataset"], tuple[Manifest, NodeStore, Check]]:
-        """In another process the shards are opened anew."""
+        """Pickle for another process, where the shards are opened again."""
         return Dataset, (self.manifest, self.store, self.check)
 
     @property
     def fingerprint(self) -> str:
-        """As of the manifest: what the samples are, wherever they lie."""
+        """The fingerprint of the manifest, which depends on the samples and not on where they are
+        stored."""
         return self.manifest.fingerprint
 
     def opened(self, shard: int) -> ShardSamples:
-        """Shard `shard`; the files of those used last stay open. Raises ShardError, FetchError."""
+        """Open shard `shard`; the files of the least recently used shards are closed. Raises
+        ShardError, FetchError."""
         return self._opened.get(shard)
 
     def place(self, index: int) -> tuple[int, int]:
-        """(shard, sample in it) of a sample. Raises IndexError."""
+        """Return (shard, sample in it) of a sample. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} is not in 0..{len(self) - 1}")
         shard = int(np.searchsorted(self.starts, index, side="right")) - 1
         return shard, index - int(self.starts[shard])
 
     def read(self, index: int) -> Sample:
-        """One sample: its key, its shard and the bytes of each member.
+        """Read one sample: its key, its shard and the bytes of each member.
 
         Raises IndexError outside [0, len), ShardError and FetchError as `ShardSamples.read`.
         """
@@ -80,19 +82,20 @@ class Dataset:
         return self.opened(shard).read(sample)[0]
 
     def ref(self, shard: int) -> ShardRef:
-        """What the node store needs to know of a shard."""
+        """Return what the node store needs to know of a shard."""
         manifest = self.manifest
         size, tag = int(manifest.bytes[shard]), int(manifest.columns["tags"][shard]) or None
         return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
 
     def is_afar(self, shard: int) -> bool:
-        """Whether it takes requests to open it: it was not yet, and is not read where it lies."""
+        """Return whether opening the shard takes requests: it is not open, and not read in
+        place."""
         return not self._opened.has(shard) and not self.store.is_in_place(self.manifest.urls[shard])
 
     def index(self, shard: int, opened: CachedShard | None = None) -> ShardIndex:
-        """The index of a shard, which may be made of what is `opened`.
+        """Return the index of a shard, which may be made from what is `opened`.
 
-        Raises as `opened`; DataError if it lacks what reads are to compare.
+        Raises as `opened`; DataError if it lacks what reads must compare.
         """
         url = self.manifest.urls[shard]
         passing = opened.pread if opened is not None and is_url(url) else None
@@ -115,14 +118,14 @@ class Dataset:
         self._opened.clear()
 
 
-class _Opened:
-    """The shards that were opened: their indexes, as many as there is room for, and some of their
-    files, see `descriptors`. Two threads may open different ones at a time."""
+class _OpenedShards:
+    """The shards that were opened: their indexes, as far as `INDEX_BYTES` allow, and some of their
+    files, see `open_descriptors`. Two threads may open different shards at a time."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._found: dict[int, ShardSamples] = {}
-        self._bytes = 0  # of their indexes
+        self._bytes = 0  # of the indexes
         self._opening: dict[int, threading.Lock] = {}
         self._failed: dict[int, tuple[DataError, float]] = {}
         self._lock = threading.Lock()
@@ -131,19 +134,20 @@ class _Opened:
         return shard in self._found
 
     def get(self, shard: int) -> ShardSamples:
-        found = self._found.get(shard)  # without the lock: a dict is one thread's at a time
+        found = self._found.get(shard)  # without the lock: dict operations are atomic
         if found is not None:
             return found
         with self._lock:
             opening = self._opening.setdefault(shard, threading.Lock())
         with opening:
             if (found := self._found.get(shard)) is None:
-                found = self._try(shard)
+                found = self._open_guarded(shard)
                 self._keep(shard, found)
             return found
 
-    def _try(self, shard: int) -> ShardSamples:
-        """A failure is told for as long again as it took: each of a shard's samples asks for it."""
+    def _open_guarded(self, shard: int) -> ShardSamples:
+        """Open a shard. A failure is raised again, without a further try, for as long as the try
+        took, since each of the shard's samples asks for it."""
         failed, until_s = self._failed.get(shard, (None, 0.0))
         began_s = time.monotonic()
         if failed is not None and began_s < until_s:
@@ -208,17 +212,17 @@ def open_dataset(
 
     Args:
         cache: folder on a local disk for shards that are not files of this machine; needed for
-            `cache_bytes` > 0, the most that it may hold. Shards of `pipe:` commands cannot do
-            without: each command runs once to index what it writes, and once into the cache.
+            `cache_bytes` > 0, the most that it may hold. Shards of `pipe:` commands need a cache:
+            each command runs once to index what it writes, and once into the cache.
 
         cache_local: copy shards that are files into the cache, too; "auto": those on file systems
             that machines share, such as NFS and Lustre.
 
-        check: what of each sample that is read is compared with the index. "content": its very
-            bytes, so that anything which a disk has changed since is found; that takes indexes with
-            checksums, as shards have that hpckit wrote, or `hpckit data index --hash` makes.
-            "headers": the tar headers, which tells another shard or version. "auto": its bytes,
-            where the index has their checksums.
+        check: what of each sample that is read is compared with the index. "content": its bytes, so
+            that any change by a disk is found; that needs indexes with checksums, as hpckit writes
+            them with its own shards or `hpckit data index --hash` makes them. "headers": the tar
+            headers, which detects another shard or version. "auto": the bytes where the index has
+            their checksums.
 
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
@@ -244,7 +248,8 @@ def _manifest(shards: Shards, sources: Sources) -> Manifest:
 
 
 def _warn_of_others(folder: Path, manifest: Manifest) -> None:
-    """Somebody may have added shards and forgotten to index them."""
+    """Warn of shards in the folder that are not in the manifest, as if somebody forgot to index
+    them."""
     if not folder.is_dir():
         return
     there = sorted(str(path) for path in folder.absolute().glob("*.tar"))

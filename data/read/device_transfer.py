@@ -1,4 +1,5 @@
-"""Batches on the device before they are asked for. The only part of `data` that uses torch."""
+"""Transfer of batches to the device before they are asked for. The only module of `data` that uses
+torch."""
 
 from __future__ import annotations
 
@@ -21,21 +22,22 @@ T = TypeVar("T")
 
 
 class DeviceBatches(Iterable[T], Generic[T]):
-    """Made by `to_device`. Its state is that of the batches which the consumer has got."""
+    """The batches on the device, created by `to_device`. Its state is that of the batches which the
+    consumer has received."""
 
     def __init__(self, batches: Iterable[T], device: torch.device) -> None:
         self._batches, self._device = batches, device
         self._state: Mapping[str, Any] | None = None
 
     def __iter__(self) -> Iterator[T]:
-        begun = iter(self._batches)
+        iterator = iter(self._batches)
         self._state = None
         if self._device.type == "cuda":
-            return _Ahead(self, begun, _Copies(self._device))
-        return map(partial(_on, self._device), begun)
+            return _TransferIterator(self, iterator, _Copies(self._device))
+        return map(partial(_on, self._device), iterator)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the batches' source, as of the last batch that was delivered here.
+        """Return the state of the batches' source, as of the last batch that was delivered here.
 
         Raises DataError if the source has none.
         """
@@ -44,7 +46,7 @@ class DeviceBatches(Iterable[T], Generic[T]):
         return _state_of(self._batches)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As of the source. Raises DataError if it has none."""
+        """Load a state into the source. Raises DataError if it has none."""
         load = getattr(self._batches, "load_state_dict", None)
         if load is None:
             raise DataError(f"{type(self._batches).__name__} has no state to load")
@@ -52,24 +54,25 @@ class DeviceBatches(Iterable[T], Generic[T]):
         self._state = None
 
     def __getattr__(self, name: str) -> Any:
-        """What is not here, such as `usage` and `close`, is the source's."""
+        """Return attributes that are not defined here, such as `usage` and `close`, from the
+        source."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._batches, name)
 
 
 def to_device(batches: Iterable[T], device: torch.device | str) -> DeviceBatches[T]:
-    """`batches` with their tensors on `device`; numpy arrays become tensors.
+    """Return `batches` with their tensors on `device`; numpy arrays become tensors.
 
     Tensors and arrays are found in dicts, lists, tuples, named tuples and the `data` of a `Batch`;
-    all else stays. To a CUDA device they go by way of pinned memory, on a stream of their own,
-    while the consumer works on the batch before. Else each is moved as it is asked for, which for
-    the CPU copies nothing.
+    other values are kept. To a CUDA device they are copied through pinned memory on a separate
+    stream, while the consumer works on the batch before. To another device each batch is moved when
+    it is asked for, which for the CPU copies nothing.
 
-    Save the state of what comes back, or of the `Loader`: both count what the consumer has got.
-    Of any other source with a state, only that of what comes back does.
+    Save the state of the result, or of the `Loader`: both count what the consumer has received.
+    With any other source that has a state, only the state of the result does.
 
-    Raises DataError for a device that is not there.
+    Raises DataError for a device that does not exist.
     """
     import torch
 
@@ -83,7 +86,7 @@ def to_device(batches: Iterable[T], device: torch.device | str) -> DeviceBatches
 
 
 def moved(thing: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`thing` with `move` applied to all tensors in it."""
+    """Return `thing` with `move` applied to all tensors in it."""
     import torch
 
     if isinstance(thing, torch.Tensor):
@@ -107,15 +110,16 @@ def _on(device: torch.device, batch: T) -> T:
 
 
 class _Pulled(NamedTuple):
-    """A batch that its source gave, and the consumer has not got."""
+    """A batch that its source has made and the consumer has not received."""
 
     batch: Any
     deliver: Callable[[], dict[str, Any] | None]
-    """Counts it as delivered; the state to be told from then on, None for what the source says."""
+    """Counts it as delivered; returns the state to report from then on, None for that of the
+    source."""
 
 
 class _Copied(NamedTuple):
-    """A batch whose copies are under way."""
+    """A batch that is being copied."""
 
     batch: Any
     tensors: list[torch.Tensor]
@@ -123,10 +127,10 @@ class _Copied(NamedTuple):
 
 
 class _Copies:
-    """Copies to one CUDA device, on a stream of their own.
+    """Copies to one CUDA device, on a separate stream.
 
-    The pinned memory is torch's: it keeps what was freed, and gives it to somebody else only once
-    the copies from it are over (`CachingHostAllocator`), so a few buffers are used in turns.
+    The pinned memory comes from torch's `CachingHostAllocator`, which reuses freed memory only
+    after the copies from it have finished, so a few buffers are used in turn.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -136,7 +140,7 @@ class _Copies:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def begin(self, batch: Any) -> _Copied:
-        """Begin to copy. In any thread."""
+        """Start to copy a batch; may be called in any thread."""
         tensors: list[torch.Tensor] = []
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -150,20 +154,24 @@ class _Copies:
             return _Copied(copied, tensors, self._stream.record_event())
 
     def end(self, copied: _Copied) -> Any:
-        """The batch for work on the current stream of this thread; does not wait."""
+        """Return the batch for work on the current stream of this thread; does not wait."""
         current = self._cuda.current_stream(self._device)
         current.wait_event(copied.event)
-        for tensor in copied.tensors:  # so its memory is not given away before that work is over
+        for tensor in copied.tensors:  # so that its memory is not reused before that work is over
             tensor.record_stream(current)
         return copied.batch
 
 
-class _Ahead(Iterator[T]):
-    """One batch ahead of the consumer, in a thread."""
+class _TransferIterator(Iterator[T]):
+    """Copies one batch ahead of the consumer, in a thread."""
 
-    def __init__(self, told: DeviceBatches[T], begun: Iterator[T], copies: _Copies) -> None:
-        self._told, self._copies = told, copies
-        pull = _deferring(begun) if hasattr(begun, "take") else _remembering(told, begun)
+    def __init__(self, output: DeviceBatches[T], iterator: Iterator[T], copies: _Copies) -> None:
+        self._output, self._copies = output, copies
+        pull = (
+            _pull_from_loader(iterator)
+            if hasattr(iterator, "take")
+            else _pull_from_iterable(output, iterator)
+        )
 
         def load(_: int) -> tuple[_Copied, _Pulled] | None:
             pulled = pull()
@@ -177,36 +185,39 @@ class _Ahead(Iterator[T]):
             raise StopIteration
         copied, pulled = found
         batch: T = self._copies.end(copied)
-        self._told._state = pulled.deliver()
+        self._output._state = pulled.deliver()
         return batch
 
 
-def _deferring(begun: Any) -> Callable[[], _Pulled | None]:
-    """Of a loader, whose position moves when it is told to."""
+def _pull_from_loader(iterator: Any) -> Callable[[], _Pulled | None]:
+    """Pull from a loader, whose position moves only when a batch is delivered."""
 
     def pull() -> _Pulled | None:
         try:
-            taken = begun.take()
+            taken = iterator.take()
         except StopIteration:
             return None
 
         def deliver() -> None:
-            begun.deliver(taken)
+            iterator.deliver(taken)
 
         return _Pulled(taken.batch, deliver)
 
     return pull
 
 
-def _remembering(told: DeviceBatches[T], begun: Iterator[T]) -> Callable[[], _Pulled | None]:
-    """Of any other source: its state after each batch is kept until that one is delivered."""
-    source = told._batches
+def _pull_from_iterable(
+    output: DeviceBatches[T], iterator: Iterator[T]
+) -> Callable[[], _Pulled | None]:
+    """Pull from any other source: its state after each batch is kept until that batch is
+    delivered."""
+    source = output._batches
     has_state = hasattr(source, "state_dict")
-    told._state = _state_of(source) if has_state else None
+    output._state = _state_of(source) if has_state else None
 
     def pull() -> _Pulled | None:
         try:
-            batch = next(begun)
+            batch = next(iterator)
         except StopIteration:
             return None
         state = _state_of(source) if has_state else None

@@ -38,32 +38,32 @@ _GROUP_BYTES = 4 << 20
 
 
 class Loader(Iterable[Batch]):
-    """Delivers this rank's share of each global step of `global_batch` samples, for ever.
+    """Delivers this rank's share of each global step of `global_batch` samples, without end.
 
     Every sample comes exactly once per epoch over all ranks. `rank` and `world_size` are those of
     the data-parallel group. `transform(sample, context)` and `collate(items)` run in `threads`
     reader threads (so they must be thread-safe), which work at most `prefetch` batches ahead; one
-    batch is one thread's work. Small batches that nothing is done to go in groups of up to 256
-    samples; and of small samples, that do not wait for a disk, a consumer which does nothing else
-    reads by itself while the threads rest, see `InlineReadDecision`. With 0 threads it always does:
-    to debug. Or in `workers` processes instead, each at most `prefetch` batches ahead: for Python
-    that does not let other threads run. None of these, nor the world size, changes the order.
+    thread makes one batch. Small batches without a transform or collate are made in groups of up to
+    256 samples; small samples that need not wait for a disk are read by the consumer itself, while
+    the threads rest, if it does nothing else, see `InlineReadDecision`. With 0 threads it always
+    reads by itself, for debugging. With `workers`, processes make the batches instead, each at most
+    `prefetch` batches ahead: for Python code that holds the interpreter's lock. None of these, nor
+    the world size, changes the order.
 
     Args:
-        dataset: one that is open, or a `SampleStream` such as `mixed` makes; `seed`, `streams`,
-        `window`
-            and `shuffle` are then its own affair.
-        streams, window: as of `data.order.sample_order.Order`: samples are shuffled among so many
-            times so many shards.
+        dataset: an open one, or a `SampleStream` such as `mixed` makes, which has its own `seed`,
+            `streams`, `window` and `shuffle`.
+        streams, window: as of `data.order.sample_order.Order`: samples are shuffled among `streams`
+            times `window` shards.
         uneven: where world_size does not divide global_batch, see `share`.
-        tail: what becomes of the end of an epoch, see `step_at`.
-        epochs: after which it ends; None: never.
-        pack: documents of tokens are packed into sequences; `global_batch` counts these.
+        tail: how the end of an epoch is handled, see `step_at`.
+        epochs: the number of epochs after which it ends; None: never.
+        pack: how documents of tokens are packed into sequences, which `global_batch` then counts.
         errors, most_errors, most_errors_in_a_row: as of `BadSampleBudget`.
-        downloads: shards that are fetched at a time, where they are not files of this machine.
-        start_method: how workers begin, see `ProcessPrefetcher`.
+        downloads: number of simultaneous downloads of shards that are not files of this machine.
+        start_method: how workers are started, see `ProcessPrefetcher`.
 
-    Raises DataError for an argument that makes no sense.
+    Raises DataError for an invalid argument.
     """
 
     def __init__(
@@ -121,10 +121,11 @@ class Loader(Iterable[Batch]):
         self._current: weakref.ref[_Iteration] | None = None
         self._meter = LoaderMeter()
         self.wait_s = 0.0
-        """Seconds the consumer waited for the last delivered batch."""
+        """Seconds that the consumer waited for the last delivered batch."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go on at the first batch not yet delivered. Ends an earlier iteration of this loader."""
+        """Continue at the first batch not yet delivered. Ends an earlier iteration of this
+        loader."""
         self._end("another iteration of this loader has begun")
         self._began = True
         iteration = _Iteration(self)
@@ -133,56 +134,58 @@ class Loader(Iterable[Batch]):
 
     @property
     def samples(self) -> int:
-        """Of an epoch, over all ranks."""
+        """The number of samples of an epoch, over all ranks."""
         return self._plan.stream.samples
 
     @property
     def usage(self) -> Usage:
-        """Where the time has gone so far."""
+        """The time spent so far, by kind."""
         iteration = self._current() if self._current else None
         ready = iteration.ready if iteration is not None else 0
         return self._meter.usage(ready=ready, counts=self.store_counts)
 
     @property
     def store_counts(self) -> dict[str, float]:
-        """What the node stores that it reads from have done for this process, in sum: the counters
-        of `data.cache.cache_metrics.CacheMetrics` by their names."""
+        """Return the counters of all node stores that it reads from, for this process, in sum, by
+        the names of `data.cache.cache_metrics.CacheMetrics`."""
         return store_counts(self._plan.stream)
 
     @property
     def bytes_read(self) -> int:
-        """Sample bytes of all batches this loader has delivered."""
+        """The sample bytes of all batches that this loader has delivered."""
         return self.usage.bytes
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands: the same on every rank; under 200 bytes as JSON for a dataset.
+        """Return the position in the stream: the same on every rank; under 200 bytes as JSON for a
+        dataset.
 
         `position` counts the samples of all ranks in the batches delivered so far.
         """
         return {**self._plan.identity, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; world size and batch size may be others than then.
+        """Continue where `state` was saved; the world size and batch size may differ.
 
         Raises FingerprintError if it belongs to another stream, DataError if it is no state of a
         loader or iteration has begun.
         """
         if self._began:
             raise DataError("load_state_dict came after iteration began; call it before")
-        told = dict(state)
-        position = told.pop("position", None)
-        if told.get("within"):
+        saved = dict(state)
+        position = saved.pop("position", None)
+        if saved.get("within"):
             raise DataError(
                 "the state is of a StreamingDataset, inside a step: only that one can go on there"
             )
-        told.pop("until", None)  # the end of a pass, at which a StreamingDataset stood
+        saved.pop("until", None)  # a StreamingDataset at the end of a pass
         if type(position) is not int or not 0 <= position < MAX_POSITION:
             raise DataError(f"not a loader's state: position is {position!r}")
-        self._plan = self._plan.resumed(told, position)
+        self._plan = self._plan.resumed(saved, position)
         self._position = position
 
     def close(self) -> None:
-        """Stop the reader threads or processes and wait for them. Iterating again goes on here."""
+        """Stop the reader threads or processes and wait for them. A new iteration continues at the
+        same place."""
         self._end("the loader was closed")
 
     def _end(self, reason: str) -> None:
@@ -193,12 +196,12 @@ class Loader(Iterable[Batch]):
 
 
 class PreparedBatch(NamedTuple):
-    """A batch that is made, and not delivered."""
+    """A batch that is made and not yet delivered."""
 
     batch: Batch
     times: BatchTimes
     after: int
-    """The position once it is delivered."""
+    """The position after it is delivered."""
     wait_s: float
 
 
@@ -209,8 +212,8 @@ class _Iteration(Iterator[Batch]):
         self._loader = loader
         self._meter = loader._meter
         keep_freed_memory()
-        self._prefetcher = self._begun(loader)
-        self._ahead = self._walk_ahead(loader)
+        self._prefetcher = self._start_batches(loader)
+        self._shard_prefetcher = self._start_shard_prefetch(loader)
         for dataset in loader._plan.stream.datasets:
             dataset.manifest.release()
         self._last_s = time.perf_counter()
@@ -221,15 +224,15 @@ class _Iteration(Iterator[Batch]):
 
     def close(self, reason: str) -> None:
         self._prefetcher.close(reason)
-        if self._ahead is not None:
-            self._ahead.close()
+        if self._shard_prefetcher is not None:
+            self._shard_prefetcher.close()
 
     def __next__(self) -> Batch:
         return self.deliver(self.take())
 
     def take(self) -> PreparedBatch:
-        """Wait for the next batch, and do not count it as delivered yet: so somebody may be ahead
-        of the consumer, as `to_device` is."""
+        """Wait for the next batch without counting it as delivered, so that a caller such as
+        `to_device` can work ahead of the consumer."""
         began_s = time.perf_counter()
         try:
             batch, times, after = self._prefetcher.next()
@@ -239,9 +242,9 @@ class _Iteration(Iterator[Batch]):
         return PreparedBatch(batch, times, after, time.perf_counter() - began_s)
 
     def deliver(self, taken: PreparedBatch) -> Batch:
-        """What was taken first, and was not delivered yet, is the consumer's: the position moves.
+        """Deliver the first batch that was taken and not delivered yet: the position moves.
 
-        Does nothing but that once this iteration has ended.
+        Once this iteration has ended, this has no other effect.
         """
         batch, times, after, wait_s = taken
         now_s = time.perf_counter()
@@ -253,8 +256,8 @@ class _Iteration(Iterator[Batch]):
         return batch
 
     @staticmethod
-    def _begun(loader: Loader) -> "_Made":
-        """What makes the batches. It must not refer to the iteration."""
+    def _start_batches(loader: Loader) -> "_Batches":
+        """Return the prefetcher that makes the batches. It must not refer to the iteration."""
         plan = loader._plan
         SHARDS.check(live_shards(plan.stream, plan.topology.streams(plan.stream)))
         made = BatchFetcher(plan.stream, loader._transform, loader._collate, loader._faults)
@@ -278,7 +281,7 @@ class _Iteration(Iterator[Batch]):
         )
 
     @staticmethod
-    def _walk_ahead(loader: Loader) -> ShardPrefetcher | None:
+    def _start_shard_prefetch(loader: Loader) -> ShardPrefetcher | None:
         plan = loader._plan
         if not has_remote_shards(plan.stream):
             return None
@@ -295,9 +298,12 @@ class _Iteration(Iterator[Batch]):
 
 
 def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
-    """How many batches one thread makes before it hands them over, and who decides whether the
-    consumer reads by itself: several, and somebody, only if they are small, nothing of the user's
-    is done to them and no shard is far, so that nobody waits for it."""
+    """Return how many batches one thread makes before it hands them over, and the decision whether
+    the consumer reads by itself.
+
+    These are more than 1 and not None only if batches are small, there is no transform or collate
+    of the user's, and no shard is remote, so that no read waits for one.
+    """
     plan = loader._plan
     own = loader._transform or loader._collate or isinstance(plan, PackPlan)
     if own or loader._threads == 0 or has_remote_shards(plan.stream):
@@ -307,4 +313,6 @@ def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
     return most, InlineReadDecision() if mean <= WHOLE_BYTES else None
 
 
-_Made: TypeAlias = GroupedPrefetcher[BatchWork, tuple[Batch, BatchTimes, int]] | ProcessPrefetcher
+_Batches: TypeAlias = (
+    GroupedPrefetcher[BatchWork, tuple[Batch, BatchTimes, int]] | ProcessPrefetcher
+)

@@ -1,4 +1,4 @@
-"""Where the time of a loader goes, and one line that says what to do about it."""
+"""Where the time of a loader goes, and a one-line diagnosis of what to do about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from data.read.batch import Batch, BatchTimes
 Bound: TypeAlias = Literal["consumer", "download", "read", "decode", "start"]
 
 WELL = 0.03
-"""Share of its time that a consumer may wait and nobody need do anything."""
+"""The share of its time that a consumer may wait without anything being wrong."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a loader, since it began or between two looks (`-`)."""
+    """The time and counts of a loader since its beginning, or between two readings (`-`)."""
 
     batches: int = 0
     samples: int = 0
@@ -22,25 +22,26 @@ class Usage:
     errors: int = 0
     """Samples that were left out or replaced."""
     wait_s: float = 0.0
-    """That the consumer waited for batches."""
+    """Seconds that the consumer waited for batches."""
     elapsed_s: float = 0.0
-    """From the first batch that was asked for to the last one that was delivered."""
+    """Seconds from the first request for a batch to the last delivery."""
     read_s: float = 0.0
-    """Of all reader threads: waiting for downloads included."""
+    """Seconds of all reader threads spent on reading, including waiting for downloads."""
     transform_s: float = 0.0
-    """Of all reader threads: transforms and collate."""
+    """Seconds of all reader threads spent on transforms and collate."""
     download_s: float = 0.0
-    """Of all reader threads: waiting for bytes that are on their way."""
+    """Seconds of all reader threads spent waiting for downloads."""
     grown: int = 0
-    """Batches for which the shared memory of a process had to grow, after its first ones."""
+    """Batches, after the first ones, for which the shared memory of a process had to grow."""
     ready: int = 0
-    """Batches that were there when the last one was asked for."""
+    """Batches that were available when the last one was asked for."""
     past_s: float = 0.0
-    """Of `download_s`: for samples that were read from their source, past the cache."""
+    """The part of `download_s` for samples that were read from their source, bypassing the
+    cache."""
     no_room: int = 0
-    """Shards for which the cache had no place."""
+    """Shards for which the cache had no room."""
     disk_errors: int = 0
-    """Of the caches' disks."""
+    """Errors of the caches' disks."""
     uncached: int = 0
     """Shards that were opened with no cache."""
 
@@ -69,22 +70,22 @@ class Usage:
         return max(times, key=times.__getitem__)
 
     def diagnosis(self) -> str:
-        """One line for people."""
-        told = f"{self.wait_share:.0%} of the time waiting for data"
+        """One line for users about what limits the loader."""
+        share = f"{self.wait_share:.0%} of the time waiting for data"
         match self.bound:
             case "consumer":
-                return f"the loader keeps up: {told}"
+                return f"the loader keeps up: {share}"
             case "start":
                 return f"the first batch took {self.wait_s:.1f} s"
             case "download":
-                return f"waiting for downloads: {told}; {self._of_downloads()}"
+                return f"waiting for downloads: {share}; {self._of_downloads()}"
             case "read":
-                return f"waiting for reads: {told}; more threads, or a faster disk for the cache"
+                return f"waiting for reads: {share}; more threads, or a faster disk for the cache"
             case "decode":
-                return f"decode-bound: {told}; more threads, or workers if it is Python that works"
+                return f"decode-bound: {share}; more threads, or workers if it is Python that works"
 
     def _of_downloads(self) -> str:
-        """What to do about them."""
+        """Return the advice about downloads."""
         if self.past_s > self.download_s / 2:
             if self.disk_errors:
                 return "most of it past the cache, whose disk fails: the log says how"
@@ -96,7 +97,7 @@ class Usage:
 
 
 class LoaderMeter:
-    """Adds up what one consumer gets. Its sums may be read at any time."""
+    """Sums up what one consumer receives. Its sums may be read at any time."""
 
     def __init__(self) -> None:
         self._usage = Usage()
@@ -105,7 +106,7 @@ class LoaderMeter:
     def delivered(
         self, batch: Batch, times: BatchTimes, *, wait_s: float, elapsed_s: float
     ) -> None:
-        """One more batch, and the seconds since the one before."""
+        """Count one more delivered batch, and the seconds since the one before."""
         before = self._usage
         self._usage = Usage(
             before.batches + 1,
@@ -120,17 +121,18 @@ class LoaderMeter:
         )
 
     def read(self, batch: Batch, times: BatchTimes) -> None:
-        """One more batch, of which nobody knows yet how long it is waited for."""
+        """Count one more batch that was read, whose waiting time is not yet known."""
         self.delivered(batch, times, wait_s=0.0, elapsed_s=0.0)
 
     def waited(self, *, wait_s: float, elapsed_s: float, transform_s: float) -> None:
-        """For an item of a batch that was read; of it so long for work of its consumer's thread."""
+        """Count the waiting for an item of a batch that was read, part of which was work of the
+        consumer's thread."""
         self._wait_s += wait_s
         self._elapsed_s += elapsed_s
         self._transform_s += transform_s
 
     def usage(self, *, ready: int, counts: Mapping[str, float]) -> Usage:
-        """What it has come to; `counts` are those of the node stores, by their names."""
+        """Return the usage so far; `counts` are the counters of the node stores, by their names."""
         of_stores = {
             name: counts[name] for name in ("past_s", "no_room", "disk_errors", "uncached")
         }

@@ -1,4 +1,4 @@
-"""What a loader reads: one dataset in its order, or several under a mixture."""
+"""The streams that a loader reads: one dataset in its order, or several under a mixture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from data.read.stream_identity import State, check_same, digest_of, of_dataset
 
 
 class SampleLocations(NamedTuple):
-    """Where the samples of some positions lie; each of shape (positions,)."""
+    """The places of the samples at some positions; each field has shape (positions,)."""
 
     datasets: Ints
     shards: Ints
@@ -29,7 +29,7 @@ class SampleLocations(NamedTuple):
 
 
 Reads: TypeAlias = Sequence[Collection[int]] | None
-"""Streams of each dataset; None: all."""
+"""The streams of each dataset that are read; None: all."""
 
 
 class SampleStream(Protocol):
@@ -40,42 +40,45 @@ class SampleStream(Protocol):
 
     @property
     def orders(self) -> Sequence[Order]:
-        """Of each dataset."""
+        """The order of each dataset."""
 
     @property
     def seed(self) -> int: ...
 
     @property
     def samples(self) -> int:
-        """Of an epoch."""
+        """The number of samples of an epoch."""
 
     @property
     def streams(self) -> int:
-        """How many take turns."""
+        """The number of virtual streams that take turns."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What names it: JSON values."""
+        """The identity of the stream, as JSON values."""
 
     def locate(self, positions: Ints) -> SampleLocations: ...
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints: ...
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
-        """Of each dataset: the streams that a rank reads in steps of `size`, as far as is known."""
+        """Return the streams of each dataset that a rank reads in steps of `size`, as far as is
+        known."""
 
     def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, ShardUse]]:
-        """(dataset, use of one of its shards), by first position, in positions of this stream."""
+        """Yield (dataset, use of one of its shards), by first position, in positions of this
+        stream."""
 
     def resumed(self, state: State, position: int) -> SampleStream:
-        """The one that goes on where `state`, its identity then, was at `position`.
+        """Return the stream that continues where `state`, its identity when saved, was at
+        `position`.
 
-        Raises FingerprintError if that is none of its own.
+        Raises FingerprintError if that state belongs to another stream.
         """
 
 
 class SingleStream:
-    """One dataset."""
+    """The stream of one dataset."""
 
     def __init__(self, dataset: Dataset, order: Order) -> None:
         self.datasets, self.orders = (dataset,), (order,)
@@ -113,7 +116,7 @@ class SingleStream:
 
 
 class MixedStream:
-    """Several datasets, mixed by weights that may change when a run goes on."""
+    """The stream of several datasets, mixed by weights that may change when a run is resumed."""
 
     def __init__(
         self, datasets: Sequence[Dataset], orders: Sequence[Order], mixture: Mixture
@@ -128,7 +131,7 @@ class MixedStream:
 
     @property
     def streams(self) -> int:
-        return 1  # a bad sample's substitute may be the next one, of whichever dataset
+        return 1  # a bad sample's substitute may be the next one, of any dataset
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -157,7 +160,7 @@ class MixedStream:
         return mixed_streams_of_rank(rank, world, size, shares, counts)
 
     def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, ShardUse]]:
-        """Of each dataset in turn, by what it has given so far."""
+        """Yield the next uses of all datasets, ordered by how far each has been read."""
         at = self.mixture.consumed(position).tolist()
         parts = self.mixture.segments[-1].parts
         walks = []
@@ -168,11 +171,13 @@ class MixedStream:
         return _merged(walks)
 
     def resumed(self, state: State, position: int) -> SampleStream:
-        told = dict(state)
-        segments = [MixtureSegment(int(at), tuple(parts)) for at, parts in told.pop("segments", [])]
+        saved = dict(state)
+        segments = [
+            MixtureSegment(int(at), tuple(parts)) for at, parts in saved.pop("segments", [])
+        ]
         mine = self.identity
         weights = mine.pop("segments")[-1][1]
-        check_same(told, mine)
+        check_same(saved, mine)
         try:
             before = Mixture(segments, seed=self.seed, block=self.mixture.block)
             if list(segments[-1].parts) != weights:
@@ -183,20 +188,20 @@ class MixedStream:
 
 
 def live_shards(stream: SampleStream, reads: Sequence[Collection[int]]) -> int:
-    """How many shards the samples of some streams come from at a time, at most."""
+    """Return how many shards the samples of some streams come from at a time, at most."""
     each = zip(stream.datasets, stream.orders, reads, strict=True)
     return sum(min(len(dataset.manifest), order.window * len(of)) for dataset, order, of in each)
 
 
 def mean_bytes(stream: SampleStream) -> float:
-    """Of a sample in its shard, with its headers; at least 1."""
+    """Return the mean bytes of a sample in its shard, with its headers; at least 1."""
     total = sum(int(dataset.manifest.bytes.sum()) for dataset in stream.datasets)
     return max(1.0, total / sum(map(len, stream.datasets)))
 
 
 def store_counts(stream: SampleStream) -> dict[str, float]:
-    """What the node stores of its datasets have done for this process, in sum: the counters of
-    `data.cache.cache_metrics.CacheMetrics` by their names."""
+    """Return the counters of all node stores of its datasets, for this process, in sum, by the
+    names of `data.cache.cache_metrics.CacheMetrics`."""
     counts = Counter[str]()
     for store in {dataset.store for dataset in stream.datasets}:
         counts.update(store.metrics.counts())
@@ -212,10 +217,10 @@ def mixed(
     window: int = 8,
     block: int = 1024,
 ) -> MixedStream:
-    """Datasets mixed by weight: of K positions each gives its share, for ever.
+    """Mix datasets by weight: of each `block` positions each gets its share, without end.
 
-    A loader that loads the state of one with other weights goes on with these ones; each dataset's
-    own samples go on where they were. Raises DataError for impossible arguments.
+    A loader that loads the state of one with other weights continues with these weights; each
+    dataset's own samples continue where they were. Raises DataError for impossible arguments.
     """
     try:
         if len(datasets) != len(weights):
@@ -232,7 +237,7 @@ def mixed(
 def order_of(
     dataset: Dataset, *, seed: int, streams: int = 48, window: int = 8, shuffle: bool = True
 ) -> Order:
-    """The order of a dataset's samples. Raises DataError for impossible arguments."""
+    """Return the order of a dataset's samples. Raises DataError for impossible arguments."""
     if len(dataset) == 0:
         raise DataError(f"the dataset has no samples in its {len(dataset.manifest)} shards")
     try:
@@ -244,8 +249,9 @@ def order_of(
 
 
 def in_order(dataset: Dataset, *, samples: int | None = None, seed: int = 0) -> SingleStream:
-    """The samples of a dataset as they lie, or so many of them: the first ones of each shard, in
-    proportion. `seed` is what transforms are given. Raises DataError for impossible arguments."""
+    """Return the samples of a dataset in their stored order, or `samples` of them: the first ones
+    of each shard, in proportion. `seed` is passed to transforms. Raises DataError for impossible
+    arguments."""
     counts, total = dataset.manifest.samples, len(dataset)
     if samples is not None and samples < total:
         counts = np.diff(np.cumsum(counts) * samples // total, prepend=0)
@@ -258,7 +264,7 @@ def in_order(dataset: Dataset, *, samples: int | None = None, seed: int = 0) -> 
 def _scaled(
     number: int, uses: Iterator[ShardUse], begun: int, position: int, scale: float
 ) -> Iterator[tuple[int, ShardUse]]:
-    """Positions of a dataset's own as positions of the mixture, nearly."""
+    """Convert positions of a dataset to positions of the mixture, approximately."""
     for use in uses:
         first = position + int((use.first - begun) * scale)
         yield number, ShardUse(first, position + int((use.last - begun) * scale), use.shard)

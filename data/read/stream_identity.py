@@ -1,4 +1,4 @@
-"""What a state says of the stream that it belongs to, in few bytes, and how that is compared."""
+"""The identity of a stream in a saved state, in few bytes, and its comparison."""
 
 import json
 from collections.abc import Mapping
@@ -10,37 +10,38 @@ from data.errors import DataError, FingerprintError
 
 State: TypeAlias = Mapping[str, Any]
 
-_FINGERPRINT = 32  # hex digits of a dataset's that are kept: 128 bits
+_FINGERPRINT = 32  # hex digits of a dataset's fingerprint that are kept: 128 bits
 _DIGEST = 16  # hex digits
 
 
 def of_dataset(order: Mapping[str, Any], fingerprint: str) -> dict[str, Any]:
-    """The fields that name one dataset in its order."""
+    """Return the fields that identify one dataset in its order."""
     return {**order, "fingerprint": fingerprint[:_FINGERPRINT]}
 
 
 def digest_of(fields: Mapping[str, Any]) -> str:
-    """The same as one short text, where there are several."""
+    """Return a short digest of the fields, used where there are several datasets."""
     text = json.dumps(_shortened(fields), sort_keys=True, separators=(",", ":"))
     return blake3(text.encode()).hexdigest()[:_DIGEST]
 
 
 def check_same(state: State, mine: State) -> None:
-    """Raises FingerprintError for a state of another stream, DataError for none at all.
+    """Raise FingerprintError for a state of another stream, DataError for something that is no
+    state.
 
-    States of before, with whole fingerprints and all fields of each dataset, count as ever.
+    Older states, with whole fingerprints and all fields of each dataset, are still accepted.
     """
     if "order" not in state:
         raise DataError(f"not a loader's state: it has the fields {sorted(state)}")
-    told, here = _flat(state), _flat(mine)
-    names = sorted({*told, *here})
-    differences = {n: (told.get(n), here.get(n)) for n in names if told.get(n) != here.get(n)}
+    saved, here = _flat(state), _flat(mine)
+    names = sorted({*saved, *here})
+    differences = {n: (saved.get(n), here.get(n)) for n in names if saved.get(n) != here.get(n)}
     if differences:
         raise FingerprintError(differences)
 
 
 def _flat(state: State) -> dict[str, Any]:
-    """With a field for each dataset of a mixture."""
+    """Return the state with one field for each dataset of a mixture."""
     found = _shortened(state)
     datasets = found.get("datasets")
     if isinstance(datasets, list):

@@ -1,3 +1,6 @@
-"""Where shards lie: local files, S3, http(s), pipes and whatever an fsspec driver reaches, with
-retries and limits per host. Imports data.errors (later checkpointing.storage for S3) only, and
-anything in data may import it."""
+"""The sources of shards: local files, S3, http(s), pipes and the drivers of fsspec, with retries
+and limits per host.
+
+This package imports data.errors only (later checkpointing.storage for S3); all of data may import
+it.
+"""

@@ -1,4 +1,4 @@
-"""URLs of shards: which kind of source they need, their identity, and how they may be shown."""
+"""URLs of shards: the kind of source that they need, their identity, and their form in messages."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _CHAIN = re.compile(r"::[A-Za-z][A-Za-z0-9+.-]*://")
 _QUERY = re.compile(r"\?[^\s'\"<>)]+")
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
 
-# Parts of a query that sign a request or say how long it holds: AWS (2 ways), Google, CloudFront,
+# Parts of a query that sign a request or limit its validity: AWS (2 ways), Google, CloudFront,
 # Azure. They differ between two addresses of one object.
 _SIGNING = re.compile(
     r"x-(amz|goog)-.*|awsaccesskeyid|googleaccessid|signature|expires|policy|key-pair-id"
@@ -23,7 +23,7 @@ _SIGNING = re.compile(
 
 @dataclass(frozen=True)
 class Address:
-    """A URL, taken apart.
+    """The parts of a URL.
 
     `scheme` is "file" for plain paths; `host` is "" where there is none.
     """
@@ -34,7 +34,8 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Raises DataError for an empty URL, a chain of fsspec's or a `file://` of another host."""
+        """Parse a URL or path. Raises DataError for an empty URL, a chained URL of fsspec or a
+        `file://` of another host."""
         if not url:
             raise DataError("a shard has an empty URL")
         if url.startswith("pipe:"):
@@ -55,7 +56,7 @@ class Address:
 
     @property
     def local(self) -> Path | None:
-        """The path of a local file, None for anything else."""
+        """The path of a local file, None for other URLs."""
         if self.scheme != "file":
             return None
         if "://" not in self.url:
@@ -64,7 +65,8 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The last part of the path, in characters that a file name may have; at most 60."""
+        """The last part of the path, reduced to characters that a file name may have; at most
+        60."""
         path = self.url if self.scheme in ("file", "pipe") else urlsplit(self.url).path
         base = re.sub(r"[^A-Za-z0-9._-]+", "_", unquote(path).rstrip("/").rpartition("/")[2])
         return base[-60:] or "shard"
@@ -77,7 +79,7 @@ class Address:
         if self.scheme == "pipe":
             return self.url
         parts = urlsplit(self.url)
-        if self.scheme == "s3":  # keys may hold anything
+        if self.scheme == "s3":  # keys may contain any character
             return f"s3://{self.host}/{self.url.partition('://')[2].partition('/')[2]}"
         query = parse_qsl(parts.query, keep_blank_values=True)
         kept = urlencode([(k, v) for k, v in query if not _SIGNING.fullmatch(k)])
@@ -85,7 +87,7 @@ class Address:
 
 
 def has_secrets(url: str) -> bool:
-    """Whether a URL holds a password, a signature, or a name that may be a token."""
+    """Return whether a URL has a password, a signature, or a user name that may be a token."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return False
@@ -96,7 +98,7 @@ def has_secrets(url: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """A URL, or text with URLs in it, without user names, passwords and queries."""
-    if text.startswith("pipe:"):  # a command may hold secrets anywhere
+    """Return a URL, or text with URLs in it, without user names, passwords and queries."""
+    if text.startswith("pipe:"):  # a command may contain secrets anywhere
         return f"pipe:{(text[5:].split() or [''])[0]} …"
     return _QUERY.sub("?…", _USER.sub("", text))

@@ -18,11 +18,11 @@ _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
 
 
 class FileSource:
-    """A `Source` of paths and file:// URLs.
+    """A `Backend` of paths and file:// URLs.
 
     No call has a deadline: on a mount whose server is gone a read waits in the kernel, where not
-    even SIGKILL may end it (NFS mounted `hard`, Lustre). Whoever needs a bound mounts it `soft`, so
-    that reads end with an error and are tried again, or reads the shards by another protocol.
+    even SIGKILL may end it (NFS mounted `hard`, Lustre). If a bound is needed, mount it `soft`, so
+    that reads end with an error and are retried, or read the shards by another protocol.
     """
 
     def stat(self, url: str) -> ObjectVersion:
@@ -51,7 +51,7 @@ class FileSource:
 
 
 def read_at(fd: int, start: int, size: int) -> bytes:
-    """Bytes [start, start + size) of an open file; fewer only where it ends. Raises OSError."""
+    """Read bytes [start, start + size) of an open file; fewer only at its end. Raises OSError."""
     data = os.pread(fd, size, start)
     if len(data) == size or not data:
         return data

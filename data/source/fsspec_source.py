@@ -1,4 +1,4 @@
-"""Shards at any other URL, by the fsspec driver of its scheme: for transport, never for caching."""
+"""Shards at any other URL, read by the fsspec driver of its scheme, which never caches here."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +25,9 @@ _SCHEMES_OF_CACHES = ("filecache", "blockcache", "simplecache", "cached")
 
 
 class FsspecSource:
-    """A `Source` of URLs that fsspec knows.
+    """A `Backend` of URLs that fsspec knows.
 
-    Drivers may wait for ever, so each call has a thread of its own and is left behind after
+    Drivers may wait for ever, so each call runs in a thread of its own and is abandoned after
     `stall_s`.
 
     Args:
@@ -85,7 +85,7 @@ class FsspecSource:
         return fs, path
 
     def _within(self, call: Callable[[], T]) -> T:
-        """What `call` returns, if it does so in time."""
+        """Return what `call` returns, if it does so within `stall_s`."""
         results: SimpleQueue[T | Exception] = SimpleQueue()
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""How much is asked of one host at a time: requests under way, and bytes per second."""
+"""Limits of one host: concurrent requests, and bytes per second."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ from data.errors import DataError
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one process, for each host.
+    """The limits of this process for each host.
 
-    A quarter of the requests is kept for short ones: what a sample waits for is not to stand behind
-    whole shards.
+    A quarter of the requests is reserved for short ones, so that a read for a sample does not wait
+    for downloads of whole shards.
     """
 
     requests: int = 32
@@ -28,12 +28,13 @@ class Limits:
 
     @property
     def streams(self) -> int:
-        """How many of the requests may be whole shards; at least one."""
+        """The number of requests that may download whole shards; at least one."""
         return max(1, self.requests - max(1, self.requests // 4))
 
 
 class HostTokenBucket:
-    """Lets `rate` bytes per second through; after a pause, up to one second's worth at once."""
+    """A token bucket of `rate` bytes per second; after a pause, one second's worth may pass at
+    once."""
 
     def __init__(self, rate: float, now_s: float) -> None:
         self._rate = rate
@@ -41,7 +42,7 @@ class HostTokenBucket:
         self._at_s = now_s
 
     def take(self, size: int, now_s: float) -> float:
-        """Take `size` bytes; how many seconds to wait before using them."""
+        """Take `size` bytes; returns the seconds to wait before using them."""
         self._tokens = min(self._rate, self._tokens + (now_s - self._at_s) * self._rate)
         self._at_s = now_s
         self._tokens -= size
@@ -49,7 +50,7 @@ class HostTokenBucket:
 
 
 class HostLimiter:
-    """The limits of one host. Thread-safe."""
+    """Enforces the limits of one host. Thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._slots = threading.BoundedSemaphore(limits.requests)
@@ -66,12 +67,12 @@ class HostLimiter:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """Hold a slot for a whole shard, which may take long."""
+        """Hold a slot for a download of a whole shard, which may take long."""
         with self._streams, self._slots:
             yield
 
     def delay_s(self, size: int) -> float:
-        """Count `size` bytes; seconds to wait for them."""
+        """Count `size` bytes; returns the seconds to wait for them."""
         if self._bucket is None:
             return 0.0
         with self._lock:
@@ -79,7 +80,7 @@ class HostLimiter:
 
 
 class HostLimiters:
-    """The limits of all hosts. Thread-safe."""
+    """The limiters of all hosts. Thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -13,18 +13,18 @@ from data.source import object_requests
 from data.source.address import masked
 from data.source.protocol import ObjectVersion, PermanentSourceError
 
-_CLIENTS = 64  # kept, with their connections
+_CLIENTS = 64  # clients that are kept, with their connections
 _PLAIN = re.compile(r"/?(?!\.{0,2}(/|$))[A-Za-z0-9._-]+(/(?!\.{0,2}(/|$))[A-Za-z0-9._-]+)*")
 
 
 class HttpSource:
-    """A `Source` of http(s) URLs; signed ones too.
+    """A `Backend` of http(s) URLs, signed ones included.
 
-    All plain URLs of a host share a client. One with a query or characters that the client would
-    write in its own way has a client of its own, which takes the URL as it is.
+    All plain URLs of a host share a client. A URL with a query, or with characters that the client
+    would encode differently, has a client of its own, which uses the URL unchanged.
 
     Args:
-        stall_s: how long an answer may be silent.
+        stall_s: how long an answer may stop for.
         headers: sent with every request, such as an Authorization.
     """
 
@@ -71,7 +71,7 @@ class HttpSource:
 
 
 def divided(url: str) -> tuple[str, str]:
-    """What to make a client of, and the key that it is then asked for."""
+    """Return the URL that a client is made of, and the key to request from it."""
     parts = urlsplit(url)
     if parts.query or parts.fragment or _PLAIN.fullmatch(parts.path) is None:
         return url, ""
@@ -79,7 +79,7 @@ def divided(url: str) -> tuple[str, str]:
 
 
 def skipped(pieces: Iterator[bytes], start: int) -> Iterator[bytes]:
-    """`pieces` without their first `start` bytes."""
+    """Yield `pieces` without their first `start` bytes."""
     for piece in pieces:
         if start < len(piece):
             yield piece[start:]

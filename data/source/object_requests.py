@@ -1,4 +1,4 @@
-"""GETs by obstore, one try each, for S3 and http alike."""
+"""GET requests by obstore, one attempt each, for S3 and http."""
 
 import os
 import re
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
     from obstore.store import ClientConfig, ObjectStore
 
-PIECE = 1 << 16  # bytes of a stream that are lost where a connection breaks, at most
+PIECE = 1 << 16  # bytes of a stream that are lost at most when a connection breaks
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _PASSING = (408, 409, 425, 429)
-_EPOCH = datetime.fromtimestamp(0, UTC)  # what obstore says where a server says nothing
-_MOST = timedelta(days=7)  # of one whole answer, whose silences alone are limited
+_EPOCH = datetime.fromtimestamp(0, UTC)  # the time that obstore reports if the server gives none
+_MOST = timedelta(days=7)  # the limit of a whole answer: only its pauses are limited
 
-# obstore has one set of threads per process, which a fork loses: the child would wait for ever
+# obstore has one thread pool per process, which a fork loses: the child would wait for ever
 _used_by: int | None = None
 
 
 class NoRangesError(Exception):
-    """The server gives whole objects only."""
+    """The server can only send whole objects."""
 
 
 def connection(stall_s: float, plain: bool) -> "ClientConfig":
-    """Settings of a client: connecting and every silence within an answer take `stall_s` at most.
+    """Return the settings of a client: connecting and each pause in an answer take `stall_s` at
+    most.
 
     Args:
         plain: whether http:// is allowed.
@@ -52,14 +53,15 @@ def connection(stall_s: float, plain: bool) -> "ClientConfig":
 
 
 def head(store: "ObjectStore", key: str) -> ObjectVersion:
-    """What a HEAD request says."""
-    with _judged():
+    """Return the object version as a HEAD request describes it."""
+    with _translated_errors():
         return _origin(obstore.head(store, key))
 
 
 def first_byte(store: "ObjectStore", key: str) -> ObjectVersion:
-    """What the answer to a GET of one byte says: signed URLs hold for GET alone."""
-    with _judged():
+    """Return the object version as the answer to a GET of one byte describes it, since a signed URL
+    is valid for GET only."""
+    with _translated_errors():
         try:
             return _origin(obstore.get(store, key, options={"range": (0, 1)}).meta)
         except NotSupportedError:
@@ -67,10 +69,10 @@ def first_byte(store: "ObjectStore", key: str) -> ObjectVersion:
 
 
 def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None) -> bytes:
-    """Bytes [start, start + size). Raises NoRangesError."""
+    """Read bytes [start, start + size). Raises NoRangesError."""
     if size == 0:
         return b""
-    with _judged():
+    with _translated_errors():
         result = _get(store, key, start, start + size, tag)
         data = bytes(result.bytes())
     if len(data) != size:
@@ -82,8 +84,8 @@ def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None)
 
 
 def stream(store: "ObjectStore", key: str, start: int, tag: str | None) -> Iterator[bytes]:
-    """From `start` to the end. Raises NoRangesError if `start` is not 0."""
-    with _judged():
+    """Yield the bytes from `start` to the end. Raises NoRangesError if `start` is not 0."""
+    with _translated_errors():
         result = _get(store, key, start, None, tag)
         total, come = result.meta["size"], start
         for piece in result.stream(min_chunk_size=PIECE):
@@ -121,8 +123,8 @@ def _origin(meta: "ObjectMeta") -> ObjectVersion:
 
 
 @contextmanager
-def _judged() -> Iterator[None]:
-    """Errors of obstore become passing or final ones; no query of a URL is shown."""
+def _translated_errors() -> Iterator[None]:
+    """Turn errors of obstore into transient or permanent ones, without the query of a URL."""
     _check_process()
     try:
         yield
@@ -133,7 +135,8 @@ def _judged() -> Iterator[None]:
 
 
 def judge(text: str, kind: str) -> Exception:
-    """A PassingError or FinalError from what obstore says of an error of the kind `kind`."""
+    """Return a TransientSourceError or PermanentSourceError for obstore's message `text` of an
+    error of the kind `kind`."""
     text = text.partition("\n\nDebug source:")[0]
     status, code = _STATUS.search(text), _CODE.search(text)
     if status is None:

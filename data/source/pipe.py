@@ -1,4 +1,4 @@
-"""Shards that a command writes: `pipe:` URLs, which run only where that was allowed."""
+"""Shards that a command writes: `pipe:` URLs, which run only if that is allowed."""
 
 import os
 import select
@@ -15,16 +15,16 @@ from data.source.protocol import ObjectVersion, PermanentSourceError, TransientS
 Pipes = Literal["refuse", "exec", "shell"]
 
 _PIECE = 1 << 20  # bytes
-_TAIL = 500  # bytes of what a command says on its error output
+_TAIL = 500  # bytes of a command's error output
 _SHELL = frozenset("|&;<>$`()")
 
 
 class PipeSource:
-    """A `Source` of `pipe:` URLs, which can only be read from their beginning to their end.
+    """A `Backend` of `pipe:` URLs, which can only be read from beginning to end.
 
     Args:
         pipes: "refuse" runs nothing; "exec" runs one program with its arguments, without a shell;
-            "shell" gives the text to /bin/sh, which is for URLs of one's own alone.
+            "shell" passes the text to /bin/sh, which is only for URLs that you wrote yourself.
         stall_s: how long a command may write nothing.
     """
 
@@ -86,7 +86,7 @@ class PipeSource:
         assert process.stdout is not None
         assert process.stderr is not None
         out, err = process.stdout.fileno(), process.stderr.fileno()
-        said, open_fds = b"", {out, err}
+        stderr_tail, open_fds = b"", {out, err}
         quiet_since_s = time.monotonic()
         while out in open_fds:
             left_s = quiet_since_s + self._stall_s - time.monotonic()
@@ -98,27 +98,27 @@ class PipeSource:
                 if not piece:
                     open_fds.discard(fd)
                 elif fd == err:
-                    said = (said + piece)[-_TAIL:]
+                    stderr_tail = (stderr_tail + piece)[-_TAIL:]
                 else:
                     quiet_since_s = time.monotonic()
                     if start < len(piece):
                         yield piece[start:]
                     start = max(0, start - len(piece))
-        _check_end(process, said)
+        _check_end(process, stderr_tail)
 
 
-def _check_end(process: "subprocess.Popen[bytes]", said: bytes) -> None:
+def _check_end(process: "subprocess.Popen[bytes]", stderr_tail: bytes) -> None:
     try:
         status = process.wait(timeout=10)
     except subprocess.TimeoutExpired as error:
         raise TransientSourceError("the command closed its output and did not end") from error
     if status != 0:
-        text = said.decode(errors="replace")
+        text = stderr_tail.decode(errors="replace")
         raise TransientSourceError(f"the command ended with status {status}: {text}")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.returncode is None:  # not reaped, so its number is still its own
+    if process.returncode is None:  # not reaped yet, so its process id is still its own
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()

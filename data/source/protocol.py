@@ -1,4 +1,4 @@
-"""What every kind of source offers, and how one try of a request fails."""
+"""The interface of every kind of source, and the errors of one attempt of a request."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,55 +12,55 @@ class ObjectVersion:
     """One version of an object."""
 
     bytes: int | None
-    """Its length; None where only reading it to the end would tell (`pipe:`)."""
+    """The length of the object; None if it is only known after reading to the end (`pipe:`)."""
 
     tag: str | None
-    """etag, or time and size of a file: what tells this version from others; None if nothing does.
-    """
+    """The etag, or time and size of a file, which tells this version from others; None if there is
+    none."""
 
 
 def short_tag(tag: str | None) -> int:
-    """A tag as a number of 64 bits; 0 if there is none."""
+    """Return a tag as a number of 64 bits; 0 if there is none."""
     return 0 if tag is None else int.from_bytes(blake3(tag.encode()).digest(8), "little") | 1
 
 
 class Backend(Protocol):
     """Reads objects of one kind of URL; thread-safe.
 
-    It makes one try and raises PassingError, FinalError or ChangedError; `Sources` tries again and
-    raises FetchError.
+    It makes one attempt and raises TransientSourceError, PermanentSourceError or TagMismatchError;
+    `Sources` retries and raises FetchError.
     """
 
     def stat(self, url: str) -> ObjectVersion:
-        """The object as it is now."""
+        """Return the current version of the object."""
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
-        """Exactly the bytes [start, start + size) of the version `tag` (None: of any)."""
+        """Read exactly the bytes [start, start + size) of the version `tag` (None: of any)."""
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
-        """All bytes from `start` to the end, in pieces. Never ends early without an error."""
+        """Yield all bytes from `start` to the end, in pieces. Never ends early without an error."""
 
 
 class ObjectSource(Backend, Protocol):
     """Reads objects of any URL, as `Sources` does."""
 
     def get(self, url: str) -> bytes:
-        """All of a small object, by one request."""
+        """Read a small object by one request."""
 
 
 class TransientSourceError(Exception):
-    """A try failed in a way that may pass."""
+    """An attempt failed in a way that may pass."""
 
 
 class PermanentSourceError(Exception):
-    """To try again would not help; the text says what to do."""
+    """A retry would not help; the text says what to do."""
 
 
 class TagMismatchError(Exception):
-    """The object has another tag than the one asked for."""
+    """The object has another tag than the one requested."""
 
 
 def check_tag(wanted: str | None, found: str | None) -> None:
-    """Raises ChangedError if both are known and differ."""
+    """Raise TagMismatchError if both tags are known and differ."""
     if wanted is not None and found is not None and wanted != found:
         raise TagMismatchError(f"the object was replaced: its tag was {wanted} and is {found}")

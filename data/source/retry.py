@@ -1,4 +1,4 @@
-"""Trying again: when, for how long, and with a log of what each try met with.
+"""Retries: when, for how long, and with a record of the error of each attempt.
 
 Full-jitter exponential back-off, after M. Brooker, "Exponential Backoff And Jitter" (AWS
 Architecture Blog, 2015).
@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 from data.errors import FetchError
 from data.source.address import masked
 
-_KEPT = 20  # attempts an error tells of: the first and the last ones
-_CHARS = 300  # of one attempt
+_KEPT = 20  # attempts that an error shows: the first and the last ones
+_CHARS = 300  # of the text of one attempt
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How long to keep trying one request, or one stream that brings no new byte."""
+    """The limits of retries for one request, or for one stream that brings no new byte."""
 
     budget_s: float = 120.0
     first_s: float = 0.2
     longest_s: float = 15.0
-    least_tries: int = 3  # even past the budget: one slow time-out is no reason to give up
-    most_tries: int = 1000  # of one stream, however often it gets a little further
+    least_tries: int = 3  # attempts even past the budget: one slow time-out is no reason to give up
+    most_tries: int = 1000  # attempts of one stream, however often it makes a little progress
 
 
 def next_wait_s(retry: Retry, failures: int, idle_s: float, jitter: float) -> float | None:
-    """Seconds to wait before the next try, None to give up.
+    """Return the seconds to wait before the next attempt, None to give up.
 
     Args:
         failures: in a row without a new byte, at least 1.
@@ -44,7 +44,7 @@ def next_wait_s(retry: Retry, failures: int, idle_s: float, jitter: float) -> fl
 
 @dataclass
 class Attempts:
-    """The tries of one request, and when the next one is due."""
+    """The attempts of one request, and when the next one is due."""
 
     retry: Retry
     url: str
@@ -56,11 +56,11 @@ class Attempts:
     _moved_s: float = field(default_factory=time.monotonic)
 
     def progressed(self) -> None:
-        """A new byte came."""
+        """Note that a new byte came."""
         self._failures, self._moved_s = 0, time.monotonic()
 
     def failed(self, what: str, error: Exception) -> None:
-        """Note a try that failed in a passing way, and wait until the next one is due.
+        """Record a transient failure, and wait until the next attempt is due.
 
         Raises FetchError when it is time to give up.
         """
@@ -75,7 +75,7 @@ class Attempts:
             raise self.error("not fetched: the store was closed meanwhile")
 
     def note(self, what: str, error: Exception) -> None:
-        """Write a failed try into the log."""
+        """Record the error of an attempt."""
         self.tries += 1
         line = " ".join(masked(str(error)).split())[:_CHARS]
         at_s = time.monotonic() - self._began_s
@@ -84,5 +84,5 @@ class Attempts:
             del self.log[_KEPT // 2]
 
     def error(self, problem: str, kind: type[FetchError] = FetchError) -> FetchError:
-        """What to raise."""
+        """Return the error to raise, with the record of the attempts."""
         return kind(masked(self.url), masked(problem), self.log)

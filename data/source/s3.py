@@ -14,7 +14,7 @@ from data.source.s3_options import SourceS3Options, settings
 
 
 class S3Source:
-    """A `Source` of s3://bucket/key. Options that are not given come from AWS_* and ~/.aws."""
+    """A `Backend` of s3://bucket/key. Options that are not given come from AWS_* and ~/.aws."""
 
     def __init__(self, stall_s: float, options: SourceS3Options) -> None:
         self._stall_s = stall_s

@@ -1,4 +1,4 @@
-"""How to get at a bucket: given options, the AWS_* variables, and the files in ~/.aws."""
+"""The options of S3 access: given options, the AWS_* variables, and the files in ~/.aws."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     Provider = Callable[[], S3Credential]
 
-_READ_AGAIN = timedelta(minutes=10)  # how long keys from ~/.aws are used without another look
-_DIRECT = (  # variables of credentials that obstore obeys by itself
+_READ_AGAIN = timedelta(minutes=10)  # how long keys from ~/.aws are used before they are read again
+_DIRECT = (  # variables of credentials that obstore reads itself
     "AWS_ACCESS_KEY_ID",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -26,10 +26,10 @@ _DIRECT = (  # variables of credentials that obstore obeys by itself
 
 @dataclass(frozen=True)
 class SourceS3Options:
-    """What may be said of S3; what is not comes from the environment."""
+    """The options of S3; those not given come from the environment."""
 
     endpoint: str | None = None
-    """URL of a server that is not AWS; http:// is allowed if it says so."""
+    """URL of a server other than AWS; http:// is allowed if it is given here."""
 
     region: str | None = None
 
@@ -40,16 +40,16 @@ class SourceS3Options:
     session_token: str | None = field(default=None, repr=False)
 
     profile: str | None = None
-    """A profile of ~/.aws."""
+    """A profile in ~/.aws."""
 
     anonymous: bool = False
-    """Send no credentials: to read what is public."""
+    """Send no credentials, to read public objects."""
 
     ca_bundle: str | None = None
-    """Path of a PEM file with certificates to trust besides those of the system."""
+    """Path of a PEM file with certificates that are trusted besides those of the system."""
 
     virtual_host: bool = False
-    """Put the bucket into the host name and not into the path."""
+    """Put the bucket into the host name rather than into the path."""
 
     def __post_init__(self) -> None:
         if bool(self.access_key_id) != bool(self.secret_access_key):
@@ -61,9 +61,9 @@ class SourceS3Options:
 def settings(
     options: SourceS3Options, env: Mapping[str, str], bucket: str
 ) -> tuple["S3Config", "Provider | None", bytes | None]:
-    """What obstore is told, where it gets keys, and certificates to trust.
+    """Return the configuration of obstore, its credential provider, and certificates to trust.
 
-    Raises FinalError if something that is named cannot be read.
+    Raises PermanentSourceError if a file or profile that is named cannot be read.
     """
     config: S3Config = {"virtual_hosted_style_request": options.virtual_host}
     endpoint = options.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
@@ -77,7 +77,7 @@ def settings(
     if options.anonymous:
         config["skip_signature"] = True
     elif options.access_key_id:
-        provider = _given(options)
+        provider = _given_keys(options)
     elif _needs_profile(options, env):
         provider, of_profile = _from_profile(options.profile)
         region = region or of_profile
@@ -87,7 +87,8 @@ def settings(
 
 
 def check_endpoint(endpoint: str) -> str:
-    """`endpoint` without a slash at its end. Raises DataError if it is no plain http(s) URL."""
+    """Return `endpoint` without a slash at its end. Raises DataError if it is no plain http(s)
+    URL."""
     scheme, found, host = endpoint.partition("://")
     if "@" in host:
         raise DataError("the S3 endpoint holds credentials; give them as options or AWS_* instead")
@@ -96,9 +97,9 @@ def check_endpoint(endpoint: str) -> str:
     return endpoint.rstrip("/")
 
 
-def _given(options: SourceS3Options) -> "Provider":
-    """A provider and not settings, beside which obstore would use an AWS_SESSION_TOKEN, which
-    belongs to other keys."""
+def _given_keys(options: SourceS3Options) -> "Provider":
+    """Return a credential provider for the given keys. With plain settings, obstore would add an
+    AWS_SESSION_TOKEN of the environment, which belongs to other keys."""
 
     def give() -> "S3Credential":
         return {
@@ -112,7 +113,7 @@ def _given(options: SourceS3Options) -> "Provider":
 
 
 def _needs_profile(options: SourceS3Options, env: Mapping[str, str]) -> bool:
-    """Whether keys are to be had from ~/.aws, which obstore does not read."""
+    """Return whether the keys must come from ~/.aws, which obstore does not read."""
     if options.profile or env.get("AWS_PROFILE"):
         return True
     if any(env.get(name) for name in _DIRECT):
@@ -123,7 +124,7 @@ def _needs_profile(options: SourceS3Options, env: Mapping[str, str]) -> bool:
 
 
 def _from_profile(name: str | None) -> tuple["Provider | None", str | None]:
-    """Keys by botocore's chain, read anew each time, and the profile's region."""
+    """Return the keys from botocore's chain, read again each time, and the profile's region."""
     try:
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
@@ -149,7 +150,7 @@ def _from_profile(name: str | None) -> tuple["Provider | None", str | None]:
         session = Session(profile=name)
         region = session.get_config_variable("region")
         if session.get_credentials() is None and name is None:
-            return None, region  # a ~/.aws without keys: the machine's own may do
+            return None, region  # a ~/.aws without keys: the machine's own credentials may work
         read()
     except BotoCoreError as error:
         raise PermanentSourceError(f"AWS credentials: {error}") from error

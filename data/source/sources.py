@@ -1,4 +1,4 @@
-"""All kinds of sources behind one door, with retries, resumption and limits."""
+"""Access to all kinds of sources by one interface, with retries, resumption and limits."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass
 class Traffic:
-    """What was fetched by this process; whoever adds holds `Sources`' lock."""
+    """The counters of what this process fetched; they are changed under the lock of `Sources`."""
 
     requests: int = 0
     retries: int = 0
@@ -38,19 +38,18 @@ class Traffic:
 
 
 class Sources:
-    """A `Source` of every URL. Thread-safe.
+    """Reads objects of every kind of URL. Thread-safe.
 
     Args:
         options: by scheme: the fields of `SourceS3Options` for "s3", `headers` for "http",
-        arguments of
-            the fsspec driver for others.
-        retry: how long to try again.
+            arguments of the fsspec driver for others.
+        retry: how long to retry.
         limits: of each host.
-        stall_s: seconds without a byte after which a request counts as failed; not of files, see
+        stall_s: seconds without a byte after which a request counts as failed; not for files, see
             `FileSource`.
         pipes: whether `pipe:` URLs are run; see `PipeSource`.
 
-    Raises DataError for options that nothing knows.
+    Raises DataError for unknown options.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Sources:
         return self._pipes != "refuse"
 
     def __reduce__(self) -> "tuple[partial[Sources], tuple[()]]":
-        """In another process: one with the same options, secrets among them."""
+        """Pickle as new sources with the same options, including secrets, for another process."""
         anew = partial(
             Sources,
             self._options,
@@ -93,13 +92,13 @@ class Sources:
         return anew, ()
 
     def stat(self, url: str) -> ObjectVersion:
-        """The object as it is now. Raises FetchError."""
+        """Return the current version of the object. Raises FetchError."""
         return self._run(url, "stat", lambda source: source.stat(url))
 
     def read(self, url: str, start: int, size: int, tag: str | None = None) -> bytes:
-        """Bytes [start, start + size) of the version `tag`.
+        """Read bytes [start, start + size) of the version `tag`.
 
-        Raises FetchError, and ObjectChangedError if the object is another by now.
+        Raises FetchError, and ObjectChangedError if the object has another version by now.
         """
         what = f"bytes {start} to {start + size}"
         data = self._run(url, what, lambda source: source.read(url, start, size, tag))
@@ -107,15 +106,15 @@ class Sources:
         return data
 
     def get(self, url: str) -> bytes:
-        """All of a small object. Raises FetchError."""
+        """Read a small object. Raises FetchError."""
         data = self._run(url, "all of it", lambda source: b"".join(source.stream(url, 0, None)))
         self._paced(url, len(data))
         return data
 
     def stream(self, url: str, start: int, tag: str | None = None) -> Iterator[bytes]:
-        """Bytes from `start` to the end; goes on where it was when a connection breaks.
+        """Yield the bytes from `start` to the end; resumes when a connection breaks.
 
-        Raises FetchError, and ObjectChangedError if the object is another by now.
+        Raises FetchError, and ObjectChangedError if the object has another version by now.
         """
         address = Address.parse(url)
         source, host = self._source(address.scheme), self._host(address)
@@ -134,15 +133,16 @@ class Sources:
             except TransientSourceError as error:
                 passing = error
             except (PermanentSourceError, TagMismatchError) as error:
-                raise _given_up(attempts, what, error) from None
-            self._again(attempts, what, passing)
+                raise _final_error(attempts, what, error) from None
+            self._note_retry(attempts, what, passing)
 
     def close(self) -> None:
-        """Nothing is tried again from now on; who waits is woken."""
+        """Stop retrying; waiting threads are woken."""
         self._closing.set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """In another process it connects anew; credentials that were given go with it."""
+        """Pickle for another process, which opens connections of its own; given credentials are
+        included."""
         names = ("_options", "_retry", "_limits", "_stall_s", "_pipes")
         return {name: self.__dict__[name] for name in names}
 
@@ -153,7 +153,7 @@ class Sources:
         )
 
     def _after_fork(self) -> None:
-        """Other threads may have held the locks when this process was forked."""
+        """Replace the locks, which other threads may have held when this process was forked."""
         self._lock = threading.Lock()
         self._hosts = HostLimiters(self._limits)
 
@@ -169,10 +169,10 @@ class Sources:
             except TransientSourceError as error:
                 passing = error
             except (PermanentSourceError, TagMismatchError) as error:
-                raise _given_up(attempts, what, error) from None
-            self._again(attempts, what, passing)
+                raise _final_error(attempts, what, error) from None
+            self._note_retry(attempts, what, passing)
 
-    def _again(self, attempts: Attempts, what: str, error: TransientSourceError) -> None:
+    def _note_retry(self, attempts: Attempts, what: str, error: TransientSourceError) -> None:
         self._count(retries=1)
         attempts.failed(what, error)
         if attempts.tries in (1, 4) or attempts.tries % 16 == 0:
@@ -241,12 +241,12 @@ def _fields(kind: Callable[..., T], given: Mapping[str, Any], scheme: str) -> T:
         given = {"headers": {}, **given}
     try:
         return kind(**given)
-    except TypeError as error:  # no value is shown: it may be a secret
+    except TypeError as error:  # no value is shown, as it may be a secret
         raise DataError(f"options of {scheme}: unknown one among {sorted(given)}") from error
 
 
-def _given_up(attempts: Attempts, what: str, error: Exception) -> Exception:
-    """What to raise, from nothing: whatever it comes from may show a URL with its signature."""
+def _final_error(attempts: Attempts, what: str, error: Exception) -> Exception:
+    """Return the error to raise, without a cause: the cause may show a URL with its signature."""
     attempts.note(what, error)
     if isinstance(error, TagMismatchError):
         return attempts.error(f"changed while it was read: {error}", ObjectChangedError)

@@ -1,2 +1,5 @@
-"""Webdataset's pipelines over our order, cache and state: the dataset, its DataLoader, and the
-state of a pass. Imports data.read and below, and nothing in data imports it."""
+"""Webdataset's pipelines with the order, cache and state of `data`: the dataset, its DataLoader,
+and the state of a pass.
+
+This package imports data.read and the packages below it; nothing in data imports it.
+"""

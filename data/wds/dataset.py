@@ -1,4 +1,4 @@
-"""The pipeline that users see: webdataset's fluent interface over our source."""
+"""The pipeline as users see it: webdataset's fluent interface over the source of `data`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -35,30 +35,29 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         dataset = StreamingDataset("shards").decode("torchrgb").to_tuple("jpg", "cls").batched(32)
         loader = WebLoader(dataset, num_workers=4)
 
-    What each stage becomes is said in `data.wds`. Each method gives a new dataset. Iterating makes
-    one pass, and the next iteration the next one; within a pass, each sample comes once over all
-    ranks. The order is that of a `Loader` with the same seed, streams and window.
+    How each stage is run is described in `data.wds`. Each method returns a new dataset. Iterating
+    makes one pass, and the next iteration the next pass; within a pass, each sample comes once over
+    all ranks. The order is that of a `Loader` with the same seed, streams and window.
 
     Args:
-        shards: as of `open_dataset`; or a `Dataset` that is open, or a `SampleStream` such as
-        `mixed`
+        shards: as of `open_dataset`; or an open `Dataset`, or a `SampleStream` such as `mixed`
             makes, which cannot be sent to workers that are spawned.
         cache, cache_bytes, sources, check: as of `open_dataset`.
-        global_batch: samples of a step over all ranks; by default the size of `batched` times
-            the ranks, or without `batched` one each.
+        global_batch: samples of a step over all ranks; by default the size of `batched` times the
+            ranks, or without `batched` one each.
         rank, world_size: by default those of torch.distributed, or of the environment.
-        tail: what becomes of the end of an epoch, see `Steps`; by default "drop" after
+        tail: how the end of an epoch is handled, see `PassSteps`; by default "drop" after
             `batched(partial=False)`, "straddle" with `with_epoch` or `repeat()`, else "partial".
-        errors: what becomes of samples that cannot be read, or that a stage fails on, see `Faults`.
-            By default such errors are raised, but left out and counted if a handler of the stage
-            bears them.
-        read_errors: the same for those that cannot be read, if it is to be another.
+        errors: the policy for samples that cannot be read, or that a stage fails on, see
+            `BadSampleBudget`. By default such errors are raised, but skipped and counted if a
+            handler of the stage accepts them.
+        read_errors: the policy for those that cannot be read, if it differs.
         exact: whether a stage is refused that would make positions inexact.
         seeded: whether random, numpy and torch are seeded for each sample by its position.
         prefetch, threads, downloads: steps read ahead, threads that read them (0: read when they
-            are asked for), shards fetched at a time, in each process.
+            are asked for), simultaneous downloads of shards, in each process.
 
-    Raises DataError for an argument that makes no sense.
+    Raises DataError for an invalid argument.
     """
 
     def __init__(
@@ -121,36 +120,39 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         self,
         settings: PipelineSettings,
         at: Cursor,
-        told: PipelineState | None,
+        saved: PipelineState | None,
         like: WdsPipeline | None = None,
     ) -> None:
-        self.pipeline = WdsPipeline(settings, told, like)
-        self._cursor, self._told = at, told
-        self._of_main: Cursor | None = None
+        self.pipeline = WdsPipeline(settings, saved, like)
+        self._cursor, self._saved_state = at, saved
+        self._main_cursor: Cursor | None = None
         self._passes = PassRegistry()
-        self._turn = 0
+        self._iteration = 0
 
     length = 0
-    """What `with_length` was told."""
+    """The length that `with_length` was given."""
 
     # the stages
 
     def compose(self, *stages: Stage) -> "StreamingDataset":
-        """A copy with more stages. Raises DataError for one that has no place."""
+        """Return a copy with more stages. Raises DataError for a stage that cannot be used
+        there."""
         return self._with(stages=(*self.pipeline.settings.stages, *stages))
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> "StreamingDataset":
-        """Passes of so many items, of what the pipeline delivers, on each rank."""
+        """Return a copy with passes of so many items, as the pipeline delivers them, on each
+        rank."""
         return self._with(items=max(nsamples, nbatches), epochs=None)
 
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> "StreamingDataset":
-        """Passes of so many epochs, or items on each rank; without an end if neither is given."""
+        """Return a copy with passes of so many epochs, or items on each rank; endless if neither is
+        given."""
         if nepochs > 0:
             return self._with(epochs=nepochs, items=nbatches if nbatches > 0 else None)
         return self._with(epochs=None, items=nbatches if nbatches > 0 else None)
 
     def with_length(self, n: int, silent: bool = True) -> "StreamingDataset":
-        """Says of itself that it has the length n, for trainers that ask; changes nothing else."""
+        """Return a copy that reports the length n, for trainers that ask; nothing else changes."""
         found = self._with()
         found.__class__ = SizedStreamingDataset
         found.length = n
@@ -160,39 +162,40 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         found: StreamingDataset = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
         settings = replace(self.pipeline.settings, **changes)
-        found._start(settings, self._cursor, self._told, self.pipeline)
+        found._start(settings, self._cursor, self._saved_state, self.pipeline)
         return found
 
     # the state
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, after what was delivered: the same on all ranks, JSON values.
+        """Return the position in the stream after what was delivered: the same on all ranks, JSON
+        values.
 
-        In a worker of a `DataLoader`, where that worker stands, for a StatefulDataLoader.
+        In a worker of a `DataLoader` it is that of the worker, for a StatefulDataLoader.
         """
         worker = ranks_and_workers.worker()
         of = None if worker is None else (worker.id, worker.workers)
         return self.pipeline.state(self._cursor, of)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, be it of this class, of a `Loader` or a `WebLoader`, or of
-        a StatefulDataLoader with any number of workers; ranks and batches may be others than then.
+        """Continue where `state` was saved by this class, a `Loader`, a `WebLoader`, or a
+        StatefulDataLoader with any number of workers; ranks and batches may differ.
 
-        Raises FingerprintError if it belongs to another stream, DataError if it is no such state
-        or iteration has begun. Where opening the shards takes requests, what is wrong with the
-        state is raised when iteration begins.
+        Raises FingerprintError if it belongs to another stream, DataError if it is no such state or
+        iteration has begun. Where opening the shards takes requests, errors in the state are raised
+        when iteration begins.
         """
-        if self._turn:
+        if self._iteration:
             raise DataError("load_state_dict came after iteration began; call it before")
-        told, worker = pipeline_cursor.read(state), ranks_and_workers.worker()
-        if told.worker is not None and told.worker != (worker and (worker.id, worker.workers)):
-            number, count = told.worker
+        saved, worker = pipeline_cursor.read(state), ranks_and_workers.worker()
+        if saved.worker is not None and saved.worker != (worker and (worker.id, worker.workers)):
+            number, count = saved.worker
             raise DataError(
                 f"this is the state of worker {number} of {count} alone: load that of the loader"
             )
         passes, settings = self._passes, self.pipeline.settings
-        self._start(settings, told.cursor, told, self.pipeline)
-        if worker is not None:  # this is a copy; what it shares with others is the same
+        self._start(settings, saved.cursor, saved, self.pipeline)
+        if worker is not None:  # this is a copy that shares the registry with others
             self._passes = passes
         if not settings.origin.far:
             self.pipeline.open()
@@ -200,7 +203,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     # iterating
 
     def __iter__(self) -> Iterator[Any]:
-        """A pass from here on. Ends an earlier iteration of this dataset in this process."""
+        """Begin a pass from here on. Ends an earlier iteration of this dataset in this process."""
         worker = ranks_and_workers.worker()
         if worker is None:
             return self._in_main()
@@ -209,7 +212,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
     @property
     def samples(self) -> int:
-        """Of an epoch."""
+        """The number of samples of an epoch."""
         return self.pipeline.open().samples
 
     @property
@@ -219,41 +222,42 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
     @property
     def usage(self) -> Usage:
-        """Where the time has gone so far, in this process, as of a `Loader`: its stages run while
-        the consumer waits, so `transform_s` is theirs. Workers of a `DataLoader` tell `WebLoader`.
-        """
+        """The time spent so far, by kind, in this process, as of a `Loader`: stages run while the
+        consumer waits, so `transform_s` is their time. Workers of a `DataLoader` report to
+        `WebLoader`."""
         return self.pipeline.usage
 
     @property
     def cursor(self) -> Cursor:
-        """Where the next pass begins."""
+        """The cursor at which the next pass begins."""
         return self._cursor
 
     def _in_main(self) -> Iterator[Any]:
-        self._turn += 1
-        turn, at = self._turn, self.pipeline.pass_from(self._cursor)
+        self._iteration += 1
+        iteration, at = self._iteration, self.pipeline.pass_from(self._cursor)
         self._cursor = at
         for made in self.pipeline.made(at):
-            self._check_turn(turn)
+            self._check_iteration(iteration)
             self._cursor = made.cursor._replace(until=at.until)
             if made.item is EMPTY:
                 self.pipeline.check_empty(made.cursor)
             else:
                 yield made.item
-        self._check_turn(turn)
+        self._check_iteration(iteration)
         self._cursor = Cursor(self._cursor.position if at.until is None else at.until)
 
     def _begin_in(self, worker: LoaderWorker) -> Cursor:
-        told, pipeline = self._told, self.pipeline
-        if told is not None and told.worker is not None and self._turn == 0:
-            self._turn += 1
-            at = told.cursor
+        saved, pipeline = self._saved_state, self.pipeline
+        if saved is not None and saved.worker is not None and self._iteration == 0:
+            self._iteration += 1
+            at = saved.cursor
             until = pipeline.steps.until(at.position) if at.until is None else at.until
             both = (at.position, at.position if until is None else until)
             self._passes.begin(worker, both, lambda _: both[1])
             return at._replace(until=until)
-        self._of_main = self._of_main or self._cursor  # where who started this worker stood
-        first, steps = pipeline.pass_from(self._of_main), pipeline.steps
+        # the cursor of the process that started this worker
+        self._main_cursor = self._main_cursor or self._cursor
+        first, steps = pipeline.pass_from(self._main_cursor), pipeline.steps
         endless = first.until is None
         begin, end = self._passes.begin(
             worker,
@@ -264,10 +268,10 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         return Cursor(begin, worker.id, within, None if endless else end)
 
     def _in_worker(self, worker: LoaderWorker, at: Cursor) -> Iterator[Any]:
-        self._turn += 1
-        turn = self._turn
+        self._iteration += 1
+        iteration = self._iteration
         for made in self.pipeline.made(at, 0, worker.workers):
-            self._check_turn(turn)
+            self._check_iteration(iteration)
             skip = 0 if made.cursor.within else worker.workers - 1
             self._cursor = made.cursor._replace(skip=skip, until=at.until)
             if made.item is not EMPTY:
@@ -280,13 +284,13 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
                     " DataLoader of several workers would lose the order: use data.wds.WebLoader"
                 )
 
-    def _check_turn(self, turn: int) -> None:
-        if self._turn != turn:
+    def _check_iteration(self, iteration: int) -> None:
+        if self._iteration != iteration:
             raise DataError("another iteration of this dataset has begun")
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        if context.get_spawning_popen() is None:  # then memory cannot be shared
+        if context.get_spawning_popen() is None:  # otherwise memory cannot be shared
             del state["_passes"]
         return state
 
@@ -297,7 +301,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
 
 class SizedStreamingDataset(StreamingDataset):
-    """One that says how long it is."""
+    """A `StreamingDataset` with a length."""
 
     def __len__(self) -> int:
         return self.length

@@ -1,4 +1,4 @@
-"""A `DataLoader` over a pipeline, whose state is the pipeline's."""
+"""A `DataLoader` over a pipeline, whose state is that of the pipeline."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,19 +18,19 @@ _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "pers
 
 
 class WebLoader:
-    """Hands on what `dataset` delivers, made in `num_workers` processes, in the exact order.
+    """Delivers the items of `dataset`, made in `num_workers` processes, in the exact order.
 
-    Worker w of W makes every W-th step and they are handed on in turn, so any number of workers
-    gives the same sequence. Where the dataset stands comes with each item and counts when the item
-    is handed on: the state knows nothing of what was read ahead, and goes on with any number of
-    workers, ranks and samples in a batch.
+    Worker w of W makes every W-th step and the steps are delivered in turn, so any number of
+    workers gives the same sequence. The cursor of the dataset comes with each item and counts when
+    the item is delivered: the state does not depend on what was read ahead, and can be resumed with
+    any number of workers, ranks and samples in a batch.
 
     Args:
         options: of `DataLoader`: collate_fn, prefetch_factor, pin_memory, timeout, worker_init_fn,
-            multiprocessing_context and so on. Not its batches: those are the pipeline's own, by
-            `batched`.
+            multiprocessing_context and so on. Not its batch options: batches are made in the
+            pipeline by `batched`.
 
-    Raises DataError for an option that cannot be.
+    Raises DataError for an option that is not supported.
     """
 
     def __init__(self, dataset: StreamingDataset, *, num_workers: int = 0, **options: Any) -> None:
@@ -48,42 +48,42 @@ class WebLoader:
         self._cursor: Cursor | None = None
         self._usages: dict[tuple[int, int], Usage] = {}
         self._wait_s = self._elapsed_s = 0.0
-        self._turn = 0
+        self._iteration = 0
 
     @property
     def errors(self) -> int:
-        """Samples that workers left out or replaced, as far as they were handed on."""
+        """Samples that workers left out or replaced, up to the items delivered."""
         return self.usage.errors
 
     @property
     def usage(self) -> Usage:
-        """Where the time has gone so far, as of a `Loader`: the consumer's waiting is measured
-        here, reads and stages where they are done, as far as their items were handed on."""
-        told = sum(self._usages.values(), Usage())
-        return replace(told, wait_s=self._wait_s, elapsed_s=self._elapsed_s)
+        """The time spent so far, by kind, as of a `Loader`: waiting is measured in the consumer,
+        reads and stages in the workers, up to the items delivered."""
+        total = sum(self._usages.values(), Usage())
+        return replace(total, wait_s=self._wait_s, elapsed_s=self._elapsed_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of the dataset, after the items that were handed on."""
+        """Return the state of the dataset after the items that were delivered."""
         if self._state is None:
             self._state = self.dataset.state_dict()
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As of the dataset."""
-        if self._turn:
+        """Load a state as the dataset does."""
+        if self._iteration:
             raise DataError("load_state_dict came after iteration began; call it before")
         self.dataset.load_state_dict(state)
         self._state = self._cursor = None
 
     def __iter__(self) -> Iterator[Any]:
-        """A pass from here on. Ends an earlier iteration of this loader."""
-        self._turn += 1
-        turn = self._turn
+        """Begin a pass from here on. Ends an earlier iteration of this loader."""
+        self._iteration += 1
+        iteration = self._iteration
         at = self.dataset.cursor if self._cursor is None else self._cursor
         options = dict(self._options)
-        collate = options.pop("collate_fn", None) or _usual()
+        collate = options.pop("collate_fn", None) or _default_collate()
         passing = DataLoader(
-            _Stamping(self.dataset, at),
+            _PassDataset(self.dataset, at),
             batch_size=None,
             num_workers=self.num_workers,
             collate_fn=_Collate(collate),
@@ -91,22 +91,22 @@ class WebLoader:
         )
         last_s = time.perf_counter()
         for step in self._waiting(passing):
-            for stamped in step.items:
-                if turn != self._turn:
+            for entry in step.items:
+                if iteration != self._iteration:
                     raise DataError("another iteration of this loader has begun")
-                if stamped.error is not None:
-                    raise stamped.error
-                self._usages[turn, stamped.worker] = stamped.usage
-                self._cursor, self._state = stamped.cursor, stamped.state
+                if entry.error is not None:
+                    raise entry.error
+                self._usages[iteration, entry.worker] = entry.usage
+                self._cursor, self._state = entry.cursor, entry.state
                 self._elapsed_s += (now_s := time.perf_counter()) - last_s
                 last_s = now_s
-                if not stamped.empty:
-                    yield stamped.item
-        if turn == self._turn:
+                if not entry.empty:
+                    yield entry.item
+        if iteration == self._iteration:
             self._end(self._cursor or at)
 
     def _waiting(self, steps: Iterable["_Step"]) -> Iterator["_Step"]:
-        """The same, and how long they were waited for."""
+        """Yield the steps, and count the time waited for them."""
         found, began_s = iter(steps), time.perf_counter()
         for step in found:
             self._wait_s += time.perf_counter() - began_s
@@ -114,7 +114,7 @@ class WebLoader:
             began_s = time.perf_counter()
 
     def _end(self, last: Cursor) -> None:
-        """The pass is over."""
+        """Move the state to the end of the pass."""
         state = self.state_dict()
         state.pop("until", None)
         position = last.position if last.until is None else last.until
@@ -122,8 +122,8 @@ class WebLoader:
 
 
 @dataclass
-class _Stamped:
-    """An item, and where the dataset stands once it was handed on; or an error."""
+class _CursorItem:
+    """An item, and the cursor of the dataset after its delivery; or an error."""
 
     item: Any = None
     cursor: Cursor | None = None
@@ -131,7 +131,7 @@ class _Stamped:
     empty: bool = False
     worker: int = 0
     usage: Usage = field(default_factory=Usage)
-    """Of its worker, since the pass began."""
+    """The usage of its worker, since the pass began."""
     error: Exception | None = None
 
 
@@ -139,14 +139,14 @@ class _Stamped:
 class _Step:
     """All items of a step, which one worker makes."""
 
-    items: list[_Stamped]
+    items: list[_CursorItem]
 
     def pin_memory(self, *device: Any) -> "_Step":
-        """As `DataLoader` asks of types that it does not know."""
+        """Pin the items' memory, as `DataLoader` asks of types that it does not know."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        for stamped in self.items:
-            stamped.item = pin_memory(stamped.item, *device)  # type: ignore[no-untyped-call]
+        for entry in self.items:
+            entry.item = pin_memory(entry.item, *device)  # type: ignore[no-untyped-call]
         return self
 
 
@@ -155,31 +155,31 @@ class _Collate:
     collate: Callable[[Any], Any]
 
     def __call__(self, step: _Step) -> _Step:
-        for stamped in step.items:
-            if not stamped.empty and stamped.error is None:
-                stamped.item = self.collate(stamped.item)
+        for entry in step.items:
+            if not entry.empty and entry.error is None:
+                entry.item = self.collate(entry.item)
         return step
 
 
-class _Stamping(IterableDataset):  # type: ignore[misc]
-    """A pass over a dataset from a cursor on, this worker's part of it."""
+class _PassDataset(IterableDataset):  # type: ignore[misc]
+    """This worker's part of a pass over a dataset from a cursor on."""
 
     def __init__(self, dataset: StreamingDataset, at: Cursor) -> None:
         super().__init__()
         self._dataset, self._at = dataset, at
 
     def __iter__(self) -> Iterator[_Step]:
-        step: list[_Stamped] = []
+        step: list[_CursorItem] = []
         try:
-            for stamped in self._items():
-                step.append(stamped)
-                if stamped.cursor is not None and not stamped.cursor.within:
+            for entry in self._items():
+                step.append(entry)
+                if entry.cursor is not None and not entry.cursor.within:
                     yield _Step(step)
                     step = []
-        except DataError as error:  # as it is: DataLoader makes text of it
-            yield _Step([*step, _Stamped(error=error)])
+        except DataError as error:  # delivered unchanged: DataLoader would make text of it
+            yield _Step([*step, _CursorItem(error=error)])
 
-    def _items(self) -> Iterator[_Stamped]:
+    def _items(self) -> Iterator[_CursorItem]:
         worker = ranks_and_workers.worker()
         offset, stride = (0, 1) if worker is None else (worker.id, worker.workers)
         pipeline = self._dataset.pipeline
@@ -189,7 +189,7 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
             empty = made.item is EMPTY
             if empty:
                 pipeline.check_empty(made.cursor)
-            yield _Stamped(
+            yield _CursorItem(
                 None if empty else made.item,
                 cursor,
                 pipeline.state(cursor),
@@ -199,7 +199,7 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
             )
 
 
-def _usual() -> Any:
+def _default_collate() -> Any:
     from torch.utils.data import default_convert
 
     return default_convert

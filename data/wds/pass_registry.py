@@ -1,9 +1,9 @@
-"""Which pass over the data a `DataLoader` has its workers begin.
+"""The agreement of a `DataLoader`'s workers on the pass over the data that they make.
 
-A `DataLoader` starts workers anew for each of its iterations, from a dataset that has not moved,
-and they know nothing of one another. Here they agree: the first worker of an iteration that begins
-says where its pass begins and ends, in memory that all share; the next iteration begins at the end.
-That is so however far workers read ahead, and wherever the consumer leaves off.
+A `DataLoader` starts new workers for each of its iterations, from a dataset that has not moved, and
+they do not know each other. Here they agree: the first worker of an iteration records where its
+pass begins and ends, in memory that all share; the next iteration begins at the end. This holds
+however far workers read ahead, and wherever the consumer stops.
 """
 
 import multiprocessing
@@ -19,7 +19,7 @@ _ENTRIES, _FIELDS = 64, 5  # the passes that began last; number, seed, workers, 
 
 
 class PassRegistry:
-    """Shared with workers that inherit it."""
+    """The shared record of passes, inherited by forked workers."""
 
     def __init__(self) -> None:
         self._lock = multiprocessing.get_context("fork").Lock()
@@ -31,11 +31,12 @@ class PassRegistry:
     def begin(
         self, worker: LoaderWorker, first: tuple[int, int], end_of: Callable[[int], int]
     ) -> tuple[int, int]:
-        """Register; the positions where the pass of this iteration begins and ends.
+        """Register a worker; returns the positions where the pass of this iteration begins and
+        ends.
 
         Args:
-            first: those of the first pass of all.
-            end_of: where a later pass ends that begins at a position.
+            first: begin and end of the very first pass.
+            end_of: returns the end of a later pass that begins at a position.
 
         Raises DataError for more than `MOST_WORKERS` workers.
         """
@@ -58,7 +59,8 @@ class PassRegistry:
             return begin, end
 
     def _of(self, worker: LoaderWorker) -> int | None:
-        """The newest iteration started with the same seed, if it has not this worker yet."""
+        """Return the newest iteration that was started with the same seed, unless this worker is in
+        it already."""
         newest = int(self._count.value)
         for number in range(newest, max(0, newest - _ENTRIES), -1):
             _, seed, count, _, _ = self._entry(number)
@@ -71,7 +73,7 @@ class PassRegistry:
         return list(self._entries[at * _FIELDS : (at + 1) * _FIELDS])
 
     def __getstate__(self) -> dict[str, Any]:
-        """For workers that are spawned, who cannot share what is made for forked ones."""
+        """Pickle without the memory, for spawned workers, which cannot share it."""
         if not self._spawns:
             self._lock, self._spawns = multiprocessing.get_context("spawn").Lock(), True
         return dict(self.__dict__)

@@ -1,4 +1,4 @@
-"""The global steps of a pass over the stream, and what a rank takes of each: pure functions."""
+"""The global steps of a pass over the stream, and each rank's share of them: pure functions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ Tail: TypeAlias = Literal["straddle", "partial", "drop"]
 
 @dataclass(frozen=True)
 class PassSteps:
-    """Steps of `size` positions of all ranks, in passes of `length` positions.
+    """The steps of `size` positions over all ranks, in passes of `length` positions.
 
-    Where an epoch of the stream ends within a step: "straddle" goes on in the next epoch; "partial"
-    makes the last step of each epoch smaller, or larger by less than one sample a rank, so that no
-    rank is left without a sample; "drop" leaves those samples out. Raises DataError for numbers
-    that cannot be.
+    Where an epoch of the stream ends within a step: "straddle" continues in the next epoch;
+    "partial" makes the last step of each epoch smaller, or larger by less than one sample a rank,
+    so that no rank is left without a sample; "drop" leaves those samples out. Raises DataError for
+    invalid numbers.
     """
 
     stream: StreamedOrder
@@ -28,7 +28,7 @@ class PassSteps:
     ranks: DataParallelRank
     tail: Tail
     length: int | None
-    """Of a pass; passes begin at its multiples. None: a pass never ends."""
+    """Positions of a pass; passes begin at its multiples. None: a pass never ends."""
 
     def __post_init__(self) -> None:
         if self.tail not in get_args(Tail):
@@ -47,7 +47,7 @@ class PassSteps:
             )
 
     def until(self, position: int) -> int | None:
-        """Where the pass that is at `position` ends, and the next one begins."""
+        """Return where the pass at `position` ends and the next one begins."""
         if self.length is None:
             return None
         end = (position // self.length + 1) * self.length
@@ -56,7 +56,8 @@ class PassSteps:
         return end
 
     def after(self, position: int) -> tuple[int, int]:
-        """(where the step at `position` really begins, where it ends)."""
+        """Return (where the step at `position` begins after samples that are dropped, where it
+        ends)."""
         left = self.stream.samples - position % self.stream.samples
         if self.tail == "straddle" or left == self.size:
             return position, position + self.size
@@ -73,13 +74,13 @@ class PassSteps:
         return position, position + size
 
     def advance(self, position: int, steps: int) -> int:
-        """Where one is `steps` steps on."""
+        """Return the position `steps` steps later."""
         for _ in range(steps):
             position = self.after(position)[1]
         return position
 
     def begins(self, position: int, until: int | None) -> Iterator[tuple[int, int]]:
-        """(begin, end) of the steps from `position` on."""
+        """Yield (begin, end) of the steps from `position` on."""
         while until is None or position < until:
             begin, position = self.after(position)
             if until is not None and begin >= until:
@@ -87,7 +88,7 @@ class PassSteps:
             yield begin, position
 
     def share(self, begin: int, end: int) -> RankShare:
-        """What this rank takes of a step, of which `begin` and `end` are positions."""
+        """Return this rank's share of the step of the positions from `begin` to `end`."""
         positions = np.arange(begin, end, dtype=np.int64)
         rank, world = self.ranks
         taken, mask = take(self.stream.stream_of(positions), rank, world, "ragged")

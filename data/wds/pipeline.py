@@ -1,4 +1,4 @@
-"""A pipeline at work in one process: opened, and made into items step by step."""
+"""A running pipeline in one process: its stream is opened, and items are made step by step."""
 
 import os
 from collections.abc import Generator, Iterator
@@ -20,24 +20,25 @@ from data.wds.stages.stage_runner import InexactRunner, PipelineItem, StageError
 
 
 class WdsPipeline:
-    """What `settings` say, of the stream that `told` is a state of; holds no position.
+    """The pipeline of `settings`, on the stream that the state `saved` belongs to. It holds no
+    position.
 
-    What `like` opened, a pipeline of the same origin, need not be opened again.
+    The stream is taken over from `like`, a pipeline of the same origin, if that has opened it.
     """
 
     def __init__(
         self,
         settings: PipelineSettings,
-        told: PipelineState | None = None,
+        saved: PipelineState | None = None,
         like: "WdsPipeline | None" = None,
     ) -> None:
         self.settings = settings
-        self._told = told
+        self._saved_state = saved
         self._opened: SampleStream | None = None if like is None else like._opened
         self._pid: int = 0 if like is None else like._pid
         self._stream: SampleStream | None = None
         self._meter = LoaderMeter()
-        self._reading = settings.faults(settings.read_errors)
+        self._read_policy = settings.faults(settings.read_errors)
         raised = settings.faults(settings.errors or "raise")
         handled = raised if settings.errors else settings.faults("skip")
         self._policy = StageErrorPolicy(raised, handled)
@@ -45,12 +46,12 @@ class WdsPipeline:
     @property
     def errors(self) -> int:
         """Samples that were left out or replaced, in this process."""
-        kinds = (self._reading, self._policy.raised, self._policy.handled)
+        kinds = (self._read_policy, self._policy.raised, self._policy.handled)
         return sum({id(kind): kind.count for kind in kinds}.values())
 
     @property
     def usage(self) -> Usage:
-        """Where the time has gone so far, in this process."""
+        """The time spent so far, by kind, in this process."""
         if self._stream is None:
             return Usage()
         usage = self._meter.usage(ready=0, counts=store_counts(self._stream))
@@ -58,11 +59,12 @@ class WdsPipeline:
 
     @property
     def steps(self) -> PassSteps:
-        """As things stand. Raises DataError for what cannot be."""
+        """The steps of the pipeline. Raises DataError for invalid settings."""
         return self.settings.steps(self.open())
 
     def open(self) -> SampleStream:
-        """The stream. Raises FingerprintError if the state is of another one; DataError."""
+        """Return the stream. Raises FingerprintError if the state belongs to another one;
+        DataError."""
         if self._opened is None:
             self._opened = self.settings.origin.open()
         elif self._pid != os.getpid():
@@ -73,25 +75,31 @@ class WdsPipeline:
         return self._stream
 
     def state(self, at: Cursor, worker: tuple[int, int] | None = None) -> dict[str, Any]:
-        """That of one that stands at `at`; `worker` is (number, count) if it is one alone."""
+        """Return the state at the cursor `at`; `worker` is (number, count) for the state of one
+        worker."""
         steps = self.steps
         return pipeline_cursor.write(
             self.open().identity, at, (steps.size, steps.ranks.world), worker
         )
 
     def pass_from(self, at: Cursor) -> Cursor:
-        """The pass that is at `at`, whose `until` is known then."""
+        """Return the cursor of the pass at `at`, with its end in `until`."""
         steps = self.steps
         position = steps.advance(at.position, at.skip)
         until = steps.until(position) if at.until is None else at.until
         return Cursor(position, 0, at.within, until)
 
     def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[PipelineItem]:
-        """Of every `stride`-th step of a pass from its step number `offset` on, what to deliver."""
+        """Yield the items of every `stride`-th step of a pass, from its step number `offset` on."""
         settings, steps = self.settings, self.steps
         stream = self.open()
         reader = ShareReader(
-            stream, steps, self._reading, settings.prefetch, settings.threads, settings.downloads
+            stream,
+            steps,
+            self._read_policy,
+            settings.prefetch,
+            settings.threads,
+            settings.downloads,
         )
         within = at.within if offset == 0 else 0
         reads = reader.read(at._replace(skip=at.skip + offset), stride)
@@ -110,7 +118,7 @@ class WdsPipeline:
             yield from InexactRunner(stages).make(reads, at)
             return
         plan, is_ours = settings.plan, ranks_and_workers.worker() is not None
-        # in a worker, torch's loader may collate after it, by what the user has given it
+        # in a worker, torch's loader may then collate, with the user's collate_fn
         seeds = settings.seeded and (is_ours or plan.may_draw)
         seeder = Seeder(seed, restore=not is_ours) if seeds else None
         runner = StageRunner(plan, reader, seeder, seed, self._policy)
@@ -119,7 +127,8 @@ class WdsPipeline:
             within = 0
 
     def check_empty(self, at: Cursor) -> None:
-        """Nothing was left of a step. Raises DataError if that would put ranks out of step."""
+        """Check a step of which nothing was left. Raises DataError if it would put ranks out of
+        step."""
         if self.settings.exact and self.settings.ranks.world > 1:
             raise DataError(
                 f"nothing is left for this rank of the step before position {at.position}, and the"
@@ -127,21 +136,22 @@ class WdsPipeline:
             )
 
     def _resumed(self, stream: SampleStream) -> SampleStream:
-        told = self._told
-        if told is None:
+        saved = self._saved_state
+        if saved is None:
             return stream
-        found = stream.resumed(told.identity, told.cursor.position)
+        found = stream.resumed(saved.identity, saved.cursor.position)
         steps = self.settings.steps(found)
-        if told.cursor.within and told.layout != [steps.size, steps.ranks.world]:
+        if saved.cursor.within and saved.layout != [steps.size, steps.ranks.world]:
             raise DataError(
-                f"the state was taken inside a step, with [global batch, ranks] {told.layout},"
+                f"the state was taken inside a step, with [global batch, ranks] {saved.layout},"
                 f" which are {[steps.size, steps.ranks.world]} here: go on with those, or save at"
                 " the end of a step"
             )
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which opens it anew. Raises DataError if it cannot."""
+        """Pickle for another process, which opens it again. Raises DataError if that is
+        impossible."""
         settings = self.settings
         origin = settings.origin
         if origin.is_open:

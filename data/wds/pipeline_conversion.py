@@ -1,4 +1,4 @@
-"""An existing pipeline of webdataset, its source exchanged for ours."""
+"""Conversion of an existing webdataset pipeline, whose source is replaced by that of `data`."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,19 +27,20 @@ _CHECKS = (compat.check_empty, shardlists.non_empty)
 
 
 def from_wds(pipeline: webdataset.DataPipeline, **options: Any) -> StreamingDataset:
-    """A `wds.WebDataset` or `wds.DataPipeline` that reads by our source and keeps its own stages.
+    """Convert a `wds.WebDataset` or `wds.DataPipeline` to a dataset with the source of `data` and
+    the pipeline's own stages.
 
-    Shard lists, splitters, shuffles of shards, resampling, openers, caches, and what expands and
-    groups tars are replaced; so is `with_epoch`, which counts on each rank here and not in each
-    worker. The pipeline is not changed, and the samples are decoded as it decodes them. The order
-    is shuffled if the pipeline had any shuffle, and that of the shards if it had none.
+    Shard lists, splitters, shuffles of shards, resampling, openers, caches, and the stages that
+    expand and group tars are replaced; so is `with_epoch`, which counts on each rank here and not
+    in each worker. The pipeline is not changed, and samples are decoded as it decodes them. The
+    order is shuffled if the pipeline had any shuffle, and is that of the shards if it had none.
 
     Args:
         options: as of `StreamingDataset`, and `shards` for other addresses, such as a manifest,
             than those in the pipeline.
 
-    Raises DataError for a pipeline that cannot be taken apart, and for stages that have no place in
-    an exact one.
+    Raises DataError for a pipeline that cannot be converted, and for stages that an exact one does
+    not allow.
     """
     if not isinstance(pipeline, webdataset.DataPipeline):
         raise DataError(f"expected a WebDataset or DataPipeline, got {type(pipeline).__name__}")
@@ -53,7 +54,7 @@ def from_wds(pipeline: webdataset.DataPipeline, **options: Any) -> StreamingData
     shards = given.pop("shards", None)
     if shards is None:
         shards = _urls(source)
-    selects = [_middle(stage, given) for stage in source[1:]]
+    selects = [_replacement(stage, given) for stage in source[1:]]
     given.setdefault("shuffle", any(_shuffles(stage) for stage in stages))
     dataset = StreamingDataset(shards, **given)
     dataset = dataset.compose(*(select for select in selects if select is not None), *rest)
@@ -61,7 +62,7 @@ def from_wds(pipeline: webdataset.DataPipeline, **options: Any) -> StreamingData
 
 
 def _source_end(stages: Sequence[Stage]) -> int:
-    """How many stages are the source: up to the one that makes samples of files."""
+    """Return how many stages are the source: up to the one that makes samples of files."""
     for number, stage in enumerate(stages, start=1):
         function = getattr(stage, "f", None)
         if function in (tariterators.group_by_keys, tariterators.tarfile_samples):
@@ -94,16 +95,16 @@ def _address(url: str) -> str:
     return url
 
 
-def _middle(stage: Stage, given: dict[str, Any]) -> Stage | None:
-    """Of a stage of the source, what is to be done instead; sets options that follow from it.
+def _replacement(stage: Stage, given: dict[str, Any]) -> Stage | None:
+    """Return the stage that replaces a stage of the source; sets options that follow from it.
 
-    Raises DataError if something would be lost with it.
+    Raises DataError if its effect would be lost.
     """
     function = getattr(stage, "f", stage)
     if isinstance(stage, _OPENERS):
         if isinstance(stage, cache.FileCache):
             note("webdataset's cache is replaced: give cache= and cache_bytes=")
-        _errors(stage.handler, given)
+        _set_read_errors(stage.handler, given)
     elif kind_of(stage) is StageKind.NOTHING or function in (*_SPLIT, *_CHECKS):
         pass
     elif function is shardlists.resampled_:
@@ -114,7 +115,9 @@ def _middle(stage: Stage, given: dict[str, Any]) -> Stage | None:
         tariterators.tarfile_samples,
         tariterators.url_opener,
     ):
-        return _tars(stage if hasattr(stage, "f") else filters.FilterFunction(stage), given)
+        return _replace_tar_stage(
+            stage if hasattr(stage, "f") else filters.FilterFunction(stage), given
+        )
     else:
         raise DataError(
             f"{describe_stage(stage)} stands before the tars are read, where this pipeline is "
@@ -124,13 +127,13 @@ def _middle(stage: Stage, given: dict[str, Any]) -> Stage | None:
     return None
 
 
-def _tars(stage: Stage, given: dict[str, Any]) -> Stage | None:
+def _replace_tar_stage(stage: Stage, given: dict[str, Any]) -> Stage | None:
     found = arguments(stage)
     usual = {"keys": tariterators.base_plus_ext, "lcase": True, "rename_files": None}
     for name, value in usual.items():
         if found.get(name, value) is not value:
             raise DataError(f"{name}= changes which files make a sample: the index says that here")
-    _errors(found.get("handler"), given)
+    _set_read_errors(found.get("handler"), given)
     select, suffixes = found.get("select_files"), found.get("suffixes")
     if select is not None:
         return per_sample(_Select(select))
@@ -138,7 +141,7 @@ def _tars(stage: Stage, given: dict[str, Any]) -> Stage | None:
 
 
 class _Select:
-    """`select_files`, which is asked for each file of a sample."""
+    """Applies `select_files` to each file of a sample."""
 
     def __init__(self, select: Callable[[str], bool]) -> None:
         self._select = select
@@ -152,7 +155,7 @@ class _Select:
 
 
 class _Suffixes:
-    """`suffixes`, of which the files of a sample must be."""
+    """Keeps the files of a sample whose extensions are in `suffixes`."""
 
     def __init__(self, suffixes: frozenset[str]) -> None:
         self._suffixes = suffixes
@@ -162,8 +165,9 @@ class _Suffixes:
             yield {n: v for n, v in sample.items() if n[:2] == "__" or n in self._suffixes}
 
 
-def _errors(handler: Any, given: dict[str, Any]) -> None:
-    """A source that bears errors goes on doing so, but counts them and has a budget."""
+def _set_read_errors(handler: Any, given: dict[str, Any]) -> None:
+    """Set the option by which a source that ignored errors still skips them, but counted and
+    limited."""
     if goes_on(handler) and "errors" not in given:
         given.setdefault("read_errors", "skip")
 
@@ -182,7 +186,7 @@ def _shuffles(stage: Stage) -> bool:
 
 
 def kind_of_or_none(stage: Stage) -> StageKind | None:
-    """The kind of what may be no stage at all."""
+    """Return the kind of an object, None if it is no stage."""
     try:
         return kind_of(stage)
     except DataError:

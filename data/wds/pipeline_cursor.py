@@ -1,4 +1,4 @@
-"""Where a pipeline stands, and how that is written down."""
+"""The cursor of a pipeline, and its form in a saved state."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,25 +9,25 @@ _WHERE = ("position", "skip", "within", "worker", "workers", "until", "layout")
 
 
 class Cursor(NamedTuple):
-    """The next step is the one `skip` steps after the one at `position`."""
+    """A place in a pass: the next step is the one `skip` steps after the one at `position`."""
 
     position: int
     skip: int = 0
     within: int = 0
-    """Samples of this rank's share of that step which were delivered already."""
+    """Samples of this rank's share of that step which are already delivered."""
     until: int | None = None
-    """Where the pass ends, if that is known."""
+    """The end of the pass, if it is known."""
 
 
 class PipelineState(NamedTuple):
-    """A state, taken apart."""
+    """The parts of a saved state."""
 
     identity: dict[str, Any]
     cursor: Cursor
     worker: tuple[int, int] | None
-    """(number, count) of the worker that it is of, None if it is of the whole."""
+    """(number, count) of the worker that it belongs to, None if it is that of the whole."""
     layout: list[int] | None
-    """[global batch, world size] where `within` counts."""
+    """[global batch, world size] in which `within` counts."""
 
 
 def write(
@@ -36,9 +36,11 @@ def write(
     layout: tuple[int, int],
     worker: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """A state: JSON values; `position` alone besides the identity, wherever that is all.
+    """Return a state as JSON values: `position` alone besides the identity, wherever that is
+    enough.
 
-    `until` is there where a pass is at its end and nobody has asked on: what is left of it is none.
+    `until` is included where a pass is at its end and no further item was asked for: nothing is
+    left of it.
     """
     state = {**identity, "position": cursor.position}
     if cursor.skip:
@@ -53,7 +55,8 @@ def write(
 
 
 def read(state: Mapping[str, Any]) -> PipelineState:
-    """Of a state of ours, of a `Loader`, or of a StatefulDataLoader over a dataset of ours.
+    """Parse a state of this pipeline, of a `Loader`, or of a StatefulDataLoader over such a
+    dataset.
 
     Raises DataError for anything else.
     """
@@ -68,22 +71,22 @@ def read(state: Mapping[str, Any]) -> PipelineState:
 
 
 def _of_stateful_loader(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a StatefulDataLoader of torchdata keeps of its dataset, made one state.
+    """Return one state from what a StatefulDataLoader of torchdata stores of its dataset.
 
-    Its workers make step after step in turn and it hands them on in that order, so of the states
+    Its workers make step after step in turn and it delivers them in that order, so of the states
     that came with the last item of each worker, the furthest one is that of the loader.
     """
     if "_snapshot" in state:
         kept = state["_snapshot"]["_worker_snapshots"].values()
-        told = [worker["dataset_state"] for worker in kept]
-        if not told or any(not isinstance(one, Mapping) for one in told):
+        states = [worker["dataset_state"] for worker in kept]
+        if not states or any(not isinstance(one, Mapping) for one in states):
             raise DataError("not a state of a StatefulDataLoader over a dataset of ours")
-        if any(one.get("within") for one in told):
+        if any(one.get("within") for one in states):
             raise DataError(
                 "this state was taken inside a step: it can only be loaded by a StatefulDataLoader"
                 " with as many workers; batch inside the pipeline, or give it global_batch"
             )
-        furthest = max(told, key=lambda one: int(one["position"]))
+        furthest = max(states, key=lambda one: int(one["position"]))
         rest = {n: v for n, v in furthest.items() if n not in _WHERE}
         since = int(state.get("_steps_since_snapshot") or 0)
         return {**rest, "position": furthest["position"], "skip": since}

@@ -1,4 +1,4 @@
-"""Where the time of a pipeline goes: in reads, in its stages, or with its consumer."""
+"""Where the time of a pipeline goes: in reads, in its stages, or in its consumer."""
 
 import time
 from collections.abc import Generator, Iterator
@@ -9,14 +9,15 @@ from data.wds.stages.stage_runner import PipelineItem
 
 
 class MeteredPass:
-    """One pass. Who asks for an item waits for its bytes, then for the stages, in one thread."""
+    """The meter of one pass. A consumer that asks for an item waits for its bytes, then for the
+    stages, in one thread."""
 
     def __init__(self, meter: LoaderMeter) -> None:
         self._meter = meter
         self._waited_s = 0.0  # for bytes
 
     def reads(self, reads: Iterator[ShareRead]) -> Iterator[ShareRead]:
-        """The same, and how long they were waited for."""
+        """Yield the reads, and count the time waited for them."""
         while True:
             began_s = time.perf_counter()
             read = next(reads, None)
@@ -29,7 +30,7 @@ class MeteredPass:
     def made(
         self, made: Generator[PipelineItem, None, None]
     ) -> Generator[PipelineItem, None, None]:
-        """The same, made of `reads`: what else it took was the work of the stages."""
+        """Yield the items made of `reads`, and count the rest of the time as work of the stages."""
         last_s = time.perf_counter()
         try:
             while True:

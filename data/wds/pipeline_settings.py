@@ -1,4 +1,4 @@
-"""What a pipeline is told, and what follows from it."""
+"""The settings of a pipeline, and what follows from them."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from data.wds.stages.stage_plan import StagePlan, plan_of
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """Of one pipeline, which holds no position. Fields as of `StreamingDataset`."""
+    """The settings of one pipeline, without a position. Fields are as of `StreamingDataset`."""
 
     origin: PipelineInput
     global_batch: int | None
@@ -33,30 +33,31 @@ class PipelineSettings:
     downloads: int
     stages: tuple[Stage, ...] = ()
     items: int | None = None
-    """Of a pass, on each rank; None: it is told by `epochs`."""
+    """Items of a pass, on each rank; None if `epochs` gives the length."""
     epochs: int | None = 1
-    """Of the stream, in a pass; None: it never ends."""
+    """Epochs of the stream in a pass; None: it never ends."""
     plan: StagePlan = field(init=False)
-    """Of the exact pipeline; without stages if it is none."""
+    """The plan of an exact pipeline; without stages if it is not exact."""
 
     def __post_init__(self) -> None:
         if min(self.prefetch, self.threads + 1, self.downloads) < 1:
             raise DataError("prefetch and downloads must be at least 1, threads at least 0")
-        for told in (self.items, self.epochs, self.global_batch):
-            if told is not None and told < 1:
-                raise DataError(f"expected a number of at least 1, got {told}")
+        for number in (self.items, self.epochs, self.global_batch):
+            if number is not None and number < 1:
+                raise DataError(f"expected a number of at least 1, got {number}")
         object.__setattr__(self, "plan", plan_of(self.stages) if self.exact else StagePlan())
 
     @property
     def ranks(self) -> DataParallelRank:
-        """This process among all. Raises DataError."""
+        """The rank of this process and the world size. Raises DataError."""
         return ranks_and_workers.ranks(self.rank, self.world_size)
 
     def faults(self, policy: Policy) -> BadSampleBudget:
         return BadSampleBudget(policy, self.most_errors, self.most_errors_in_a_row)
 
     def steps(self, stream: SampleStream) -> PassSteps:
-        """The steps of this pipeline over a stream. Raises DataError for what cannot be."""
+        """Return the steps of this pipeline over a stream. Raises DataError for invalid
+        settings."""
         ranks, batching = self.ranks, self.plan.batching
         size = self.global_batch
         if batching is not None:
@@ -79,10 +80,10 @@ class PipelineSettings:
             length: int | None = self.items * size
         else:
             length = None if self.epochs is None else self.epochs * stream.samples
-        return PassSteps(stream, size, ranks, self.tail or self._usual_tail(), length)
+        return PassSteps(stream, size, ranks, self.tail or self._default_tail(), length)
 
-    def _usual_tail(self) -> Tail:
-        """As webdataset would have it."""
+    def _default_tail(self) -> Tail:
+        """Return the tail that webdataset would use."""
         if self.items is not None or self.epochs is None:
             return "straddle"
         batching = self.plan.batching

@@ -1,4 +1,4 @@
-"""The source half of a pipeline: the stream, and this process's share of its steps, read ahead."""
+"""The source of a pipeline: the stream, and this process's share of its steps, read ahead."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ _BLOCK = 32  # samples at least that a thread reads at a time
 
 @dataclass(frozen=True)
 class PipelineInput:
-    """What is read and in what order, before it is opened."""
+    """The input of a pipeline before it is opened: what is read and in what order."""
 
     shards: Shards | Dataset | SampleStream
     cache: str | Path | None = None
@@ -55,11 +55,12 @@ class PipelineInput:
     shuffle: bool = True
     check: Check = "auto"
     manifest: Manifest | None = None
-    """Of the shards, once they were opened: another process need not index them again."""
+    """The manifest of the shards, once they were opened, so that another process need not index
+    them again."""
 
     @property
     def far(self) -> bool:
-        """Whether to open it takes requests."""
+        """Whether opening it takes requests."""
         if isinstance(self.shards, str | Path):
             return is_url(str(self.shards))
         if isinstance(self.shards, Sequence):
@@ -68,11 +69,11 @@ class PipelineInput:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was given open."""
+        """Whether it was given as an open dataset."""
         return not isinstance(self.shards, str | Path | Sequence)
 
     def open(self) -> SampleStream:
-        """The stream. Raises DataError."""
+        """Open the stream. Raises DataError."""
         shards = self.shards
         if isinstance(shards, Dataset):
             return self._ordered(shards)
@@ -93,7 +94,8 @@ class PipelineInput:
         return self._ordered(Dataset(self.manifest, store, self.check))
 
     def opened_as(self, stream: SampleStream) -> "PipelineInput":
-        """For another process, which is not to index the shards again."""
+        """Return the input with the manifest of `stream`, for another process, which then need not
+        index the shards again."""
         return replace(self, manifest=stream.datasets[0].manifest)
 
     def _ordered(self, dataset: Dataset) -> SampleStream:
@@ -108,7 +110,7 @@ class PipelineInput:
 
 
 def after_fork(stream: SampleStream) -> SampleStream:
-    """The same, with none of the locks that threads of the parent may have held."""
+    """Return the stream with new locks, since threads of the parent may have held the old ones."""
     datasets = [Dataset(each.manifest, each.store, each.check) for each in stream.datasets]
     if isinstance(stream, SingleStream):
         return SingleStream(datasets[0], stream.order)
@@ -124,7 +126,7 @@ class ShareRead(NamedTuple):
     times: BatchTimes
     share: RankShare
     begin: int
-    """The position of the step; `share.after` is that of the next one."""
+    """The position at which the step begins; `share.after` is that of the next step."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,9 @@ class ShareReader:
         return BatchFetcher(self.stream, None, None, self.faults)
 
     def read(self, cursor: Cursor, stride: int) -> Generator[ShareRead, None, None]:
-        """Every `stride`-th step from `cursor` to its `until`. Close it to end its threads."""
-        fetch, at = self.fetcher.fetch, _At(cursor.position)
+        """Yield every `stride`-th step from `cursor` to its `until`. Close the generator to end its
+        threads."""
+        fetch, at = self.fetcher.fetch, _ConsumerPosition(cursor.position)
         streams = self.stream.streams_of(*self.steps.ranks, self.steps.size)
         SHARDS.check(live_shards(self.stream, streams))
         most = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
@@ -178,7 +181,7 @@ class ShareReader:
                 ahead.close()
 
     def read_one(self, position: int) -> Any:
-        """The sample at a position, which may stand in for another. Raises as
+        """Return the sample at a position, as a substitute for another one. Raises as
         `BatchFetcher.fetch`."""
         positions = np.array([position])
         share = RankShare(positions, np.ones(1, dtype=bool), 1.0, position + 1)
@@ -199,8 +202,8 @@ class ShareReader:
                 yield BatchWork(share, SampleLocations(*(column[part] for column in places))), begin
 
 
-class _At:
-    """Where the consumer is."""
+class _ConsumerPosition:
+    """The present position of the consumer."""
 
     def __init__(self, position: int) -> None:
         self.position = position

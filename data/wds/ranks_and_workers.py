@@ -1,4 +1,4 @@
-"""Which rank of how many, and which worker of a `DataLoader`, without importing torch."""
+"""The rank of this process and the `DataLoader` worker that it is, without importing torch."""
 
 import os
 import sys
@@ -8,14 +8,14 @@ from data.errors import DataError
 
 
 class DataParallelRank(NamedTuple):
-    """This process among those that share each global step."""
+    """The rank of this process among those that share each global step."""
 
     rank: int
     world: int
 
 
 class LoaderWorker(NamedTuple):
-    """This process among the workers of a `DataLoader`."""
+    """The number of this process among the workers of a `DataLoader`."""
 
     id: int
     workers: int
@@ -24,9 +24,10 @@ class LoaderWorker(NamedTuple):
 
 
 def ranks(rank: int | None, world: int | None) -> DataParallelRank:
-    """As given; else of torch.distributed if it is up; else of RANK and WORLD_SIZE; else one.
+    """Return rank and world size: as given; else of torch.distributed if it is initialized; else of
+    RANK and WORLD_SIZE; else a single rank.
 
-    Raises DataError for what cannot be.
+    Raises DataError for invalid numbers.
     """
     if (rank is None) != (world is None):
         raise DataError("give both rank and world_size, or neither")
@@ -37,7 +38,7 @@ def ranks(rank: int | None, world: int | None) -> DataParallelRank:
 
 
 def worker() -> LoaderWorker | None:
-    """None outside of a worker."""
+    """Return the `DataLoader` worker that this process is; None outside of a worker."""
     data = sys.modules.get("torch.utils.data")
     info: Any = data.get_worker_info() if data is not None else None
     return None if info is None else LoaderWorker(info.id, info.num_workers, info.seed - info.id)
@@ -47,8 +48,10 @@ def _found() -> DataParallelRank:
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return DataParallelRank(distributed.get_rank(), distributed.get_world_size())
-    told = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    values = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     try:
-        return DataParallelRank(int(told[0]), int(told[1]))
+        return DataParallelRank(int(values[0]), int(values[1]))
     except ValueError as error:
-        raise DataError(f"RANK={told[0]!r} and WORLD_SIZE={told[1]!r} are not numbers") from error
+        raise DataError(
+            f"RANK={values[0]!r} and WORLD_SIZE={values[1]!r} are not numbers"
+        ) from error

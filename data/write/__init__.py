@@ -1,3 +1,6 @@
-"""Making shards: packing a folder or writing sample by sample, with indexes, manifest and pack
-report. Imports data.index, data.durable_files and data.read.dataset, and nothing in data imports
-it."""
+"""Writing shards: packing a folder or writing sample by sample, with indexes, manifest and pack
+report.
+
+This package imports data.index, data.durable_files and data.read.dataset; nothing in data imports
+it.
+"""

@@ -22,8 +22,8 @@ from data.write.pack_report import PackedShard, PackReport, read_report, write_r
 from data.write.shard_file import ShardFile
 from data.write.tokeniser import Tokeniser
 
-# Debris of our own host is dead once we hold the lock. Where locks do not reach other hosts, a
-# folder of theirs counts as dead only after longer than any pack takes.
+# Debris of this host is dead once the lock is held. Where locks do not reach other hosts, one of
+# their folders counts as dead only after longer than any pack takes.
 DEBRIS_AGE_S = 7 * 24 * 3600
 
 TOKENIZER = "tokenizer.json"
@@ -45,16 +45,16 @@ def pack_folder(
     """Pack the files under `source` into shards `out/shard-000000.tar`, …, with their index.
 
     Files are grouped into samples by webdataset's rule (`a.py` and `a.txt` of one folder are one
-    sample of key `a`). `suffixes` selects files by their end, `exclude` drops files and folders
-    by glob; hidden files, names without an extension and the like are counted in the report.
-    `progress(done, total)` is called in samples, after each shard.
+    sample of key `a`). `suffixes` selects files by their end, `exclude` drops files and folders by
+    glob; hidden files, names without an extension and the like are counted in the report.
+    `progress(done, total)` is called with numbers of samples, after each shard.
 
     With a `tokeniser`, each sample's one file is text, and becomes a member `.npy` of tokens, which
-    the index counts; the report says of which vocabulary, and its file is copied to the shards.
+    the index counts; the report names the vocabulary, and its file is copied to the shards.
 
-    Atomic: `out` appears whole or not at all. An `out` that already holds this very pack is
-    returned as it is, also if another process made it meanwhile. Raises DataError if `out` holds
-    other things, if there is nothing to pack, or if reading or writing fails.
+    The pack is atomic: `out` appears whole or not at all. An `out` that already holds exactly this
+    pack is returned as it is, even if another process made it in the meantime. Raises DataError if
+    `out` holds other things, if there is nothing to pack, or if reading or writing fails.
     """
     if samples_per_shard < 1:
         raise DataError(f"samples_per_shard must be at least 1, got {samples_per_shard}")
@@ -149,7 +149,7 @@ def _write_shard(
     samples: Sequence[Sequence[SourceFile]],
     tokeniser: Tokeniser | None,
 ) -> ShardIndex:
-    """Raises DataError for a file that is not as long as it was planned."""
+    """Write one shard. Raises DataError for a file whose length differs from the plan."""
     shard, counts = ShardFile(path), []
     try:
         if tokeniser is None:
@@ -197,7 +197,8 @@ def _text(path: Path, content: bytes) -> str:
 
 
 def _publish(temporary: Path, out: Path, report: PackReport) -> PackReport:
-    """Give the finished folder its name; if another was faster, its bytes must be ours."""
+    """Rename the finished folder to `out`; if another process was faster, its content must be the
+    same."""
     found = read_report(out)
     if found is None:
         try:
@@ -219,7 +220,7 @@ def _temporary_prefix(out: Path) -> str:
 
 
 def _remove_debris(out: Path) -> None:
-    """Remove what packers of `out` left behind when they were killed."""
+    """Remove what killed packers of `out` left behind."""
     for path in out.parent.iterdir():
         if not path.name.startswith(f".{out.name}.packing-"):
             continue

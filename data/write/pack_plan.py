@@ -1,4 +1,4 @@
-"""Which files of a folder become which samples: the plan of a pack, before any byte is read."""
+"""The plan of a pack: which files of a folder become which samples, before any byte is read."""
 
 import os
 import stat
@@ -28,24 +28,25 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class FolderPlan:
-    """The samples of a pack, sorted by key, and how many files were passed over for each reason."""
+    """The samples of a pack, sorted by key, and how many files were skipped for each reason."""
 
     samples: tuple[tuple[SourceFile, ...], ...]
     skipped: dict[str, int]
 
     @property
     def digest(self) -> str:
-        """BLAKE3 (hex) of names, sizes and modification times: equal for an unchanged source."""
+        """The BLAKE3 (hex) of names, sizes and modification times: equal for an unchanged
+        source."""
         lines = (repr((f.name, f.size, f.mtime_ns)) for sample in self.samples for f in sample)
         return blake3("\n".join(lines).encode()).hexdigest()
 
 
 def plan_folder(source: Path, suffixes: Sequence[str], exclude: Sequence[str]) -> FolderPlan:
-    """List the files under `source` that end in one of `suffixes` (all, if none) as samples.
+    """Return the plan for the files under `source` that end in one of `suffixes` (all, if none).
 
     `exclude` are glob patterns for basenames and for paths relative to `source`. Hidden files and
-    folders are passed over. Links to files are read as files, links to folders not followed.
-    Raises DataError if there is nothing to pack or two files would be one member; OSError.
+    folders are skipped. Links to files are read as files, links to folders are not followed. Raises
+    DataError if there is nothing to pack or two files would be one member; OSError.
     """
     wrong = [suffix for suffix in suffixes if not suffix.startswith(".")]
     if wrong:
@@ -88,7 +89,8 @@ def _select(
 
 
 def _walk(source: Path, exclude: Sequence[str], skipped: Counter[str]) -> Iterator[str]:
-    """Relative names of all entries that are no folders. Following no folder link, it must end."""
+    """Yield relative names of all entries that are no folders. No link to a folder is followed, so
+    the walk ends."""
     folders = [""]
     while folders:
         folder = folders.pop()

@@ -1,4 +1,4 @@
-"""What a pack holds, kept beside its shards as `pack.json`."""
+"""The report of a pack, which is stored beside its shards as `pack.json`."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Vocabulary:
     """The tokens of a pack: all are below `size`, `end` is the last one of each document, and
-    `tokenizer` the BLAKE3 (hex) of the file that says what they mean."""
+    `tokenizer` is the BLAKE3 (hex) of the tokenizer file."""
 
     size: int
     end: int
@@ -40,11 +40,11 @@ class PackedShard:
 
 @dataclass(frozen=True)
 class PackReport:
-    """A finished pack.
+    """The report of a finished pack.
 
     `plan` is the digest of the source's names, sizes and times; `bytes` counts the files' bytes;
-    `skipped` maps a reason to the number of files (or folders) passed over for it. `vocabulary` is
-    None where files were packed as they are.
+    `skipped` maps a reason to the number of files (or folders) skipped for it. `vocabulary` is None
+    where files were packed unchanged.
     """
 
     plan: str
@@ -64,9 +64,9 @@ def write_report(folder: Path, report: PackReport) -> None:
 
 
 def read_report(out: Path) -> PackReport | None:
-    """The report of the pack in `out`; None if `out` is absent or an empty folder.
+    """Return the report of the pack in `out`; None if `out` is absent or an empty folder.
 
-    Raises DataError if `out` holds other things, or a pack with a shard missing or cut.
+    Raises DataError if `out` holds other things, or a pack with a shard missing or truncated.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
@@ -82,7 +82,8 @@ def read_report(out: Path) -> PackReport | None:
 
 
 def vocabulary_of(dataset: "Dataset") -> Vocabulary | None:
-    """What the pack that a dataset's first shard lies in says; None if it does not, or is none.
+    """Return the vocabulary of the pack that a dataset's first shard is in; None if it is in no
+    pack or the pack has none.
 
     Raises DataError if its report cannot be read.
     """
@@ -110,6 +111,6 @@ def _parse(content: Any) -> PackReport:
     if content.pop("version") != REPORT_VERSION:
         raise ValueError("another version")
     shards = tuple(PackedShard(**shard) for shard in content.pop("shards"))
-    told = content.pop("vocabulary", None)  # not of an older hpckit
-    vocabulary = None if told is None else Vocabulary(**told)
+    stored = content.pop("vocabulary", None)  # not of an older hpckit
+    vocabulary = None if stored is None else Vocabulary(**stored)
     return PackReport(shards=shards, vocabulary=vocabulary, **content)

@@ -1,4 +1,4 @@
-"""One shard as it is written: whole and durable or not there, with its index, read never again."""
+"""Writing one shard: it appears whole and durable with its index, which is made while writing."""
 
 import os
 import tarfile
@@ -16,7 +16,7 @@ from data.index.tar.tar_header import BLOCK
 class ShardFile:
     """A new tar at `path`. The same members give the same bytes, on every machine.
 
-    Written under a temporary name, `path` appears with `finish`. Raises OSError.
+    It is written under a temporary name; `path` appears with `finish`. Raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,10 +24,10 @@ class ShardFile:
         self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         self._file = self._temporary.open("xb")
         self._passing = StreamedShardIndexer(path)
-        self.size = 0  # bytes written so far, without the padding of the end
+        self.size = 0  # bytes written so far, without the padding at the end
 
     def add(self, name: str, content: bytes | memoryview) -> None:
-        """Append a member. Raises ShardError if it cannot be of a sample, OSError."""
+        """Append a member. Raises ShardError if it cannot belong to a sample, OSError."""
         size = len(content)
         self._write(_header(name, size))
         self._write(content)
@@ -39,9 +39,9 @@ class ShardFile:
         self.size += len(chunk)
 
     def finish(self) -> ShardIndex:
-        """End the tar, make it durable and give it its name, which must be free.
+        """End the tar, make it durable and rename it to `path`, which must not exist.
 
-        Raises DataError if it is not, OSError.
+        Raises DataError if it exists, OSError.
         """
         self._write(bytes(2 * BLOCK))
         self._write(bytes(-self.size % tarfile.RECORDSIZE))
@@ -55,22 +55,22 @@ class ShardFile:
         return index
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Remove the temporary file."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 
 def _header(name: str, size: int) -> bytes:
-    """The header of a member, as tarfile writes it in pax format.
+    """Return the header of a member, as tarfile writes it in pax format.
 
-    Without anything of this machine: no owner, no times, no permissions of its own.
+    It contains nothing of this machine: no owner, no times, no permissions.
     """
     if not name.isascii() or len(name) > 100 or size > _MOST_OCTAL:
         return _info(name, size).tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     block = bytearray(_EMPTY)
     block[: len(name)] = name.encode()
     block[124:135] = b"%011o" % size
-    block[148:154] = b"%06o" % sum(block)  # the field itself is spaces by now
+    block[148:154] = b"%06o" % sum(block)  # the field itself holds spaces at this point
     block[154] = 0
     return bytes(block)
 
@@ -89,12 +89,12 @@ _EMPTY[148:156] = b" " * 8
 
 
 def _publish(temporary: Path, path: Path) -> None:
-    """Rename, but never over a file that is there."""
+    """Rename, but never over an existing file."""
     try:
         os.link(temporary, path)
     except FileExistsError:
         raise DataError(f"{path} is already there; it is not overwritten") from None
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         if path.exists():
             raise DataError(f"{path} is already there; it is not overwritten") from None
         temporary.rename(path)

@@ -28,10 +28,10 @@ class ShardWriter:
     `tokens` says how to count each sample's tokens (see `data.index.shard.sample_token_counts`).
     The same samples give the same bytes.
 
-    `close`, or the end of the `with` block, finishes the last shard and writes `dataset.index`;
-    an exception inside the block removes the unfinished shard and writes no manifest. Writers
-    that run side by side need patterns of their own and `manifest=False`; `build_index` of the
-    folder then makes one manifest of all their shards, without reading them again.
+    `close`, or the end of the `with` block, finishes the last shard and writes `dataset.index`; an
+    exception inside the block removes the unfinished shard and writes no manifest. Writers that run
+    in parallel need patterns of their own and `manifest=False`; `build_index` of the folder then
+    makes one manifest of all their shards, without reading them again.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ShardWriter:
         self._tokens = tokens
         self._has_manifest = manifest
         self._shard: ShardFile | None = None
-        self._keys: set[str] = set()  # of the shard at hand
+        self._keys: set[str] = set()  # of the present shard
         self._counts: list[int] = []
         self._is_closed = False
         _check_tokens(tokens)
@@ -58,8 +58,8 @@ class ShardWriter:
     def write(self, sample: Mapping[str, object]) -> None:
         """Append a sample: its `__key__`, and the content of each extension as bytes or text.
 
-        Other fields in `__` are left out, as those that a reader adds. Raises DataError for a
-        sample that could not be read back as it is; nothing of it is written then. OSError.
+        Other fields in `__` are left out, such as those that a reader adds. Raises DataError for a
+        sample that could not be read back unchanged; nothing of it is written then. OSError.
         """
         if self._is_closed:
             raise DataError(f"the writer of {self._pattern} is closed")
@@ -72,7 +72,7 @@ class ShardWriter:
         try:
             self._append(key, members)
         except BaseException:
-            self._abort()  # half a sample may be in the file
+            self._abort()  # the file may contain half a sample
             raise
         if count is not None:
             self._counts.append(count)
@@ -173,7 +173,7 @@ def _at_least(number: int) -> int:
 
 
 def _members(sample: Mapping[str, object]) -> tuple[str, dict[str, bytes]]:
-    """A sample's key, and its members by extension. Raises DataError."""
+    """Return a sample's key, and its members by extension. Raises DataError."""
     key = sample.get("__key__")
     if not isinstance(key, str):
         raise DataError(f"a sample needs its key as text in '__key__', got {key!r:.100}")

@@ -19,7 +19,8 @@ _EXCLUDE = (
 
 
 def python_stdlib() -> tuple[Path, tuple[str, ...]]:
-    """The folder of the running Python's standard library, and what `pack_folder` is to exclude.
+    """Return the folder of the running Python's standard library, and what `pack_folder` should
+    exclude.
 
     With `suffixes=(".py",)` this gives several hundred modules of source text.
     """

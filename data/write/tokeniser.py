@@ -1,4 +1,4 @@
-"""Text to tokens while it is packed, by the `tokenizer.json` of Hugging Face's tokenizers."""
+"""Conversion of text to tokens for packing, by a `tokenizer.json` of Hugging Face's tokenizers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
-"""How GPT, Llama 3, Llama 2 and Gemma call the token after the last one of a document."""
+"""The token after the last one of a document in GPT, Llama 3, Llama 2 and Gemma."""
 
 
 class Tokeniser:
-    """Makes members `.npy` of texts, each a vector of uint16, or uint32 for large vocabularies."""
+    """Converts texts to members `.npy`, each a vector of uint16, or uint32 for large
+    vocabularies."""
 
     def __init__(self, path: Path, end: str | None = None) -> None:
         """
@@ -33,7 +34,7 @@ class Tokeniser:
             DataError: the library is missing, the file is no tokenizer, or has no such token.
         """
         self.content = content = _read(path)
-        """Of the file."""
+        """The content of the file."""
         self._tokenizer = _parsed(path, content)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -43,7 +44,8 @@ class Tokeniser:
         self._dtype = np.uint16 if last <= np.iinfo(np.uint16).max else np.uint32
 
     def members(self, texts: Sequence[str]) -> list[bytes]:
-        """The tokens of each text and its end, without those that a model would want in front."""
+        """Return the tokens of each text and the end token, without tokens that a model would need
+        in front."""
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._member(encoding.ids) for encoding in found]
 
@@ -67,7 +69,7 @@ def _parsed(path: Path, content: bytes) -> Tokenizer:
         raise DataError("tokens are made by tokenizers: pip install tokenizers") from error
     try:
         return Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises no more specific error
         raise DataError(f"{path} is no tokenizer.json: {error}") from error
 
 

@@ -1,11 +1,11 @@
-"""The node agent: one per node, kept by `hpckit.agent.watchdog`. Generation after
-generation it starts torchrun, passes requests on, watches, and reports.
+"""The agent: one process per node, which `hpckit.agent.watchdog` starts. In each generation it
+starts torchrun, passes requests on to the workers, watches them, and reports how they ended.
 
-It is told what to do on its standard input (`hpckit.agent.message_channel`), and answers on its
-standard output. When the supervisor is gone, so are the workers, and the agent.
+It receives commands on its standard input and answers on its standard output
+(`hpckit.agent.message_channel`). When the supervisor is gone, the workers and the agent end.
 
-SIGTERM and SIGUSR2, by which Slurm may tell the steps of a job and not the job itself, are passed
-on to the supervisor, which decides.
+SIGTERM and SIGUSR2, which Slurm may send to the steps of a job and not to the job itself, are
+forwarded to the supervisor, which decides.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ TICK_S = 0.05
 
 @dataclass(frozen=True)
 class GenerationStart:
-    """What an agent is told to begin a generation."""
+    """The message that starts a generation on a node."""
 
     generation: int
     nodes: int
     place: int
-    """Of this node among these, as of `Rendezvous`."""
+    """Place of this node in the generation, as in `Rendezvous`."""
     host: str
     port: int
     token: str
-    """Of the rendezvous store, as of `Rendezvous`."""
+    """Token of the rendezvous store, as in `Rendezvous`."""
     device: str
     gpus: str | None
-    """As of `WorkerResources`."""
+    """As in `WorkerResources`."""
     threads: int | None
-    """Of each worker; None: an even share of the node's cores."""
+    """Threads of each worker; None: an even share of the node's cores."""
     is_memory_here: bool = False
-    """Whether no node but these may have a part in its memory of a save that can be whole."""
+    """Whether no other node can hold a part of a usable snapshot in its memory."""
     supervised_at: int | None = None
-    """Place of the node that the supervisor is on, with which that may be lost."""
+    """Place of the supervisor's node, which may be lost together with the supervisor."""
 
 
 class Agent:
-    """Serves until it is told to quit, or nobody is there to tell it."""
+    """The agent of one node. It serves until it is asked to quit or the supervisor is gone."""
 
     def __init__(
         self,
@@ -85,24 +85,26 @@ class Agent:
     ) -> None:
         """
         Args:
-            server: what begins its torchruns; None: each is a program of its own.
-            heard: names of signals that have come for it already, or come before it serves.
+        server: starts torchruns. None: each torchrun is started as a program.
+        heard: names of signals for the agent that came already, or come before it serves.
         """
         self._run, self._submission, self._node = run, submission, node
         self._spec, self._channel, self._server = spec, channel, server
         self._workers: Workers | None = None
-        self._supervised_at: int | None = None  # as of the last `GenerationStart`
-        self._checkup: Future[list[str]] | None = None  # of this node; then it says hello
-        self._heard = heard  # names of signals that were not passed on yet
+        self._supervisor_place: int | None = None  # from the last `GenerationStart`
+        self._health_check: Future[list[str]] | None = (
+            None  # running health check; the hello follows it
+        )
+        self._pending_signals = heard  # names of signals that were not forwarded yet
         self._exporter = self._make_exporter()
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
             signal.signal(number, self._on_signal)
-        self._sweep()
-        self._checkup = start_health_check(self._spec, self._run)
+        self._kill_strays()
+        self._health_check = start_health_check(self._spec, self._run)
         try:
-            if self._obey_until_told_to_quit():
+            if self._serve_until_quit():
                 return
             log.error("the supervisor is gone, or was not heard of for long")
         finally:
@@ -112,18 +114,19 @@ class Agent:
                 self._server.end()
             if self._exporter is not None:
                 self._exporter.close()
-        self._channel.close()  # one that was frozen, and goes on, is to know that this is over
-        self._end_alone()
+        self._channel.close()  # if frozen and resumed, the supervisor has to see the end
+        self._end_without_supervisor()
 
     def _make_exporter(self) -> Exporter | None:
         spec = self._spec.metrics.prometheus
         if spec.folder is None and spec.port is None:
             return None
-        from hpckit.exporter.exporter import Exporter  # http.server: not for every beginning
+        # imports http.server, which would slow each start
+        from hpckit.exporter.exporter import Exporter
 
         return Exporter(spec, self._run, self._node)
 
-    def _say_hello(self, problems: list[str]) -> None:
+    def _send_hello(self, problems: list[str]) -> None:
         for problem in problems:
             log.error("this node is not healthy: %s", problem)
         self._channel.send(
@@ -138,20 +141,20 @@ class Agent:
             }
         )
 
-    def _obey_until_told_to_quit(self) -> bool:
-        """False: nobody is there to tell it."""
+    def _serve_until_quit(self) -> bool:
+        """Returns False if the supervisor is gone."""
         while not self._channel.is_over:
-            if not all(self._obey(message) for message in self._channel.receive()):
+            if not all(self._carry_out(message) for message in self._channel.receive()):
                 return True
-            self._look()
+            self._poll()
             time.sleep(TICK_S)
         return False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._heard.append(signal.Signals(number).name)
+        self._pending_signals.append(signal.Signals(number).name)
 
-    def _obey(self, message: Message) -> bool:
-        """False where there is no more to do."""
+    def _carry_out(self, message: Message) -> bool:
+        """Carries out a message; returns False if the agent is to quit."""
         match message["kind"]:
             case "start":
                 self._start(GenerationStart(**message["start"]))
@@ -159,8 +162,8 @@ class Agent:
                 self._workers.ask(WorkerRequest[message["request"]])
             case "end" if self._workers is not None:
                 self._workers.end()
-            case "look" if self._checkup is None:
-                self._checkup = start_health_check(self._spec, self._run)
+            case "look" if self._health_check is None:
+                self._health_check = start_health_check(self._spec, self._run)
             case "quit":
                 if message["drain_s"] is not None:
                     self._drain(message["drain_s"], message.get("lost", ()))
@@ -169,8 +172,8 @@ class Agent:
 
     def _start(self, start: GenerationStart) -> None:
         at = NodeEnvironment(self._run, self._submission, start.generation, self._node, start.nodes)
-        self._supervised_at = start.supervised_at
-        self._sweep(start.generation)
+        self._supervisor_place = start.supervised_at
+        self._kill_strays(start.generation)
         threads = start.threads or even_share(self._spec.launch.gpus_per_node)
         means = WorkerResources(start.device, start.gpus, threads, start.is_memory_here)
         local = self._spec.cluster.address or own_address(start.host)
@@ -179,47 +182,47 @@ class Agent:
         if self._exporter is not None:
             self._exporter.watch(self._workers.slots, start.device, is_first=start.place == 0)
 
-    def _sweep(self, generation: int | None = None) -> None:
-        """No process of an agent before this one, or of a generation before, is left here. Its
-        siblings, which its keeper has started, are not theirs."""
+    def _kill_strays(self, generation: int | None = None) -> None:
+        """Kills processes that a former agent or a former generation left on this node. Processes
+        that the watchdog started are spared."""
         siblings = [process.pid for process in psutil.Process(os.getppid()).children()]
         if swept := kill_strays(self._run.path, self._node, siblings):
             with EventLog(self._run.events, generation=generation) as events:
                 events.emit("strays_killed", node=self._node, pids=swept)
 
-    def _end_alone(self) -> None:
-        """On Slurm: what is in memory is made durable, and the job does not stay without anybody
-        to end it. Elsewhere the next supervisor finds what there is."""
+    def _end_without_supervisor(self) -> None:
+        """Without a supervisor: on Slurm, makes snapshots in memory durable, and ends the job if
+        nothing else does. Elsewhere the next supervisor finds the snapshots."""
         found = job_of()
         if found is None:
             return
         job, host = found
-        overheard = SupervisorLiveness(self._run.events)
+        liveness = SupervisorLiveness(self._run.events)
         drain = threading.Thread(target=self._drain, args=(self._spec.cluster.grace_s,))
-        drain.start()  # at once: Slurm may need long to know, and this node may have little time
-        is_alone = is_orphan(job, host, overheard.has_spoken)
-        if is_alone and self._supervised_at is not None:
-            self._tell_lost(self._supervised_at)
+        drain.start()  # at once: Slurm may be slow to know, and this node may have little time
+        is_alone = is_orphan(job, host, liveness.has_spoken)
+        if is_alone and self._supervisor_place is not None:
+            self._report_lost(self._supervisor_place)
         drain.join()
         if is_alone:
             comes_again = self._spec.launch.continuation == "requeue"
             end_job(job, self._run.orphan(job), comes_again=comes_again)
 
-    def _tell_lost(self, place: int) -> None:
-        """What was in the memory of that node is not waited for any more."""
+    def _report_lost(self, place: int) -> None:
+        """Tells the checkpoint service not to wait for snapshots in the memory of that node."""
         from checkpointing.service.client.service_stop import report_lost_ranks
 
         report_lost_ranks(*store_and_name(self._spec, self._run), self._ranks_lost([place]))
 
     def _drain(self, within_s: float, lost: Sequence[int] = ()) -> None:
-        """What trainers left in this node's memory is made durable: it goes with this process.
+        """Makes snapshots in this node's memory durable, as they are lost with this process.
 
         Args:
-            lost: places of nodes that are gone. If others have copies of what was in their memory,
-                these make it durable.
+            lost: places of lost nodes. If other nodes hold replicas of their snapshots, these make
+                them durable.
         """
         from checkpointing.service.client.service_stop import (
-            end_services,  # numpy: too long for a beginning
+            end_services,  # imports numpy, which would slow each start
         )
 
         place = store_and_name(self._spec, self._run)
@@ -229,30 +232,31 @@ class Agent:
                 events.emit("degraded", node=self._node, what=what)
 
     def _ranks_lost(self, places: Sequence[int]) -> list[int]:
-        """The ranks at these places, if nobody has copies of what was in their memory."""
+        """Returns the ranks at these places, if no other node holds replicas of their snapshots."""
         if self._spec.checkpoint.replicas > 0:
             return []
         each = self._spec.launch.gpus_per_node
         return [place * each + i for place in places for i in range(each)]
 
-    def _look(self) -> None:
-        while self._heard:
-            self._channel.send({"kind": "signal", "name": self._heard.pop(0)})
-        if self._checkup is not None and self._checkup.done():
-            self._say_hello(self._checkup.result())
-            self._checkup = None
+    def _poll(self) -> None:
+        while self._pending_signals:
+            self._channel.send({"kind": "signal", "name": self._pending_signals.pop(0)})
+        if self._health_check is not None and self._health_check.done():
+            self._send_hello(self._health_check.result())
+            self._health_check = None
         report = self._workers.poll() if self._workers is not None else None
         if self._workers is not None and report is not None:
             generation, self._workers = self._workers.at.generation, None
             if self._exporter is not None:
                 self._exporter.rest()
             log.info("generation %d: %s at step %d", generation, report.exit, report.step)
-            said = {"generation": generation, "report": asdict(report)}
-            self._channel.send({"kind": "ended", **said})
+            message = {"generation": generation, "report": asdict(report)}
+            self._channel.send({"kind": "ended", **message})
 
 
 def own_address(host: str) -> str:
-    """The address of this node on the network that leads to `host`. Names may not resolve."""
+    """Returns the address of this node on the network that leads to `host`, as names may not
+    resolve."""
     family, _, _, _, where = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(where)  # sends nothing
@@ -260,5 +264,5 @@ def own_address(host: str) -> str:
 
 
 def even_share(workers: int) -> int:
-    """Threads of each worker, where they share this process's cores."""
+    """Returns the threads of each worker if workers share this process's cores evenly."""
     return max(1, len(os.sched_getaffinity(0)) // workers)

@@ -1,4 +1,4 @@
-"""Which GPUs a simulated node gets. Told without torch, from the device files."""
+"""Assigns GPUs to simulated nodes, by the device files and without torch."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _GPU = re.compile(r"nvidia(\d+)$")
 
 @dataclass(frozen=True)
 class Devices:
-    """What the workers compute on."""
+    """The devices of the workers."""
 
     kind: str
     """`cpu` or `cuda`."""
     visible: tuple[str, ...]
     """GPU numbers or UUIDs of this machine; empty on the CPU."""
     note: str | None
-    """Why it is not what one might expect."""
+    """Why the choice may be unexpected, if it is."""
 
     def of_node(self, node: int, per_node: int) -> str:
-        """CUDA_VISIBLE_DEVICES of simulated node `node`."""
+        """Returns CUDA_VISIBLE_DEVICES of simulated node `node`."""
         return ",".join(self.visible[node * per_node : (node + 1) * per_node])
 
 
 def visible_gpus(env: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str, ...]:
-    """The GPUs that this process may use."""
+    """Returns the GPUs that this process may use."""
     if (stated := env.get("CUDA_VISIBLE_DEVICES")) is not None:
         return tuple(part.strip() for part in stated.split(",") if part.strip() not in ("", "-1"))
     numbers = sorted(int(m[1]) for entry in dev.iterdir() if (m := _GPU.match(entry.name)))
@@ -35,7 +35,7 @@ def visible_gpus(env: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str,
 
 
 def gpu_model(proc: Path = Path("/proc/driver/nvidia/gpus")) -> str | None:
-    """What the driver calls the first GPU of this machine; None: it has none."""
+    """Returns the driver's name of this machine's first GPU, or None if there is none."""
     for about in sorted(proc.glob("*/information")):
         for line in about.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
@@ -45,7 +45,7 @@ def gpu_model(proc: Path = Path("/proc/driver/nvidia/gpus")) -> str | None:
 
 
 def choose(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
-    """The devices for `needed` workers where `gpus` are at hand and the spec says `wanted`.
+    """Returns the devices for `needed` workers, given the available `gpus` and the spec's `wanted`.
 
     Raises:
         ValueError: CUDA is wanted and there are too few GPUs.

@@ -1,4 +1,4 @@
-"""What a node agent leaves behind when its generation is over."""
+"""The report that an agent sends and writes when a generation has ended on its node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.system.atomic_files import read_json, write_json
 
 HANG = "Hang"
-"""Type of the error of a worker that finished no step."""
+"""Error type of a worker that hung."""
 _ATTEMPT = re.compile(r"\.attempt(\d+)\.")
 
 
@@ -23,17 +23,17 @@ class NodeExit(StrEnum):
     """How the workers of one node ended."""
 
     DONE = "done"
-    """Every one reached the last step."""
+    """Every worker reached the last step."""
     LEFT = "left"
-    """Every one saved and left on request."""
+    """Every worker saved and left on request."""
     OVERDUE = "overdue"
-    """Asked to leave, and killed at the deadline."""
+    """They were asked to leave and were killed at the deadline."""
     FAILED = "failed"
-    """Failed more often than they may be restarted in place."""
+    """They failed more often than they may be restarted in place."""
     REFUSED = "refused"
-    """One said that no further attempt can help."""
+    """A worker reported that no further attempt can help."""
     STOPPED = "stopped"
-    """Killed because another node's part of the job ended."""
+    """They were killed because another node's part of the job ended."""
 
 
 @dataclass(frozen=True)
@@ -41,59 +41,59 @@ class WorkerError:
     """The first error of a worker, or of the torchrun that was to start it."""
 
     rank: int | None
-    """None: not of a worker that has come to say so itself."""
+    """None: the error was not written by a worker."""
     type: str
     message: str
     traceback: str
     time: float
     """Seconds since the epoch."""
     memory: MemoryKind | None = None
-    """That it says has run out."""
+    """The kind of memory that ran out by this error, if any."""
     pid: int = 0
-    """0: not said, as by a generation before there was this field."""
+    """Process that raised it; 0: unknown, as in reports written before this field existed."""
     is_passing: bool = False
-    """Whether another attempt may not meet it, as of a network or a store."""
+    """Whether another attempt may not meet the error, such as an error of a network or a store."""
     file: str = ""
-    """The log that it was read from; empty: it was written down by its worker."""
+    """The log from which the error was read; empty: its worker wrote it."""
     where: str = ""
-    """Whose it is, where that is no rank."""
+    """Whose error it is, if it has no rank."""
 
     def __str__(self) -> str:
         who = self.where if self.rank is None else f"rank {self.rank}"
-        told = f"{who}: {self.type}: {self.message}" if self.message else f"{who}: {self.type}"
-        return f"{told} ({self.file})" if self.file else told
+        text = f"{who}: {self.type}: {self.message}" if self.message else f"{who}: {self.type}"
+        return f"{text} ({self.file})" if self.file else text
 
     @property
     def words(self) -> str:
-        """What another attempt that fails of the same says, too: without numbers, of which
-        addresses, processes and times are."""
+        """The type and message with numbers (addresses, processes, times) replaced, which are equal
+        if another attempt fails with the same error."""
         return re.sub(r"(0x[0-9a-f]+|\d+)", "#", f"{self.type}: {self.message}")
 
 
 @dataclass(frozen=True)
 class ExitReport:
-    """One node's part in the end of a generation."""
+    """How a generation ended on one node."""
 
     node: int
     exit: NodeExit
     step: int
     """Steps that every worker of the node had finished."""
     attempts: int
-    """Restarts in place."""
+    """Number of restarts in place."""
     error: WorkerError | None
-    """The first one of the last attempt."""
+    """The first error of the last attempt."""
     is_oom_killed: bool = False
-    """Whether the kernel ended the last attempt for want of memory."""
+    """Whether the kernel killed a process of the last attempt because memory ran out."""
     is_repeated: bool = False
-    """Whether the attempt before ended of the same, in the same words."""
+    """Whether the previous attempt ended with the same `words`."""
 
     def write(self, path: Path) -> None:
-        """For people: the supervisor is sent it."""
+        """Writes the report for people to read; the supervisor receives it as a message."""
         write_json(path, asdict(self))
 
 
 def load_report(values: Mapping[str, Any]) -> ExitReport:
-    """The inverse of `dataclasses.asdict`."""
+    """Inverts `dataclasses.asdict`."""
     error = values["error"]
     return ExitReport(
         node=values["node"],
@@ -107,7 +107,7 @@ def load_report(values: Mapping[str, Any]) -> ExitReport:
 
 
 def load_error(values: Mapping[str, Any]) -> WorkerError:
-    """The inverse of `dataclasses.asdict`."""
+    """Inverts `dataclasses.asdict`."""
     memory = values.get("memory")
     return WorkerError(**{**values, "memory": MemoryKind(memory) if memory else None})
 
@@ -126,7 +126,7 @@ def write_hang(
     stacks: Sequence[Path],
     phase: WorkerPhase = WorkerPhase.TRAINING,
 ) -> None:
-    """Leave a hang where `first_error` finds it, as the error of the first of these ranks."""
+    """Writes a hang where `first_error` finds it, as an error of the lowest of these ranks."""
     what = _HANGS.get(phase, "no step was finished")
     rank = min((int(digits) for path in stacks if (digits := path.stem[4:]).isdigit()), default=0)
     error = WorkerError(
@@ -140,19 +140,19 @@ def write_hang(
 
 
 def errors_in(folder: Path, attempt: int | None = None) -> list[WorkerError]:
-    """What the workers with logs in `folder` wrote down, in all attempts or in this one."""
+    """Returns the errors that workers with logs in `folder` wrote, of all attempts or of one."""
     paths = [path for path in folder.glob("rank*.error.json") if attempt in (None, _attempt(path))]
     return [load_error(values) for path in paths if (values := read_json(path)) is not None]
 
 
 def first_error(folder: Path, attempt: int | None = None) -> WorkerError | None:
-    """The earliest error of an attempt; None if there is none.
+    """Returns the earliest error of an attempt, or None.
 
-    The earliest is the cause: what comes after it on other ranks is mostly a lost connection.
+    The earliest error is the cause: later errors of other ranks are mostly lost connections.
 
     Args:
-        folder: with the logs of the workers.
-        attempt: None: the last one that has left an error.
+        folder: the folder with the logs of the workers.
+        attempt: None: the last attempt with an error.
     """
     if attempt is None:
         attempt = max(map(_attempt, folder.glob("rank*.error.json")), default=0)

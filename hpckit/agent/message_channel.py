@@ -1,9 +1,9 @@
-"""Messages between the supervisor and a node's agent, over a pair of pipes.
+"""Messages between the supervisor and a node's agent over a pair of pipes.
 
-srun carries the standard input and output of what it starts from node to node. So this needs no
-port, no key and no signal, whose way depends on how Slurm tracks processes; and it ends with
-either side. What it cannot tell is a side that was cut off or frozen: each says so much as a blank
-line every second, and is held for lost when it does not.
+srun carries the standard input and output of what it starts from node to node. So the channel needs
+no port, no key and no signal, whose delivery depends on how Slurm tracks processes, and it ends
+with either side. Pipes do not show that a side was cut off or frozen: each side sends a blank line
+every second, and counts as lost when it does not.
 """
 
 from __future__ import annotations
@@ -21,60 +21,63 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 SILENT_S = 5.0
-"""Seconds without a word after which the other side is held for lost."""
+"""Seconds of silence after which the other side counts as lost."""
 SUSPECT_S = 2.5
-"""The same where something else speaks for that already."""
-_MOST_UNSENT = 1 << 20  # bytes: what nobody reads any more is not kept
-_READ = 1 << 16
+"""As `SILENT_S`, if there is another sign that the other side is lost."""
+_MAX_UNSENT_BYTES = 1 << 20  # bytes; a message beyond this is dropped, as nobody reads
+_READ_BYTES = 1 << 16
 
 Message = dict[str, Any]
 
 
 class Channel:
-    """One side. Never blocks. Sending is thread-safe."""
+    """One side of a channel, which never blocks. Sending is thread-safe."""
 
     def __init__(self, read: int, write: int) -> None:
         """
         Args:
-            read, write: descriptors, which are switched to non-blocking; the caller closes them,
-                after `close`.
+        read, write: descriptors, which are switched to non-blocking; the caller closes them
+            after `close`.
         """
         self._read, self._write = read, write
         os.set_blocking(read, False)
         os.set_blocking(write, False)
         self._unsent, self._unread = b"", b""
-        self._listened_s, self._silence_s = time.monotonic(), 0.0
+        self._last_read_s, self._silence_s = time.monotonic(), 0.0
         self._is_over = False
         self.is_suspect = False
-        """Whether something speaks for the other side's being lost."""
+        """Whether there is another sign that the other side is lost."""
         self._lock = threading.Lock()
 
     @property
     def has_ended(self) -> bool:
-        """The other side has."""
+        """Whether the other side has ended."""
         return self._is_over
 
     @property
     def is_over(self) -> bool:
-        """The other side has ended, or was silent for too long while this one listened: a side that
-        was busy, waited for a disk or was frozen itself has not heard what waits in the pipe."""
+        """Whether the other side has ended or was silent for too long while this one read. Time in
+        which this side was busy, waited for a disk or was frozen does not count, as messages may
+        wait in the pipe."""
         return self._is_over or self._silence_s > (SUSPECT_S if self.is_suspect else SILENT_S)
 
     def send(self, message: Message) -> None:
-        """Plain JSON. What the pipe has no room for goes with the next message or beat."""
+        """Sends a message as plain JSON. What does not fit into the pipe goes with the next message
+        or heartbeat."""
         self._put(json.dumps(message).encode() + b"\n")
 
     def beat(self) -> None:
-        """Say that this side is alive."""
+        """Sends a heartbeat."""
         self._put(b"" if self._unsent else b"\n")
 
     def receive(self) -> list[Message]:
-        """What has come since the last call, in the order in which it was sent."""
+        """Returns the messages that came since the last call, in the order in which they were
+        sent."""
         now_s = time.monotonic()
-        self._silence_s += min(now_s - self._listened_s, BEAT_S)
-        self._listened_s = now_s
+        self._silence_s += min(now_s - self._last_read_s, BEAT_S)
+        self._last_read_s = now_s
         with suppress(BlockingIOError):
-            while data := os.read(self._read, _READ):
+            while data := os.read(self._read, _READ_BYTES):
                 self._silence_s = 0.0
                 self._unread += data
             self._is_over = True
@@ -82,26 +85,26 @@ class Channel:
         return [message for line in lines if line and (message := _parse(line))]
 
     def close(self) -> None:
-        """Nothing is sent any more."""
+        """Ends sending."""
         with self._lock:
             self._is_over = True
 
     def _put(self, data: bytes) -> None:
         with self._lock:
-            if self._is_over or len(self._unsent) > _MOST_UNSENT:
+            if self._is_over or len(self._unsent) > _MAX_UNSENT_BYTES:
                 return
             self._unsent += data
             try:
                 self._unsent = self._unsent[os.write(self._write, self._unsent) :]
             except BlockingIOError:
                 pass
-            except OSError:  # nobody is there to read it
+            except OSError:  # nobody reads
                 self._unsent = b""
 
 
 class HeartbeatThread:
-    """A thread that lets channels beat, whatever else keeps this process busy: a hanging disk is
-    no reason for the other side to give it up."""
+    """A thread that sends heartbeats on channels whatever else this process does, so that a hanging
+    disk does not make the other side count it as lost."""
 
     def __init__(self) -> None:
         self._channels: Collection[Channel] = ()
@@ -110,7 +113,7 @@ class HeartbeatThread:
         self._thread.start()
 
     def of(self, channels: Collection[Channel]) -> None:
-        """These, from now on."""
+        """Sets the channels to send heartbeats on."""
         self._channels = tuple(channels)
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""The end of a job whose supervisor went with its node, or hangs there.
+"""Ends a job whose supervisor was lost with its node or hangs there.
 
-A job that outlives the loss of a node (`--no-kill`) outlives that of its first one too, as a ghost:
-it stays RUNNING with nobody to end it, and its successor waits. Any agent that is left ends it. So
-it does where the node is well and the supervisor says nothing to anybody: it was stopped, or waits
+A job that survives the loss of a node (`--no-kill`) survives that of its first node, too: it stays
+RUNNING without a supervisor to end it, while its successor waits. Any remaining agent ends it. The
+same holds if the node works but the supervisor communicates with nobody, as it was stopped or waits
 for a disk for ever, and all agents have given it up.
 
-The node may only have been out of reach. Its supervisor is told to end then, as if a person had
-cancelled the job; the sign that the agent leaves says that none has, and that the run goes on.
+If the node was only out of reach, its supervisor gets the signals of a job that a person cancelled;
+the file that the agent leaves tells it that no person did, and that the run goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpckit.slurm.scontrol import field
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-PATIENCE_S = 900.0  # Slurm finds a node lost after SlurmdTimeout: 300 s, if the site has not set it
+PATIENCE_S = 900.0  # Slurm finds a node lost after SlurmdTimeout, by default 300 s
 _QUERY_S = 20.0
 
 Ask = Callable[[Sequence[str]], str]
@@ -35,24 +35,24 @@ def is_orphan(
     ask: Ask | None = None,
     patience_s: float = PATIENCE_S,
 ) -> bool:
-    """Whether Slurm has lost the node of the job's supervisor, or that node answers for as long as
-    `patience_s`, and the supervisor does not. Returns once that is known.
+    """Whether Slurm has lost the node of the job's supervisor, or the node answered for
+    `patience_s` seconds while the supervisor did not. Returns once that is known.
 
-    Not where the supervisor speaks to others: then it is this node that was cut off. Nor where it
-    has ended: then Slurm ends the job.
+    The result is False if the supervisor communicates with others, as then this node was cut off,
+    and if the supervisor has ended, as then Slurm ends the job.
 
     Args:
-        has_spoken: whether the supervisor has said anything to anybody since this node has not
-            heard of it. Raises OSError where that cannot be known.
+        has_spoken: whether the supervisor has written events since this node lost contact with it.
+            Raises OSError if that cannot be known.
     """
     ask, until_s = ask or _ask, time.monotonic() + patience_s
-    _have_it_looked_at(job, ask)
+    _trigger_node_check(job, ask)
     while True:
         try:
-            told = ask(["scontrol", "--oneliner", "show", "job", job])
-            if not is_running(told):
+            output = ask(["scontrol", "--oneliner", "show", "job", job])
+            if not is_running(output):
                 return False
-            if not _has(told, host, ask) or is_lost(
+            if not _has_node(output, host, ask) or is_lost(
                 ask(["scontrol", "--oneliner", "show", "node", host])
             ):
                 log.error("node %s is lost, and the supervisor with it", host)
@@ -60,13 +60,13 @@ def is_orphan(
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("Slurm does not tell what became of node %s: %s", host, error)
         if time.monotonic() > until_s:
-            return _is_mute(job, host, has_spoken)
+            return _is_supervisor_silent(job, host, has_spoken)
         time.sleep(POLL_S)
 
 
-def _have_it_looked_at(job: str, ask: Ask) -> None:
-    """Have Slurm's controller talk to the node of the batch process now, by a signal that does
-    nothing: by itself it looks each third of SlurmdTimeout, and so knows after MessageTimeout. Seen
+def _trigger_node_check(job: str, ask: Ask) -> None:
+    """Makes Slurm's controller contact the node of the batch process now, with a signal that has no
+    effect: by itself it checks each third of SlurmdTimeout and knows after MessageTimeout. Seen
     with Slurm 22.05 and its defaults, 300 s and 10 s: a lost node is known 12 s later."""
     try:
         ask(["scancel", "--batch", "--signal=URG", job])
@@ -74,18 +74,18 @@ def _have_it_looked_at(job: str, ask: Ask) -> None:
         log.warning("Slurm is not made to look for the supervisor of job %s: %s", job, error)
 
 
-def _is_mute(job: str, host: str, has_spoken: Callable[[], bool]) -> bool:
-    """After all this time, of a supervisor whose node answers."""
+def _is_supervisor_silent(job: str, host: str, has_spoken: Callable[[], bool]) -> bool:
+    """Whether the supervisor is silent, after the patience has passed and its node answers."""
     try:
-        lives = has_spoken()
+        is_alive = has_spoken()
     except OSError as error:
         log.error("whether the supervisor of job %s lives is not known: %s", job, error)
         return False
-    if lives:
+    if is_alive:
         log.error("the supervisor on node %s lives without this node: job %s is left", host, job)
     else:
         log.error("node %s answers, but the supervisor there says nothing at all", host)
-    return not lives
+    return not is_alive
 
 
 def end_job(
@@ -96,11 +96,12 @@ def end_job(
     *,
     comes_again: bool = False,
 ) -> bool:
-    """Cancel the job of this node, if nobody else has ended it; whether it did.
+    """Cancels the job of this node, if it still runs, and returns whether this call ended it.
 
     Args:
-        sign: a file that is there before the job is cancelled.
-        comes_again: requeue it instead: no other job goes on from it. Needs no sign: Slurm tells.
+        sign: a file to create before the job is cancelled.
+        comes_again: whether to requeue the job instead, if no other job continues the run. Needs no
+            file, as Slurm reports a requeue.
     """
     ask, until_s = ask or _ask, time.monotonic() + patience_s
     while True:
@@ -110,7 +111,7 @@ def end_job(
             if comes_again:
                 ask(["scontrol", "requeue", job])
             else:
-                _leave(sign)
+                _write_sign(sign)
                 ask(["scancel", job])
             log.error("job %s is ended: it has no supervisor any more", job)
             return True
@@ -121,29 +122,31 @@ def end_job(
         time.sleep(POLL_S)
 
 
-def _leave(sign: Path) -> None:
+def _write_sign(sign: Path) -> None:
     try:
         sign.parent.mkdir(exist_ok=True)
         sign.touch()
-    except OSError as error:  # a supervisor that lives after all would stop the run for good
+    # without the file, a supervisor that lives after all stops the run for good
+    except OSError as error:
         log.error("the sign that no person has cancelled the job cannot be left: %s", error)
 
 
 def is_lost(text: str) -> bool:
-    """Of what `scontrol show node` says: it is given up, or has not answered the last time, which
-    is known long before. Some versions say that by a "*"."""
+    """Whether the output of `scontrol show node` says that the node is given up, or has not
+    answered the last time, which is known long before. Some versions mark that with "*"."""
     state, *flags = (field(text, "State") or "").split("+")
     return "*" in state or state == "DOWN" or "NOT_RESPONDING" in flags
 
 
-def _has(text: str, host: str, ask: Ask) -> bool:
-    """Whether the job still has that node. A node that is soon back is not the job's any more."""
+def _has_node(text: str, host: str, ask: Ask) -> bool:
+    """Whether the job still has that node. A node that comes back soon does not belong to the job
+    any more."""
     nodes = field(text, "NodeList")
     return nodes is None or host in ask(["scontrol", "show", "hostnames", nodes]).split()
 
 
 def is_running(text: str) -> bool:
-    """Of what `scontrol show job` says."""
+    """Whether the output of `scontrol show job` says that the job runs."""
     return field(text, "JobState") == "RUNNING"
 
 

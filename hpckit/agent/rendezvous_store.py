@@ -1,21 +1,21 @@
-"""The rendezvous store: a server of keys and values by which the nodes of a generation meet.
+"""The rendezvous store: a key-value server through which the nodes of a generation find each other.
 
-It is a thread of the supervisor: no node's loss takes it down, and no process imports torch for it.
-torch's own (`TCPStore`) lets everybody write who reaches its port; this one heeds those alone who
-know its token, which agents are told by their pipes.
+It is a thread of the supervisor, so the loss of a node does not end it, and no process has to
+import torch for it. torch's own store (`TCPStore`) lets every client write that reaches its port;
+this one only serves clients that know its token, which agents get through their pipes.
 
-A connection is lines: the token, then requests, each a JSON object with an `id` of the client's
-choice, which the answer to it has, too:
+A connection consists of lines: first the token, then requests, each a JSON object with an `id` of
+the client's choice, which its answer repeats:
 
     {"id": 1, "do": "set", "key": "a", "value": "x"}    {"id": 1}
     {"id": 2, "do": "add", "key": "n", "by": 1}         {"id": 2, "value": "1"}
     {"id": 3, "do": "get", "keys": ["a", "b"]}          {"id": 3, "values": ["x", "y"]}
     {"id": 4, "do": "name", "name": "a node"}           (nothing)
 
-A `get` is answered once all its keys are there, and other requests meanwhile. So a node asks once
-for the next restart, and is told, where torchrun's own rendezvous asks again and again. The end of
-a connection that has a name is told to the supervisor: the kernel closes it with its process, at
-once, where a node says no more for seconds before it counts as lost.
+A `get` is answered once all its keys exist; other requests are answered meanwhile. So a node asks
+once for the next restart and waits for the answer, where torchrun's own rendezvous polls. The
+supervisor learns of the end of each named connection. The kernel closes a connection at once with
+its process, whereas a silent node counts as lost only after seconds.
 """
 
 from __future__ import annotations
@@ -36,43 +36,43 @@ from hpckit.agent.rendezvous_table import KeyValueTable
 log = logging.getLogger(__name__)
 
 HELLO_S = 10.0
-"""Seconds for a connection to say the token."""
+"""Seconds for a connection to send the token."""
 MOST_BYTES = 1 << 20
-"""Of a line from who has said it; torchrun's have some hundred."""
-_BACKLOG = 4096  # all nodes connect at once; Linux's own limit (net.core.somaxconn)
+"""Longest line of a trusted client; torchrun's have some hundred bytes."""
+_BACKLOG = 4096  # all nodes connect at once; Linux limits it itself (net.core.somaxconn)
 _HERE = "127.0.0.1"
 
 
 class RendezvousStoreError(RuntimeError):
-    """The store cannot listen where it is to."""
+    """Raised if the store cannot listen on its address."""
 
 
 class RendezvousStore:
-    """Serves while the `with` block lasts.
+    """A rendezvous store that serves while the `with` block lasts.
 
     Attributes:
-        host, port: by which processes of this machine reach it.
-        token: what a connection has to begin with.
+        host, port: where processes of this machine reach it.
+        token: the first line of each connection.
     """
 
     def __init__(self, address: str | None) -> None:
         """
         Args:
-            address: the one that it listens on; None: all of this machine's.
+        address: the address to listen on. None: all addresses of this machine.
         """
         self.host = address or _HERE
         self.token = secrets.token_hex(16)
         self._address = address
         self._table = KeyValueTable()
-        self._there: set[_Connection] = set()
-        self._left: deque[str] = deque()
+        self._connections: set[_Connection] = set()
+        self._ended_names: deque[str] = deque()
         self._is_over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rendezvous store", daemon=True)
 
     def __enter__(self) -> RendezvousStore:
         """
         Raises:
-            StoreError: the address is none of this machine's.
+        RendezvousStoreError: the address is none of this machine's.
         """
         listening = _listening(self._address)
         self.port = int(listening.getsockname()[1])
@@ -88,15 +88,15 @@ class RendezvousStore:
         self._thread.join()
 
     def clear(self) -> None:
-        """Forget what the nodes of a generation that has ended have left."""
+        """Removes the keys of a generation that has ended."""
         self._loop.call_soon_threadsafe(self._table.clear)
 
     def left(self) -> list[str]:
-        """Names of the connections that have ended since the last call."""
-        return [self._left.popleft() for _ in range(len(self._left))]
+        """Returns the names of the connections that have ended since the last call."""
+        return [self._ended_names.popleft() for _ in range(len(self._ended_names))]
 
     def _connection(self) -> _Connection:
-        return _Connection(self._table, self.token.encode(), self._there, self._left)
+        return _Connection(self._table, self.token.encode(), self._connections, self._ended_names)
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._serve())
@@ -105,22 +105,22 @@ class RendezvousStore:
     async def _serve(self) -> None:
         await self._is_over.wait()
         self._server.close()
-        coming = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in coming:  # connections that were accepted, and are not there yet
+        pending = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in pending:  # accepted connections that are not established yet
             task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
-        for connection in self._there:
+        await asyncio.gather(*pending, return_exceptions=True)
+        for connection in self._connections:
             connection.end()
-        await asyncio.sleep(0)  # in which they do
+        await asyncio.sleep(0)  # lets the connections end
 
 
 class _Connection(asyncio.Protocol):
-    """What it raises ends it, and is logged by asyncio."""
+    """A client's connection. An exception ends it, and asyncio logs it."""
 
     def __init__(
         self, table: KeyValueTable, token: bytes, there: set[_Connection], left: deque[str]
     ) -> None:
-        self._table, self._token, self._there, self._left = table, token, there, left
+        self._table, self._token, self._connections, self._ended_names = table, token, there, left
         self._is_trusted = False
         self._name: str | None = None
         self._unread = b""
@@ -128,27 +128,27 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._there.add(self)
-        self._patience = asyncio.get_running_loop().call_later(HELLO_S, self.end)
+        self._connections.add(self)
+        self._hello_timeout = asyncio.get_running_loop().call_later(HELLO_S, self.end)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._patience.cancel()
-        self._there.discard(self)
+        self._hello_timeout.cancel()
+        self._connections.discard(self)
         if self._name is not None:
-            self._left.append(self._name)
+            self._ended_names.append(self._name)
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
         while not self._transport.is_closing() and b"\n" in self._unread:
             line, _, self._unread = self._unread.partition(b"\n")
-            self._take(line)
+            self._handle_line(line)
         if len(self._unread) > (MOST_BYTES if self._is_trusted else len(self._token)):
             self._refuse("a line that is too long")
 
     def end(self) -> None:
         self._transport.abort()
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         if self._is_trusted:
             request = json.loads(line)
             if request["do"] == "name":
@@ -157,7 +157,7 @@ class _Connection(asyncio.Protocol):
                 self._table.do(request, partial(self._answer, request["id"]))
         elif hmac.compare_digest(line, self._token):
             self._is_trusted = True
-            self._patience.cancel()
+            self._hello_timeout.cancel()
         else:
             self._refuse("a wrong token")
 

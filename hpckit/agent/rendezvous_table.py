@@ -1,4 +1,4 @@
-"""What the rendezvous store holds: keys, values, and who waits for them."""
+"""The content of the rendezvous store: keys, values, and pending requests."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Answer = Callable[..., None]
-"""Is called once, with what there is to say by keyword."""
+"""Called once with the fields of an answer as keywords."""
 
 
 class KeyValueTable:
-    """Values are text, of numbers too."""
+    """A table of keys and values, which are text, also for numbers."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
         self._waiting: dict[str, list[tuple[Sequence[str], Answer]]] = defaultdict(list)
-        # by the first key that is not there
+        # by their first missing key
 
     def do(self, request: dict[str, Any], answer: Answer) -> None:
-        """As `hpckit.agent.rendezvous_store` describes them. A `get` may be answered by a later
-        call.
+        """Carries out a request as `hpckit.agent.rendezvous_store` describes it. A later call may
+        answer a `get`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is no request.
+            KeyError, TypeError, ValueError: the request is invalid.
         """
         match request["do"]:
             case "set":
@@ -40,7 +40,7 @@ class KeyValueTable:
                 raise ValueError(f"do: {other!r}")
 
     def clear(self) -> None:
-        """Nothing is there any more, and nobody waits."""
+        """Removes all keys and pending requests."""
         self._values.clear()
         self._waiting.clear()
 

@@ -1,4 +1,4 @@
-"""Whether a supervisor lives that an agent hears nothing of: by what it says to others."""
+"""Tells whether a supervisor that an agent has lost contact with is alive, by its events."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from pathlib import Path
 
 from hpckit.events.event_log import EventTail
 
-_ITS_OWN = frozenset(
+_SUPERVISOR_EVENTS = frozenset(
     ("agent_started", "node_lost", "generation_ended", "generation_started", "run_ended")
 )
-"""Events that nobody else writes. One that has lost an agent, and lives, starts another, or ends
-the generation: within `crew.MOST_RECALL_S` at the latest."""
+"""Events that only the supervisor writes. A live supervisor that has lost an agent starts another
+or ends the generation, within `agent_pool.MOST_RECALL_S` at the latest."""
 
 
 class SupervisorLiveness:
-    """What the events of a run tell of its supervisor from now on."""
+    """Watches a run's events for new ones of its supervisor."""
 
     def __init__(self, events: Path) -> None:
         self._tail = EventTail(events, from_end=True)
         self._has_spoken = False
 
     def has_spoken(self) -> bool:
-        """Whether it has said anything by now.
+        """Whether the supervisor has written an event since this object was made.
 
         Raises:
             OSError: the events cannot be read.
         """
-        self._has_spoken |= any(event.kind in _ITS_OWN for event in self._tail.read())
+        self._has_spoken |= any(event.kind in _SUPERVISOR_EVENTS for event in self._tail.read())
         return self._has_spoken

@@ -1,6 +1,6 @@
-"""What is recorded of how a generation ended: the kinds of verdicts, and the exit status of each.
+"""The record of a generation's verdict, with the kinds of verdicts and their exit statuses.
 
-`hpckit.supervisor.verdict` decides which one it is.
+`hpckit.supervisor.verdict` decides on the kind.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ class VerdictKind(StrEnum):
 
     DONE = "done"
     STOPPED = "stopped"
-    """By its user, after a save."""
+    """Its user stopped it, after a save."""
     PREEMPTED = "preempted"
     """The nodes were wanted back."""
     TIME_LIMIT = "time_limit"
-    """The time of the job was nearly up."""
+    """The job's time limit was near."""
     INFRA = "infra"
     """A node or its agent was lost, or too few nodes are healthy."""
     HANG = "hang"
-    """Ranks finished no step."""
+    """Ranks finished no step in time."""
     OOM = "oom"
     """The memory of a GPU or of a node ran out."""
     CRASH = "crash"
-    """Workers failed, more often than they may be restarted in place."""
+    """Workers failed more often than they may be restarted in place."""
     PERMANENT = "permanent"
-    """An error that no further attempt can mend."""
+    """An error occurred that no further attempt can avoid."""
 
 
 # Exit status of the job, after sysexits.h: 70 EX_SOFTWARE, 75 EX_TEMPFAIL.
@@ -46,20 +46,21 @@ EXIT_STATUS = {
     VerdictKind.PERMANENT: 70,
 }
 REFUSED = 2
-"""Exit status where nothing was started."""
+"""Exit status if nothing was started."""
 LEAVES = (VerdictKind.PREEMPTED, VerdictKind.TIME_LIMIT)
-"""On request: no failure, and the next generation is another job's."""
+"""Kinds that end on request: they are no failure, and the next generation belongs to another
+job."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of a generation in `verdict.json`."""
+    """The verdict on a generation, as in `verdict.json`."""
 
     kind: VerdictKind
     final: bool
-    """No further generation follows by itself."""
+    """Whether no further generation follows by itself."""
     reason: str
-    """One line for a person."""
+    """One line for people."""
     error: WorkerError | None = None
 
     @property

@@ -1,11 +1,13 @@
-"""The first process on a node, for whose end Slurm ends all that is there: it keeps the agent.
+"""The watchdog: the first process on a node, with whose end Slurm ends all processes of the node's
+step. It starts the agent and replaces it if it is killed.
 
-`python -m hpckit.agent.watchdog`, its place in the environment. It starts the fork server, forks
-the agent, and waits; there is little that it could die of. An agent that is killed has a successor
-within milliseconds: what it had begun dies with it, but the node's checkpoint service stays, with
-what is in its memory, and so does the fork server, with all its imports done.
+`python -m hpckit.agent.watchdog` takes its place from the environment. It starts the fork server,
+forks the agent, and waits, so that little can make it fail. An agent that is killed is replaced
+within milliseconds. All that it had started ends with it, but the node's checkpoint service stays,
+with the snapshots in its memory, and so does the fork server, with its imports done.
 
-Where Slurm tracks processes by cgroups, this one alone gets its signals: the agent is sent them.
+Where Slurm tracks processes by cgroups, only the watchdog receives Slurm's signals, and it forwards
+them to the agent.
 """
 
 from __future__ import annotations
@@ -40,106 +42,114 @@ from hpckit.system.child_processes import (
 log = logging.getLogger(__name__)
 
 TOO_SOON_S = 5.0
-"""Who dies so soon after it was started would do so again."""
+"""A process that ends so soon after its start is not started again, as it would end again."""
 
 
 class NodeWatchdog:
-    """Of one node, for as long as the submission has it."""
+    """Starts the agent of one node and replaces it, for the duration of the submission."""
 
     def __init__(self, spec: RunSpec, come: int, go: int) -> None:
         """
         Args:
-            come, go: descriptors by which the agent hears and answers, as of `Channel`.
+        come, go: descriptors of the agent's channel, for reading and writing, as in `Channel`.
         """
-        self._spec, self._come, self._go = spec, come, go
-        self._ours, self._servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._spec, self._read_fd, self._write_fd = spec, come, go
+        self._client_socket, self._server_socket = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET
+        )
         self._server = self._start_server() if spec.launch.preload else None
         self._server_begun_s = time.monotonic()
-        self._agent = 0  # 0: there is none, or this is it
-        self._heard: list[str] = []  # names of signals that no agent was sent
+        self._agent = 0  # process id; 0: there is no agent, or this process is the agent
+        self._pending_signals: list[str] = []  # names of signals that no agent was sent yet
 
     def keep(self) -> int:
-        """Exit status of the last agent, and in the fork that is an agent, its own."""
-        keeper = os.getpid()
+        """Runs until the last agent ends and returns its exit status; in the fork that is an agent,
+        returns the agent's own."""
+        watchdog = os.getpid()
         for number in STEP_SIGNALS:
-            signal.signal(number, self._hear)
+            signal.signal(number, self._forward_signal)
         while True:
             begun_s, agent = time.monotonic(), os.fork()
             if not agent:
-                die_with_parent(keeper)
-                return self._be_agent()
+                die_with_parent(watchdog)
+                return self._run_agent()
             self._agent = agent
-            while self._heard:
-                os.kill(agent, signal.Signals[self._heard.pop(0)])
+            while self._pending_signals:
+                os.kill(agent, signal.Signals[self._pending_signals.pop(0)])
             status = self._wait_for(agent)
             if status >= 0 or time.monotonic() - begun_s < TOO_SOON_S:
                 break
             log.error("the agent was killed (%s): another begins", signal.Signals(-status).name)
-            self._say_killed()
+            self._report_killed()
         kill_all([] if self._server is None else [self._server])
-        return status if status >= 0 else 128 - status  # as a shell would put it
+        return status if status >= 0 else 128 - status  # as a shell reports it
 
-    def _be_agent(self) -> int:
+    def _run_agent(self) -> int:
         name_process(AGENT_NAME)
-        self._servers.close()
-        server = None if self._server is None else ForkServerClient(self._ours, STEP_SIGNALS)
-        channel, pulse = Channel(self._come, self._go), HeartbeatThread()
-        pulse.of([channel])
+        self._server_socket.close()
+        server = (
+            None if self._server is None else ForkServerClient(self._client_socket, STEP_SIGNALS)
+        )
+        channel, heartbeats = Channel(self._read_fd, self._write_fd), HeartbeatThread()
+        heartbeats.of([channel])
         try:
-            Agent(*agent_place(), self._spec, channel, server, self._heard).serve()
+            Agent(*agent_place(), self._spec, channel, server, self._pending_signals).serve()
         finally:
-            pulse.close()
+            heartbeats.close()
             channel.close()
         return 0
 
     def _wait_for(self, agent: int) -> int:
-        """How it ended, as of subprocess. Its fork server is started again meanwhile."""
+        """Waits for the agent and returns its exit status as subprocess does. Restarts the fork
+        server if that ends meanwhile."""
         while True:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            assert ended is not None  # it waits until there is one
+            assert ended is not None  # waitid blocks until there is one
             if self._server is not None and ended.si_pid == self._server.pid:
                 self._replace_server(self._server)
                 continue
             if ended.si_pid == agent:
-                self._agent = 0  # soon another process may have its number
+                self._agent = 0  # its number may soon be reused
             _, status = os.waitpid(ended.si_pid, 0)
             if ended.si_pid == agent:
                 return os.waitstatus_to_exitcode(status)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _forward_signal(self, number: int, frame: FrameType | None) -> None:
         if self._agent:
             os.kill(self._agent, number)
         else:
-            self._heard.append(signal.Signals(number).name)
+            self._pending_signals.append(signal.Signals(number).name)
 
     def _start_server(self) -> Process:
         launch = self._spec.launch
         env = os.environ | variables_of(self._spec.cluster.slurm)
         here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
         threads = launch.threads_per_worker or even_share(here * launch.gpus_per_node)
-        return start_server(env, self._servers, STEP_SIGNALS, threads)
+        return start_server(env, self._server_socket, STEP_SIGNALS, threads)
 
     def _replace_server(self, server: Process) -> None:
-        """Unless it has just begun: then torchruns are started without one."""
+        """Starts the fork server again, unless it ended soon after its start: then torchrun is
+        started without a fork server."""
         lived_s = time.monotonic() - self._server_begun_s
         log.error("the fork server has ended (%d) after %.0f s", server.wait(), lived_s)
         if lived_s < TOO_SOON_S:
             self._server = None
-            self._servers.close()  # which agents hear of
+            self._server_socket.close()  # agents see the end of the connection
         else:
             self._server, self._server_begun_s = self._start_server(), time.monotonic()
 
-    def _say_killed(self) -> None:
-        """For the agent, which cannot. What is in the pipe may end in the middle of a line."""
-        with suppress(OSError):  # full, or nobody reads it: the next hello says as much
-            os.write(self._go, b"\n" + json.dumps({"kind": "agent_killed"}).encode() + b"\n")
+    def _report_killed(self) -> None:
+        """Reports the killed agent to the supervisor in its place. The data in the pipe may end in
+        the middle of a line."""
+        with suppress(OSError):  # the pipe is full or unread; the next hello says it, too
+            os.write(self._write_fd, b"\n" + json.dumps({"kind": "agent_killed"}).encode() + b"\n")
 
 
 def main() -> int:
-    """Exit status of the agent."""
+    """Runs the watchdog and returns the exit status of the agent."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     come, go = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what else is printed is no message
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with messages
     run, submission, _ = agent_place()
     return NodeWatchdog(read_spec(run.spec(submission)), come, go).keep()
 

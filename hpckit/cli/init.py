@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InitPart(StrEnum):
-    """What can be made."""
+    """The parts that can be generated."""
 
     STARTER = "starter"
     SITE = "site"
@@ -78,13 +78,13 @@ def init(
         for file in files:
             out.line(f"wrote {folder / file.name}")
         out.document({"folder": str(folder), "files": [f.name for f in files], **_record(found)})
-        _say(out, folder, parts, found)
+        _print_next_steps(out, folder, parts, found)
 
 
-def _say(
+def _print_next_steps(
     out: CommandOutput, folder: Path, parts: set[InitPart], found: DescribedSite | None
 ) -> None:
-    """What is to be looked at, and typed next."""
+    """Print what to check, and the next commands."""
     name = found.name if found else None
     if found:
         assumed = [key.name for key in found.site.keys if key.how == "assumed"]

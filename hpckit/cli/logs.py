@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.3
 _LOOK_S = 10.0
-"""Seconds between two looks at whether the run is over; Slurm's controller is asked no oftener."""
+"""Seconds between two checks of whether the run is over, which limits the load on Slurm's
+controller."""
 
 
 def logs(
@@ -75,7 +76,7 @@ def _show(run: RunDir, wanted: LogSelection, most: int, json: bool) -> None:
 
 
 def _others(run: RunDir) -> str:
-    """What Slurm and submitit have kept of a job that got no further than its first line."""
+    """Return what Slurm and submitit have kept of a job that ended before its first line."""
     found = [*run.logs.glob("batch-*.log"), *run.submitit.glob("*.err")]
     written = [path for path in found if path.stat().st_size]
     return f"; look at {max(written, key=lambda p: p.stat().st_mtime)}" if written else ""
@@ -112,7 +113,7 @@ def _head(path: Path) -> None:
 
 
 class _Over:
-    """Whether nothing more is to come of a run; looks now and then."""
+    """Whether the run is over, which is checked at intervals."""
 
     def __init__(self, run: RunDir) -> None:
         self._run, self._next, self._is_over = run, 0.0, False
@@ -161,7 +162,7 @@ def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
 
 
 def find_first_error(run: RunDir, generation: int | None) -> tuple[int, WorkerError] | None:
-    """The error of the rank that failed first in a generation, or of its torchrun.
+    """Return the error of the rank that failed first in a generation, or of its torchrun.
 
     Args:
         generation: None: the newest that has one.
@@ -176,7 +177,7 @@ def find_first_error(run: RunDir, generation: int | None) -> tuple[int, WorkerEr
 
 
 def _error_of_node(folder: Path) -> WorkerError | None:
-    """What a rank wrote down, else what the agent has reported."""
+    """Return the error that a rank has written, else the one that the agent has reported."""
     from hpckit.agent.exit_report import first_error, load_report
     from hpckit.system.atomic_files import read_json
 

@@ -20,7 +20,7 @@ from hpckit.cli.top import top
 from hpckit.cli.why import why
 
 
-def _tell_version(is_asked: bool) -> None:
+def _print_version(is_asked: bool) -> None:
     if is_asked:
         from hpckit.doctor.installation import version_line
 
@@ -40,7 +40,7 @@ app = typer.Typer(
 def _of_all(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_tell_version, help="Say which it is."),
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Say which it is."),
     ] = False,
 ) -> None:
     """Its help is the program's."""

@@ -61,7 +61,8 @@ def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> 
 
 
 def _submission(run: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, int]:
-    """The newest one, or a new one that has the overrides and the code of that; nobody is at it."""
+    """Return the newest submission, or a new one that has the overrides and the code of that, while
+    no supervisor is active."""
     from hpckit.config.spec_parser import read_spec
     from hpckit.rundir.directory import lock_paths
     from hpckit.rundir.lock import hold_all

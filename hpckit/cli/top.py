@@ -56,7 +56,7 @@ def top(
 
 
 class TopScreen:
-    """What is shown, and what keys make of it."""
+    """The screen of `hpckit top` and its reaction to keys."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._chosen = root, 0
@@ -64,11 +64,11 @@ class TopScreen:
         self._detail: RenderableType | None = None
         self._title = ""
         self._asked: Overview | None = None
-        """Run that the next key answers of if it is to be cancelled."""
+        """The run that is cancelled if the next key confirms it."""
         self.is_over = False
 
     def look(self) -> None:
-        """At all runs anew; the same one stays chosen."""
+        """Refresh all runs; the same one stays selected."""
         from hpckit.report.overview import Queue, look, runs_below
 
         name = self._runs[self._chosen].run.name if self._runs else None
@@ -86,7 +86,7 @@ class TopScreen:
         return view_of(self._runs, self._chosen, self._detail, self._title, time.time())
 
     def press(self, key: str) -> None:
-        """Do what the key says; "" and unknown ones do nothing."""
+        """Handle a key; "" and unknown ones do nothing."""
         from hpckit.cli.common.terminal_keys import DOWN, UP
 
         if self._asked is not None and key:
@@ -124,7 +124,7 @@ class TopScreen:
 
 
 def _log(it: Overview) -> str:
-    """Its end, as of `hpckit logs`."""
+    """Return the end of its log, as of `hpckit logs`."""
     from rich.markup import escape
 
     try:
@@ -146,7 +146,8 @@ def _why(it: Overview) -> str:
 
 
 def _cancel(it: Overview, *, saves: bool) -> str:
-    """What came of it: in the background, so that the screen goes on."""
+    """Return the result of a cancellation, which runs in the background so that the screen is
+    refreshed."""
     import subprocess
 
     program = "from hpckit.cli.main import app; app()"

@@ -47,7 +47,7 @@ def why(run: RunPath, json: JsonOption = False) -> None:
 
 
 def budget_of_run(it: Overview, events: Sequence[Event] | None = None) -> RetryBudget | None:
-    """Of a verdict that there may be further attempts after.
+    """Return the retry budget of a verdict after which further attempts may follow.
 
     Args:
         events: of the run, if they were read already.
@@ -64,5 +64,5 @@ def budget_of_run(it: Overview, events: Sequence[Event] | None = None) -> RetryB
     allowed = budget_of(kind, it.spec.retry)
     if allowed is None:
         return None
-    told = read_events(it.run.events) if events is None else events
-    return RetryBudget(f"retry.{kind.value}", used_retries(told, kind), allowed)
+    known_events = read_events(it.run.events) if events is None else events
+    return RetryBudget(f"retry.{kind.value}", used_retries(known_events, kind), allowed)

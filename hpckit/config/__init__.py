@@ -1,2 +1,3 @@
 """The spec of a run: its dataclasses, its parser, values derived from it, and earlier versions.
-Imports hpckit.system and checkpointing's face only, and every room above may import it."""
+Imports only hpckit.system and the public interface of checkpointing, and every package above may
+import it."""

@@ -1,4 +1,4 @@
-"""How many samples a step takes on so many ranks, and how the learning rate follows. Pure."""
+"""The number of samples of a step on a number of ranks, and the learning rate for it. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpckit.config.spec import RunSpec
 
 
 def global_batch(spec: RunSpec, world: int) -> int:
-    """Samples of a step on `world` ranks."""
+    """Returns the number of samples of a step on `world` ranks."""
     if spec.elastic.scale_lr is None:
         return spec.train.global_batch
     full = degrees(spec.parallel, spec.launch.nodes * spec.launch.gpus_per_node)
@@ -18,23 +18,25 @@ def global_batch(spec: RunSpec, world: int) -> int:
 
 
 def share_of_rank(spec: RunSpec, world: int) -> int:
-    """Samples of a step that each of `world` ranks takes through its part of the model."""
+    """Returns the number of samples of a step that each of `world` ranks takes through its part of
+    the model."""
     return global_batch(spec, world) // degrees(spec.parallel, world).data
 
 
 def micro_batch_count(share: int, micro: int) -> int:
-    """Micro-batches of equal size that a rank's `share` of the global batch is cut into."""
+    """Returns the number of micro-batches of equal size in a rank's `share` of the global batch."""
     return max(1, share // micro)
 
 
 def lr_scale(spec: RunSpec, world: int) -> float:
-    """What to multiply the learning rate of `world` ranks by: it follows `optim.base_batch` to the
-    batch of all of them, and from there `elastic.scale_lr` to theirs."""
+    """Returns the factor of the learning rate on `world` ranks: it is scaled from
+    `optim.base_batch` to the full global batch, and from there by `elastic.scale_lr` to the batch
+    of these ranks."""
     whole, optim = spec.train.global_batch, spec.optim
-    elastic = _followed(global_batch(spec, world) / whole, spec.elastic.scale_lr)
-    return elastic * _followed(whole / (optim.base_batch or whole), optim.scale)
+    elastic = _scaled(global_batch(spec, world) / whole, spec.elastic.scale_lr)
+    return elastic * _scaled(whole / (optim.base_batch or whole), optim.scale)
 
 
-def _followed(ratio: float, rule: Literal["linear", "sqrt"] | None) -> float:
-    """Of learning rates, where the ratio of batches is `ratio`."""
+def _scaled(ratio: float, rule: Literal["linear", "sqrt"] | None) -> float:
+    """Returns the ratio of learning rates for a ratio of batch sizes."""
     return math.sqrt(ratio) if rule == "sqrt" else ratio

@@ -1,4 +1,5 @@
-"""Recorded values of a run's first steps, and where others differ from them. Without torch."""
+"""The record of a canary: values of a run's first steps, and the comparison with others. Without
+torch."""
 
 from __future__ import annotations
 
@@ -16,34 +17,34 @@ from hpckit.config.spec_parser import identity
 from hpckit.system.atomic_files import write_json
 
 NAMES = ("loss", "grad_norm")
-"""Metrics that count, where a training function logs them."""
+"""Metrics to compare, if a training function logs them."""
 
 Values = dict[str, float]
 
 
 @dataclass(frozen=True)
 class CanaryRecord:
-    """What was recorded."""
+    """The recorded values of a run, and where they were recorded."""
 
     identity: str
-    """Of the run without its canary."""
+    """Identity of the run without its canary."""
     torch: str
     world_size: int
     device: str
     steps: list[Values]
-    """Of step 1 and on."""
+    """Values of step 1 and the following."""
 
     @property
     def origin(self) -> str:
         return f"torch {self.torch} on {self.world_size} ranks of {self.device}"
 
     def write(self, path: Path) -> None:
-        """Put it into a file, whole or not at all."""
+        """Writes the record to a file atomically."""
         write_json(path, asdict(self))
 
 
 def read_golden(path: Path) -> CanaryRecord:
-    """Raises ValueError where there is none, or what is there is none."""
+    """Reads a record. Raises ValueError if there is no file, or it holds no record."""
     try:
         return TypeAdapter(CanaryRecord).validate_python(
             json.loads(path.read_text(encoding="utf-8"))
@@ -55,13 +56,13 @@ def read_golden(path: Path) -> CanaryRecord:
 
 
 def identity_of(spec: RunSpec) -> str:
-    """Of the run that a canary belongs to."""
+    """Returns the identity of the run that a canary belongs to."""
     none = dataclasses.replace(spec.debug.canary, mode=None, file=None)
     return identity(dataclasses.replace(spec, debug=dataclasses.replace(spec.debug, canary=none)))
 
 
 def canary_problems(spec: RunSpec) -> list[str]:
-    """Why there is nothing that a canary could be checked against; empty if it can."""
+    """Returns why a canary has nothing to be checked against; empty if it has."""
     canary = spec.debug.canary
     if canary.mode != "check" or canary.file is None:
         return []
@@ -82,12 +83,13 @@ def canary_problems(spec: RunSpec) -> list[str]:
 def difference(
     golden: Sequence[Mapping[str, float]], step: int, seen: Mapping[str, float], tolerance: float
 ) -> str | None:
-    """In which value step `step` (from 1) differs, and by how much; None if it does not."""
+    """Returns in which value step `step` (from 1) differs, and by how much, or None if it does
+    not."""
     expected = golden[step - 1]
     if expected.keys() != seen.keys():
         return f"step {step} has {', '.join(seen)}, recorded were {', '.join(expected)}"
     for name, value in expected.items():
-        if not math.isclose(seen[name], value, rel_tol=tolerance):  # nan is close to nothing
+        if not math.isclose(seen[name], value, rel_tol=tolerance):  # nan is close to no number
             by = relative(seen[name], value)
             return (
                 f"step {step}: {name} is {seen[name]:.9g}, recorded was {value:.9g}: {by:.2g} off"
@@ -96,7 +98,7 @@ def difference(
 
 
 def relative(one: float, other: float) -> float:
-    """Difference as a share of the larger of the two."""
+    """Returns the difference as a share of the larger of the two."""
     return abs(one - other) / (max(abs(one), abs(other)) or 1.0)
 
 

@@ -12,8 +12,8 @@ Groups = Mapping[str, list[str]]
 
 
 def packaged(name: str, what: str) -> Path:
-    """A folder that comes with hpckit and holds the file `what`: inside the installed package, or
-    beside it in a checkout.
+    """Returns a folder that is distributed with hpckit and holds the file `what`: inside the
+    installed package, or beside it in a checkout.
 
     Raises:
         SpecError: neither has it.
@@ -26,27 +26,29 @@ def packaged(name: str, what: str) -> Path:
 
 
 def conf_dir() -> Path:
-    """hpckit's own config tree.
+    """Returns hpckit's own config tree.
 
     Raises:
-        SpecError: it is not there.
+        SpecError: it does not exist.
     """
     return packaged("conf", "config.yaml")
 
 
 def project_tree(root: Path) -> Path | None:
-    """The config tree of the project in `root`; None where it has none, or is hpckit's own."""
+    """Returns the config tree of the project in `root`, or None if it has none or is hpckit
+    itself."""
     tree = root / "conf"
     return tree if has_tree(root) and not tree.samefile(conf_dir()) else None
 
 
 def has_tree(root: Path) -> bool:
-    """Whether `root/conf` has a folder that is named like one of hpckit's groups."""
+    """Whether `root/conf` has a folder with the name of one of hpckit's groups."""
     return any((root / "conf" / group.name).is_dir() for group in _folders(conf_dir()))
 
 
 def group_options(conf: Path, yours: Path | None = None) -> dict[str, list[str]]:
-    """Each config group of `conf` with its options, and those that `yours` adds; both sorted."""
+    """Returns each config group of `conf` with its options and those that `yours` adds, both
+    sorted."""
     trees = [conf] if yours is None else [conf, yours]
     return {
         group.name: sorted({f.stem for tree in trees for f in (tree / group.name).glob("*.yaml")})
@@ -57,7 +59,7 @@ def group_options(conf: Path, yours: Path | None = None) -> dict[str, list[str]]
 def ambiguous(
     choices: Mapping[str, str | Iterable[str] | None], conf: Path, yours: Path
 ) -> list[str]:
-    """A line for each chosen option that both trees have, and not the same."""
+    """Returns a line for each chosen option that both trees have with different content."""
     found = []
     for group, chosen in choices.items():
         for option in [chosen] if isinstance(chosen, str) or chosen is None else list(chosen):

@@ -1,7 +1,7 @@
-"""Specs of earlier releases: what their keys stood for before they could be set.
+"""Specs of earlier releases, and the values that keys had before they could be set.
 
-A run that an earlier release has begun goes on with a later one, and the same command finds it: a
-key that is as it was before it came counts for nothing in what identifies a run.
+A later release continues a run that an earlier one has started, and the same command finds it: a
+key with the value that it implicitly had before it was added is left out of a run's identity.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class AddedKey:
-    """A key, or a group with all its keys, that came after 0.1.0."""
+    """A key, or a group with all its keys, that was added after 0.1.0."""
 
     key: str
-    """With dots."""
+    """Path with dots."""
     value: Any
-    """By which runs are as they were without it."""
+    """The value with which runs are as they were without the key."""
     kind: str | None = None
-    """The `kind` of the group that has it; None: all have it."""
+    """The `kind` of the group that has the key; None: all kinds."""
 
 
 ADDED: tuple[AddedKey, ...] = (
@@ -33,12 +33,12 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("checkpoint.check_replicas", 1),
     AddedKey("checkpoint.may_differ", []),
 )
-"""In the order in which they came. Nothing goes from here, nor from the spec: whoever stored it
-could not go on."""
+"""In the order of their addition. Nothing may be removed here, nor from the spec, as runs that
+stored the key could not continue."""
 
 
 def completed(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str, Any]:
-    """A spec's `values` with those of the keys that it was stored without."""
+    """Returns a spec's `values` with the added keys that it was stored without."""
     whole = deepcopy(dict(values))
     for new in added:
         group, name = _place(whole, new)
@@ -48,7 +48,8 @@ def completed(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str,
 
 
 def reduced(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str, Any]:
-    """`values` without the keys that make no difference to before they came."""
+    """Returns `values` without added keys whose values equal the behaviour before their
+    addition."""
     rest = deepcopy(dict(values))
     for new in reversed(tuple(added)):
         group, name = _place(rest, new)
@@ -58,7 +59,7 @@ def reduced(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str, A
 
 
 def _place(values: dict[str, Any], new: AddedKey) -> tuple[dict[str, Any] | None, str]:
-    """The group of a key, if there is one that may have it, and the key's name in it."""
+    """Returns the group of a key, if there is one that may have it, and the key's name in it."""
     *parents, name = new.key.split(".")
     group: Any = values
     for parent in parents:

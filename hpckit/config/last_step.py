@@ -1,4 +1,4 @@
-"""How many steps a run has. Pure."""
+"""The number of steps of a run. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from hpckit.config.spec import RunSpec
 
 
 def last_step(spec: RunSpec) -> int:
-    """After which it is done."""
+    """Returns the step after which the run is done."""
     canary = spec.debug.canary
     return spec.train.steps if canary.mode is None else canary.steps

@@ -1,4 +1,4 @@
-"""The linear layers of a block of a model, by name. Pure."""
+"""The linear layers in a block of a model, by name. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LoraSpec
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """Its weight is (outputs, inputs)."""
+    """A linear layer with a weight of shape (outputs, inputs)."""
 
     outputs: int
     inputs: int
     divided: Literal[0, 1]
-    """The dimension of its weight that tensor parallelism divides."""
+    """The dimension of the weight that tensor parallelism shards."""
 
 
 def layers(model: DecoderSpec) -> dict[str, LinearLayer]:
-    """Those of any block."""
+    """Returns the layers of a block."""
     width = model.width
     if isinstance(model, GptSpec):
         return {
@@ -41,7 +41,7 @@ def layers(model: DecoderSpec) -> dict[str, LinearLayer]:
 
 
 def adapted(model: DecoderSpec, lora: LoraSpec) -> dict[str, LinearLayer]:
-    """Those that have adapters."""
+    """Returns the layers that have adapters."""
     return {
         name: layer
         for name, layer in layers(model).items()
@@ -50,5 +50,5 @@ def adapted(model: DecoderSpec, lora: LoraSpec) -> dict[str, LinearLayer]:
 
 
 def is_meant(name: str, asked: str) -> bool:
-    """Whether `asked` is the name of a layer, or the beginning of it."""
+    """Whether `asked` is the name of a layer, or a dotted prefix of it."""
     return f"{name}.".startswith(f"{asked}.")

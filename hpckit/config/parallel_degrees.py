@@ -1,4 +1,4 @@
-"""Over how many ranks each way of spreading a model goes. Pure."""
+"""The number of ranks of each kind of parallelism. Pure."""
 
 from __future__ import annotations
 
@@ -8,58 +8,60 @@ from math import gcd, prod
 from hpckit.config.spec import ParallelSpec, RunSpec
 
 REST = -1
-"""A degree that takes all ranks which the others leave."""
+"""The degree that takes all ranks which the other degrees leave."""
 NAMES = ("pipeline", "replicate", "shard", "tensor")
-"""Outermost first: neighbours in rank are neighbours in the last one."""
+"""Kinds of parallelism, outermost first: ranks with successive numbers are neighbours in the last
+one."""
 
 
 @dataclass(frozen=True)
 class ParallelDegrees:
-    """Of one world: their product is its ranks."""
+    """The parallel degrees of one world; their product, without `expert`, is its number of
+    ranks."""
 
     pipeline: int
-    """Groups of ranks that have consecutive layers each."""
+    """Number of groups of ranks that each hold consecutive layers."""
     replicate: int
-    """Groups of ranks that hold a whole copy of these each."""
+    """Number of groups of ranks that each hold a whole copy of these layers."""
     shard: int
-    """Ranks that share a copy."""
+    """Number of ranks over which a copy is sharded."""
     tensor: int
-    """Ranks that compute a layer together."""
+    """Number of ranks that compute a layer together."""
     expert: int
-    """Of the ranks that have samples of their own, those that share the experts of a layer; no
-    factor of the product."""
+    """Number of ranks, among those with samples of their own, over which the experts of a layer are
+    divided; not a factor of the product."""
 
     @property
     def expert_shard(self) -> int:
-        """Ranks that share a copy of the experts of one of these."""
+        """Number of ranks over which a copy of one of these ranks' experts is sharded."""
         return shard_of_experts(self.shard, self.expert)
 
     @property
     def expert_replicate(self) -> int:
-        """Groups of ranks that hold a copy of all experts each."""
+        """Number of groups of ranks that each hold a copy of all experts."""
         return self.data // (self.expert * self.expert_shard)
 
     @property
     def data(self) -> int:
-        """Ranks that have samples of their own."""
+        """Number of ranks that have samples of their own."""
         return self.replicate * self.shard
 
     @property
     def model(self) -> int:
-        """Ranks that take the same samples through the model."""
+        """Number of ranks that take the same samples through the model."""
         return self.pipeline * self.tensor
 
 
 def shard_of_experts(shard: int, expert: int) -> int:
-    """What is left of `shard` where `expert` is taken out of it first, and then of the copies."""
+    """Returns the shard degree of experts: `expert` divides `shard` first, and then the copies."""
     return shard // gcd(shard, expert)
 
 
 def degrees(parallel: ParallelSpec, world: int) -> ParallelDegrees:
-    """Those of `world` ranks.
+    """Returns the degrees of `world` ranks.
 
     Raises:
-        ValueError: they do not come out even; the text shows the arithmetic.
+        ValueError: the degrees do not divide or multiply to `world`; the text shows the arithmetic.
     """
     asked: dict[str, int] = {name: getattr(parallel, name) for name in NAMES}
     given = {name: degree for name, degree in asked.items() if degree != REST}
@@ -84,17 +86,16 @@ def degrees(parallel: ParallelSpec, world: int) -> ParallelDegrees:
 
 
 def gathers_layers(zero: int, found: ParallelDegrees) -> bool:
-    """Whether parameters that ranks share are gathered layer by layer, forward and backward, and
-    not once a step. The micro-batches of a pipeline take turns: it would gather each layer for each
-    of them."""
+    """Whether sharded parameters are gathered layer by layer in forward and backward, and not once
+    a step. A pipeline would gather each layer for each of its interleaved micro-batches."""
     return zero == 3 and found.pipeline == 1
 
 
 def is_wrapped(spec: RunSpec, world: int) -> bool:
-    """Whether FSDP2 has anything to do for a model on `world` ranks: not where each layer is on one
-    rank alone, in its memory, and all is in fp32.
+    """Whether FSDP2 is needed for a model on `world` ranks. It is not if each layer is on one rank
+    alone, in that rank's memory, and all is in fp32.
 
-    Of other formats it casts parameters and what goes from block to block, and adds gradients up.
+    With other formats, it casts parameters and the activations between blocks, and sums gradients.
     Its hooks and its DTensors cost milliseconds of each step (`benchmarks/README.md`).
     """
     formats = {spec.precision.compute, spec.precision.reduce, spec.precision.master}
@@ -103,7 +104,7 @@ def is_wrapped(spec: RunSpec, world: int) -> bool:
 
 
 def describe(parallel: ParallelSpec, world: int) -> str:
-    """What people call it: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4, fsdp", "ep 4, fsdp"."""
+    """Returns the usual name: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4, fsdp", "ep 4, fsdp"."""
     found = degrees(parallel, world)
     parts = [f"pp {found.pipeline} ({parallel.schedule})"] if found.pipeline > 1 else []
     if found.tensor > 1:
@@ -111,11 +112,11 @@ def describe(parallel: ParallelSpec, world: int) -> str:
     if found.expert > 1:
         parts.append(f"ep {found.expert}")
     if found.data > 1 or not parts:
-        parts.append(_of_data(parallel, found))
+        parts.append(_data_name(parallel, found))
     return ", ".join(parts)
 
 
-def _of_data(parallel: ParallelSpec, found: ParallelDegrees) -> str:
+def _data_name(parallel: ParallelSpec, found: ParallelDegrees) -> str:
     if found.shard == 1:
         return "ddp"
     name = "fsdp" if parallel.zero == 3 else f"zero{parallel.zero}"
@@ -125,23 +126,23 @@ def _of_data(parallel: ParallelSpec, found: ParallelDegrees) -> str:
 
 
 def _product(degrees: dict[str, int]) -> str:
-    """All but those that are 1, unless all are."""
+    """Formats degrees without those that are 1, unless all are."""
     shown = {name: degree for name, degree in degrees.items() if degree > 1} or degrees
     return " x ".join(f"{name} {degree}" for name, degree in shown.items())
 
 
 def stages_per_rank(parallel: ParallelSpec) -> int:
-    """Parts of the model that each rank of a pipeline has."""
+    """Returns the number of pipeline stages on each rank of a pipeline."""
     return 2 if parallel.schedule == "interleaved" else 1
 
 
 def stage_count(parallel: ParallelSpec, ranks: int) -> int:
-    """Parts into which a pipeline of so many ranks divides a model."""
+    """Returns the number of pipeline stages of a pipeline of `ranks` ranks."""
     return ranks * stages_per_rank(parallel) if ranks > 1 else 1
 
 
 def blocks_of_stages(layers: int, stages: int) -> list[range]:
-    """The blocks of each part of a model, as even as they can be; the first parts get what is left,
-    since the last one computes the output layer, too."""
+    """Returns the blocks of each stage, divided as evenly as possible. The first stages get the
+    remainder, as the last one also computes the output layer."""
     ends = [-(-layers * number // stages) for number in range(stages + 1)]
     return [range(ends[number], ends[number + 1]) for number in range(stages)]

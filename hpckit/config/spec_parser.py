@@ -1,4 +1,5 @@
-"""Plain data (from Hydra or `spec.yaml`) to a validated `RunSpec`, and back."""
+"""Parses plain data (from Hydra or `spec.yaml`) into a validated `RunSpec`, and converts it
+back."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS
 
-# Keys that say where, how fast or how carefully, not what: they do not change a run's identity, so
-# the same experiment finds its directory again on another number of nodes.
+# Keys that do not change a run's identity, as they set where, how fast or how carefully it runs,
+# not what it trains. So the same experiment finds its directory again with another number of nodes.
 _NOT_IDENTITY = (
     ("root",),
     ("cluster",),
@@ -58,7 +59,8 @@ _NOT_IDENTITY = (
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Without aliases, of which a few lines can make gigabytes: no spec is written with any."""
+    """A YAML loader without aliases, of which a few lines can expand to gigabytes. No spec is
+    written with any."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -67,7 +69,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 class SpecError(ValueError):
-    """A spec that cannot be run; `violations` holds all reasons, one line each."""
+    """Raised for a spec that cannot be run; `violations` holds all reasons, one line each."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__("\n".join(found))
@@ -75,11 +77,11 @@ class SpecError(ValueError):
 
 
 def parse_spec(values: Mapping[str, Any]) -> RunSpec:
-    """The spec that `values` (nested dicts and lists) describe.
+    """Returns the spec that `values` (nested dicts and lists) describe.
 
-    Keys that they lack since they are of an earlier release are as they were then (`earlier`).
-    Unknown keys, wrong types and values out of bounds are all found together; rules that span keys
-    are looked at once each key is sound by itself.
+    Keys that are missing because `values` come from an earlier release get the values that they had
+    then (`earlier_versions`). Unknown keys, wrong types and values out of bounds are reported
+    together; rules that span keys are checked once each key is valid by itself.
 
     Raises:
         SpecError: with every violation found.
@@ -99,8 +101,8 @@ def parse_spec(values: Mapping[str, Any]) -> RunSpec:
 
 @contextmanager
 def _without_plugins() -> Iterator[None]:
-    """Plug-ins of pydantic have no part in a spec, and to look for some is to read about all that
-    is installed: some 25 ms. What runs later has them."""
+    """Disables pydantic's plug-ins in the block. None is needed for a spec, and the search for them
+    reads metadata of all installed packages, which takes some 25 ms. Later code has them."""
     name = "PYDANTIC_DISABLE_PLUGINS"
     before = os.environ.get(name)
     os.environ[name] = "__all__"
@@ -114,7 +116,7 @@ def _without_plugins() -> Iterator[None]:
 
 
 def read_spec(path: Path) -> RunSpec:
-    """The spec in the YAML file at `path`, which an earlier release may have written.
+    """Reads the spec in the YAML file at `path`, which an earlier release may have written.
 
     Raises:
         SpecError: the file is damaged, or not valid.
@@ -132,38 +134,40 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def spec_values(spec: RunSpec) -> dict[str, Any]:
-    """`spec` as nested plain dicts and lists; `parse_spec` gives it back."""
+    """Returns `spec` as nested plain dicts and lists; `parse_spec` is the inverse."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(spec)))
     return values
 
 
 def dump_spec(spec: RunSpec) -> str:
-    """`spec` as YAML."""
+    """Returns `spec` as YAML."""
     return yaml.safe_dump(spec_values(spec), sort_keys=False)
 
 
 def identity(spec: RunSpec) -> str:
-    """Eight hex digits that change exactly when the experiment does; its name is no part of it."""
+    """Returns eight hex digits that change exactly when the experiment does; its name is no part of
+    it."""
     canonical = json.dumps(_experiment(spec), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
 def differences(spec: RunSpec, other: RunSpec) -> list[tuple[str, Any, Any]]:
-    """(key, value, other value) of what makes them two experiments."""
+    """Returns (key, value, other value) for the keys in which the identities of two experiments
+    differ."""
     here, there = (dict(_flat(_experiment(one), "")) for one in (spec, other))
     keys = dict.fromkeys([*here, *there])
     return [(k, here.get(k), there.get(k)) for k in keys if here.get(k) != there.get(k)]
 
 
 def _experiment(spec: RunSpec) -> dict[str, Any]:
-    """Of the spec, what identifies the experiment."""
+    """Returns the part of a spec that identifies the experiment."""
     values = earlier_versions.reduced(spec_values(spec), earlier_versions.ADDED)
     del values["name"]
     for path in _NOT_IDENTITY:
         *parents, last = path
         where = values
         for key in parents:
-            where = where.get(key, {})  # a group that came later may count for nothing
+            where = where.get(key, {})  # a group added in a later release may be left out
         where.pop(last, None)
     return values
 
@@ -199,7 +203,7 @@ def _explain(error: ValidationError) -> Iterator[str]:
 
 
 def _without_tag(loc: list[str]) -> list[str]:
-    """A place in the config: pydantic puts the kind of model after its group."""
+    """Returns a key's path without the kind of model that pydantic inserts after its group."""
     is_tagged = len(loc) > 1 and loc[0] == "model" and tuple(loc[:2]) not in all_keys()
     return [loc[0], *loc[2:]] if is_tagged and loc[1] in MODEL_KINDS else loc
 
@@ -209,7 +213,8 @@ def _sentence(message: str) -> str:
 
 
 def _suggestion(loc: list[str]) -> str:
-    """What the key may have meant: nearly the same in its group, or the same in another group."""
+    """Suggests what the key may have meant: a similar key of its group, or the same key of another
+    one."""
     siblings = _keys_under(loc[:-1])
     near = difflib.get_close_matches(loc[-1], siblings, n=1, cutoff=0.75)
     if near:
@@ -225,7 +230,8 @@ def _keys_under(path: list[str]) -> list[str]:
 
 
 def all_keys() -> list[tuple[str, ...]]:
-    """Every key of the spec, groups included, as paths, in the order of their definition."""
+    """Returns every key of the spec, groups included, as paths, in the order of their
+    definition."""
     return list(dict.fromkeys(_walk(RunSpec, ())))
 
 

@@ -1,4 +1,4 @@
-"""Whether a place for checkpoints keeps what a store needs: tried with small objects of its own."""
+"""Checks whether a folder or bucket can be a checkpoint store, with small objects of its own."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from hpckit.system.store_timeouts import interactive_store_options
 MIB = 1 << 20
 SIZE = 16 * MIB
 SKEW_S = 30.0
-"""Between clocks; leases last for minutes."""
+"""Largest difference of clocks in seconds without a finding; leases last for minutes."""
 SLOW_CREATE_S = 1.5
-"""What is made only if it is not there takes longer than this only where hpckit has to settle by
-itself who was first."""
+"""Seconds above which a create-if-absent request is slow: it takes as long only if hpckit itself
+has to decide which of several writers was first."""
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What was measured."""
+    """The results of the probe."""
 
     put_mib_s: float
     get_mib_s: float
     create_s: float
     is_exclusive: bool
-    """A second object under one name was refused."""
+    """Whether a second object under one name was rejected."""
     is_listed: bool
-    """A new object was in the next listing."""
+    """Whether a new object was in the next listing."""
     skew_s: float
-    """The storage's clock, less this machine's."""
+    """The storage's clock minus this machine's, in seconds."""
 
 
 def probe(url: str) -> StoreFacts:
-    """Write, read, list and remove.
+    """Write, read, list and remove objects.
 
     Raises:
-        CheckpointError: one of them is not possible.
+        CheckpointError: one of these requests failed.
     """
     folder = local_folder(url)
     made = [] if folder is None else [one for one in (folder, *folder.parents) if not one.exists()]
@@ -55,7 +55,7 @@ def probe(url: str) -> StoreFacts:
     ):
         if folder is not None:
             undo.callback(_remove_empty, [folder / name, *made])
-        storage.list(f"{name}/")  # if nobody answers, a small request shows it soonest
+        storage.list(f"{name}/")  # if nothing answers, a small request shows it soonest
         put_s = _timed(lambda: storage.put(keys[0], [content]))
         undo.callback(storage.delete, keys)
         now_s = time.time()
@@ -74,7 +74,7 @@ def probe(url: str) -> StoreFacts:
 
 
 def findings(url: str) -> Iterator[Finding]:
-    """Of the place itself, tried."""
+    """Probe the store and return findings."""
     try:
         facts = probe(url)
     except (CheckpointError, OSError) as error:
@@ -85,7 +85,7 @@ def findings(url: str) -> Iterator[Finding]:
 
 
 def judge(url: str, facts: StoreFacts) -> Iterator[Finding]:
-    """Pure."""
+    """Return the findings about the results. Pure."""
     if not facts.is_exclusive or not facts.is_listed:
         lacks = "two writers could both win" if not facts.is_exclusive else "listings come late"
         do = "another checkpoint.url: commits are not safe there"
@@ -103,7 +103,7 @@ def judge(url: str, facts: StoreFacts) -> Iterator[Finding]:
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        with suppress(OSError):  # somebody else has begun to use it
+        with suppress(OSError):  # another process has begun to use it
             folder.rmdir()
 
 

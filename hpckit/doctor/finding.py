@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How much it matters."""
+    """The severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
-    """Nothing is wrong; something can be had that is not, or costs time."""
+    """Nothing is wrong; a feature is missing, or something costs time."""
     WARN = "warn"
-    """Runs will work until something happens."""
+    """Runs will work until a failure happens."""
     FAIL = "fail"
     """A run of this config will not work."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One subject, in a line; and what to change, unless it is well."""
+    """A finding about one subject, in a line, with what to change unless it is OK."""
 
     level: Level
     subject: str
@@ -30,6 +30,6 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """Of them all; OK if there are none."""
+    """Return the highest level of the findings; OK if there are none."""
     order = list(Level)
     return max((one.level for one in findings), key=order.index, default=Level.OK)

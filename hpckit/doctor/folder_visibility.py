@@ -1,4 +1,4 @@
-"""Whether a node sees the folders that a run needs, as they are seen from here."""
+"""Checks whether a node sees the folders of a run as this machine does."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hpckit.doctor.finding import Finding, Level
 
 @dataclass(frozen=True)
 class FolderIdentity:
-    """A folder, or what there is of it: the nearest one above it that is there."""
+    """The identity of a folder, or of its nearest existing parent."""
 
     folder: str
     above: str
     inode: int
-    """Of `above`: the same on all machines that share it."""
+    """Inode number of `above`, which is the same on all machines that share the folder."""
     is_writable: bool
 
 
 def identify_folder(folder: str) -> FolderIdentity:
-    """From this machine."""
+    """Identify a folder on this machine."""
     above = Path(folder).absolute()
     while not above.is_dir() and above != above.parent:
         above = above.parent
@@ -33,7 +33,8 @@ def identify_folder(folder: str) -> FolderIdentity:
 
 
 def shared_folders(spec: RunSpec) -> dict[str, str]:
-    """Of a run, by the key that names them: those that all its nodes are to share."""
+    """Return the folders of a run that all its nodes have to share, by the config key that names
+    them."""
     found = {"root": spec.root}
     if spec.checkpoint.url is not None and (store := local_folder(spec.checkpoint.url)) is not None:
         found["checkpoint.url"] = str(store)
@@ -41,14 +42,14 @@ def shared_folders(spec: RunSpec) -> dict[str, str]:
 
 
 def own_folders(spec: RunSpec) -> dict[str, str]:
-    """Those that each node has for itself, where they are named and hold no variable."""
+    """Return the folders that each node has for itself, if they are set and contain no variable."""
     assert spec.cluster.slurm is not None
     named = {"data.cache": spec.data.cache, "cluster.slurm.scratch": spec.cluster.slurm.scratch}
     return {key: str(one) for key, one in named.items() if one is not None and "$" not in str(one)}
 
 
 def judge_shared(key: str, here: FolderIdentity, there: FolderIdentity) -> Finding:
-    """Pure.
+    """Compare a shared folder on this machine and on a node. Pure.
 
     Args:
         here, there: the same folder from this machine and from a node.
@@ -65,7 +66,7 @@ def judge_shared(key: str, here: FolderIdentity, there: FolderIdentity) -> Findi
 
 
 def judge_own(key: str, there: FolderIdentity) -> Finding:
-    """Pure: of a folder that each node has for itself."""
+    """Check a folder that each node has for itself. Pure."""
     if there.is_writable:
         return Finding(Level.OK, "folders", f"{key}: may be made below {there.above}")
     do = f"{key}: a folder on a disk of the node; null: the session's own"
@@ -78,7 +79,7 @@ def judge_places(
     here: Sequence[FolderIdentity],
     there: Sequence[FolderIdentity],
 ) -> Iterator[Finding]:
-    """Pure. Of each key's folder, which both were asked about."""
+    """Compare the folders of all keys, of which both machines were asked. Pure."""
     mine, theirs = ({one.folder: one for one in seen} for seen in (here, there))
     for key, folder in shared.items():
         yield judge_shared(key, mine[folder], theirs[folder])

@@ -1,4 +1,5 @@
-"""Which hpckit this is: the public package index has another project's package of the same name."""
+"""Checks which hpckit is installed: the public package index has another project's package of the
+same name."""
 
 from __future__ import annotations
 
@@ -12,24 +13,24 @@ from hpckit.version import VERSION
 SUMMARY = (
     "Preemption-tolerant PyTorch training on Slurm: launcher, checkpoint service, data pipeline"
 )
-"""What the metadata of this project's package says of it, and no other's does."""
+"""Summary in the metadata of this project's package, which no other package has."""
 
 
 def version_line() -> str:
-    """The version, what it is, and where its code lies."""
+    """Return the version, the summary, and the location of the code."""
     return f"hpckit {VERSION}: {SUMMARY.partition(':')[0]}; from {_code()}"
 
 
 def judge_installation() -> Finding:
-    """Whether the code that runs is of the package that pip knows by its name."""
+    """Check whether the running code belongs to the package that pip knows by its name."""
     return judge(_metadata(), str(_code()))
 
 
 def judge(metadata: Mapping[str, str] | None, code: str) -> Finding:
-    """Pure.
+    """Return the finding. Pure.
 
     Args:
-        metadata: of the package `hpckit` that is installed; None: there is none.
+        metadata: of the installed package `hpckit`; None: there is none.
         code: the folder of this code.
     """
     here = f"{VERSION}, from {code}"

@@ -1,4 +1,4 @@
-"""What a machine has for a run: asked there, judged anywhere."""
+"""Checks of a machine: facts are collected on it, and judged anywhere."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder
 from hpckit.doctor.scratch_disks import ScratchDisk, own_disks
 
 FILES = 4096
-"""Open files that a rank with its shards, sockets and snapshots may come to."""
+"""Number of open files that a rank with its shards, sockets and snapshots may reach."""
 SHARED_BYTES = 4 << 30
-"""Less than this of /dev/shm holds the snapshot of a small model alone."""
+"""Bytes of /dev/shm below which only the snapshot of a small model fits."""
 _SHARED = "/dev/shm"
 _PATIENCE_S = 20.0
 _GPUS = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
@@ -36,39 +36,39 @@ _CLOCK = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What was asked; plain JSON."""
+    """The facts about a machine; plain JSON."""
 
     host: str
     python: str
     torch: str | None
-    """Version; None: it is not installed."""
+    """Version of torch; None: it is not installed."""
     gpus: tuple[str, ...]
-    """Name and driver of each."""
+    """Name and driver of each GPU."""
     shared_bytes: int
-    """Free in /dev/shm."""
+    """Free bytes in /dev/shm."""
     memory_bytes: int
     files: int
-    """That a process may open."""
+    """Number of files that a process may open."""
     interfaces: tuple[str, ...]
-    """That are up, but for the loopback."""
+    """Network interfaces that are up, without the loopback."""
     is_synchronised: bool | None
-    """The clock; None: nobody says."""
+    """Whether the clock is synchronised; None: not known."""
     has_py_spy: bool
     scratch: tuple[ScratchDisk, ...]
-    """Places for scratch on disks of its own."""
+    """Places for scratch files on disks of its own."""
     containers: tuple[str, ...]
-    """Programs that run containers."""
+    """Installed programs that run containers."""
     cuda: str | None = None
-    """That torch was built for; None: none, or no torch."""
+    """Version of CUDA that torch was built for; None: none, or no torch."""
     driver_cuda: str | None = None
-    """The newest that the driver runs; None: there is no driver."""
+    """Newest version of CUDA that the driver supports; None: there is no driver."""
     nccl: str | None = None
     folders: tuple[FolderIdentity, ...] = ()
-    """Those that it was asked about."""
+    """The folders that were asked for."""
 
 
 def ask(folders: Sequence[str] = ()) -> MachineFacts:
-    """This machine."""
+    """Collect the facts about this machine."""
     return MachineFacts(
         host=socket.gethostname(),
         python=platform.python_version(),
@@ -90,10 +90,10 @@ def ask(folders: Sequence[str] = ()) -> MachineFacts:
 
 
 def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
-    """Pure.
+    """Return the findings about a machine. Pure.
 
     Args:
-        wants_gpus: the config is for GPUs, or takes those that there are.
+        wants_gpus: the config is for GPUs, or uses those that exist.
     """
     torch = "no torch" if facts.torch is None else f"torch {facts.torch}"
     software = f"{facts.host}: Python {facts.python}, {torch}"
@@ -139,7 +139,7 @@ def _gpus(facts: MachineFacts, wants_gpus: bool) -> Finding:
 
 
 def _driver(facts: MachineFacts) -> Finding:
-    """A driver runs all that is of its major version of CUDA, or of an older one."""
+    """Check the driver, which supports all of its major version of CUDA, and older ones."""
     what = f"torch for CUDA {facts.cuda}, a driver for up to {facts.driver_cuda}, NCCL {facts.nccl}"
     if facts.cuda is None or facts.driver_cuda is None:
         return Finding(Level.NOTE, "CUDA", what.replace("None", "not told"))
@@ -157,7 +157,8 @@ def _major(version: str) -> int:
 
 
 def cuda_of_torch() -> str | None:
-    """By the file that says so: to import torch takes seconds."""
+    """Return torch's version of CUDA from the file that states it, because importing torch takes
+    seconds."""
     found = find_spec("torch")
     if found is None or found.origin is None:
         return None
@@ -165,14 +166,14 @@ def cuda_of_torch() -> str | None:
         text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
     except OSError:
         return None
-    told = re.search(r"^cuda\b.*=\s*['\"](\d[\d.]*)['\"]", text, re.MULTILINE)
-    return told[1] if told else None
+    match = re.search(r"^cuda\b.*=\s*['\"](\d[\d.]*)['\"]", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def cuda_of_driver(lines: Sequence[str]) -> str | None:
-    """Of what nvidia-smi says. Pure."""
-    told = re.search(r"CUDA Version:\s*(\d[\d.]*)", "\n".join(lines))
-    return told[1] if told else None
+    """Return the driver's version of CUDA from the output of nvidia-smi. Pure."""
+    match = re.search(r"CUDA Version:\s*(\d[\d.]*)", "\n".join(lines))
+    return match[1] if match else None
 
 
 def _shared(facts: MachineFacts) -> Finding:
@@ -194,7 +195,7 @@ def _version(package: str) -> str | None:
 
 
 def _lines(command: tuple[str, ...]) -> list[str]:
-    """What a program says; none where there is none, or it fails."""
+    """Return the lines that a program prints; empty if it does not exist, or fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
@@ -206,7 +207,7 @@ def _lines(command: tuple[str, ...]) -> list[str]:
 
 
 def main() -> int:
-    """For another machine: the facts as JSON; its arguments are folders."""
+    """Run as a program on another machine: print the facts as JSON; the arguments are folders."""
     json.dump(asdict(ask(sys.argv[1:])), sys.stdout)
     return 0
 

@@ -1,4 +1,4 @@
-"""Slurm's commands, and a node of the cluster, asked."""
+"""Runs Slurm's commands, and a probe on a node of the cluster."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from hpckit.doctor.machine import MachineFacts
 from hpckit.submit.batch_script import BatchJob, parameters
 
 _QUICK_S, _NODE_S = 20.0, 300.0
-_WITHDRAWN_S = 0.7
+_CANCEL_S = 0.7
 _OF_RUN = {
     *("job-name", "nodes", "time", "setup", "array-parallelism", "stderr-to-stdout", "use-srun"),
     *("wckey", "output", "error", "signal", "dependency", "requeue", "no-requeue", "no-kill"),
     *("mail-type", "mail-user", "comment"),
 }
-"""Options of a batch script that are the run's own business."""
+"""Options of a batch script that are about the run and not about its nodes."""
 
 
 class ProbeError(RuntimeError):
-    """There was no answer; says why in a line."""
+    """There was no answer; the message says why in a line."""
 
 
 def command_output(command: Sequence[str], within_s: float = _QUICK_S) -> str:
-    """What a command prints.
+    """Return what a command prints.
 
     Raises:
-        AskError: it is not there, fails, or takes too long.
+        ProbeError: it does not exist, fails, or takes too long.
     """
     try:
         return subprocess.run(
@@ -53,31 +53,32 @@ def command_output(command: Sequence[str], within_s: float = _QUICK_S) -> str:
 
 
 def ask_node(spec: RunSpec, host: str | None, folders: Sequence[str] = ()) -> MachineFacts:
-    """One node of the kind that a job of `spec` gets, by a job of a moment.
+    """Collect the facts about one node of the kind that a job of `spec` gets, by a short job.
 
     Args:
         host: its name; None: any.
-        folders: that it is asked about, too.
+        folders: folders to identify there.
 
     Raises:
-        AskError: it did not answer.
+        ProbeError: it did not answer.
     """
     try:
-        told = _said_by_job([*srun_words(spec, host), *folders])
-        return TypeAdapter(MachineFacts).validate_json(told)
+        output = _job_output([*srun_words(spec, host), *folders])
+        return TypeAdapter(MachineFacts).validate_json(output)
     except ValidationError as error:
         raise ProbeError(str(error)) from error
 
 
 def srun_words(spec: RunSpec, host: str | None = None) -> list[str]:
-    """By which one node of the job's kind is asked: the lines of a run's own request, but for what
-    is about the run, and the site's setup. Not in the container, which has no hpckit of its own."""
+    """Return the command that runs a probe on one node of the job's kind: with the options of a
+    run's own request, except those about the run, and with the site's setup. It runs outside of the
+    container, which has no hpckit of its own."""
     chosen = spec.cluster.slurm
     assert chosen is not None
-    asked = parameters(spec, BatchJob("hpckit-doctor", Path(), Path(os.devnull), "", None))
-    asked = {key: value for key, value in asked.items() if value is not None}
-    asked |= asked.pop("additional_parameters")
-    options = {key.replace("_", "-"): value for key, value in asked.items()}
+    request = parameters(spec, BatchJob("hpckit-doctor", Path(), Path(os.devnull), "", None))
+    request = {key: value for key, value in request.items() if value is not None}
+    request |= request.pop("additional_parameters")
+    options = {key.replace("_", "-"): value for key, value in request.items()}
     options = {key: value for key, value in options.items() if key not in _OF_RUN}
     options |= {} if host is None else {"nodelist": host}
     return [
@@ -96,15 +97,15 @@ def srun_words(spec: RunSpec, host: str | None = None) -> list[str]:
     ]
 
 
-def _said_by_job(command: Sequence[str]) -> str:
-    """As `command_output`, of srun, which is asked to withdraw its job: killed, it would leave it
-    behind.
+def _job_output(command: Sequence[str]) -> str:
+    """Return the output of srun as `command_output` does. On a timeout srun is asked to cancel its
+    job, because a killed srun would leave it behind.
 
     Raises:
-        AskError: it fails, or takes too long.
+        ProbeError: it fails, or takes too long.
     """
     try:
-        asked = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,
@@ -113,24 +114,24 @@ def _said_by_job(command: Sequence[str]) -> str:
         )
     except OSError as error:
         raise ProbeError(str(error)) from error
-    with asked:
+    with process:
         try:
-            told, why = asked.communicate(timeout=_NODE_S + _QUICK_S)
+            output, why = process.communicate(timeout=_NODE_S + _QUICK_S)
         except subprocess.TimeoutExpired:
             raise ProbeError(f"not in {_NODE_S + _QUICK_S:.0f} s") from None
         finally:
-            _withdraw(asked)
-    if asked.returncode:
+            _cancel_job(process)
+    if process.returncode:
         lines = why.strip().splitlines()
-        raise ProbeError(lines[-1] if lines else f"exit status {asked.returncode}")
-    return told
+        raise ProbeError(lines[-1] if lines else f"exit status {process.returncode}")
+    return output
 
 
-def _withdraw(asked: subprocess.Popen[str]) -> None:
-    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):  # the second one: at once
+def _cancel_job(asked: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):  # two end it at once
         if asked.poll() is not None:
             return
         asked.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
-            asked.wait(_WITHDRAWN_S)
+            asked.wait(_CANCEL_S)
     asked.kill()

@@ -1,4 +1,4 @@
-"""Places for scratch files on a machine's own disks, by the names that sites give them."""
+"""Finds folders for scratch files on a machine's own disks, by the names that sites give them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-# /tmp is not among them: sites make it small, of memory, or anew for each job
+# /tmp is not among them: at many sites it is small, in memory, or cleared for each job
 NAMES = (
     *("/local", "/localscratch", "/local_scratch", "/lscratch", "/scratch/local", "/localdisk"),
     *("/local/scratch", "/nvme", "/mnt/nvme", "/ssd", "/mnt/ssd", "/scratch", "/var/scratch"),
@@ -21,14 +21,14 @@ DISKS = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"}
 
 @dataclass(frozen=True)
 class ScratchDisk:
-    """A folder that this user may write in."""
+    """A folder that this user may write to."""
 
     folder: str
     free_bytes: int
 
 
 def own_disks() -> tuple[ScratchDisk, ...]:
-    """Of this machine; the most free space first."""
+    """Return the folders on this machine; the one with the most free space first."""
     kinds = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
     folders = (Path(name, *more) for name in NAMES for more in ((), (getpass.getuser(),)))
     there = [
@@ -40,6 +40,7 @@ def own_disks() -> tuple[ScratchDisk, ...]:
 
 
 def kind_of(folder: Path, kinds: Mapping[str, str]) -> str | None:
-    """The file system that `folder` lies on, of those by their mount points."""
+    """Return the type of the file system that contains `folder`, from those by their mount
+    points."""
     above: Iterable[Path] = (folder, *folder.parents)
     return next((kinds[str(one)] for one in above if str(one) in kinds), None)

@@ -1,4 +1,4 @@
-"""All checks that a config calls for."""
+"""Runs all checks that a config calls for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hpckit.slurm.cluster_config import (
 def examine(
     spec: RunSpec, root: Path, asks_node: bool, host: str | None = None
 ) -> Iterator[tuple[str, Finding]]:
-    """Findings as they come, each with the part that it is of.
+    """Yield findings as they come, each with the part that it is about.
 
     Args:
         root: folder of the runs, where checkpoints are too unless the spec says otherwise.
@@ -71,14 +71,15 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
 
 
 def _qos(config: Record, spec: RunSpec) -> Record | None:
-    """That decides on the preemption of a job of `spec`, if it is named and Slurm tells of it."""
+    """Return the QOS that determines the preemption of a job of `spec`, if it is named and Slurm
+    knows it."""
     assert spec.cluster.slurm is not None
     name = spec.cluster.slurm.qos
     if name is None or not is_by_qos(config):
         return None
     try:
         return parse_qos(command_output(qos_command(name)))
-    except ProbeError:  # then it is told that nothing is known
+    except ProbeError:  # reported as not known
         return None
 
 

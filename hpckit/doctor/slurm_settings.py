@@ -1,4 +1,4 @@
-"""What Slurm's own configuration means for a run: findings. Pure."""
+"""Findings about Slurm's configuration that matters to a run. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpckit.slurm.cluster_config import PreemptionGrace, grace_of, minutes_of, s
 OLDEST = (20, 11)
 """The first Slurm whose srun knows --overlap."""
 HOLD_S = 120
-"""Slurm's default of cred_expire, for which a requeued job is held back."""
+"""Slurm's default of cred_expire, during which a requeued job is held."""
 
 
 def findings(
@@ -21,7 +21,7 @@ def findings(
     spec: RunSpec,
     qos: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """What matters to a run of `spec`, which is for Slurm.
+    """Return what matters to a run of `spec`, which is for Slurm.
 
     Args:
         qos: of its jobs, where that decides on preemption; see `grace_of`.
@@ -73,8 +73,8 @@ def _silence(config: Mapping[str, str]) -> Finding | None:
 
 
 def _requeue(config: Mapping[str, str]) -> Finding:
-    told = re.search(r"cred_expire=(\d+)", config.get("AuthInfo", ""))
-    held_s = int(told[1]) if told else HOLD_S
+    match = re.search(r"cred_expire=(\d+)", config.get("AuthInfo", ""))
+    held_s = int(match[1]) if match else HOLD_S
     what = f"launch.continuation=requeue: Slurm holds a requeued job back for {held_s + 1} s"
     if held_s < HOLD_S:
         return Finding(Level.OK, "requeue", what)
@@ -106,7 +106,7 @@ def _of_partition(
         yield Finding(Level.OK, "partition", f"{name}: {partition.get('TotalNodes', '?')} nodes")
     grace = grace_of(partition, config, qos)
     yield _grace(name, grace, spec.cluster.grace_s)
-    if grace is not None and (deaf := _hearing(config)) is not None:
+    if grace is not None and (deaf := _batch_signal(config)) is not None:
         yield deaf
     longest, wanted = minutes_of(partition.get("MaxTime", "")), spec.cluster.slurm
     assert wanted is not None
@@ -132,10 +132,11 @@ def _grace(name: str, grace: PreemptionGrace | None, wanted_s: float) -> Finding
     return Finding(Level.OK, subject, what)
 
 
-def _hearing(config: Mapping[str, str]) -> Finding | None:
-    """The steps of a job are told of a preemption in any case, its batch process only so."""
-    told = f"{config.get('PreemptParameters', '')},{config.get('SlurmctldParameters', '')}"
-    if "send_user_signal" in told:  # preempt_send_user_signal, in older ones
+def _batch_signal(config: Mapping[str, str]) -> Finding | None:
+    """Check that the batch process of a job is signalled on a preemption, as its steps always
+    are."""
+    options = f"{config.get('PreemptParameters', '')},{config.get('SlurmctldParameters', '')}"
+    if "send_user_signal" in options:  # preempt_send_user_signal, in older versions
         return None
     what = "a preempted job's own --signal is not sent: its nodes are told, and tell the supervisor"
     do = "an administrator: PreemptParameters=send_user_signal, if preemptions come without a save"

@@ -1,2 +1,2 @@
-"""`events.jsonl`: log, order of clocks, validation of what is read, words of the field for phases
-and ends. Imports hpckit.rundir and below."""
+"""`events.jsonl`: the event log, the order of clocks, validation of events, and names of step
+phases and ends. Imports hpckit.rundir and the packages below it."""

@@ -1,4 +1,4 @@
-"""The order of events whose clocks may be wrong, or set while a run is under way."""
+"""Orders events whose clocks may be wrong, or may have been set while a run was under way."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from hpckit.events.event_log import Event
 
 LATE_S = 1800.0
-"""Seconds by which an event may be older than those that were written before it: a rank keeps its
-steps for a while, and one that was frozen tells of them later. What is older was told by another
-clock."""
+"""Seconds by which an event may be older than one written before it: a rank buffers its steps for a
+while, and one that was frozen writes them later. An even older event comes from another clock."""
 
 
 def in_order(written: Iterable[Event]) -> list[Event]:
-    """Events in the order of their times; `written` is that of their file, which no clock changes.
+    """Returns events ordered by time. `written` is their order in the file, which does not depend
+    on clocks.
 
-    A clock that is far behind counts from where the file is, so that what came after is not told
-    before. One that goes ahead is believed: nobody can tell it from a wait. So the order holds, and
-    of durations across such a step nothing is known.
+    The times of a clock that is far behind are shifted to those of the events before, so that what
+    followed is not placed earlier. A clock that jumps ahead is believed, as a jump cannot be
+    distinguished from a wait. So the order holds, but durations across such a jump are unknown.
     """
     found: list[Event] = []
     offsets = [0.0]
@@ -36,7 +36,7 @@ def in_order(written: Iterable[Event]) -> list[Event]:
 
 
 def _nearest(time: float, offsets: list[float], newest: float) -> float:
-    """By the clock, of those that were seen so far, that fits best."""
+    """Returns the time by the clock offset, of those found so far, that fits best."""
     if len(offsets) == 1:
         return time
     return min((time + offset for offset in offsets), key=lambda one: abs(one - newest))

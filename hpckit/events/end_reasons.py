@@ -1,4 +1,4 @@
-"""How a run, or a life of it, ends: in words."""
+"""Descriptions of how a run, or one of its generations or attempts, ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = {
     "crash": "workers failed more often than they may be started again",
     "permanent": "an error that no further attempt can mend",
 }
-"""What each verdict says of a run that it ends."""
+"""The description of each verdict that ends a run."""
 
 INTERRUPTED = {
     "preempted": "preemption",
@@ -25,4 +25,4 @@ INTERRUPTED = {
     "worker lost": "restart of workers in place",
     "killed": "supervisor ended without a word",
 }
-"""What each end of a life is called where another one follows."""
+"""The name of each kind of interruption after which the run continued."""

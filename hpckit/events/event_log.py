@@ -1,9 +1,10 @@
-"""`events.jsonl`: what happened to a run, one JSON object per line, and the clock of every figure.
+"""`events.jsonl`: the events of a run, one JSON object per line, whose times all reports are based
+on.
 
-Supervisor, agents and ranks of all nodes append to one file. Each line goes out as one write to a
-descriptor in append mode, under a POSIX record lock: append alone is not atomic on NFS, where the
-lock also makes the client look up the file's true end. A line that a crash cut short is closed by
-the next writer and passed over by readers.
+Supervisor, agents and ranks of all nodes append to one file. Each line is one write to a descriptor
+in append mode, under a POSIX record lock: append alone is not atomic on NFS, where the lock also
+makes the client look up the file's true end. A line that a crash cut short is closed by the next
+writer and skipped by readers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hpckit.events.clock_order import in_order
 log = logging.getLogger(__name__)
 
 _CLOSED = -1
-_YEAR_10000_S = 253_402_300_800  # from when on no calendar here can say the date
+_YEAR_10000_S = 253_402_300_800  # no calendar here can represent dates from then on
 
 
 @dataclass(frozen=True)
@@ -45,30 +46,31 @@ class Event:
 
 
 class EventLog:
-    """Appends events; `common` fields (generation, node, rank, ...) go into each of them."""
+    """Appends events; `common` fields (generation, node, rank, ...) are added to each of them."""
 
     def __init__(self, path: Path, **common: Any) -> None:
         self.path = path
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._common = common
-        self._one_at_a_time = threading.Lock()  # the file lock does not tell threads apart
+        # the file lock does not exclude threads of one process
+        self._lock = threading.Lock()
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Append one event, of now or of `time`. Values have to be plain JSON; NaN and infinity are
-        kept.
+        """Appends an event with the present time, unless `fields` has a `time`. Values have to be
+        plain JSON; NaN and infinity are kept.
 
-        An event that the disk does not take, or that comes after `close`, goes to the log: no run
-        is to end for want of one.
+        An event that cannot be written, or that comes after `close`, goes to the log, as a lost
+        event must not end a run.
         """
         line = json.dumps({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
         try:
-            with self._one_at_a_time:
+            with self._lock:
                 self._append(line)
         except OSError as error:
             log.error("event not written (%s): %s", error, line)
 
     def _append(self, line: str) -> None:
-        if self._handle == _CLOSED:  # its number may be another file's by now
+        if self._handle == _CLOSED:  # its number may be reused for another file
             log.warning("event after the end of the log: %s", line)
             return
         with self._locked():
@@ -90,8 +92,8 @@ class EventLog:
         return b"\n" if torn else b""
 
     def close(self) -> None:
-        """Other threads may still have something to say: nothing is written any more."""
-        with self._one_at_a_time:
+        """Closes the log, after which events of other threads are not written any more."""
+        with self._lock:
             handle, self._handle = self._handle, _CLOSED
             if handle != _CLOSED:
                 os.close(handle)
@@ -104,22 +106,22 @@ class EventLog:
 
 
 class EventTail:
-    """Reads events as they are appended, from the beginning of the file, its end, or a place."""
+    """Reads events as they are appended, from the start of the file, its end, or an offset."""
 
     def __init__(self, path: Path, from_end: bool = False, offset: int = 0) -> None:
-        """`offset`: as of another one, at the same file."""
+        """`offset` is that of another `EventTail` of the same file."""
         self._path = path
         self._offset = path.stat().st_size if from_end and path.exists() else offset
         self.torn = 0
-        """Lines that were passed over so far, for being no event."""
+        """Number of lines skipped so far because they hold no event."""
 
     @property
     def offset(self) -> int:
-        """Bytes of the file up to the end of the event that was read last."""
+        """Offset in the file after the last event that was read."""
         return self._offset
 
     def read(self) -> Iterator[Event]:
-        """The whole lines that have come since the last call."""
+        """Yields the events of complete lines that were appended since the last call."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -136,7 +138,7 @@ class EventTail:
 
 
 def read_events(path: Path) -> list[Event]:
-    """All events of the file as of `in_order`; none where there is no file."""
+    """Returns all events of the file, ordered by `in_order`; none if there is no file."""
     return in_order(EventTail(path).read())
 
 

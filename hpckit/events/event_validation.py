@@ -1,4 +1,4 @@
-"""Events that can be read as what they say they are: a damaged line may still be JSON."""
+"""Validation of events before they are used, as a damaged line may still be JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _whole(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    """NaN and infinity are numbers here: a loss may be one."""
+    """NaN and infinity are numbers here, as a loss may be one."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -78,15 +78,15 @@ NEEDED: Mapping[str, Mapping[str, Check]] = {
     "fork_unusable": {"why": _text},
     "data_bound": {"bound": _text, "diagnosis": _text},
 }
-_IF_THERE: Mapping[str, Check] = {
+_OPTIONAL_FIELDS: Mapping[str, Check] = {
     **{"attempt": _whole, "generation": _or_null(_whole), "node": _or_null(_whole)},
     **{"samples": _or_null(_whole), "position": _or_null(_whole)},
     **{"global_batch": _or_null(_whole), "restore_s": _seconds, "hosts": _or_null(_texts)},
     **{"from_step": _whole, "saved_step": _whole},
     **{"bytes": _whole, "new_bytes": _whole, "seconds": _seconds},
 }
-_OF_NUMBERS = ("step", "validated")
-"""Kinds whose fields are numbers all."""
+_NUMERIC_KINDS = ("step", "validated")
+"""Kinds of events whose fields are all numbers."""
 _NUMBERS = frozenset((int, float))
 
 READ = frozenset(
@@ -97,23 +97,23 @@ READ = frozenset(
         *("communication_exposed_s", *NAMES),
     )
 )
-"""What is read of the record of a step, of which there may be a million."""
+"""The fields that are used of step records, of which there may be a million."""
 
 
 @dataclass(frozen=True)
 class ValidatedEvents:
-    """What the events of a run tell."""
+    """The valid events of a run."""
 
     events: list[Event]
-    """By time; of the records of steps, what is read."""
+    """Ordered by time; step records have only the fields that are used."""
     torn: int
-    """Lines that are no event."""
+    """Number of lines that are no event."""
     unsound: int
-    """Events that lack something, or have it of a wrong kind."""
+    """Number of events with a missing field or one of a wrong type."""
 
 
 def read_valid_events(run: RunDir) -> ValidatedEvents:
-    """The events that can be read, and how many cannot."""
+    """Returns the valid events, and the numbers of invalid ones."""
     tail, unsound = EventTail(run.events), 0
     events = []
     for event in tail.read():
@@ -126,20 +126,22 @@ def read_valid_events(run: RunDir) -> ValidatedEvents:
 
 
 def is_valid(event: Event) -> bool:
-    """Whether it has what events of its kind are read for. Kinds that nobody reads are sound."""
+    """Whether an event has the fields that are used of its kind. Events of unused kinds are
+    valid."""
     needed = NEEDED.get(event.kind)
     if needed is None:
         return True
     fields = event.fields
-    if event.kind in _OF_NUMBERS and not _NUMBERS.issuperset(map(type, fields.values())):
+    if event.kind in _NUMERIC_KINDS and not _NUMBERS.issuperset(map(type, fields.values())):
         return False
     if not all(name in fields and check(fields[name]) for name, check in needed.items()):
         return False
-    return all(check(fields[name]) for name, check in _IF_THERE.items() if name in fields)
+    return all(check(fields[name]) for name, check in _OPTIONAL_FIELDS.items() if name in fields)
 
 
 def without_unread_fields(event: Event) -> Event:
-    """Of the record of a step, what is read, without nulls; another event as it is."""
+    """Returns a step record with only the fields that are used, without nulls; other events
+    unchanged."""
     if event.kind != "step":
         return event
     found = event.fields

@@ -1,5 +1,5 @@
-"""Which events are of the run as a person last started it: those of the jobs that followed by
-themselves are among them. Pure."""
+"""Selects the events since a person last started the run, including those of successor and requeued
+jobs. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hpckit.events.event_log import Event
 
 
 def since_start(events: Iterable[Event]) -> list[Event]:
-    """Those from the last `run_started` on whose job was not queued by the job before."""
+    """Returns the events from the last `run_started` whose job was not queued by the job before
+    it."""
     found: list[Event] = []
-    jobs: set[str] = set()  # that go on from one before them, by themselves
+    jobs: set[str] = set()  # jobs that continue a former one by themselves
     for event in events:
         if event.kind == "successor_queued":
             jobs.add(event["job"])

@@ -1,4 +1,4 @@
-"""The parts that a step is split into, as its records name them."""
+"""The step phases, by their names in step records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Part = Literal[
     "host_to_device",
     "forward",
     "backward",
-    "compute",  # forward and backward in turns, as in a pipeline
+    "compute",  # forward and backward interleaved, as in a pipeline
     "optimizer",
     "checkpoint_stall",
     "validation",
@@ -17,4 +17,4 @@ Part = Literal[
 ]
 PARTS: tuple[Part, ...] = get_args(Part)
 NAMES = tuple(f"{part}_s" for part in PARTS)
-"""Of the seconds of each in a record."""
+"""Names of the fields with the seconds of each phase."""

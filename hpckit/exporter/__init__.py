@@ -1,2 +1,2 @@
-"""The agent of each node exports metrics of its run to Prometheus here, by an HTTP endpoint or the
-textfile collector; only hpckit.agent imports it."""
+"""Exports metrics of a run to Prometheus from the agent of each node, by an HTTP endpoint or the
+textfile collector. Only hpckit.agent imports this package."""

@@ -1,4 +1,4 @@
-"""GET /metrics, answered by a thread."""
+"""An HTTP endpoint that answers GET /metrics in a thread."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from hpckit.exporter.exposition import CONTENT_TYPE
 
 PATIENCE_S = 5.0
-"""With one who asks; who says nothing for longer is hung up on."""
+"""Seconds of silence after which a client's connection is closed."""
 
 
 class Endpoint:
-    """Answers until it is closed.
+    """Answers requests until it is closed.
 
     Raises:
         OSError: the address is taken, or not of this machine.
@@ -36,7 +36,7 @@ class Endpoint:
                 self.wfile.write(text)
 
             def log_message(self, *_: Any) -> None:
-                """The agent's log is not for who asks."""
+                """Drops the message, as requests do not belong in the agent's log."""
 
         self._server = ThreadingHTTPServer((address, port), Handler)
         self._server.daemon_threads = True

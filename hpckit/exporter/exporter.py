@@ -1,7 +1,8 @@
-"""The exporter of a node: a thread of its agent that writes a file, answers, or both.
+"""The exporter of a node: a thread of its agent that writes a file, answers HTTP requests, or both.
 
-What is of the whole run is told by one node of it, the first of its generation; the others need not
-read the run's events. At the end of the agent nothing is left that Prometheus could take for now.
+Only one node, the first of the generation, exports the metrics of the whole run; the others need
+not read the run's events. At the end of the agent, nothing is left that Prometheus could take for
+present values.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ log = logging.getLogger(__name__)
 
 Slots = Callable[[], Sequence[Heartbeat]]
 CLOSE_S = 2.0
-"""Seconds to wait for a disk that hangs, before the agent ends without."""
+"""Seconds to wait for a hanging disk before the agent ends without the exporter."""
 
 
 @dataclass(frozen=True)
 class _View:
-    """Arguments of `watch`."""
+    """Arguments of `Exporter.watch`."""
 
     slots: Slots
     device: str
@@ -40,59 +41,59 @@ class _View:
 
 
 class Exporter:
-    """Tells nothing before `watch`."""
+    """Exports a node's metrics, from the first call of `watch` on."""
 
     def __init__(self, spec: PrometheusSpec, run: RunDir, node: int) -> None:
         self._spec, self._run, self._node = spec, run, node
         self._file = file_of(Path(spec.folder), run.name, node) if spec.folder else None
-        self._one_at_a_time = threading.Lock()  # page, which may wait for a disk
+        self._lock = threading.Lock()  # `page`, which may wait for a disk
         self._view = _View(tuple, "cpu", False)
-        self._told: tuple[EventTail, RunMetrics] | None = None
-        self._has_said: set[str] = set()
-        self._over = threading.Event()
+        self._run_state: tuple[EventTail, RunMetrics] | None = None
+        self._reported: set[str] = set()
+        self._stop = threading.Event()
         self._endpoint: Endpoint | None = None
         self._thread = threading.Thread(target=self._serve, name="exporter", daemon=True)
         self._thread.start()
 
     def watch(self, slots: Slots, device: str, *, is_first: bool) -> None:
-        """A generation begins.
+        """Starts to export a generation.
 
         Args:
-            slots: those of its board.
+            slots: returns the rows of its heartbeat table.
             device: `cpu` or `cuda`.
-            is_first: whether this node tells what is of the whole run.
+            is_first: whether this node exports the metrics of the whole run.
         """
         self._view = _View(slots, device, is_first)
 
     def rest(self) -> None:
-        """The generation is over; what is of the run is told on."""
+        """Ends the export of worker metrics after a generation; those of the run are kept."""
         self._view = replace(self._view, slots=tuple)
 
     def page(self) -> str:
-        """What there is to tell now."""
+        """Returns the present metrics as text."""
         view, name = self._view, self._run.name
         samples = [*worker_samples(name, self._node, view.slots(), view.device, time.monotonic())]
-        with self._one_at_a_time:
+        with self._lock:
             if not view.is_first:
-                self._told = None
-            elif self._told is None:
-                self._told = (EventTail(self._run.events), RunMetrics())
-            if self._told is not None:
-                tail, standing = self._told
+                self._run_state = None
+            elif self._run_state is None:
+                self._run_state = (EventTail(self._run.events), RunMetrics())
+            if self._run_state is not None:
+                tail, standing = self._run_state
                 for event in tail.read():
                     standing.take(event)
                 samples += standing.samples(name, time.time())
         return exposition(samples)
 
     def close(self) -> None:
-        """Nothing of this node is told any more."""
-        self._over.set()
+        """Ends the export and removes this node's file."""
+        self._stop.set()
         self._thread.join(CLOSE_S)
 
     def _serve(self) -> None:
-        self._tidy()
-        self._answer()
-        while not self._over.wait(self._spec.every_s):
+        self._remove_stale()
+        self._start_endpoint()
+        while not self._stop.wait(self._spec.every_s):
             self._write()
         if self._endpoint is not None:
             self._endpoint.close()
@@ -100,34 +101,35 @@ class Exporter:
             try:
                 self._file.unlink(missing_ok=True)
             except OSError as error:
-                self._say(f"its metrics stay in {self._file}: {error}")
+                self._report(f"its metrics stay in {self._file}: {error}")
 
-    def _tidy(self) -> None:
+    def _remove_stale(self) -> None:
         if self._file is not None:
             try:
                 remove_stale(self._file.parent)
             except OSError as error:
-                self._say(f"no metrics in {self._file.parent}: {error.strerror}")
+                self._report(f"no metrics in {self._file.parent}: {error.strerror}")
 
-    def _answer(self) -> None:
+    def _start_endpoint(self) -> None:
         if self._spec.port is not None:
             try:
                 self._endpoint = Endpoint(self._spec.address, self._spec.port, self.page)
             except OSError as error:
                 at = f"{self._spec.address}:{self._spec.port}"
-                self._say(f"no metrics at {at}: {error}")
+                self._report(f"no metrics at {at}: {error}")
 
     def _write(self) -> None:
         if self._file is not None:
             try:
                 publish(self._file, self.page())
             except OSError as error:
-                self._say(f"no metrics in {self._file.parent}: {error.strerror}")
+                self._report(f"no metrics in {self._file.parent}: {error.strerror}")
 
-    def _say(self, what: str) -> None:
-        """Once: `what` is the same each time, so it names no file that is new each time."""
-        if what not in self._has_said:
-            self._has_said.add(what)
+    def _report(self, what: str) -> None:
+        """Reports a problem once. `what` must be the same each time, without file names that
+        change."""
+        if what not in self._reported:
+            self._reported.add(what)
             log.warning(what)
             with EventLog(self._run.events, node=self._node) as events:
                 events.emit("degraded", what=what)

@@ -17,12 +17,12 @@ class MetricSample:
 
     name: str
     labels: tuple[str, ...]
-    """Their values, in the order of the metric's own."""
+    """Label values, in the order of the metric's labels."""
     value: float
 
 
 def exposition(samples: Iterable[MetricSample]) -> str:
-    """The page, each metric's samples together under its HELP and TYPE.
+    """Returns the page, with each metric's samples together under its HELP and TYPE.
 
     Raises:
         KeyError: a name that is not in `METRICS`.
@@ -55,6 +55,6 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_label(text: str) -> str:
-    """What is no text (a file name may be none) is shown as it can be."""
+    """Escapes a label. Bytes that are no text, as file names may have, are replaced."""
     plain = text.encode("utf-8", "replace").decode()
     return _escaped(plain).replace('"', '\\"')

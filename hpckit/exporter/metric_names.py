@@ -1,4 +1,4 @@
-"""The metrics that are exported: names as Prometheus has them, with base units."""
+"""The exported metrics, with Prometheus names and base units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Metric:
-    """One name."""
+    """One exported metric."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -75,5 +75,5 @@ METRICS = (
         "The most that it had resident, where it trains on the CPU.",
     ),
 )
-"""In the order in which they are shown. Those with the label `run` alone are told by one node."""
+"""All metrics in the order of output. Those with only the label `run` are exported by one node."""
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -1,4 +1,4 @@
-"""How a run stands, kept up from its events one by one: a run has more than fit in memory."""
+"""Metrics of a run, updated event by event, as a run may have more events than fit in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpckit.events.event_log import Event
 from hpckit.exporter.exposition import MetricSample
 from hpckit.report.progress import interruptions
 
-_OF_RECORD = {
+_RECORD_METRICS = {
     "hpckit_loss": "loss",
     "hpckit_step_seconds": "step_s",
     "hpckit_data_wait_seconds": "data_wait_s",
@@ -19,36 +19,37 @@ _OF_RECORD = {
     "hpckit_samples_per_second": "samples_per_s",
     "hpckit_mfu_ratio": "mfu",
 }
-_OF_SAVE = {
+_SAVE_METRICS = {
     "hpckit_checkpoint_step": "step",
     "hpckit_checkpoint_bytes": "bytes",
     "hpckit_checkpoint_new_bytes": "new_bytes",
 }
-_LIFE = ("generation_ended", "run_started", "run_ended", "run_failed", "training_started")
+_BOUNDARIES = ("generation_ended", "run_started", "run_ended", "run_failed", "training_started")
 
 
 class RunMetrics:
-    """Of one run."""
+    """The metrics of one run."""
 
     def __init__(self) -> None:
         self._newest: dict[str, Event] = {}
-        self._life: list[Event] = []
+        self._boundaries: list[Event] = []
         self._step: int | None = None
-        self._begun_s: float | None = None
+        self._started_s: float | None = None
         self._failures = 0
         self._undelivered: Counter[str] = Counter()
 
     def take(self, event: Event) -> None:
-        """The next event; one of a damaged line, without what it should have, counts for little."""
+        """Updates the metrics with the next event. Missing fields of a damaged event are
+        ignored."""
         self._newest[event.kind] = event
-        if event.kind in _LIFE and (event.kind != "generation_ended" or event.get("verdict")):
-            self._life.append(event)
+        if event.kind in _BOUNDARIES and (event.kind != "generation_ended" or event.get("verdict")):
+            self._boundaries.append(event)
         match event.kind:
             case "step":
                 self._step = _number(event.get("step"), self._step)
             case "training_started":
-                self._step = _number(event.get("step"), self._step)  # it may have gone back
-                self._begun_s = event.time
+                self._step = _number(event.get("step"), self._step)  # it may have decreased
+                self._started_s = event.time
             case "checkpoint_failed":
                 self._failures += 1
             case "tracker_undelivered":
@@ -56,16 +57,16 @@ class RunMetrics:
                 self._undelivered[tracker] += _number(event.get("records"), 0)
 
     def samples(self, run: str, now_s: float) -> Iterator[MetricSample]:
-        """What is known; `now_s`: since the epoch."""
-        yield from self._of_run(run)
-        yield from self._of_record(run)
-        yield from self._of_saves(run, now_s)
-        for kind, count in interruptions(self._life).items():
+        """Yields the known metrics; `now_s` is in seconds since the epoch."""
+        yield from self._run_samples(run)
+        yield from self._record_samples(run)
+        yield from self._save_samples(run, now_s)
+        for kind, count in interruptions(self._boundaries).items():
             yield MetricSample("hpckit_restarts_total", (run, kind), count)
         for tracker, count in self._undelivered.items():
             yield MetricSample("hpckit_tracker_undelivered_total", (run, tracker), count)
 
-    def _of_run(self, run: str) -> Iterator[MetricSample]:
+    def _run_samples(self, run: str) -> Iterator[MetricSample]:
         if self._step is not None:
             yield MetricSample("hpckit_step", (run,), self._step)
         yield from self._fields(run, "run_started", {"hpckit_steps": "steps"})
@@ -73,17 +74,17 @@ class RunMetrics:
         yield from self._fields(run, "generation_started", about)
         yield from self._fields(run, "training_started", {"hpckit_ranks": "world_size"})
 
-    def _of_record(self, run: str) -> Iterator[MetricSample]:
+    def _record_samples(self, run: str) -> Iterator[MetricSample]:
         if record := self._newest.get("step"):
             yield MetricSample("hpckit_record_timestamp_seconds", (run,), record.time)
-            yield from self._fields(run, "step", _OF_RECORD)
+            yield from self._fields(run, "step", _RECORD_METRICS)
 
-    def _of_saves(self, run: str, now_s: float) -> Iterator[MetricSample]:
+    def _save_samples(self, run: str, now_s: float) -> Iterator[MetricSample]:
         yield MetricSample("hpckit_checkpoint_failures_total", (run,), self._failures)
-        yield from self._fields(run, "checkpoint_committed", _OF_SAVE)
+        yield from self._fields(run, "checkpoint_committed", _SAVE_METRICS)
         saved = self._newest.get("checkpoint_committed")
         at = _number(saved.get("step"), 0) if saved else 0
-        since_s = saved.time if saved else self._begun_s
+        since_s = saved.time if saved else self._started_s
         if self._step is not None and since_s is not None:
             yield MetricSample("hpckit_checkpoint_lag_steps", (run,), max(0, self._step - at))
             yield MetricSample("hpckit_checkpoint_lag_seconds", (run,), max(0.0, now_s - since_s))
@@ -96,5 +97,5 @@ class RunMetrics:
 
 
 def _number(value: Any, other: Any) -> Any:
-    """`value`, or `other` where it is no number."""
+    """Returns `value`, or `other` if it is no number."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else other

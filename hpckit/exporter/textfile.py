@@ -1,4 +1,4 @@
-"""A node's file in the folder that node_exporter's textfile collector reads."""
+"""The file of a node in the folder that node_exporter's textfile collector reads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 
 STALE_S = 3600.0
-"""A file that nobody has written for so long is of an agent that was killed."""
+"""Seconds without a write after which a file belongs to an agent that was killed."""
 _PREFIX, _SUFFIX = "hpckit-", ".prom"
 
 
 def file_of(folder: Path, run: str, node: int) -> Path:
-    """That of node `node` of the run."""
+    """Returns the file of node `node` of the run."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", run)
     return folder / f"{_PREFIX}{plain}-n{node}{_SUFFIX}"
 
 
 def publish(path: Path, text: str) -> None:
-    """Put `text` at `path` in one step, for all to read: node_exporter is another user. It need not
-    outlive the node, so nothing waits for the disk. Raises OSError."""
+    """Writes `text` to `path` atomically and readable for all, as node_exporter is another user.
+    The file need not survive the node, so it is not synced to disk. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(temporary, "x", encoding="utf-8") as file:
@@ -34,11 +34,11 @@ def publish(path: Path, text: str) -> None:
 
 
 def remove_stale(folder: Path, now_s: float | None = None) -> None:
-    """Those of this user that killed agents left; `now_s`: since the epoch. Raises OSError where
-    there is no such folder."""
+    """Removes files of this user that killed agents left; `now_s` is in seconds since the epoch.
+    Raises OSError if there is no such folder."""
     now_s = time.time() if now_s is None else now_s
     for path in [*folder.glob(f"{_PREFIX}*{_SUFFIX}"), *folder.glob(f".{_PREFIX}*{_SUFFIX}.*")]:
-        with suppress(OSError):  # another agent was faster
+        with suppress(OSError):  # another agent removed it first
             about = path.lstat()
             if about.st_uid == os.getuid() and now_s - about.st_mtime > STALE_S:
                 path.unlink()

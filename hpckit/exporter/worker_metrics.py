@@ -1,4 +1,4 @@
-"""What a node's board says of its workers. Pure."""
+"""Metrics of a node's workers from its heartbeat table. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpckit.ipc.heartbeat_table import Heartbeat
 def worker_samples(
     run: str, node: int, slots: Sequence[Heartbeat], device: str, now_s: float
 ) -> Iterator[MetricSample]:
-    """Of those that have said something; `now_s`: CLOCK_MONOTONIC."""
+    """Yields the metrics of workers with a heartbeat; `now_s` is CLOCK_MONOTONIC."""
     where = "gpu" if device == "cuda" else "host"
     for rank, slot in enumerate(slots):
         if slot.beat == 0:

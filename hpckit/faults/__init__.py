@@ -1,2 +1,2 @@
-"""Faults on purpose in a run: which there are, what each does to whom, and their injection. Imports
-supervisor, agent, trainer, report, planner and below. Imported by cli."""
+"""Drills: the kinds of faults, their planning for a run, and their injection. Imports supervisor,
+agent, trainer, report, planner and below. Imported by cli."""

@@ -1,4 +1,4 @@
-"""A bit of a checkpoint that is not what was written: by a disk, or by whoever wrote over it."""
+"""Damages a checkpoint by a flipped bit, as a disk or a foreign write may."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from hpckit.faults.injection.shard_corruption import flip
 
 NEWEST = 3
-"""Objects of which one is chosen."""
+"""Number of newest objects of which one is chosen."""
 PACKS, MANIFESTS = "packs/*/*.pack", "runs/*/steps/*.manifest"
-"""Kinds of objects: those with tensors, and what makes of them a checkpoint."""
+"""Patterns of objects: packs, which hold tensors, and manifests."""
 
 
 def newest(store: Path, kind: str, number: int) -> Path | None:
-    """The `number`-th, going round, of the newest objects of a kind in the store at this folder;
-    None: there is none."""
+    """Return the `number`-th, modulo their count, of the newest objects of a kind in the store at
+    this folder; None: there is none."""
     found = []
     for path in store.glob(kind):
         try:
@@ -27,10 +27,10 @@ def newest(store: Path, kind: str, number: int) -> Path | None:
 
 
 def flip_bit(path: Path) -> None:
-    """One bit of it, anywhere; the same for the same name, which is random.
+    """Flip one bit of the object; the name, which is random, determines which.
 
     Raises:
-        OSError: it is not there, or cannot be changed.
+        OSError: it does not exist, or cannot be changed.
     """
     with path.open("r+b") as file:
         flip(file, random.Random(path.name).randrange(file.seek(0, 2)))

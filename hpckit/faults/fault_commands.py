@@ -1,4 +1,4 @@
-"""Programs by which faults are caused."""
+"""Runs the commands by which faults are caused."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _PATIENCE_S = 120.0
 def run_command(
     command: Sequence[str], called: str, folder: Path | None = None, never: int | None = None
 ) -> str:
-    """What it says on its standard output.
+    """Run a command and return its standard output.
 
     Args:
-        called: what errors call it.
-        folder: that it is run in; None: this one.
-        never: exit status by which it says that it cannot be done there.
+        called: its name in errors.
+        folder: its working directory; None: the present one.
+        never: exit status that means that the fault can never be caused there.
 
     Raises:
-        NeverError: its exit status is `never`.
+        ImpossibleDrillError: its exit status is `never`.
         DrillError: it failed, or took too long.
     """
     try:
@@ -32,7 +32,7 @@ def run_command(
     except (OSError, subprocess.SubprocessError) as error:
         raise DrillError(f"{called}: {error}") from error
     if done.returncode:
-        said = done.stderr.strip() or f"exit status {done.returncode}"
+        message = done.stderr.strip() or f"exit status {done.returncode}"
         kind = ImpossibleDrillError if done.returncode == never else DrillError
-        raise kind(f"{called}: {said}")
+        raise kind(f"{called}: {message}")
     return done.stdout

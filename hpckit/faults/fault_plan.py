@@ -1,4 +1,4 @@
-"""Real faults in a run that is under way: what each is about to do to whom."""
+"""Plans a drill in a run that is under way: which fault hits which target."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
 
 
 class DrillError(RuntimeError):
-    """The fault cannot be played; says why."""
+    """The fault cannot be injected; the message says why."""
 
 
 class ImpossibleDrillError(DrillError):
-    """Not on this run, whatever becomes of it."""
+    """The fault cannot be injected into this run at any time."""
 
 
 class DrillKind(StrEnum):
-    """What to play."""
+    """The kinds of drills."""
 
     PREEMPT = "preempt"
     TIMEOUT = "timeout"
@@ -62,34 +62,36 @@ OF_SERVICE = (
     *(DrillKind.SERVICE, DrillKind.SERVICE_TERM, DrillKind.SERVICE_STOP),
     *(DrillKind.FULL, DrillKind.ENOSPC, DrillKind.EIO),
 )
-"""What befalls the checkpoint service of a node; its ranks are not disturbed."""
+"""Faults of the checkpoint service of a node; its ranks are not disturbed."""
 OF_WORKLOAD = (DrillKind.NAN, DrillKind.MEMORY, DrillKind.DAMAGE, DrillKind.MANIFEST)
-"""Only for a run of `WORKLOAD`: it does them to itself, or they harm what a run cannot heal."""
+"""Faults for runs of `WORKLOAD` only: its workers inject them into themselves, or they damage what
+a run cannot repair."""
 WORKLOAD = "hpckit.drill.workload:main"
 
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """What is about to be done to whom, and what is to come of it."""
+    """A planned fault and its expected effect."""
 
     kind: DrillKind
     what: str
     expect: str
     number: int = 0
-    """Of the rank or the node."""
+    """Number of the rank or the node."""
     node: int = 0
-    """Where that is."""
+    """Number of the node of the target."""
     path: Path | None = None
-    """Of the object that is damaged."""
+    """Path of the object that is damaged."""
     cache: Path | None = None
-    """Where a shard is damaged, on that node; `number` says which."""
+    """Cache on that node in which a shard is damaged; `number` selects the shard."""
 
 
 def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None) -> FaultPlan:
-    """What a drill of this kind does to the run; ranks and nodes count from the end if not given.
+    """Plan a drill of this kind for the run. If no rank or node is given, they are counted from the
+    end.
 
     Raises:
-        DrillError: it cannot be played on this run now.
+        DrillError: it cannot be injected into this run now.
     """
     if it.state is not RunState.RUNNING:
         raise DrillError(f"{it.run.name} is {it.word}: a drill takes a run that trains")
@@ -150,7 +152,7 @@ def _plan_loss(it: Overview, kind: DrillKind, node: int) -> FaultPlan:
 def _plan_leave(it: Overview, node: int) -> FaultPlan:
     what = f"SIGTERM of the agent of node {node}, as Slurm sends to a step"
     expect = "every rank saves and leaves; the next generation goes on, nothing is lost"
-    if it.is_slurm:  # that takes it for a preemption, of which Slurm itself would know
+    if it.is_slurm:  # which counts it as a preemption, that Slurm itself would know of
         expect = f"every rank saves and leaves; job {_successor(it)} goes on, nothing is lost"
     return FaultPlan(DrillKind.AGENT_TERM, what, expect, node, node)
 
@@ -262,12 +264,13 @@ def _successor(it: Overview) -> str:
 
 
 def training_nodes(it: Overview) -> Sequence[int]:
-    """Numbers of those of this generation, among all that the job has."""
+    """Return the numbers of the nodes of this generation, among all nodes of the job."""
     return nodes_of(read_events(it.run.events), it.progress.generation, it.progress.nodes)
 
 
 def nodes_of(events: Sequence[Event], generation: int, count: int) -> Sequence[int]:
-    """Numbers of the nodes of a generation of `count`: where others stand by, it was told which."""
+    """Return the numbers of the nodes of a generation of `count` nodes; if the job has spares, an
+    event says which."""
     chosen = (e for e in events if e.kind == "nodes_chosen" and e["generation"] == generation)
     found: list[int] | None = next((e["nodes"] for e in chosen), None)
     return range(count) if found is None else found

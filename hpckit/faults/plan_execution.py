@@ -1,5 +1,4 @@
-"""Doing what `hpckit.faults.fault_plan` has planned: by signals, on this machine or in a Slurm
-job."""
+"""Carries out a fault plan by signals, on this machine or in a Slurm job."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ from hpckit.rundir.supervisor_process import find_supervisor
 
 
 def execute_fault_plan(it: Overview, plan: FaultPlan) -> str:
-    """Do it; what was done, in a line.
+    """Carry out the plan and describe what was done in a line.
 
     Raises:
-        NeverError: it cannot be done where the run is.
+        ImpossibleDrillError: it cannot be done where the run is.
         DrillError: it was not done.
         SupervisorError: the supervisor is on another machine.
     """
-    if plan.kind in _HERE:
+    if plan.kind in _LOCAL_FAULTS:
         return _request(it, plan)
     if plan.kind is DrillKind.REQUEUE:
         run_command(["scontrol", "requeue", str(it.progress.job)], "scontrol")
@@ -43,9 +42,9 @@ def execute_fault_plan(it: Overview, plan: FaultPlan) -> str:
     if plan.path is not None:
         return _flip(plan.path)
     if plan.cache is not None:
-        return f"changed: {_spoil(it, plan.cache, plan)}"
+        return f"changed: {_corrupt_shard(it, plan.cache, plan)}"
     fault = ProcessFault(plan.kind.value)
-    hit = _strike_job(it, fault, plan) if it.is_slurm else _strike_here(it.run, fault, plan)
+    hit = _inject_in_job(it, fault, plan) if it.is_slurm else _inject_here(it.run, fault, plan)
     if not hit:
         raise DrillError(f"{plan.what}: there is no such process any more")
     return f"hit: process{'es' if len(hit) > 1 else ''} {' '.join(hit)}"
@@ -67,7 +66,7 @@ def _request(it: Overview, plan: FaultPlan) -> str:
         supervisor = find_supervisor(it.run)
         if supervisor is None:
             raise DrillError(f"{it.run.name} has ended meanwhile")
-        supervisor.send_signal(_HERE[plan.kind])
+        supervisor.send_signal(_LOCAL_FAULTS[plan.kind])
         if plan.kind is DrillKind.SUPERVISOR_STOP:
             time.sleep(STOPPED_S)
             supervisor.send_signal(signal.SIGCONT)
@@ -90,7 +89,7 @@ _BY_SLURM = {
     DrillKind.SUPERVISOR: ("--batch", "--signal=KILL"),
     DrillKind.SUPERVISOR_STOP: ("--batch", "--signal=STOP"),
 }
-_HERE = {
+_LOCAL_FAULTS = {
     DrillKind.PREEMPT: signal.SIGTERM,
     DrillKind.TIMEOUT: signal.SIGUSR2,
     DrillKind.SUPERVISOR: signal.SIGKILL,
@@ -99,14 +98,14 @@ _HERE = {
 
 
 def _end_of_job(it: Overview) -> str:
-    """So far from now as Slurm tells the job of it."""
+    """Return the end of the job, as far from now as Slurm announces it to the job."""
     assert it.spec is not None
     assert it.spec.cluster.slurm is not None  # the spec was checked
     end = time.time() + it.spec.cluster.slurm.notice_s
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(end))
 
 
-def _strike_here(run: RunDir, fault: ProcessFault, plan: FaultPlan) -> list[str]:
+def _inject_here(run: RunDir, fault: ProcessFault, plan: FaultPlan) -> list[str]:
     find_supervisor(run)  # or it is on another machine
     try:
         return [str(pid) for pid in inject_fault(str(run.path), fault, plan.number)]
@@ -114,7 +113,7 @@ def _strike_here(run: RunDir, fault: ProcessFault, plan: FaultPlan) -> list[str]
         raise ImpossibleDrillError(str(error)) from error
 
 
-def _strike_job(it: Overview, fault: ProcessFault, plan: FaultPlan) -> list[str]:
+def _inject_in_job(it: Overview, fault: ProcessFault, plan: FaultPlan) -> list[str]:
     words = (
         PROCESS_FAULTS,
         str(it.run.path),
@@ -124,7 +123,7 @@ def _strike_job(it: Overview, fault: ProcessFault, plan: FaultPlan) -> list[str]
     return _on_node(it, plan.node, words).split()
 
 
-def _spoil(it: Overview, cache: Path, plan: FaultPlan) -> str:
+def _corrupt_shard(it: Overview, cache: Path, plan: FaultPlan) -> str:
     if it.is_slurm:
         words = (SHARD_CORRUPTION, str(cache), str(plan.number))
         return _on_node(it, plan.node, words).strip()
@@ -138,8 +137,8 @@ def _spoil(it: Overview, cache: Path, plan: FaultPlan) -> str:
 
 
 def _on_node(it: Overview, node: int, words: Sequence[str]) -> str:
-    """What this module of the run's own code says, by a step of the job: that code is visible
-    there."""
+    """Return the output of a module of the run's code snapshot, which all nodes can read, run by a
+    step of the job."""
     if node >= len(it.progress.hosts):
         raise DrillError(f"job {it.progress.job} has no node {node}")
     assert it.spec is not None

@@ -1,4 +1,4 @@
-"""Faults that only a site can cause, by its own commands: a node's power, its network, slurmctld.
+"""Faults that a site defines by its own commands: of a node's power, its network, slurmctld.
 
 A YAML file names them:
 
@@ -30,7 +30,7 @@ from hpckit.faults.fault_commands import run_command
 from hpckit.faults.fault_plan import DrillError, DrillKind, ImpossibleDrillError
 
 UNDO_S = 60.0
-"""Seconds in which what was done is to be undone."""
+"""Seconds within which a fault has to be undone."""
 _PAUSE_S = 1.0
 _OTHER = "{other}"
 
@@ -39,21 +39,22 @@ Command = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 @dataclass(frozen=True, config=GROUP)
 class SiteFault:
-    """One of them."""
+    """A fault of a site."""
 
     do: Command
-    """Run in the folder of the file; exit status 0: done."""
+    """Command that causes it, run in the folder of the file; exit status 0 means success."""
     undo: Command | None = None
-    """Run `after_s` later, whatever came of the run, and again for a minute until it works."""
+    """Command that is run `after_s` later, whatever happened to the run, and is repeated for a
+    minute until it succeeds."""
     after_s: Positive = 20.0
     rate: Positive = 1.0
-    """As of the other kinds of faults."""
+    """Rate, relative to the other kinds of faults."""
     restarts: bool = True
-    """Whether ranks are to be started anew for it."""
+    """Whether ranks are expected to be restarted because of it."""
 
 
 class SiteFaultSet:
-    """The faults of one file, and what has to be undone."""
+    """The faults of one file, and those that have to be undone."""
 
     def __init__(self, faults: Mapping[str, SiteFault], folder: Path) -> None:
         self.faults, self._folder = faults, folder
@@ -63,10 +64,10 @@ class SiteFaultSet:
     def play(
         self, kind: str, host: str, node: int, job: str | None, other: str | None = None
     ) -> None:
-        """Do it; it is undone by itself.
+        """Cause a fault, which is undone later without a further call.
 
         Raises:
-            NeverError: it takes another host, and there is none.
+            ImpossibleDrillError: it needs another host, and there is none.
             DrillError: the command failed.
         """
         fault = self.faults[kind]
@@ -80,14 +81,14 @@ class SiteFaultSet:
             self._timers.append(timer)
 
     def settle(self) -> list[str]:
-        """Wait until all is undone; what was not, a line each."""
+        """Wait until all faults are undone; returns those that were not, one line each."""
         for timer in self._timers:
             timer.join()
         self._timers, problems, self._problems = [], self._problems, []
         return problems
 
     def _undo(self, command: Sequence[str]) -> None:
-        """Again and again for a while: another fault may stand in its way."""
+        """Undo a fault, with retries for a while, because another fault may prevent it."""
         deadline_s = time.monotonic() + UNDO_S
         while True:
             try:
@@ -104,11 +105,11 @@ class SiteFaultSet:
 
 
 def load_site(path: Path) -> SiteFaultSet:
-    """Of a file.
+    """Load the faults of a file.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is none, with the reason.
+        ValueError: it is invalid, with the reason.
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))

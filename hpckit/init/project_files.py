@@ -1,4 +1,4 @@
-"""The files that `hpckit init` makes, and how: each is new, or none is written."""
+"""The files that `hpckit init` writes: all of them are new, or none is written."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _STARTER = {
 
 @dataclass(frozen=True)
 class NewFile:
-    """What is to be written."""
+    """A file to be written."""
 
     name: str
-    """Relative to the project."""
+    """Path relative to the project."""
     content: str
     is_program: bool = False
 
 
 def starter() -> list[NewFile]:
-    """A training function, its experiment and its test."""
+    """Return a training function, its experiment and its test."""
     folder = Path(__file__).parent / "starter"
     files = [NewFile(to, (folder / name).read_text("utf-8")) for name, to in _STARTER.items()]
-    # runs are no code: git, and so the snapshot of each run, leaves them out
+    # runs are no code: git ignores them, and so the code snapshot of each run does not contain them
     return [*files, NewFile("runs/.gitignore", "*\n")]
 
 
 def wrappers() -> list[NewFile]:
-    """The scripts for those who submit jobs themselves.
+    """Return the scripts for users who submit jobs themselves.
 
     Raises:
         SpecError: they are not in this installation.
@@ -50,10 +50,10 @@ def wrappers() -> list[NewFile]:
 
 
 def write(files: Sequence[NewFile], folder: Path) -> None:
-    """Make them in `folder`, which is made too.
+    """Write the files in `folder`, which is created if needed.
 
     Raises:
-        SpecError: some are there already; nothing was written.
+        SpecError: some exist already; nothing was written.
         OSError: they cannot be written.
     """
     if there := [folder / file.name for file in files if (folder / file.name).exists()]:

@@ -1,4 +1,4 @@
-"""What a site's file should say: chosen from what was found. Pure."""
+"""Chooses the keys of a site's file from what was found. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpckit.slurm.cluster_config import Record, grace_of, minutes_of
 from hpckit.slurm.gres import Kind, in_words, kinds_of, kinds_of_nodes
 
 SCRATCH_BYTES = 20 << 30
-"""A disk with less free is no place for snapshots of models and compilers' caches."""
+"""Free bytes below which a disk is too small for code snapshots and compilers' caches."""
 _FAST = ("ib", "hsn")
 _PYXIS = "{kind: pyxis, image: registry#name:tag, mounts: [], python: null, options: []}"
 _APPTAINER = "{kind: apptainer, image: /path/train.sif, mounts: [], python: null, options: []}"
@@ -23,19 +23,19 @@ Value = str | int | bool | None
 
 @dataclass(frozen=True)
 class SiteKey:
-    """A key of `cluster` or `cluster.slurm`, and why it has this value."""
+    """A key of `cluster` or `cluster.slurm` with its value and the reason for it."""
 
     name: str
     value: Value
     how: Literal["found", "assumed"]
-    """Read from the site; or to be looked at by whoever knows it."""
+    """Whether it was read from the site, or has to be checked by somebody who knows it."""
     why: str
     is_slurm: bool = True
 
 
 @dataclass(frozen=True)
 class SiteRequest:
-    """What the user said."""
+    """The user's choices."""
 
     partition: str | None = None
     account: str | None = None
@@ -43,25 +43,25 @@ class SiteRequest:
 
 @dataclass(frozen=True)
 class SiteChoice:
-    """What the file says."""
+    """The content of the file."""
 
     keys: tuple[SiteKey, ...]
     partition: str
     gpus: Kind | None
-    """Of a node."""
+    """The kind of GPUs of a node."""
 
 
 def choose(
     facts: SiteFacts, machine: MachineFacts, on_node: bool, wanted: SiteRequest
 ) -> SiteChoice:
-    """The keys of a site.
+    """Choose the keys of a site.
 
     Args:
         machine: what was asked of a node, or of this machine where none was.
         on_node: it was a node.
 
     Raises:
-        SpecError: what is wanted is not there, or it cannot be told which partition is meant.
+        SpecError: what was asked for does not exist, or the partition is ambiguous.
     """
     partition, why = partition_of(facts, wanted.partition)
     name = partition["PartitionName"]
@@ -86,7 +86,7 @@ def choose(
 
 
 def partition_of(facts: SiteFacts, wanted: str | None) -> tuple[Record, str]:
-    """The partition, and why it is this one: the default, unless only others have GPUs."""
+    """Return the partition and the reason: the default, unless only others have GPUs."""
     names = {one.get("PartitionName", ""): one for one in facts.partitions}
     there = ", ".join(names)
     if wanted is not None:
@@ -105,7 +105,7 @@ def partition_of(facts: SiteFacts, wanted: str | None) -> tuple[Record, str]:
 
 
 def nodes_with_gpus(partition: Record, nodes: Sequence[Record]) -> int:
-    """How many of them there are in it; none while it is not up."""
+    """Return the number of its nodes with GPUs; 0 while it is not up."""
     name = partition.get("PartitionName")
     return sum(
         name in node.get("Partitions", "").split(",") and bool(kinds_of(node.get("Gres", "")))
@@ -141,8 +141,8 @@ def _accounts(accounts: SlurmAccounts | None, wanted: str | None) -> Iterator[Si
 
 
 def _features(nodes: Sequence[Record]) -> Iterator[SiteKey]:
-    told = {f for node in nodes for f in node.get("AvailableFeatures", "(null)").split(",")}
-    if names := sorted(told - {"(null)", ""}):
+    found = {f for node in nodes for f in node.get("AvailableFeatures", "(null)").split(",")}
+    if names := sorted(found - {"(null)", ""}):
         yield SiteKey(
             "constraint", None, "found", f"its nodes have the features {', '.join(names)}"
         )
@@ -153,7 +153,7 @@ def _time_limit(partition: Record, facts: SiteFacts) -> SiteKey:
     qos = facts.accounts.default_qos if facts.accounts else None
     if qos is not None and qos in facts.walls:
         limits[f"MaxWall of your QOS {qos}"] = facts.walls[qos]
-    given = {why: told for why, told in limits.items() if minutes_of(told) is not None}
+    given = {why: limit for why, limit in limits.items() if minutes_of(limit) is not None}
     if not given:
         usual = partition.get("DefaultTime", "NONE")
         return SiteKey(
@@ -164,7 +164,7 @@ def _time_limit(partition: Record, facts: SiteFacts) -> SiteKey:
 
 
 def _clock(minutes: float) -> str:
-    """As 1-00:00:00."""
+    """Format a time as 1-00:00:00."""
     seconds = round(minutes * 60)
     days, rest = divmod(seconds, 86400)
     text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
@@ -185,18 +185,18 @@ def _gpus(kinds: Sequence[tuple[Kind, int]], config: Record) -> Iterator[SiteKey
 
 
 def _cpus(partition: Record, nodes: Sequence[Record]) -> SiteKey:
-    told = [_number(node.get("CPUEfctv") or node.get("CPUTot", "")) for node in nodes]
-    most = _least([*told, _number(partition.get("MaxCPUsPerNode", ""))])
+    counts = [_number(node.get("CPUEfctv") or node.get("CPUTot", "")) for node in nodes]
+    most = _least([*counts, _number(partition.get("MaxCPUsPerNode", ""))])
     return SiteKey("cpus_per_node", most, *_whole(most, "CPUs"))
 
 
 def _memory(partition: Record, nodes: Sequence[Record]) -> SiteKey:
-    told = []
+    sizes = []
     for node in nodes:
         mib = _number(node.get("RealMemory", ""))
-        told.append(mib and mib - (_number(node.get("MemSpecLimit", "")) or 0))
-    most = _least([*told, _number(partition.get("MaxMemPerNode", ""))])
-    most = most if most is not None and most > 1 else None  # 1: nobody has configured it
+        sizes.append(mib and mib - (_number(node.get("MemSpecLimit", "")) or 0))
+    most = _least([*sizes, _number(partition.get("MaxMemPerNode", ""))])
+    most = most if most is not None and most > 1 else None  # 1: it was not configured
     return SiteKey("memory", most and f"{most}M", *_whole(most, "memory"))
 
 

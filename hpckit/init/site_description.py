@@ -1,4 +1,4 @@
-"""A site asked, chosen for and written down as the text of a file."""
+"""Queries a site and writes its description as the text of a file."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class DescribedSite:
 
 
 def describe(name: str | None, wanted: SiteRequest, asks_node: bool) -> DescribedSite | None:
-    """The file of the site around this machine; None: there is no Slurm here.
+    """Return the file of the site of this machine; None: there is no Slurm here.
 
     Args:
-        name: of the site; None: what Slurm calls the cluster.
-        asks_node: have a job tell what a node has.
+        name: of the site; None: Slurm's name of the cluster.
+        asks_node: query a node by a job.
 
     Raises:
-        SpecError: Slurm or the node does not answer, or it has not what is wanted.
+        SpecError: Slurm or the node does not answer, or what was chosen does not exist.
     """
     try:
         facts = ask_site(getpass.getuser())

@@ -1,4 +1,4 @@
-"""What a site's Slurm says of itself and of this user."""
+"""Facts about a site's Slurm and this user's accounts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QOS = (*_TABLE, "qos", "format=Name,MaxWall")
 
 @dataclass(frozen=True)
 class SlurmAccounts:
-    """What this user may charge."""
+    """The accounts that this user may charge."""
 
     default: str | None
     names: tuple[str, ...]
@@ -33,23 +33,23 @@ class SlurmAccounts:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What was asked."""
+    """The facts about a site."""
 
     config: Record
     partitions: Sequence[Record]
     nodes: Sequence[Record]
     accounts: SlurmAccounts | None
-    """None: there is no accounting, or it does not know this user."""
+    """The user's accounts. None: there is no accounting, or it does not know this user."""
     walls: Mapping[str, str]
-    """The longest time of a job by QOS, of those that have one."""
+    """The longest time of a job by QOS, for those that limit it."""
     has_pyxis: bool
 
 
 def ask_site(user: str) -> SiteFacts | None:
-    """None: there is no Slurm here.
+    """Query Slurm. None: there is no Slurm here.
 
     Raises:
-        AskError: there is, and it does not answer.
+        ProbeError: there is, and it does not answer.
     """
     if shutil.which(CONFIG[0]) is None:
         return None
@@ -60,7 +60,7 @@ def ask_site(user: str) -> SiteFacts | None:
             (*_TABLE, "associations", f"user={user}", "format=Account,QOS,DefaultQOS")
         )
         accounts, walls = parse_accounts(owner, held), dict(parse_walls(command_output(_QOS)))
-    except ProbeError:  # as where Slurm keeps no accounts
+    except ProbeError:  # for example, Slurm has no accounting
         accounts, walls = None, {}
     return SiteFacts(
         config=parse_config(config),
@@ -73,7 +73,7 @@ def ask_site(user: str) -> SiteFacts | None:
 
 
 def parse_accounts(owner: str, held: str) -> SlurmAccounts | None:
-    """Of sacctmgr's `user` and `associations`, as they are asked here."""
+    """Parse the output of sacctmgr's `user` and `associations` as they are queried here."""
     rows = [row for row in parse_table(held) if len(row) == 3]
     if not rows:
         return None
@@ -85,12 +85,12 @@ def parse_accounts(owner: str, held: str) -> SlurmAccounts | None:
 
 
 def parse_walls(text: str) -> list[tuple[str, str]]:
-    """Of sacctmgr's `qos`, as it is asked here."""
+    """Parse the output of sacctmgr's `qos` as it is queried here."""
     return [(row[0], row[1]) for row in parse_table(text) if len(row) == 2 and row[1]]
 
 
 def _has_pyxis() -> bool:
-    """Whether srun has the plug-in's options."""
+    """Whether srun has the options of pyxis."""
     try:
         return "--container-image" in command_output(("srun", "--help"))
     except ProbeError:

@@ -1,4 +1,4 @@
-"""A file of `conf/cluster/`, each key with what it was taken from. Pure."""
+"""Writes a file of `conf/cluster/`, with the source of each key. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def site_name(cluster: str) -> str:
-    """An option's name, of what Slurm calls the cluster."""
+    """Return a valid name of an option from Slurm's name of the cluster."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", cluster).strip("-_").lower()
     return name if name and name != "null" else "site"
 
 
 def is_name(text: str) -> bool:
-    """Whether an option may be called so."""
+    """Whether it is a valid name of an option."""
     return _NAME.fullmatch(text) is not None
 
 
 def render(name: str, site: SiteChoice, facts: SiteFacts, today: date) -> str:
-    """The file `conf/cluster/<name>.yaml`."""
+    """Return the text of the file `conf/cluster/<name>.yaml`."""
     lines = [*_head(name, site, facts, today), "", "defaults:", "  - slurm", "  - _self_", ""]
     for key in site.keys:
         if not key.is_slurm:
@@ -78,7 +78,7 @@ def _lines(key: SiteKey, indent: str) -> list[str]:
 
 
 def scalar(value: Value) -> str:
-    """As YAML; text that could be read as something else is quoted."""
+    """Format a value as YAML; text that could be read as another type is quoted."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
         return value
     if isinstance(value, str):
@@ -87,5 +87,5 @@ def scalar(value: Value) -> str:
 
 
 def _shown(text: str) -> str:
-    """On one line of a comment."""
+    """Format a value on one line of a comment."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,3 +1,3 @@
-"""What supervisor, agents and ranks hand one another on a node (heartbeat table in shared memory,
-environment variables, names at the rendezvous, kinds of memory). Imports hpckit.rundir and below,
-no torch; supervisor, agent, trainer and exporter import it."""
+"""Communication of supervisor, agents and ranks on a node (heartbeat table in shared memory,
+environment variables, names at the rendezvous, kinds of memory). Imports hpckit.rundir and the
+packages below it, no torch; supervisor, agent, trainer and exporter import it."""

@@ -1,4 +1,4 @@
-"""Which memory a run can run out of."""
+"""The kinds of memory that a run can run out of."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from enum import StrEnum
 
 
 class MemoryKind(StrEnum):
-    """Of what."""
+    """A kind of memory."""
 
     GPU = "gpu"
     HOST = "host"
-    """A node's, or what its job may have of it."""
+    """Memory of a node, or the job's part of it."""

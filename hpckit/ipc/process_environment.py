@@ -1,6 +1,6 @@
-"""What supervisor, agent and worker hand down to one another in environment variables.
+"""Environment variables that supervisor, agent and workers pass to their child processes.
 
-An interface between hpckit's own processes, not one for people: people use the config.
+They are an interface between hpckit's own processes; users set the config instead.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from hpckit.rundir.directory import RunDir
 
 _PREFIX = "HPCKIT_"
 STORE_TOKEN = f"{_PREFIX}STORE_TOKEN"
-"""What a node's torchrun has to know to be heard by the rendezvous store; no worker has it."""
+"""Token with which a node's torchrun authenticates to the rendezvous store; workers do not have
+it."""
 STACKS_SIGNAL = signal.SIGUSR1
-"""Has a worker write down the stacks of its threads."""
+"""Makes a worker dump the stacks of its threads."""
 
 
 @dataclass(frozen=True)
 class NodeEnvironment:
-    """Place of a process in its run."""
+    """The place of a process in its run."""
 
     run: RunDir
     submission: int
     generation: int
     node: int
     nodes: int
-    """Nodes of this generation."""
+    """Number of nodes of this generation."""
 
     def to_env(self) -> dict[str, str]:
-        """The variables for a child process."""
+        """Returns the variables for a child process."""
         return agent_variables(self.run, self.submission, self.node) | {
             f"{_PREFIX}GENERATION": str(self.generation),
             f"{_PREFIX}NODES": str(self.nodes),
@@ -40,7 +41,7 @@ class NodeEnvironment:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> NodeEnvironment:
-        """The place that `env` states.
+        """Returns the place that `env` describes.
 
         Raises:
             RuntimeError: the process was not started by hpckit.
@@ -53,7 +54,7 @@ class NodeEnvironment:
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """What a worker knows beside its node: torchrun's variables and the board."""
+    """What a worker knows beside its node: torchrun's variables and the heartbeat table."""
 
     at: NodeEnvironment
     rank: int
@@ -66,7 +67,7 @@ class WorkerEnvironment:
     """`cpu` or `cuda`."""
     board: str
     is_memory_here: bool
-    """Whether no other node may have a part in its memory of a save that can be whole."""
+    """Whether no other node can hold a part of a usable snapshot in its memory."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnvironment:
@@ -99,13 +100,13 @@ class _Getter:
 
 
 def worker_variables(device: str, board: str, *, is_memory_here: bool = False) -> dict[str, str]:
-    """The variables that an agent adds for its workers."""
+    """Returns the variables that an agent adds for its workers."""
     here = str(int(is_memory_here))
     return {f"{_PREFIX}DEVICE": device, f"{_PREFIX}BOARD": board, f"{_PREFIX}MEMORY_HERE": here}
 
 
 def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:
-    """The place of an agent, which outlives generations."""
+    """Returns the variables for an agent, which serves several generations."""
     return {
         f"{_PREFIX}RUN": str(run.path),
         f"{_PREFIX}SUBMISSION": str(submission),
@@ -114,19 +115,19 @@ def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:
 
 
 def job_variables(job: str, host: str) -> dict[str, str]:
-    """The job that an agent is in, and the node that the job's first process, the supervisor, is
-    on."""
+    """Returns the variables with the agent's job, and the node of the job's first process, the
+    supervisor."""
     return {f"{_PREFIX}JOB": job, f"{_PREFIX}JOB_HOST": host}
 
 
 def job_of(env: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
-    """What `job_variables` says; None: the process is in no job."""
+    """Returns the values of `job_variables`, or None if the process is in no job."""
     job, host = env.get(f"{_PREFIX}JOB"), env.get(f"{_PREFIX}JOB_HOST")
     return (job, host) if job and host else None
 
 
 def agent_place(env: Mapping[str, str] = os.environ) -> tuple[RunDir, int, int]:
-    """The run, the number of its submission, and that of the node; raises as `from_env`."""
+    """Returns the run, the number of its submission, and that of the node; raises as `from_env`."""
     get = _Getter(env)
     run = RunDir(Path(get(f"{_PREFIX}RUN")))
     return run, int(get(f"{_PREFIX}SUBMISSION")), int(get(f"{_PREFIX}NODE"))

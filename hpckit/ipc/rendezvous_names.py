@@ -1,4 +1,4 @@
-"""What a generation's rendezvous and those who come to it are called."""
+"""Names of a generation's rendezvous and of its participants."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 
 def rendezvous_id(run: str, generation: int) -> str:
-    """What torchruns of no other generation have."""
+    """Returns an id that only torchruns of this generation use."""
     return f"{run}-g{generation}"
 
 
 def participant_name(rendezvous: str, place: int) -> str:
-    """What a torchrun calls itself to the rendezvous store."""
+    """Returns the name of a torchrun at the rendezvous store."""
     return f"{rendezvous}/{place}"
 
 
 def participants(names: Iterable[str], run: str, generation: int) -> list[int]:
-    """Those of this generation's torchruns among these."""
+    """Returns the places of this generation's torchruns among these names."""
     found = (name.rpartition("/") for name in names)
     mine = rendezvous_id(run, generation)
     return [int(place) for of, _, place in found if of == mine and place.isdigit()]

@@ -1,2 +1,2 @@
-"""What a run will need before it starts: memory, time, how often to save; without torch. Imports
-config and text; submit, trainer (FLOPs), faults and cli import it."""
+"""Estimates what a run will need before it starts: memory, time and the save interval; without
+torch. Imports config and text; submit, trainer (FLOPs), faults and cli import it."""

@@ -1,4 +1,4 @@
-"""Stacked horizontal bars as SVG, in light and in dark, without anything from elsewhere."""
+"""Stacked horizontal bars as SVG, in light and dark mode, without other files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def stacked_bars(
     title: str,
     limit: tuple[float, str] | None = None,
 ) -> str:
-    """A bar for each of `bars`, of parts by name, which all have in the same order.
+    """Draw a bar for each of `bars`, with its parts by name, which all bars have in the same order.
 
     Args:
-        words: a value for people.
+        words: formats a value for people.
         limit: a value that is marked by a line, and its name.
     """
     totals = {name: sum(parts.values()) for name, parts in bars.items()}

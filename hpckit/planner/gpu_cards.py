@@ -24,20 +24,21 @@ class GpuCard:
 
     name: str
     memory_gib: float
-    """What the maker calls GB."""
+    """Memory in what the maker calls GB."""
     tflops: Mapping[str, float]
-    """Peak of matrix products by format; a format is missing where the hardware has it not."""
+    """Peak of matrix products by format; a format that the hardware lacks is missing."""
     memory_gbps: float
-    """GB/s of its memory."""
+    """Bandwidth of its memory in GB/s."""
     nvlink_gbps: float
-    """GB/s to its neighbours in the node, one direction."""
+    """Bandwidth to its neighbours in the node in GB/s, one direction."""
     network_gbps: float
-    """GB/s to other nodes, one direction."""
+    """Bandwidth to other nodes in GB/s, one direction."""
     host_gbps: float
-    """GB/s to its host's memory: PCI Express of its generation, 16 lanes, one direction."""
+    """Bandwidth to its host's memory in GB/s: PCI Express of its generation, 16 lanes, one
+    direction."""
 
     def peak(self, compute: str) -> float | None:
-        """FLOP/s in a format; None: it has it not."""
+        """Return the peak FLOP/s in a format; None: the card lacks it."""
         found = self.tflops.get(compute)
         return None if found is None else found * 1e12
 
@@ -66,12 +67,12 @@ _TABLE = (
     _card("B200", 180, 75, 2250, 2250, 4500, 7700, 900, 50, 64),
 )
 CARDS: Mapping[str, GpuCard] = MappingProxyType({card.name: card for card in _TABLE})
-"""By name, oldest first."""
+"""The cards by name, oldest first."""
 _ALIASES = {"A100": "A100-80"}
 
 
 def find_card(text: str) -> GpuCard:
-    """The one that a person means: "h100", "A100", "a100-40".
+    """Return the card that a person names: "h100", "A100", "a100-40".
 
     Raises:
         KeyError: it is none of `CARDS`.
@@ -81,7 +82,8 @@ def find_card(text: str) -> GpuCard:
 
 
 def recognise(text: str) -> GpuCard | None:
-    """The one that a site or a driver means: "nvidia_h100_80gb_hbm3"; None: none of `CARDS`."""
+    """Return the card in a name of a site or driver: "nvidia_h100_80gb_hbm3"; None: none of
+    `CARDS`."""
     found = re.search(r"(?:^|[^a-z0-9])(v100|a100|h100|h200|b200)(?:[^0-9]|$)", text.lower())
     if found is None:
         return None

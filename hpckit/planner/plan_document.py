@@ -1,4 +1,4 @@
-"""A plan as a document: Markdown with pictures beside it, or one HTML page with them inside."""
+"""Writes a plan as Markdown with pictures beside it, or as one HTML page that contains them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _MEMORY, _TIME = "Memory of a GPU", "Time of a step"
 
 
 def write(plan: RunEstimate, name: str, path: Path) -> None:
-    """Write the document that the ending of `path` asks for, one of `KINDS`; its folder is made.
+    """Write the document in the format of the ending of `path`, one of `KINDS`; its folder is
+    created.
 
     Raises:
         OSError: it cannot be written.
@@ -48,7 +49,7 @@ def write(plan: RunEstimate, name: str, path: Path) -> None:
 
 
 def pictures(plan: RunEstimate) -> Iterator[tuple[str, str]]:
-    """SVG by what it shows."""
+    """Return SVG pictures by their titles."""
     bars = {at: memory.parts() for at, memory in plan.footprint.moments.items()}
     bars["recomputed"] = plan.recomputed.peak.parts()
     yield _MEMORY, stacked_bars(bars, size, _MEMORY, (plan.room, "room"))
@@ -57,7 +58,7 @@ def pictures(plan: RunEstimate) -> Iterator[tuple[str, str]]:
 
 
 def page(plan: RunEstimate, name: str) -> str:
-    """An HTML page that needs nothing else."""
+    """Return an HTML page without other files."""
     lines = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -76,7 +77,7 @@ def page(plan: RunEstimate, name: str) -> str:
 
 
 def markdown(plan: RunEstimate, name: str, links: dict[str, str]) -> str:
-    """`links`: to the pictures, by what they show."""
+    """Return the plan as Markdown. `links`: paths of the pictures by their titles."""
     lines = [f"# Plan of {name}", ""]
     lines += [line for text in problems(plan) for line in (f"> **{text}**", "")]
     lines += [f"- **{key}**: {text}" for key, text in facts(plan)]

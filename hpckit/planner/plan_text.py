@@ -1,4 +1,4 @@
-"""A plan in words: named lines and tables, the same in a terminal and in a report."""
+"""A plan as text: named lines and tables, the same in a terminal and in a report."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOMENTS = {
     "reduced": "when gradients are complete",
     "optimizer": "while the optimizer steps",
 }
-"""Of a step, in words."""
+"""Names of the moments of a step."""
 
 
 def facts(plan: RunEstimate) -> Iterator[tuple[str, str]]:
-    """Lines with their names."""
+    """Return lines with their names."""
     some = "" if plan.trained == plan.parameters else f" ({large(plan.trained)} trained)"
     yield (
         "model",
@@ -45,7 +45,7 @@ def facts(plan: RunEstimate) -> Iterator[tuple[str, str]]:
 
 
 def problems(plan: RunEstimate) -> Iterator[str]:
-    """Why the run cannot work on the card: what, where, and what to do."""
+    """Return why the run cannot work on the card: what, where, and what to do."""
     if not plan.fits:
         peak = plan.footprint.peak
         most = sorted(peak.parts().items(), key=lambda part: -part[1])[:3]
@@ -62,7 +62,7 @@ def problems(plan: RunEstimate) -> Iterator[str]:
 
 
 def memory_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
-    """Its head and rows: parts of the memory by moments of a step."""
+    """Return the head and the rows of the table of memory, by category and moment of a step."""
     moments = plan.footprint.moments
     rows = [[name, *_cells(moments.values(), name)] for name in plan.footprint.peak.parts()]
     for name, found in (("total", plan.footprint), ("recomputed", plan.recomputed)):
@@ -72,7 +72,7 @@ def memory_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
 
 
 def time_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
-    """Its head and rows: parts of a step's time; none where nothing is known of it."""
+    """Return the head and the rows of the table of a step's time; no rows if it is not known."""
     if plan.speed is None:
         return ["", "time", "share"], []
     step = plan.speed.step
@@ -83,7 +83,7 @@ def time_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
 
 
 def summary(plan: RunEstimate) -> str:
-    """The plan in a line, without memory."""
+    """Return the plan in a line, without memory."""
     fit = "fits" if plan.fits else f"does not fit; {_remedy(plan.choice)}"
     if plan.speed is None:
         return f"{plan.card.name}: {fit}"
@@ -95,7 +95,7 @@ def summary(plan: RunEstimate) -> str:
 
 
 def memory_line(peak: MemoryUse, at: str, parameters: int, layout: str) -> str:
-    """What the rank that has most needs, in a line."""
+    """Return the memory of the rank that needs most, in a line."""
     parts = ", ".join(f"{size(value)} {name}" for name, value in peak.parts().items() if value)
     return (
         f"{large(parameters)} parameters ({layout}); a rank needs {size(peak.total)} "
@@ -104,14 +104,14 @@ def memory_line(peak: MemoryUse, at: str, parameters: int, layout: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """A short time: "12 ms", "1.25 s"; a long one as of `span`."""
+    """Format a short time: "12 ms", "1.25 s"; a long one as `span` does."""
     if value >= 100:
         return span(value)
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def large(value: float) -> str:
-    """A count: "8.03 G"."""
+    """Format a count: "8.03 G"."""
     power = 0
     while value >= 999.5 and power < 6:
         value, power = value / 1000, power + 1

@@ -1,4 +1,4 @@
-"""All that is told of a run before it starts."""
+"""The estimate of a run before it starts."""
 
 from __future__ import annotations
 
@@ -21,53 +21,54 @@ from hpckit.planner.step_time import EstimatedSpeed, speed
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What no config says."""
+    """The assumptions that no config contains."""
 
     utilisation: float
-    """Share of a card's peak that is reached while it computes."""
+    """Share of a card's peak FLOP/s that is reached while it computes."""
     node_mtbf_hours: float | None
-    """Between two failures of one node; None: as `checkpoint.mtbf_hours` has it of the job, or as
-    is usual."""
+    """Hours between two failures of one node; None: from `checkpoint.mtbf_hours` of the job, or the
+    usual value."""
     storage_gbps: float
-    """GB/s of the store of checkpoints, for all ranks together."""
+    """GB/s of the checkpoint store, for all ranks together."""
 
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """Of a run on so many nodes with one kind of card."""
+    """The estimate of a run on a number of nodes with one kind of card."""
 
     nodes: int
     world: int
     layout: str
-    """The way of spreading the model, in the words of people."""
+    """The parallel layout as text for people."""
     parameters: int
     trained: int
-    """Of these: all, or those of adapters."""
+    """Trained parameters: all, or those of adapters."""
     unit: str
-    """What counts as a token: "token"; of images, "sample"."""
+    """What counts as a token: "token"; for images, "sample"."""
     flops_per_token: int
-    """Forward and backward, as the model needs them."""
+    """Operations per token, forward and backward, that the model needs."""
     micro_batches: int
     samples: int
-    """Of each micro-batch."""
+    """Samples of each micro-batch."""
     compute: str
     """Format of computation."""
     card: GpuCard
     room: int
-    """Bytes of its memory that tensors can have."""
+    """Bytes of a card's memory that are available to tensors."""
     footprint: MemoryFootprint
     recomputed: MemoryFootprint
-    """The same with the activations of blocks computed again."""
+    """The footprint with full recompute of blocks."""
     checkpoint: int
-    """Bytes, uncompressed."""
+    """Bytes of an uncompressed checkpoint."""
     speed: EstimatedSpeed | None
-    """None: the card cannot compute in this format."""
+    """The speed. None: the card cannot compute in this format."""
     goodput: Goodput
-    """With saves as often as is best."""
+    """The goodput at the best save interval."""
     configured: Goodput | None
-    """As often as `checkpoint` says; None: it leaves that to the run, or it is not known."""
+    """The goodput with the save policy of `checkpoint`; None: it leaves the interval to the run, or
+    the goodput is not known."""
     choice: LayoutChoice | None
-    """The simplest way that fits; None: there is none on so many cards."""
+    """The simplest layout that fits; None: there is none on so many cards."""
     assumptions: Assumptions
 
     @property
@@ -75,7 +76,7 @@ class RunEstimate:
         return self.footprint.peak.total <= self.room
 
     def record(self) -> dict[str, Any]:
-        """As plain data: bytes, seconds."""
+        """Return the estimate as plain data: bytes, seconds."""
         return {
             "nodes": self.nodes,
             "ranks": self.world,
@@ -111,7 +112,7 @@ def is_known(spec: RunSpec) -> bool:
 
 
 def estimate(spec: RunSpec, card: GpuCard, assumed: Assumptions) -> RunEstimate:
-    """Of the nodes that the run begins with."""
+    """Estimate a run on the nodes that it starts with."""
     work = work_of(spec)
     nodes = nodes_of_generation(spec, 0)
     world = nodes * spec.launch.gpus_per_node
@@ -160,7 +161,7 @@ def _as_configured(spec: RunSpec, best: Goodput, found: EstimatedSpeed | None) -
 
 
 def _mtbf_hours(spec: RunSpec, nodes: int, assumed: Assumptions) -> float:
-    """Of the whole job."""
+    """Return the mean hours between failures of the whole job."""
     if assumed.node_mtbf_hours is None and spec.checkpoint.mtbf_hours is not None:
         return spec.checkpoint.mtbf_hours
     return (assumed.node_mtbf_hours or NODE_MTBF_HOURS) / nodes

@@ -1,4 +1,4 @@
-"""How long a step takes on a card: what bounds it at best, and what is to be expected."""
+"""The time of a step on a card: its lower bounds, and the expected time."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from hpckit.planner.model.parameter_shapes import elements, parameters, trained_
 
 @dataclass(frozen=True)
 class EstimatedStepTime:
-    """Seconds of a step."""
+    """The seconds of a step by part."""
 
     compute: float
     """Forward and backward, at the assumed utilisation."""
     tensor: float
-    """Activations between the ranks that compute a layer together: nothing else goes on."""
+    """Exchange of activations between the ranks that compute a layer together, which nothing
+    overlaps."""
     expert: float
-    """Tokens to the ranks of their experts and back: nothing else goes on."""
+    """Exchange of tokens with the ranks of their experts, which nothing overlaps."""
     data: float
-    """Parameters and gradients between ranks, as far as it does not hide behind `compute`."""
+    """Exchange of parameters and gradients between ranks, without what `compute` overlaps."""
     offload: float
-    """Parameters from the host's memory and gradients into it, as far as that does not hide."""
+    """Copies of parameters from the host's memory and gradients to it, without what is
+    overlapped."""
     bubble: float
-    """A pipeline's ranks wait for the first micro-batch, and for the last one."""
+    """Idle time of a pipeline's ranks before the first micro-batch, and after the last one."""
     optimizer: float
 
     @property
@@ -41,13 +43,13 @@ class EstimatedStepTime:
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, float]:
-        """By name, in the order of definition."""
+        """Return the seconds by name, in the order of definition."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Least seconds of a step, if one thing alone counted (Williams et al. 2009)."""
+    """Lower bounds of a step's seconds by each resource alone (Williams et al. 2009)."""
 
     compute: float
     """All operations at the card's peak."""
@@ -56,40 +58,40 @@ class Roofline:
     network: float
     """All bytes between ranks at the rate of their links."""
     host: float
-    """With what is in the host's memory: all bytes from there or to it, at the rate of PCI Express,
-    and the optimizer's there."""
+    """With offload to the host's memory: all bytes from there or to it, at the rate of PCI Express,
+    and those of the optimizer there."""
     intensity: float
-    """Operations per byte of memory."""
+    """Operations per byte of memory traffic."""
     ridge: float
-    """Of the card: with fewer operations per byte, its memory is what bounds it."""
+    """The ridge point of the card: with fewer operations per byte, its memory is the bound."""
 
     @property
     def bound(self) -> str:
-        """What takes longest."""
+        """The resource with the largest bound."""
         seconds = self.limits()
         return max(seconds, key=lambda name: seconds[name])
 
     @property
     def best(self) -> float:
-        """Seconds of a step that nothing but that bounds."""
+        """The seconds of a step that only this bound limits."""
         return max(self.limits().values())
 
     def limits(self) -> dict[str, float]:
-        """Seconds by what bounds it."""
+        """Return the seconds by resource."""
         names = ("compute", "memory", "network", "host")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class EstimatedSpeed:
-    """Of a run."""
+    """The estimated speed of a run."""
 
     step: EstimatedStepTime
     roofline: Roofline
     tokens: int
-    """Of a step."""
+    """Tokens of a step."""
     flops: int
-    """Of a step, as the model needs them."""
+    """Operations of a step that the model needs."""
     utilisation: float
     """Model FLOPs utilisation of the whole step."""
 
@@ -104,7 +106,8 @@ def speed(
     card: GpuCard,
     utilisation: float,
 ) -> EstimatedSpeed:
-    """Of `world` ranks on such cards, which reach `utilisation` of their peak while they compute.
+    """Estimate the speed of `world` ranks on such cards, which reach `utilisation` of their peak
+    while they compute.
 
     Raises:
         ValueError: the card has no `precision.compute`.
@@ -114,7 +117,7 @@ def speed(
     if peak is None:
         raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
     tokens = global_batch(spec, world) * work.units
-    each = tokens / world  # what a rank would do alone of it
+    each = tokens / world  # share of one rank
     at_peak = each * _unit_s(work, spec.precision.compute, card)
     compute = at_peak / utilisation
     tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
@@ -147,7 +150,8 @@ def speed(
 
 
 def _unit_s(work: ModelWork, compute: str, card: GpuCard) -> float:
-    """Of a token on one card, at the peak: with fp8, what is computed in bf16 takes longer."""
+    """Return the seconds of a token on one card at its peak: with fp8, what is computed in bf16
+    takes longer."""
     small = work.in_fp8 if compute == "fp8" else work.computed
     peak, of_others = card.peak(compute), card.peak("bf16") or card.peak("fp16")
     assert peak is not None
@@ -156,19 +160,19 @@ def _unit_s(work: ModelWork, compute: str, card: GpuCard) -> float:
 
 
 def _moved(spec: RunSpec, world: int) -> float:
-    """Bytes that a GPU's memory reads and writes in a step, with no more than must be: parameters
-    once forward and twice backward per micro-batch, gradients once, activations written and read,
-    and the optimizer's."""
+    """Return the bytes that a GPU's memory reads and writes in a step at least: parameters once
+    forward and twice backward per micro-batch, gradients once, activations written and read, and
+    those of the optimizer."""
     found, compute = degrees(spec.parallel, world), BYTES[spec.precision.compute]
     count, _ = micro_batches(spec, world)
     whole, kept = sum(_computed(spec, found)), kept_by_blocks(spec, world)
-    passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more for gradients, and these
+    passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more with gradients
     stepped = 0.0 if spec.memory.offload else _stepped(spec, found)
     return count * (passes * whole * compute + 2 * kept) + stepped
 
 
 def _stepped(spec: RunSpec, found: ParallelDegrees) -> float:
-    """Bytes that the optimizer moves on a rank."""
+    """Return the bytes that the optimizer moves on a rank."""
     return _of_optimizer(spec) * _held(spec, found) * _trained_share(spec)
 
 
@@ -178,8 +182,8 @@ def _stepped_s(spec: RunSpec, found: ParallelDegrees, card: GpuCard) -> float:
 
 
 def _of_optimizer(spec: RunSpec) -> int:
-    """Bytes that it moves of an element: parameter, gradient and moments are read, all but the
-    gradient written."""
+    """Return the bytes that it moves per element: parameter, gradient and moments are read, all but
+    the gradient written."""
     return BYTES[spec.precision.master] * (3 + 2 * moments(spec.optim))
 
 
@@ -191,8 +195,8 @@ def _trained_share(spec: RunSpec) -> float:
 
 
 def _computed(spec: RunSpec, found: ParallelDegrees) -> tuple[float, float]:
-    """Parameters with which a rank computes: those of experts, which other ranks share, are the
-    second."""
+    """Return the numbers of parameters with which a rank computes; the second is that of experts,
+    which ranks share."""
     if isinstance(spec.model, ImageSpec):
         return work_of(spec).parameters, 0.0
     every = [*parameters(spec.model)]
@@ -202,14 +206,14 @@ def _computed(spec: RunSpec, found: ParallelDegrees) -> tuple[float, float]:
 
 
 def _held(spec: RunSpec, found: ParallelDegrees) -> float:
-    """Parameters that are left to a rank."""
+    """Return the parameters that a rank holds."""
     others, stacks = _computed(spec, found)
     return others / found.shard + stacks / found.expert_shard
 
 
 def _hides(spec: RunSpec, found: ParallelDegrees, count: int) -> float:
-    """Share of the computation behind which communication over data-parallel ranks goes on: all of
-    it where layers are gathered, else the backward pass of the micro-batches that reduce."""
+    """Return the share of the computation that overlaps with communication of data-parallel ranks:
+    all of it if layers are gathered, else the backward pass of the micro-batches that reduce."""
     if found.pipeline > 1:
         return 0.0  # torch's stages gather before, and reduce after all micro-batches
     if spec.parallel.zero > 1 and (found.shard > 1 or spec.memory.offload):
@@ -218,7 +222,7 @@ def _hides(spec: RunSpec, found: ParallelDegrees, count: int) -> float:
 
 
 def _data_s(spec: RunSpec, world: int, card: GpuCard) -> float:
-    """Of gathering parameters and reducing gradients, in rings."""
+    """Return the seconds to gather parameters and reduce gradients, in rings."""
     found = degrees(spec.parallel, world)
     gathers, reduces = _times_over(spec, world)
     gathered = gathers * BYTES[spec.precision.compute]
@@ -236,9 +240,9 @@ def _data_s(spec: RunSpec, world: int, card: GpuCard) -> float:
 
 
 def _host_s(spec: RunSpec, world: int, card: GpuCard) -> float:
-    """With what is in the host's memory, of a rank's part of the parameters each time that it is
-    gathered, and of gradients each time that they are reduced: both ways at once, both as the
-    optimizer has them, which is how FSDP2 copies them."""
+    """Return the seconds to copy a rank's part of the parameters from the host's memory each time
+    that it is gathered, and gradients to it each time that they are reduced: both ways at once,
+    both in the optimizer's format, as FSDP2 copies them."""
     if not spec.memory.offload:
         return 0.0
     gathers, reduces = _times_over(spec, world)
@@ -247,7 +251,7 @@ def _host_s(spec: RunSpec, world: int, card: GpuCard) -> float:
 
 
 def _times_over(spec: RunSpec, world: int) -> tuple[int, int]:
-    """How often in a step parameters are gathered, and gradients reduced."""
+    """Return how often in a step parameters are gathered, and gradients reduced."""
     found, parallel = degrees(spec.parallel, world), spec.parallel
     count, _ = micro_batches(spec, world)
     gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
@@ -256,8 +260,8 @@ def _times_over(spec: RunSpec, world: int) -> tuple[int, int]:
 
 
 def _tensor_s(spec: RunSpec, world: int, card: GpuCard) -> float:
-    """Of gathering and scattering activations: before and after attention and the perceptron,
-    forward and backward."""
+    """Return the seconds to gather and scatter activations: before and after attention and the
+    perceptron, forward and backward."""
     found, size = degrees(spec.parallel, world), BYTES[spec.precision.compute]
     if found.tensor == 1:
         return 0.0
@@ -269,7 +273,8 @@ def _tensor_s(spec: RunSpec, world: int, card: GpuCard) -> float:
 
 
 def _expert_s(spec: RunSpec, world: int, card: GpuCard) -> float:
-    """Of tokens to their experts and back, forward and backward; each rank sends its own."""
+    """Return the seconds to send tokens to their experts and back, forward and backward; each rank
+    sends its own."""
     found, experts = degrees(spec.parallel, world), experts_of(spec.model)
     if experts is None or found.expert == 1:
         return 0.0
@@ -283,8 +288,8 @@ def _expert_s(spec: RunSpec, world: int, card: GpuCard) -> float:
 
 
 def _ring_s(spec: RunSpec, card: GpuCard, ranks: int, inner: int, size: float) -> float:
-    """Of a gathering of `size` bytes among `ranks`, `inner` apart. Bytes enter a node once, by the
-    network of all the ranks that are there."""
+    """Return the seconds to gather `size` bytes among `ranks` that are `inner` apart. Bytes enter a
+    node once, by the network links of all its ranks."""
     if ranks == 1:
         return 0.0
     per_node = spec.launch.gpus_per_node

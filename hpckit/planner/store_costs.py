@@ -1,8 +1,8 @@
-"""How many objects and requests a store of checkpoints takes, by the number of ranks and nodes.
+"""The number of objects and requests of a checkpoint store, by the number of ranks and nodes.
 
-Pure counts, derived from checkpointing/FORMAT.md and the code that follows it; a test holds them
-against real saves, restores and prunes. In S3's terms: a listing costs a request per 1,000 keys.
-Counted is what happens when nothing goes wrong, nothing is tried again and nobody prunes beside it.
+Pure counts, derived from checkpointing/FORMAT.md and the code that follows it; a test compares them
+with real saves, restores and prunes. In S3's terms: a listing costs a request per 1,000 keys.
+Failures, retries and concurrent prunes are not counted.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from checkpointing.format.manifest import PACK_ROW
 from checkpointing.format.packs import MAGIC
 
 PAGE = 1000
-"""Keys of one answer to a list request, and of one delete request."""
+"""Keys in one answer to a list request, and in one delete request."""
 CHUNK_ROW = 41.0
-"""Compressed bytes of a chunk in a manifest or part: an id of 32 and a checksum of 8 cannot be
-compressed, the rest hardly counts (40.6 of 90,624 chunks, `benchmarks.store_scale`)."""
+"""Compressed bytes of a chunk in a manifest or part record: an id of 32 and a checksum of 8 cannot
+be compressed, the rest hardly counts (40.6 with 90,624 chunks, `benchmarks.store_scale`)."""
 CHUNK_TABLE = 73 + 32
-"""Bytes of the same before compression, of a matrix."""
+"""Bytes of the same before compression, for a matrix."""
 DOCUMENT = 1000
-"""Bytes of a manifest or part besides its tables, about."""
+"""Approximate bytes of a manifest or part record besides its tables."""
 
 
 @dataclass(frozen=True)
 class StoreRequests:
-    """By what providers charge for and limit."""
+    """Numbers of requests by what providers charge for and limit."""
 
     put: int = 0
     get: int = 0
@@ -49,20 +49,20 @@ class StoreRequests:
 
 @dataclass(frozen=True)
 class CheckpointShape:
-    """A checkpoint, of ranks that each write as much."""
+    """A checkpoint whose ranks write the same amount each."""
 
     ranks: int
     nodes: int
     items: int
-    """Of the state that a rank has a part of: model, optimizer, ..."""
+    """Number of items of the state of which a rank has a part: model, optimizer, ..."""
     chunks: int
-    """New ones that each rank writes."""
+    """Number of new chunks that each rank writes."""
     chunk_bytes: int
-    """Stored, of each."""
+    """Stored bytes of each chunk."""
     pack_bytes: int
-    """That a pack may have."""
+    """Largest bytes of a pack."""
     kept: int
-    """Checkpoints of the run that are there before this one."""
+    """Number of checkpoints of the run before this one."""
 
     @property
     def packs_per_rank(self) -> int:
@@ -71,34 +71,35 @@ class CheckpointShape:
 
     @property
     def packs(self) -> int:
-        """Objects that stay, besides the manifest."""
+        """Return the number of objects that stay, besides the manifest."""
         return self.ranks * self.packs_per_rank
 
     @property
     def part_bytes(self) -> int:
-        """Of one rank's part, about."""
+        """Return the approximate bytes of one rank's part record."""
         return DOCUMENT + round(CHUNK_ROW * self.chunks)
 
     @property
     def manifest_bytes(self) -> int:
-        """About."""
+        """Return the approximate bytes of the manifest."""
         rows = CHUNK_ROW * self.ranks * self.chunks
         return DOCUMENT + round(rows) + PACK_ROW.itemsize * self.packs
 
     @property
     def table_bytes(self) -> int:
-        """Of the manifest's tables before compression, which the format bounds for each item."""
+        """Return the bytes of the manifest's tables before compression, which the format bounds for
+        each item."""
         return CHUNK_TABLE * self.ranks * self.chunks
 
 
 def pages(keys: int) -> int:
-    """Requests that list so many keys."""
+    """Return the number of requests that list so many keys."""
     return max(1, ceil(keys / PAGE))
 
 
 def save(saved: CheckpointShape) -> StoreRequests:
-    """All of a save but what nodes ask while they wait; not the first one of a generation, which
-    reads the last manifest (`index`) as well."""
+    """Return the requests of a save without those of nodes that wait, and not of the first save of
+    a generation, which reads the last manifest (`index`) too."""
     announcing = StoreRequests(put=1, get=1, list=3 + pages(saved.kept))
     looking = StoreRequests(list=2 + 2 * pages(saved.kept))
     writing = StoreRequests(put=saved.packs_per_rank + 1)
@@ -115,30 +116,31 @@ def _commit(saved: CheckpointShape) -> StoreRequests:
 
 
 def reads(saved: CheckpointShape) -> int:
-    """Requests for all of a manifest: its header, the packs, a table of each item."""
+    """Return the requests for all of a manifest: its header, the packs, a table of each item."""
     return 2 + saved.items
 
 
 def worst_looks(saved: CheckpointShape) -> int:
-    """List requests that `save` may take besides: each node lists the parts that are there when it
-    begins, none if it is early and nearly all if it is late."""
+    """Return the list requests that `save` may take in addition: each node lists the parts that
+    exist when it begins, none if it is early and nearly all if it is late."""
     return saved.nodes * (pages(saved.ranks) - 1)
 
 
 def waiting(saved: CheckpointShape) -> StoreRequests:
-    """Of one node without rank 0, each time that it looks what became of a save: at most every
-    2 seconds after the first few, and less often if nodes are many."""
+    """Return the requests of one node without rank 0 for each check of the outcome of a save: at
+    most every 2 seconds after the first few, and less often if nodes are many."""
     return StoreRequests(get=2, list=3 + pages(saved.kept))
 
 
 def index(saved: CheckpointShape) -> StoreRequests:
-    """Of all nodes at the first save of a generation, which may refer to what is there."""
+    """Return the requests of all nodes at the first save of a generation, which may refer to
+    existing chunks."""
     return StoreRequests(get=2 * saved.nodes + saved.items * saved.ranks)
 
 
 def restore(saved: CheckpointShape, batch_bytes: int) -> StoreRequests:
-    """The most that all ranks together take to read what each wrote, as stored, without bases; and
-    exactly that if a rank's part is one pack.
+    """Return the largest number of requests that all ranks together take to read what each wrote,
+    as stored, without bases; exact if a rank's part is one pack.
 
     Args:
         batch_bytes: that a thread reads at a time (`checkpointing.store.read.chunk_fetcher.BATCH`).
@@ -149,13 +151,15 @@ def restore(saved: CheckpointShape, batch_bytes: int) -> StoreRequests:
 
 
 def verify(saved: CheckpointShape) -> StoreRequests:
-    """Of one process that compares a manifest with the tables in all packs (`--level quick`)."""
+    """Return the requests of one process that compares a manifest with the tables in all packs
+    (`--level quick`)."""
     return StoreRequests(get=reads(saved) + 2 * saved.packs)
 
 
 def prune(saved: CheckpointShape) -> StoreRequests:
-    """Of one prune by a service that has seen all manifests, when nobody saves and no grace is
-    left: it removes one checkpoint, condemns its packs, and deletes them."""
+    """Return the requests of one prune by a service that has seen all manifests, when no process
+    saves and no grace period is left: it removes one checkpoint, writes deletion marks for its
+    packs, and deletes them."""
     before, after = pages(saved.kept + 1), pages(saved.kept)
     packs = pages((saved.kept + 1) * saved.packs)
     clock = StoreRequests(put=1, list=1, delete=1)

@@ -1,3 +1,3 @@
-"""What a run has been through, from its own records: history, progress, state, why. Imports slurm,
-events, rundir, config, text, system, checkpointing and data; exporter, faults, supervisor, submit
-and cli import it."""
+"""What has happened in a run, from its records: history, progress, state and explanations. Imports
+slurm, events, rundir, config, text, system, checkpointing and data; exporter, faults, supervisor,
+submit and cli import it."""

@@ -1,4 +1,4 @@
-"""Where an error of a worker comes from: the place in the user's code that its traceback names."""
+"""The location of a worker's error: the place in the user's code that its traceback names."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _OURS = ("hpckit/", "checkpointing/", "data/")
 
 
 def place(traceback: str, code: Path) -> str | None:
-    """`file:line, in function` of the frame that matters most: the last one of the user's code in
-    the snapshot `code`, else of all of the snapshot, else the last one. Files of the snapshot are
-    told by their path in it. None: there is no frame.
-    """
+    """Return `file:line, in function` of the most relevant frame: the last one of the user's code
+    in the code snapshot `code`, else the last one in the snapshot, else the last one. Files of the
+    snapshot are given by their path in it. None: there is no frame."""
     frames = [(_inside(m[1], code), m[1], m[2], m[3]) for m in _FRAME.finditer(traceback)]
     users = [frame for frame in frames if frame[0] and not frame[0].startswith(_OURS)]
     snapshot = [frame for frame in frames if frame[0]]
@@ -24,7 +23,7 @@ def place(traceback: str, code: Path) -> str | None:
 
 
 def _inside(path: str, code: Path) -> str | None:
-    """The path below the snapshot, which other machines may reach by another name."""
+    """Return the path below the snapshot, which may have another path on other machines."""
     try:
         return str(Path(path).relative_to(code))
     except ValueError:

@@ -1,4 +1,4 @@
-"""ETTR, the effective training time ratio (Kokolis et al. 2024, "Revisiting Reliability in
+"""The ETTR, effective training time ratio (Kokolis et al. 2024, "Revisiting Reliability in
 Large-Scale Machine Learning Research Clusters"): the share of a run's time that went into steps
 which count."""
 
@@ -10,10 +10,10 @@ from hpckit.events.event_log import Event
 
 
 def training_share(steps: Sequence[Event], step_s: float) -> float:
-    """Time in steps that count, of the time from the first record to the last.
+    """Return the time of steps that count as a share of the time from the first record to the last.
 
     Args:
-        steps: records of steps, in the order in which they ended.
+        steps: step records, in the order in which the steps ended.
         step_s: seconds of an undisturbed step.
     """
     if len(steps) < 2:

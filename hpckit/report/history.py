@@ -1,7 +1,7 @@
-"""From events to the history of a run: its lives, what each cost, and the steps that were kept.
+"""The history of a run from its events: its attempts, what each cost, and the kept steps.
 
-A *life* is one attempt of one generation, from the moment its ranks train to the last step that
-they finished. Pure: a list of events in, plain data out.
+The span of an attempt is from the moment when its ranks train to the last step that they finished.
+Pure: takes a list of events, returns plain data.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ class TrainingAttempt:
     world_size: int
     nodes: int
     start_step: int
-    """Steps finished when it began."""
+    """Number of steps finished when it began."""
     end_step: int
-    """Steps finished when it ended."""
+    """Number of steps finished when it ended."""
     started: float
     ended: float | None
-    """Seconds since the epoch; None while it lasts, or where nobody lived to say."""
+    """Seconds since the epoch; None while it lasts, or if no process was left to record it."""
     end: str
     """Why it ended: a verdict, `worker lost`, `killed`, or `running`."""
     reason: str
     position: int | None
-    """Samples that all steps before it took, or the loader's cursor where documents are packed;
-    None: of a version that had batches of one size."""
+    """Number of samples that all steps before it took, or the loader's cursor if documents are
+    packed; None: recorded by a version whose batches all had one size."""
     global_batch: int | None
-    """Samples of each of its steps; None: as above."""
+    """Number of samples of each of its steps; None: as above."""
     restore_s: float
-    """That its ranks took to load their state, before it began."""
+    """Seconds that its ranks took to restore their state, before it began."""
 
 
 @dataclass(frozen=True)
 class Interruption:
-    """What lies between two lives."""
+    """The time between two attempts."""
 
     at_step: int
     resumed_step: int
     end: str
     leave_s: float
-    """From the last finished step to the end of the generation: noticing, saving, leaving."""
+    """Seconds from the last finished step to the end of the generation: detection, save, exit."""
     restart_s: float
-    """From there until all ranks train again: processes, rendezvous, restore."""
+    """Seconds from there until all ranks train again: processes, rendezvous, restore."""
     repeat_s: float
-    """From there to the first new step, less the duration of a step: steps done again."""
+    """Seconds from there to the first new step, less the duration of a step: repeated steps."""
 
     @property
     def repeated(self) -> int:
@@ -69,40 +69,40 @@ class Interruption:
 
 @dataclass(frozen=True)
 class History:
-    """All that a report tells of a run but its samples."""
+    """The history of a run, without its samples."""
 
     steps: int | None
-    """Steps that the run is to have."""
+    """Number of steps that the run is to have."""
     lives: tuple[TrainingAttempt, ...]
     interruptions: tuple[Interruption, ...]
     kept: dict[int, Event]
-    """The record of each logged step, from the life that counts: the last one that did it."""
+    """The record of each kept step that was logged, from the last attempt that did the step."""
     repeated: tuple[Event, ...]
-    """Records of steps that do not count: done again later, or lost."""
+    """Records of steps that do not count: repeated later, or lost."""
     validated: dict[int, Event]
-    """What validation after each of these steps has found, the last time it was done."""
+    """The newest results of validation by step."""
     committed: tuple[Event, ...]
-    """Commits of checkpoints."""
+    """Events of committed checkpoints."""
     slow_ranks: tuple[Event, ...]
-    """What ranks have said that the others waited for, each time it began."""
+    """Events of stragglers, one for each time that a rank became one."""
     samples: int | None
-    """Samples of the dataset; None: documents were packed, and not counted by step."""
+    """Number of samples of the dataset; None: documents were packed, and not counted by step."""
     started: float
     finished: float
-    """Seconds since the epoch of the first and the last event."""
+    """Seconds since the epoch of the last event; `started` is that of the first."""
 
     @property
     def steps_kept(self) -> int:
-        """Steps that the run has finished, each counted once."""
+        """Number of kept steps of the run."""
         return self.lives[-1].end_step if self.lives else 0
 
     @property
     def step_s(self) -> float:
-        """Median duration of a step, in seconds; 0 where none was logged."""
+        """Median duration of a step in seconds; 0 if none was logged."""
         return median([float(event["step_s"]) for event in self.kept.values()] or [0.0])
 
     def record(self) -> dict[str, Any]:
-        """For programs; times are seconds since the epoch."""
+        """Return the history as JSON values; times are seconds since the epoch."""
         return {
             "steps": self.steps,
             "steps_kept": self.steps_kept,
@@ -128,7 +128,7 @@ class History:
 
 
 def names_of(lives: Sequence[TrainingAttempt]) -> list[str]:
-    """What to call each: its generation, "2.1" after one restart in place."""
+    """Return a label for each attempt: its generation, or "2.1" after one restart in place."""
     seen: Counter[int] = Counter()
     names = []
     for life in lives:
@@ -139,15 +139,15 @@ def names_of(lives: Sequence[TrainingAttempt]) -> list[str]:
 
 
 def build_history(events: Sequence[Event], alive: bool = False) -> History:
-    """The history that `events`, in the order of time, tell; `alive`: the run is under way."""
-    lives = _lives(events)
+    """Build the history from `events` in the order of time; `alive`: the run is not over."""
+    lives = _attempts(events)
     if lives and lives[-1].end == "running" and not alive:
         lives = (*lives[:-1], replace(lives[-1], end="killed"))
     records = [event for event in events if event.kind == "step"]
     reached = lives[-1].end_step if lives else 0
     kept = {int(event["step"]): event for event in records if event["step"] <= reached}
     started = [event for event in events if event.kind == "training_started"]
-    told = History(
+    history = History(
         steps=next((e["steps"] for e in reversed(events) if e.kind == "run_started"), None),
         lives=lives,
         interruptions=(),
@@ -164,20 +164,21 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         started=events[0].time if events else 0.0,
         finished=events[-1].time if events else 0.0,
     )
-    return replace(told, interruptions=_interruptions(lives, records, told.step_s))
+    return replace(history, interruptions=_interruptions(lives, records, history.step_s))
 
 
 def _is_of_validation(name: str) -> bool:
     return name in ("step", "seconds") or name.startswith(PREFIX)
 
 
-def _lives(events: Sequence[Event]) -> tuple[TrainingAttempt, ...]:
+def _attempts(events: Sequence[Event]) -> tuple[TrainingAttempt, ...]:
     starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
-    return tuple(_life(events, i, end) for i, end in pairwise([*starts, len(events)]))
+    return tuple(_attempt_at(events, i, end) for i, end in pairwise([*starts, len(events)]))
 
 
-def _life(events: Sequence[Event], start: int, end: int) -> TrainingAttempt:
-    """The life that begins with `events[start]`; the next one, if any, begins at `end`."""
+def _attempt_at(events: Sequence[Event], start: int, end: int) -> TrainingAttempt:
+    """Return the attempt that begins with `events[start]`; the next one, if any, begins at
+    `end`."""
     first, during = events[start], events[start + 1 : end]
     generation = first["generation"]
     nodes = next(
@@ -241,7 +242,7 @@ def _interruptions(
         last = _time_of_last_step(by_life[before.generation, before.attempt], before)
         ended = before.ended if before.ended is not None else last
         fresh = [event.time for event in own if event["step"] > reached]
-        # a life that reaches nothing new was in vain up to its last step
+        # if an attempt reaches no new step, all of it up to its last step was lost
         progress = min(fresh) - step_s if fresh else _time_of_last_step(own, after)
         found.append(
             Interruption(

@@ -1,4 +1,4 @@
-"""The log files of a run: which one is asked for, its last lines, and what is added to it."""
+"""The log files of a run: selects one, reads its last lines, and follows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RANK = re.compile(r"rank(\d+)\.log")
 
 @dataclass(frozen=True)
 class LogSelection:
-    """Whose log; nothing given: the supervisor's."""
+    """Which log was asked for; without any field: the supervisor's."""
 
     rank: int | None = None
     node: int | None = None
@@ -23,10 +23,11 @@ class LogSelection:
 
 
 def find_log(run: RunDir, wanted: LogSelection) -> Path | None:
-    """The file: of the newest generation that has it, if none is named. None: there is none yet.
+    """Return the log file: that of the newest generation that has it, if none is named. None: it
+    does not exist yet.
 
-    A rank's own log; a node's agent, or, with a generation, its torchrun; a generation alone: its
-    first rank.
+    A rank has a log of its own. For a node it is the agent's log, or, with a generation,
+    torchrun's. A generation alone means its first rank.
     """
     if wanted == LogSelection():
         return _if_there(run.logs / "supervisor.log")
@@ -44,7 +45,7 @@ def find_log(run: RunDir, wanted: LogSelection) -> Path | None:
 
 
 def describe_logs(run: RunDir) -> str:
-    """What there is, for who has asked for something else."""
+    """Describe which logs there are, for a user who has asked for another one."""
     numbers = run.generation_numbers()
     if not numbers:
         return "no generation has begun"
@@ -58,9 +59,9 @@ def describe_logs(run: RunDir) -> str:
 
 
 def last_lines(path: Path, most: int) -> tuple[list[str], int]:
-    """The last lines of the file, at most so many (0: all), and the offset behind them.
+    """Return the last lines of the file, at most so many (0: all), and the offset after them.
 
-    A last line without an end is left for later.
+    A last line that is incomplete is left for the next read.
     """
     with open(path, "rb") as file:
         end = file.seek(0, 2)
@@ -77,7 +78,7 @@ def last_lines(path: Path, most: int) -> tuple[list[str], int]:
 
 @dataclass(frozen=True)
 class AddedLogLine:
-    """A line that came, and the file, where another one begins with it."""
+    """A line that was added, with the file if it is the first line of another one."""
 
     line: str
     begins: Path | None = None
@@ -86,8 +87,8 @@ class AddedLogLine:
 def follow(
     find: Callable[[], Path | None], path: Path | None, offset: int, is_over: Callable[[], bool]
 ) -> Iterator[AddedLogLine | None]:
-    """Lines as they are added, from `offset` of `path` on, then over to whatever file is the wanted
-    one; None where nothing has come, for the caller to wait. Ends when the run is over."""
+    """Yield lines as they are added, from `offset` of `path` on, then from whatever file is the
+    selected one; None if nothing was added, so that the caller waits. Ends when the run is over."""
     while True:
         over = is_over()
         has_more = False

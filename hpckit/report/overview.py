@@ -1,4 +1,4 @@
-"""A run as it is now: all that its directory, its lock and Slurm's queue tell, gathered once."""
+"""The present state of a run, gathered once from its directory, its run lock and Slurm's queue."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from hpckit.system.atomic_files import read_json
 
 @dataclass(frozen=True)
 class Overview:
-    """What there is to know of a run."""
+    """The present state of a run."""
 
     run: RunDir
     spec: RunSpec | None
-    """Of the newest submission; None: it cannot be read."""
+    """The spec of the newest submission; None: it cannot be read."""
     state: RunState
     verdict: dict[str, Any] | None
-    """The last one; None where there is none about the supervisor that came last."""
+    """The newest verdict; None if there is none about the newest supervisor."""
     progress: RunProgress
     numbers: tuple[str, ...]
-    """Of all its jobs of Slurm."""
+    """Slurm job ids of the run, of all its jobs."""
     jobs: tuple[SlurmJob, ...]
-    """Those that Slurm knows of."""
+    """The jobs that Slurm knows of."""
     owner: LockOwner | None
-    """Who holds the lock."""
+    """The holder of the run lock."""
     problem: str | None
-    """Why this is not all: Slurm is out of reach, or the spec is damaged."""
+    """Why the overview is incomplete: Slurm does not answer, or the spec is damaged."""
     bad: tuple[ExcludableNode, ...] = ()
-    """Nodes that it does without."""
+    """The excluded nodes of the run."""
 
     @property
     def is_slurm(self) -> bool:
@@ -51,7 +51,7 @@ class Overview:
 
     @property
     def word(self) -> str:
-        """The state in one word: of an ended run, its verdict."""
+        """Return the state in one word; for an ended run, its verdict."""
         return str(self.verdict["kind"]) if self.is_ended and self.verdict else str(self.state)
 
     @property
@@ -60,33 +60,33 @@ class Overview:
 
     @property
     def is_alive(self) -> bool:
-        """Something of it is there, or comes by itself."""
+        """Whether anything of the run is active, or will start by itself."""
         return self.state not in (RunState.ENDED, RunState.FAILED, RunState.DEAD)
 
     @property
     def current_jobs(self) -> tuple[SlurmJob, ...]:
-        """Those that are not over."""
+        """Return the jobs that are not over."""
         return tuple(job for job in self.jobs if not job.is_over)
 
     @property
     def waiting_job(self) -> SlurmJob | None:
-        """The one that has not begun: the first, or the successor."""
+        """Return the job that has not begun: the first, or the successor job."""
         return next((job for job in reversed(self.jobs) if job.is_waiting), None)
 
     @property
     def no_successor(self) -> str | None:
-        """Why no job is queued to go on after the one under way; see `missing_successor_reason`."""
+        """Return why no successor job is queued; see `missing_successor_reason`."""
         has_begun = self.state in (RunState.RUNNING, RunState.STARTING)
         return missing_successor_reason(self.spec, self.progress, self.jobs, has_begun)
 
     @property
     def ended_job(self) -> SlurmJob | None:
-        """The one that began last, if it is over and Slurm remembers it."""
+        """Return the job that began last, if it is over and Slurm remembers it."""
         mine = (job for job in self.jobs if job.number == self.progress.job)
         return next((job for job in mine if job.is_over), None)
 
     def record(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the overview as JSON values."""
         p, spec = self.progress, self.spec
         return {
             "run": self.run.name,
@@ -122,14 +122,14 @@ class Overview:
 
 
 class Queue:
-    """Slurm's queue, asked once, and only if a run is one of Slurm's."""
+    """Slurm's queue, which is read once, and only if a run is one of Slurm's."""
 
     def __init__(self) -> None:
         self._jobs: list[SlurmJob] | None = None
         self._error: str | None = None
 
     def jobs(self) -> list[SlurmJob] | None:
-        """None: out of reach, see `error`."""
+        """Return the jobs of the run. None: Slurm does not answer, see `error`."""
         if self._jobs is None and self._error is None:
             try:
                 self._jobs = queue()
@@ -143,7 +143,7 @@ class Queue:
 
 
 def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Overview:
-    """The run as it is now.
+    """Gather the present state of the run.
 
     Args:
         events: of the run, if they were read already.
@@ -183,13 +183,13 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
 
 
 def runs_below(root: Path) -> Iterator[RunDir]:
-    """The run directories in folder `root`, by name; none where it does not exist."""
+    """Return the run directories in folder `root`, by name; empty if it does not exist."""
     if root.is_dir():
         yield from (RunDir(p) for p in sorted(root.iterdir()) if (p / "submissions").is_dir())
 
 
 def read_verdict(run: RunDir) -> tuple[dict[str, Any] | None, str | None]:
-    """The newest verdict, and why there is none where there should be one."""
+    """Return the newest verdict, and why there is none if there should be one."""
     found = read_json(run.verdict)
     is_sound = (
         isinstance(found, dict)

@@ -1,4 +1,4 @@
-"""How far a run is, from its events: a pure function, for `hpckit status` and `why`."""
+"""The progress of a run from its events, as a pure function, for `hpckit status` and `why`."""
 
 from __future__ import annotations
 
@@ -13,65 +13,65 @@ from hpckit.events.event_log import Event
 from hpckit.report.ettr import training_share
 
 _OF_SUCCESSORS = ("queued", "successor")
-"""Of what degrades, words that only what is said of the next job has."""
+"""Words in a degradation's text that only appear if it is about the successor job."""
 _RECENT = 20
-"""Records of steps that the rate is taken over."""
+"""Number of step records that the rate is computed from."""
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What events tell of a run; times are seconds since the epoch."""
+    """The progress of a run according to its events; times are seconds since the epoch."""
 
     steps: int | None
-    """Steps that it is to have."""
+    """Number of steps that it is to have."""
     step: int
-    """The last one that was logged."""
+    """The last logged step."""
     step_time: float | None
-    """When it was."""
+    """Time of that step."""
     step_s: float | None
-    """Median seconds of a step, recently."""
+    """Median seconds of a recent step."""
     tokens_per_s: float | None
     data_wait: float | None
-    """Share of the time that the newest step recorded waited for data."""
+    """Share of the time of the newest recorded step that was spent waiting for data."""
     ettr: float | None
-    """Since the run began first, see `hpckit.report.ettr`."""
+    """The ETTR since the run first began, see `hpckit.report.ettr`."""
     loss: float | None
     validated: str | None
-    """What the newest validation has found, in words."""
+    """The result of the newest validation, as text."""
     saved_step: int
-    """Of the newest checkpoint that was committed; 0 where there is none."""
+    """Step of the newest committed checkpoint; 0 if there is none."""
     saved_time: float | None
     generation: int
     nodes: int
     ranks: int
     hosts: tuple[str, ...]
     job: str | None
-    """Slurm's number of the job that began last."""
+    """Slurm's id of the job that began last."""
     successor: str | None
-    """That of the job that waits to go on."""
+    """Slurm's id of the successor job."""
     no_successor: str | None
-    """Why there is none, as far as its supervisor has said so."""
+    """Why there is no successor job, if the supervisor has said so."""
     begun: float | None
-    """When the supervisor began that came last."""
+    """When the newest supervisor began."""
     is_training: bool
-    """Its newest generation has got as far as training, and no worker was lost since."""
+    """Whether the newest generation has reached training and has lost no worker since."""
     ended: str | None
-    """The verdict that this supervisor ended with."""
+    """The verdict that the newest supervisor ended with."""
     failure: str | None
-    """What the supervisor itself failed of."""
+    """The error by which the supervisor itself failed."""
     interruptions: dict[str, int]
-    """How often it was interrupted so far, by kind."""
+    """Number of interruptions so far, by kind."""
     degraded: str | None
-    """What was last said to be worse than it should be."""
+    """The newest degradation that was reported."""
     stragglers: tuple[str, ...]
-    """Ranks that the others wait for, in words."""
+    """Stragglers, as text."""
     differing: str | None
-    """Of what ranks held different replicas at the last save where they did, since the supervisor
-    began that came last."""
+    """What replicas differed at the last save at which any did, since the newest supervisor
+    began."""
 
 
 def build_progress(events: Sequence[Event]) -> RunProgress:
-    """What `events`, in the order of time, tell."""
+    """Build the progress from `events` in the order of time."""
     begun = _last(events, "run_started")
     life = events[events.index(begun) :] if begun else events
     trained, generation = _last(life, "training_started"), _last(events, "generation_started")
@@ -119,7 +119,7 @@ def _ettr(steps: Sequence[Event]) -> float | None:
 
 
 def interruptions(events: Sequence[Event]) -> dict[str, int]:
-    """How often each kind of thing interrupted the run, and it went on."""
+    """Count how often each kind of interruption hit the run, after which it continued."""
     found = Counter(
         str(event["verdict"])
         for event in events
@@ -131,13 +131,13 @@ def interruptions(events: Sequence[Event]) -> dict[str, int]:
 
 
 def describe_straggler(event: Event) -> str:
-    """In words, of an event "straggler"."""
+    """Describe an event "straggler"."""
     longer = f"takes {event['excess']:.0%} longer than ranks with the same work"
     return f"rank {event['rank']} on {event['host']} {longer}"
 
 
 def validated_words(event: Event) -> str:
-    """Of an event "validated"."""
+    """Describe an event "validated"."""
     found = {name: value for name, value in event.fields.items() if name.startswith(PREFIX)}
     return ", ".join(f"{name} {value:.4g}" for name, value in found.items())
 
@@ -151,7 +151,7 @@ def _differing(event: Event | None) -> str | None:
 
 
 def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:
-    """Those of the newest attempt that are still slow."""
+    """Return the ranks of the newest attempt that are still slow."""
     found: dict[int, str] = {}
     for event in attempt:
         if event.kind == "straggler":
@@ -162,7 +162,7 @@ def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:
 
 
 def _silent_ends(events: Sequence[Event]) -> int:
-    """Supervisors that were followed by another one, and had not said how they ended."""
+    """Count supervisors that were followed by another one without having recorded their end."""
     count, is_open = 0, False
     for event in events:
         if event.kind == "run_started":
@@ -178,7 +178,7 @@ def _restarts_in_place(events: Sequence[Event]) -> int:
 
 
 def _successor(events: Sequence[Event]) -> str | None:
-    """The job that was queued last, unless it has begun or was cancelled."""
+    """Return the job that was queued last, unless it has begun or was cancelled."""
     queued: str | None = None
     for event in events:
         if event.kind == "successor_queued":
@@ -189,7 +189,7 @@ def _successor(events: Sequence[Event]) -> str | None:
 
 
 def _no_successor(life: Sequence[Event]) -> str | None:
-    """What was last said to be in the way of one, since which none was queued."""
+    """Return the newest reason why there is no successor job, unless one was queued since."""
     found: str | None = None
     for event in life:
         if event.kind in ("successor_queued", "job_requeued"):
@@ -202,7 +202,7 @@ def _no_successor(life: Sequence[Event]) -> str | None:
 
 
 def _trains(trained: Event | None, generation: Event | None, lost: Event | None) -> bool:
-    """By numbers, as the clocks of nodes may differ."""
+    """Whether it trains; compared by generation numbers, since the clocks of nodes may differ."""
     if trained is None or not _is_recent(trained, generation):
         return False
     is_of_it = lost is not None and _is_recent(lost, generation)
@@ -214,7 +214,8 @@ def _is_recent(event: Event, generation: Event | None) -> bool:
 
 
 def _reached(step: Event | None, trained: Event | None) -> int:
-    """Steps done: a restart may have gone back behind the last one that was logged."""
+    """Return the number of finished steps: a restart may have gone back behind the last logged
+    one."""
     if step is None or (trained is not None and trained.time > step.time):
         return int(trained["step"]) if trained else 0
     return int(step["step"])

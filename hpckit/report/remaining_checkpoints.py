@@ -1,4 +1,4 @@
-"""What is left of a run's checkpoints."""
+"""The checkpoints of a run that still exist."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hpckit.system.store_timeouts import interactive_store_options
 
 
 def left_checkpoints(run: RunDir, history: History) -> list[CheckpointInfo]:
-    """Of the checkpoints that the run has committed, those that were not removed; damaged ones are
-    among them.
+    """Return the checkpoints that the run has committed and that were not removed, including
+    damaged ones.
 
     They are known by their ids, so that they are found where the run was moved to.
 

@@ -1,4 +1,4 @@
-"""What a run is doing: a pure function of its verdict, its lock, its events and Slurm's queue."""
+"""The state of a run, as a pure function of its verdict, run lock, events and Slurm's queue."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from hpckit.slurm.squeue import SlurmJob
 
 
 class RunState(StrEnum):
-    """In one word."""
+    """The state of a run in one word."""
 
     QUEUED = "queued"
-    """Its job waits, and nothing of it has begun."""
+    """Its job is queued, and nothing of it has begun."""
     STARTING = "starting"
-    """A supervisor is there, or about to be, and nobody trains yet."""
+    """A supervisor is there, or about to be, and no rank trains yet."""
     RUNNING = "running"
     WAITING = "waiting"
-    """It was interrupted, and its next job waits to go on."""
+    """It was interrupted, and its successor job is queued."""
     ENDED = "ended"
-    """By its verdict."""
+    """It ended; the verdict says how."""
     FAILED = "failed"
     """The supervisor itself failed."""
     DEAD = "dead"
-    """No verdict that is final, nobody holds the lock, no job: nothing goes on by itself."""
+    """There is no final verdict, no holder of the run lock and no job: nothing continues by
+    itself."""
     UNKNOWN = "unknown"
-    """Slurm does not say whether it has a job."""
+    """Slurm does not answer whether it has a job."""
 
 
 def is_current(verdict: Mapping[str, Any] | None, progress: RunProgress) -> bool:
-    """Whether the verdict is about the supervisor that came last: it says what that has told to
-    have ended with, or is from after its beginning."""
+    """Whether the verdict is about the newest supervisor: it is what that recorded to have ended
+    with, or is newer than its start."""
     if verdict is None:
         return False
     if progress.begun is None or progress.ended == verdict.get("kind"):
-        return True  # whatever the clock was set to meanwhile
+        return True  # even if a clock was set in between
     return float(verdict.get("time", 0.0)) >= progress.begun
 
 
@@ -47,16 +48,17 @@ def decide(
     is_starting: bool,
     jobs: Sequence[SlurmJob] | None,
 ) -> RunState:
-    """
+    """Decide the state.
+
     Args:
-        is_held: a supervisor holds the lock.
-        is_starting: a process of this machine is about to.
+        is_held: whether a supervisor holds the run lock.
+        is_starting: whether a process of this machine is about to take it.
         jobs: of this run, by Slurm's queue; None: not known. Empty for a run on this machine.
     """
     is_final = is_current(verdict, progress) and bool(verdict and verdict.get("final"))
     active = [job for job in jobs or () if job.is_active]
     if progress.ended is not None or progress.failure is not None:
-        active = [job for job in active if job.number != progress.job]  # it is on its way out
+        active = [job for job in active if job.number != progress.job]  # it is about to end
     if is_held:
         return RunState.RUNNING if progress.is_training else RunState.STARTING
     if any(job.number == progress.job and progress.is_training for job in active):

@@ -1,4 +1,4 @@
-"""Whether a job of Slurm is followed by another one. Pure, from what an `Overview` has gathered."""
+"""Whether a Slurm job has a successor job. Pure, from what an `Overview` has gathered."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hpckit.slurm.squeue import SlurmJob
 def missing_successor_reason(
     spec: RunSpec | None, progress: RunProgress, jobs: Sequence[SlurmJob], is_under_way: bool
 ) -> str | None:
-    """Why nothing is queued that would go on where the job under way has to leave; None: something
-    is, the job itself is to be requeued, or the run is none that has a job under way.
+    """Return why no job is queued that would continue when the present one has to leave; None: one
+    is, the job itself will be requeued, or the run has no job under way.
 
     Args:
         jobs: of the run, by Slurm's queue; empty: Slurm does not answer.

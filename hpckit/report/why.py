@@ -1,4 +1,5 @@
-"""Why a run ended, waits, or was interrupted: sentences from an `Overview`. Pure."""
+"""Explanations of why a run ended, waits, or was interrupted: sentences from an `Overview`.
+Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _JOB_ENDS = {
 
 @dataclass(frozen=True)
 class RetryBudget:
-    """Failures in a row without progress, and how many of them may be followed by a retry."""
+    """The number of failures in a row without progress, and the retry budget."""
 
     key: str
     used: int
@@ -38,7 +39,7 @@ class RetryBudget:
 
 @dataclass(frozen=True)
 class Fact:
-    """A line of the answer; `name` begins it."""
+    """A line of the answer, which `name` begins."""
 
     name: str
     text: str
@@ -46,18 +47,18 @@ class Fact:
 
 @dataclass(frozen=True)
 class Explanation:
-    """To the question why."""
+    """The answer to why a run is in its state."""
 
     facts: tuple[Fact, ...]
     commands: tuple[str, ...]
-    """What to type."""
+    """Commands to type."""
 
     def record(self) -> dict[str, Any]:
         return {"facts": [asdict(fact) for fact in self.facts], "commands": list(self.commands)}
 
 
 def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
-    """Why the run is as it is.
+    """Explain why the run is in its state.
 
     Args:
         budget: of the kind of its verdict, where there is one.
@@ -91,7 +92,7 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
 
 
 def commands(it: Overview) -> tuple[str, ...]:
-    """What one would type next, or hand on."""
+    """Return the commands that one would type next, or pass on."""
     return (*_of_state(it), *(f"{bad.for_admin}  # by an administrator" for bad in it.bad))
 
 
@@ -166,7 +167,7 @@ def _of_verdict(it: Overview, now: float) -> Iterator[Fact]:
 
 
 def error_place(it: Overview) -> str | None:
-    """File and line of the verdict's error, in the user's code if it is there."""
+    """Return file and line of the verdict's error, in the user's code if possible."""
     verdict = it.verdict or {}
     error = verdict.get("error")
     if not error:

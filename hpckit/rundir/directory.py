@@ -1,19 +1,20 @@
-"""The run directory: where everything of a run lies, chosen at submit time and never again.
+"""The run directory, which holds everything of a run and is chosen once, at submit time.
 
 <root>/<name>-<identity>/
-    spec.yaml overrides.yaml manifest.json code/   of the newest submission (links into `current`)
+    spec.yaml overrides.yaml manifest.json code/   links into `current`
     current -> submissions/002
-    submissions/001/ 002/ ...                      what was submitted each time, never changed; of
-                                                   code/, unchanged files are one with those before
-    events.jsonl                                   what happened, one JSON object per line
-    verdict.json                                   how the newest generation ended, and what next
-    lock                                           held by the supervisor while it lives
-    .reserve                                       room for a verdict on a full disk, until the last
+    submissions/001/ 002/ ...                      what was submitted each time, never changed;
+                                                   unchanged files of code/ are hard links
+    events.jsonl                                   events, one JSON object per line
+    verdict.json                                   the verdict on the newest generation
+    lock                                           run lock, held by the supervisor
+    .reserve                                       space for a verdict on a full disk
     logs/supervisor.log agent-n0.log
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
     checkpoints/ tensorboard/ ledger/ profile/ report/
-    trackers/ mlflow/                              what trackers were told, and their own files
-    orphans/JOB                                    left by agents that ended it: its node was lost
+    trackers/ mlflow/                              delivery marks of trackers, and their files
+    orphans/JOB                                    written by agents that ended the job, as its
+                                                   supervisor's node was lost
     submitit/                                      submitit's own files
 """
 
@@ -32,7 +33,7 @@ LINKS = ("spec.yaml", "overrides.yaml", "manifest.json", "code")
 
 @dataclass(frozen=True)
 class RunDir:
-    """Paths of the run in the folder `path`; nothing here touches the disk unless it says so."""
+    """Paths of the run in the folder `path`. Nothing here accesses the disk unless it says so."""
 
     path: Path
 
@@ -130,48 +131,52 @@ class RunDir:
         return self.node_logs(generation, node) / "exit.json"
 
     def submission_numbers(self) -> list[int]:
-        """Numbers of the submissions on disk, ascending."""
+        """Returns the numbers of the submissions on disk, in ascending order."""
         return _numbers(self.submissions, re.compile(r"(\d{3,})$"))
 
     def job_numbers(self) -> list[int]:
-        """Numbers of submitit's jobs, ascending: of Slurm's, or of processes of this machine."""
+        """Returns the numbers of submitit's jobs in ascending order: Slurm's, or local process
+        ids."""
         return _numbers(self.submitit, re.compile(r"(\d+)_submitted\.pkl$"))
 
     def generation_numbers(self) -> list[int]:
-        """Numbers of the generations that have begun, ascending."""
+        """Returns the numbers of the generations that have started, in ascending order."""
         return _numbers(self.logs, re.compile(r"g(\d{3,})$"))
 
 
 def run_name(spec: RunSpec) -> str:
-    """Name of the run that `spec` describes: of its directory, and in a checkpoint store.
+    """Returns the name of the run that `spec` describes: of its directory, and in a checkpoint
+    store.
 
-    In the store it holds even where the directory was renamed.
+    In the store, it stays even if the directory is renamed.
     """
     return f"{spec.name}-{identity(spec)}"
 
 
 def run_directory(spec: RunSpec, base: Path) -> RunDir:
-    """Where the run that `spec` describes lies; a relative root is below `base`."""
+    """Returns the directory of the run that `spec` describes; a relative root is below `base`."""
     root = (base / spec.root).resolve()
     return RunDir(root / run_name(spec))
 
 
 def checkpoint_root(spec: RunSpec, run: RunDir) -> str:
-    """The store that the run's checkpoints are kept in."""
+    """Returns the store of the run's checkpoints."""
     return spec.checkpoint.url or str(run.checkpoints)
 
 
 def store_and_name(spec: RunSpec, run: RunDir) -> tuple[str, str]:
-    """That store and the run's name there, by which its checkpoint services know them."""
+    """Returns the store and the run's name there, by which its checkpoint services identify
+    them."""
     root = checkpoint_root(spec, run)
     return str(local_folder(root) or root), run_name(spec)
 
 
 def lock_paths(spec: RunSpec, run: RunDir) -> list[Path]:
-    """The locks that whoever works on the run holds: the directory's, and one in a store elsewhere.
+    """Returns the locks that a process has to hold to work on the run: the run lock, and one in a
+    store outside of the directory.
 
-    The second keeps two directories of one experiment from writing the same checkpoints. Where the
-    store is no folder, the one that starts later takes the run over, and the other's saves fail.
+    The second one keeps two directories of one experiment from writing the same checkpoints. If the
+    store is no folder, the run that starts later takes over, and the other's saves fail.
     """
     folder = local_folder(spec.checkpoint.url) if spec.checkpoint.url else None
     if folder is None:
@@ -180,7 +185,7 @@ def lock_paths(spec: RunSpec, run: RunDir) -> list[Path]:
 
 
 def find_run(path: Path) -> RunDir:
-    """The run directory at `path`, or the one that has `path` inside it.
+    """Returns the run directory at `path`, or the one that contains `path`.
 
     Raises:
         FileNotFoundError: there is no run there; says what was looked for.

@@ -1,4 +1,5 @@
-"""One owner per run directory, by a kernel lock: it is gone the moment its holder is."""
+"""The run lock: a kernel lock on a run directory, which is released as soon as its holder's process
+ends."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LockOwner:
-    """Who holds a run."""
+    """The holder of a run lock."""
 
     pid: int
     host: str
@@ -34,7 +35,7 @@ class LockOwner:
 
 
 class RunHeldError(RuntimeError):
-    """Somebody else holds the run."""
+    """Raised if another process holds the run lock."""
 
     def __init__(self, path: Path, owner: LockOwner | None) -> None:
         super().__init__(f"{path.parent} is in use by {owner or 'an unknown process'}")
@@ -42,13 +43,13 @@ class RunHeldError(RuntimeError):
 
 
 class RunLock:
-    """Exclusive hold of a run, while the `with` block lasts.
+    """Holds a run lock exclusively while the `with` block lasts.
 
-    Entry waits up to `wait_s` seconds: a moment is enough where only a look (`holder`) or a process
-    on its way out can be in the way.
+    Entry waits up to `wait_s` seconds: a moment is enough if only a query (`holder`) or an ending
+    process can hold the lock.
 
     Raises:
-        RunHeldError: on entry, naming the owner, where the run is held.
+        RunHeldError: on entry, if the lock is held; names the owner.
     """
 
     def __init__(self, path: Path, what: str, wait_s: float = 1.0) -> None:
@@ -69,27 +70,27 @@ class RunLock:
         try:
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, json.dumps(asdict(me)).encode(), 0)
-        except OSError as error:  # it holds all the same, by the kernel
+        except OSError as error:  # the kernel holds the lock all the same
             log.warning("%s does not say who holds it: %s", self._path, error)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # who comes next writes over it
+        with suppress(OSError):  # the next owner overwrites it
             os.ftruncate(self._handle, 0)
         os.close(self._handle)
 
 
 @contextmanager
 def hold_all(paths: Iterable[Path], what: str) -> Iterator[None]:
-    """Hold the locks at `paths`, in their order, while the block lasts; folders are made, the
-    first one, the run's, for this user alone.
+    """Holds the locks at `paths`, taken in their order, while the block lasts. Missing folders are
+    made; that of the first lock, the run directory, is for this user alone.
 
     Raises:
-        RunHeldError: one of them is held by somebody else.
+        RunHeldError: another process holds one of them.
     """
     with ExitStack() as stack:
         for number, path in enumerate(paths):
-            if number:  # a store's, which obeys the umask
+            if number:  # a store's folder, which follows the umask
                 path.parent.mkdir(parents=True, exist_ok=True)
             else:
                 make_private(path.parent)
@@ -106,7 +107,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def read_owner(path: Path) -> LockOwner | None:
-    """What the lock file says of its holder, who may be gone since."""
+    """Returns the holder by the lock file, which may have ended since."""
     try:
         return LockOwner(**json.loads(path.read_text()))
     except (FileNotFoundError, ValueError, TypeError, RecursionError):
@@ -114,7 +115,7 @@ def read_owner(path: Path) -> LockOwner | None:
 
 
 def holder(path: Path) -> LockOwner | None:
-    """The process that holds the lock at `path` now, or None."""
+    """Returns the process that holds the lock at `path` now, or None."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What a job that somebody else submitted finds again of itself when Slurm runs it once more.
+"""Links by which a job that a person submitted finds its submission when Slurm runs it again.
 
-It is looked for before anything else, by the standard library alone: neither config nor code of the
-project, which may be others by then, have a say in which run it goes on with.
+The link is looked up before anything else, with only the standard library: neither config nor code
+of the project, which may have changed, decide which run the job continues.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from hpckit.rundir.code_snapshot.module_names import SUPERVISOR_PROCESS, module_
 
 
 class RequeueError(RuntimeError):
-    """The job began a run that it cannot go on with; says what to do."""
+    """Raised if the job started a run that it cannot continue; says what to do."""
 
 
 def requeue_link_paths(base: Path, env: Mapping[str, str]) -> list[Path]:
-    """Links that a job may note its submission by, the first one first.
+    """Returns the paths of a job's requeue links, in the order in which they are tried.
 
-    Where the job was submitted its interpreter and config are, so its first node sees that folder;
-    but it may not be written there. The other one is the user's own, as the XDG base directory
-    specification (0.8) has it, which may be no folder that all nodes share.
+    The first one is in the folder where the job was submitted: the interpreter and config are
+    there, so that the job's first node sees the folder, but it may not be writable. The second one
+    is the user's own, by the XDG base directory specification (0.8), and may be in a folder that
+    not all nodes share.
     """
     home = env.get("HOME", "")
     state = env.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
     name = f"{env.get('SLURM_CLUSTER_NAME', 'cluster')}-{env['SLURM_JOB_ID']}"
-    here = hashlib.sha256(os.fsencode(base)).hexdigest()[:8]  # clusters may have one name
+    here = hashlib.sha256(os.fsencode(base)).hexdigest()[:8]  # several clusters may have one name
     own = [Path(state, "hpckit", "jobs", f"{name}-{here}")] if state.startswith("/") else []
     return [base / "runs" / ".jobs" / name, *own]
 
 
 def write_requeue_links(submission: Path, base: Path, env: Mapping[str, str]) -> list[str]:
-    """Write down that this job carries the submission in that folder, in every place that takes it:
-    why those that did not, if none did."""
+    """Writes links from this job to the submission in that folder, wherever possible. Returns why
+    each failed if all did, and otherwise nothing."""
     refused = []
     links = requeue_link_paths(base, env)
     for link in links:
@@ -45,24 +46,24 @@ def write_requeue_links(submission: Path, base: Path, env: Mapping[str, str]) ->
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.unlink(missing_ok=True)
             draft.symlink_to(submission)
-            draft.replace(link)  # also an earlier job of the same number
+            draft.replace(link)  # also replaces that of an earlier job with the same number
         except OSError as error:
             refused.append(f"{link.parent}: {error.strerror}")
     return refused if len(refused) == len(links) else []
 
 
 def find_requeued_submission(base: Path, env: Mapping[str, str]) -> Path | None:
-    """The folder of the submission that this job carries; None: it has begun none, or it runs for
-    the first time.
+    """Returns the folder of the submission that this job carries, or None if it has not started one
+    or runs for the first time.
 
     Raises:
-        ComebackError: it has begun one that is not there any more.
+        RequeueError: the submission that it started is gone.
     """
     if "SLURM_RESTART_COUNT" not in env:
         return None
     for link in requeue_link_paths(base, env):
         if not link.is_symlink() or link.lstat().st_uid != os.getuid():
-            continue  # another user's would have this one run that user's code
+            continue  # another user's link could make this user run that user's code
         submission = link.resolve()
         if not (submission / "code" / "hpckit").is_dir():
             raise RequeueError(
@@ -76,7 +77,8 @@ def find_requeued_submission(base: Path, env: Mapping[str, str]) -> Path | None:
 def supervisor_command(
     submission: Path, env: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the submission's supervisor: it runs the snapshot's code."""
+    """Returns command and environment of the submission's supervisor, which runs the snapshot's
+    code."""
     run = str(submission.parent.parent)
     code = submission / "code"
     module = module_in(code, SUPERVISOR_PROCESS)
@@ -85,7 +87,8 @@ def supervisor_command(
 
 
 def snapshot_variables(code: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Imports come from the snapshot, and not from where a job was started."""
+    """Returns variables that make imports come from the snapshot and not from where a job was
+    started."""
     before = env.get("PYTHONPATH")
     return {
         "PYTHONPATH": f"{code}{os.pathsep}{before}" if before else str(code),

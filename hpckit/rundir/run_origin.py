@@ -1,4 +1,4 @@
-"""Which run of which store a path means: of a run directory, or of a run in a store."""
+"""Resolves the path of a run directory, or of a run in a store, to a run and its store."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from hpckit.system.local_folders import RUN_IN_STORE
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """Where another run's checkpoints are."""
+    """The location of another run's checkpoints."""
 
     url: str
     run: str
     spec: RunSpec | None
-    """Of the run; None where there is only its store."""
+    """Spec of the run; None if only its store is known."""
 
 
 def find_origin(path: str) -> RunOrigin:
-    """
+    """Resolves a path.
+
     Raises:
-        ValueError: `path` is of no such form, or the directory's spec cannot be read.
+        ValueError: `path` has neither form, or the directory's spec cannot be read.
     """
     folder = local_folder(path)
     numbers = RunDir(folder).submission_numbers() if folder is not None else []
     if folder is not None and numbers:
-        return _of_directory(RunDir(folder), numbers[-1])
+        return _directory_origin(RunDir(folder), numbers[-1])
     match = RUN_IN_STORE.fullmatch(path if folder is None else str(folder))
     if match is None:
         raise ValueError(f"{path} is no run directory, and no run in a store: STORE/runs/RUN")
@@ -38,11 +39,11 @@ def find_origin(path: str) -> RunOrigin:
 
 
 def start_folders(start: StartSpec) -> list[Path]:
-    """Those of the file system that a run reads to begin with it; none that are not there."""
+    """Returns the existing local folders that a run reads to start from its weights."""
     if start.kind == "huggingface":
         folder = Path(start.path)
         files = folder.iterdir() if folder.is_dir() else ()
-        # in a cache of the hub they are links
+        # in a cache of the hub, files are links
         return [folder, *dict.fromkeys(file.resolve().parent for file in files)]
     try:
         paths = [start.path, find_origin(start.path).url]
@@ -52,12 +53,12 @@ def start_folders(start: StartSpec) -> list[Path]:
     return [folder for folder in found if folder is not None and folder.is_dir()]
 
 
-def _of_directory(directory: RunDir, submission: int) -> RunOrigin:
+def _directory_origin(directory: RunDir, submission: int) -> RunOrigin:
     try:
         spec = read_spec(directory.spec(submission))
     except (SpecError, OSError) as error:
         raise ValueError(f"{directory.path}: its spec cannot be read: {error}") from None
     name = run_name(spec)
     if spec.checkpoint.url and directory.name.startswith(f"{name}.old"):
-        name = directory.name  # it was moved aside, there too
+        name = directory.name  # its run in the store was renamed, too
     return RunOrigin(checkpoint_root(spec, directory), name, spec)

@@ -1,4 +1,4 @@
-"""Counts what was really seen, from the ledgers of all ranks."""
+"""Counts the samples that a run has really used, from the sample ledgers of all ranks."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ _FILE = re.compile(r"g(\d+)-rank(\d+)\.jsonl$")
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """What one rank took in one step."""
+    """The samples of one rank in one step."""
 
     step: int
     generation: int
     attempt: int
     rank: int
     positions: tuple[int, ...]
-    """Of its samples, in the stream over all epochs."""
+    """Positions of the samples in the stream, over all epochs."""
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class EpochCount:
-    """How often the samples of one epoch were seen in the kept steps."""
+    """How often the kept steps used the samples of one epoch."""
 
     epoch: int
-    """From 0."""
+    """Number of the epoch, from 0."""
     samples: int
-    """Samples that the dataset has."""
+    """Number of samples of the dataset."""
     due: int
-    """Samples of it that the kept steps take: all, but for the epoch in which the run ends."""
+    """Number of samples of the epoch that the kept steps take: all, except in the epoch in which
+    the run ends."""
     seen: int
-    """Different samples that were seen."""
+    """Number of different samples that were used."""
     twice: tuple[str, ...]
-    """Keys seen more than once."""
+    """Keys of samples that were used more than once."""
 
     @property
     def missing(self) -> int:
-        """Samples that were due and not seen."""
+        """Number of samples that were due and not used."""
         return self.due - self.seen
 
     @property
@@ -51,12 +52,12 @@ class EpochCount:
 
     @property
     def exact(self) -> bool:
-        """Complete, and each sample once."""
+        """Whether the epoch is complete with each sample used once."""
         return self.complete and not self.twice
 
 
 def read_ledgers(folder: Path) -> list[LedgerEntry]:
-    """All entries of the ledgers in `folder`; a line cut short by a kill is no entry."""
+    """Returns all entries of the ledgers in `folder`. A line cut short by a kill is ignored."""
     return [
         entry
         for path in sorted(folder.glob("*.jsonl"))
@@ -66,16 +67,17 @@ def read_ledgers(folder: Path) -> list[LedgerEntry]:
 
 
 def kept_entries(entries: Iterable[LedgerEntry], last_step: int) -> list[LedgerEntry]:
-    """The entries that count: of each step to `last_step`, those of the last life that did it."""
+    """Returns the entries that count: for each step up to `last_step`, those of the last attempt
+    that took it."""
     by_step: dict[int, list[LedgerEntry]] = {}
     for entry in entries:
         if entry.step <= last_step:
             by_step.setdefault(entry.step, []).append(entry)
-    return [entry for step in sorted(by_step) for entry in _of_last_life(by_step[step])]
+    return [entry for step in sorted(by_step) for entry in _of_last_attempt(by_step[step])]
 
 
 def count_epochs(entries: Iterable[LedgerEntry], samples: int, until: int) -> list[EpochCount]:
-    """How often each sample was seen, epoch by epoch, in the first `until` positions of a stream.
+    """Returns how often each sample was used, by epoch, in the first `until` positions of a stream.
 
     An epoch is `samples` positions long.
     """
@@ -96,9 +98,9 @@ def count_epochs(entries: Iterable[LedgerEntry], samples: int, until: int) -> li
     ]
 
 
-def _of_last_life(entries: list[LedgerEntry]) -> list[LedgerEntry]:
-    life = max((entry.generation, entry.attempt) for entry in entries)
-    return [entry for entry in entries if (entry.generation, entry.attempt) == life]
+def _of_last_attempt(entries: list[LedgerEntry]) -> list[LedgerEntry]:
+    newest = max((entry.generation, entry.attempt) for entry in entries)
+    return [entry for entry in entries if (entry.generation, entry.attempt) == newest]
 
 
 def _entries(path: Path, generation: int, rank: int) -> Iterator[LedgerEntry]:
@@ -106,7 +108,7 @@ def _entries(path: Path, generation: int, rank: int) -> Iterator[LedgerEntry]:
         try:
             fields = json.loads(line)
         except ValueError:
-            continue  # cut short by a kill: nobody finished that step
+            continue  # cut short by a kill: no rank finished that step
         yield LedgerEntry(
             step=fields["step"],
             generation=generation,

@@ -1,4 +1,4 @@
-"""The supervisor's process on this machine: found by what the run keeps, and proved to be it."""
+"""Finds the supervisor's process on this machine by the run's records, and verifies it."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from hpckit.rundir.lock import holder
 
 
 class SupervisorError(RuntimeError):
-    """The supervisor cannot be reached from here; says why."""
+    """Raised if the supervisor cannot be reached from this machine; says why."""
 
 
 def find_supervisor(run: RunDir) -> psutil.Process | None:
-    """The process that holds the run's lock; None if nobody does.
+    """Returns the process that holds the run lock, or None if there is none.
 
     Raises:
-        SupervisorError: it is on another machine, or what holds the lock is no supervisor.
+        SupervisorError: the process is on another machine, or is no supervisor.
     """
     owner = holder(run.lock)
     if owner is None:
         return None
     if owner.host != socket.gethostname():
         raise SupervisorError(f"{run.name} is held by {owner}: type this on {owner.host}")
-    if (process := _own(owner.pid)) is None or not is_supervisor(_words(process), run):
+    if (process := _own_process(owner.pid)) is None or not is_supervisor(
+        _command_line(process), run
+    ):
         raise SupervisorError(f"{run.name} is held by {owner}, which is no supervisor of it")
     return process
 
 
 def starting_process(run: RunDir) -> psutil.Process | None:
-    """The process of submitit on this machine that starts the supervisor, or watches over it."""
+    """Returns submitit's process on this machine that starts the supervisor or waits for it."""
     for pid in reversed(run.job_numbers()):
-        process = _own(pid)
-        if process is not None and str(run.submitit) in _words(process):
+        process = _own_process(pid)
+        if process is not None and str(run.submitit) in _command_line(process):
             return process
     return None
 
@@ -45,8 +47,8 @@ def is_supervisor(words: list[str], run: RunDir) -> bool:
     return "submitit.core._submit" in words and words[-1] == str(run.submitit)
 
 
-def _own(pid: int) -> psutil.Process | None:
-    """Process `pid`, if it is this user's and alive."""
+def _own_process(pid: int) -> psutil.Process | None:
+    """Returns process `pid` if it is this user's and alive."""
     try:
         process = psutil.Process(pid)
         is_alive = process.status() != psutil.STATUS_ZOMBIE
@@ -55,7 +57,7 @@ def _own(pid: int) -> psutil.Process | None:
         return None
 
 
-def _words(process: psutil.Process) -> list[str]:
+def _command_line(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):

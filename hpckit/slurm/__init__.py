@@ -1,2 +1,2 @@
-"""What Slurm says and is asked (squeue, scontrol, configuration, Gres, pending reasons, nodes to
-exclude): pure parsers and thin calls. Imports hpckit.events, hpckit.rundir and below."""
+"""Access to Slurm (squeue, scontrol, configuration, Gres, pending reasons, excluded nodes) through
+pure parsers and thin calls. Imports hpckit.events, hpckit.rundir and the packages below these."""

@@ -1,4 +1,4 @@
-"""What Slurm's commands print, as plain data. Pure."""
+"""Parsers for the output of Slurm's commands. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ CONFIG = ("scontrol", "show", "config")
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
 NODES = ("scontrol", "--oneliner", "show", "node")
 Record = Mapping[str, str]
-"""Values by Slurm's own names of them."""
+"""Values by Slurm's names."""
 
 
 @dataclass(frozen=True)
 class PreemptionGrace:
-    """Between a preemption's signal and the end."""
+    """The grace of preemptions."""
 
     seconds: int | None
-    """None: not known."""
+    """None: unknown."""
     source: str
-    """The setting that says so, or would."""
+    """The setting that determines it."""
 
     @property
     def usable_s(self) -> int | None:
-        """To plan with: Slurm and the agents take a moment themselves."""
+        """The grace to plan with, which leaves Slurm and the agents some time."""
         return None if self.seconds is None else max(1, self.seconds - 5)
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """Of `CONFIG`: the value of each key."""
+    """Parses the output of `CONFIG` into values by key."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {key.strip(): value.strip() for key, sign, value in pairs if sign}
 
 
 def parse_records(text: str) -> list[dict[str, str]]:
-    """Of `PARTITIONS` or `NODES`: one of each line. Of values with blanks, the first word."""
+    """Parses the output of `PARTITIONS` or `NODES`, a record per line. Of values with blanks, only
+    the first word is kept."""
     return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip()]
 
 
 def parse_table(text: str) -> list[list[str]]:
-    """Of sacctmgr's --parsable2 --noheader: the fields of each line."""
+    """Parses the output of sacctmgr --parsable2 --noheader into the fields of each line."""
     return [line.split("|") for line in text.splitlines() if line.strip()]
 
 
 def is_by_qos(config: Record) -> bool:
-    """Whether a QOS says who is preempted and how, and no partition does."""
+    """Whether QOS, and not partitions, determine preemption."""
     return config.get("PreemptType") == "preempt/qos"
 
 
 def parse_qos(text: str) -> dict[str, str] | None:
-    """Of `qos_command`, as `grace_of` takes it; None: there is no such QOS."""
+    """Parses the output of `qos_command` for `grace_of`; None: there is no such QOS."""
     row = next((row for row in parse_table(text) if len(row) == 3), None)
     if row is None:
         return None
@@ -69,10 +70,11 @@ def qos_command(name: str) -> tuple[str, ...]:
 def grace_of(
     partition: Record, config: Record, qos: Record | None = None
 ) -> PreemptionGrace | None:
-    """Without a GraceTime there is KillWait alone; None: its jobs are not preempted.
+    """Returns the grace of a partition's preemptions, or None if its jobs are not preempted.
+    Without a GraceTime, only KillWait is left.
 
     Args:
-        qos: of the job, as of `parse_qos`; None: it is not known, or matters not.
+        qos: the QOS of the job, as returned by `parse_qos`. None: unknown or irrelevant.
     """
     if is_by_qos(config):
         if qos is None:
@@ -89,13 +91,14 @@ def grace_of(
 
 
 def seconds_of(text: str) -> int | None:
-    """Of "30" or "30 sec"."""
+    """Parses "30" or "30 sec"."""
     found = re.match(r"\d+", text)
     return int(found[0]) if found else None
 
 
 def minutes_of(text: str) -> float | None:
-    """Of "1-00:00:00", "12:00:00", "30:00" or "30"; None: no limit, or none told."""
+    """Parses "1-00:00:00", "12:00:00", "30:00" or "30" into minutes; None: no or an unknown
+    limit."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if found is None:
         return None

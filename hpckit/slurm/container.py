@@ -1,6 +1,7 @@
-"""How an agent gets into its container: pure functions of the spec. Nothing here is run.
+"""How the agent is started in a container, as pure functions of the spec. Nothing here runs
+anything.
 
-The supervisor is outside: images have no scontrol and no srun.
+The supervisor runs outside, as images have no scontrol and no srun.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from hpckit.config.spec import ContainerSpec
 
-# An image may have its own, and neither kind promises which one wins.
+# An image may set its own, and neither kind of container guarantees which one wins.
 _IMPORTS = ("PYTHONPATH", "PYTHONSAFEPATH")
 
 
@@ -22,13 +23,13 @@ class RunContainer:
 
     spec: ContainerSpec
     mounts: tuple[str, ...]
-    """source:target[:ro] each."""
+    """Mounts as source:target[:ro]."""
     workdir: Path
-    """A folder that is mounted."""
+    """A mounted folder."""
     gpus: bool
 
     def srun_options(self) -> list[str]:
-        """Of srun, for pyxis."""
+        """Returns the options of srun for pyxis."""
         if self.spec.kind != "pyxis":
             return []
         return [
@@ -39,7 +40,7 @@ class RunContainer:
         ]
 
     def wrapped(self, command: Sequence[str]) -> list[str]:
-        """`command`, which srun starts, by way of apptainer."""
+        """Returns `command`, which srun starts, wrapped in apptainer."""
         if self.spec.kind != "apptainer":
             return list(command)
         binds = [word for mount in self.mounts for word in ("--bind", mount)]
@@ -57,12 +58,12 @@ class RunContainer:
         ]
 
     def interpreter(self, launching: str) -> str:
-        """Python, as it is called inside."""
+        """Returns the path of Python inside of the container."""
         return self.spec.python or launching
 
 
 def inside(env: Mapping[str, str]) -> dict[str, str]:
-    """What is told to an agent in a container, beside its place: how Python finds the snapshot, and
-    a folder for sockets, since the one of the login session is not there."""
+    """Returns the variables for an agent in a container, beside its place: how Python finds the
+    snapshot, and a folder for sockets, as that of the login session is missing there."""
     sockets = env.get("HPCKIT_RUNTIME_DIR", f"/tmp/hpckit-{os.getuid()}")
     return {name: env[name] for name in _IMPORTS if name in env} | {"HPCKIT_RUNTIME_DIR": sockets}

@@ -1,4 +1,4 @@
-"""What a container has to see of the host: derived from the spec, each under its own name."""
+"""The folders of the host that a container mounts under the same path, derived from the spec."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.rundir.run_origin import start_folders
 from hpckit.system.local_folders import data_folder
 
-# Mounted over the image's own, they would take its programs and libraries away.
-_THE_IMAGES = {
+# Mounts over these folders would hide the image's programs and libraries.
+_IMAGE_FOLDERS = {
     *("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin"),
     *("/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local", "/var"),
 }
@@ -21,27 +21,28 @@ _PYTHON = "cluster.slurm.container.python"
 
 
 def all_mounts(spec: RunSpec, run: RunDir) -> tuple[str, ...]:
-    """Of the run's container, as source:target each, the derived ones first."""
+    """Returns the mounts of the run's container as source:target, the derived ones first."""
     container = _container(spec)
     derived = _outermost(path for _, path in _needed(spec, run))
     return (*(f"{path}:{path}" for path in derived), *map(_with_target, container.mounts))
 
 
 def mount_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    """Why something that the run needs cannot be seen inside; empty if all can."""
+    """Returns why something that the run needs cannot be mounted; empty if all can."""
     found = [(key, _problem(path)) for key, path in _needed(spec, run)]
     hint = {_PYTHON: "; name an interpreter of the image there"}
     return [f"{key}: {problem}{hint.get(key, '')}" for key, problem in found if problem]
 
 
 def shared_folders(spec: RunSpec, run: RunDir) -> list[Path]:
-    """Those that have to be there before they are mounted, and may not be yet."""
+    """Returns the folders that must exist before they are mounted, and may not yet."""
     store = local_folder(checkpoint_root(spec, run))
     return [run.path, *([store] if store else [])]
 
 
 def python_folders(interpreter: str) -> list[Path]:
-    """What Python is made of: its environment, and the installation that this was made from."""
+    """Returns the folders of a Python interpreter: its environment, and the installation that it
+    was made from."""
     at = Path(interpreter)
     environment = at.parent.parent
     found = [environment, at.resolve().parent.parent]
@@ -55,7 +56,7 @@ def python_folders(interpreter: str) -> list[Path]:
 
 
 def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:
-    """What has to be visible, with the key that says so."""
+    """Yields what has to be mounted, with the key that requires it."""
     container, slurm = _container(spec), spec.cluster.slurm
     assert slurm is not None
     yield "root", run.path
@@ -71,14 +72,14 @@ def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:
     for folder in start_folders(spec.start) if spec.start else ():
         yield "start.path", folder
     if spec.checkpoint.local is not None:
-        # the service makes it, not what it lies in
+        # the service makes the folder, but not its parent
         yield "checkpoint.local", Path(spec.checkpoint.local).parent
     if slurm.scratch is not None:
         yield "cluster.slurm.scratch", Path(slurm.scratch)
 
 
 def _problem(path: Path) -> str | None:
-    if str(path) in _THE_IMAGES:
+    if str(path) in _IMAGE_FOLDERS:
         return f"{path} cannot be mounted over the image's own folder"
     if set(str(path)) & set(":,"):
         return f"{path} cannot be mounted: its name has a colon or a comma"
@@ -86,7 +87,7 @@ def _problem(path: Path) -> str | None:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """Without those inside another one, in their order."""
+    """Removes paths inside other ones, and keeps the order."""
     found = list(dict.fromkeys(paths))
     return [p for p in found if not any(o != p and p.is_relative_to(o) for o in found)]
 
@@ -97,5 +98,5 @@ def _with_target(mount: str) -> str:
 
 def _container(spec: RunSpec) -> ContainerSpec:
     assert spec.cluster.slurm is not None
-    assert spec.cluster.slurm.container is not None  # the caller looked
+    assert spec.cluster.slurm.container is not None  # the caller checked it
     return spec.cluster.slurm.container

@@ -1,4 +1,4 @@
-"""When Slurm would start a job, as far as it knows now."""
+"""Estimates when Slurm would start a job."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import shutil
 import subprocess
 
-# Somebody is sitting there and waiting.
-_PATIENCE_S = 10.0
+# Short, as a person waits for the answer.
+_TIMEOUT_S = 10.0
 _ANSWER = re.compile(r"to start at (\S+)(?: .*on nodes (\S+))?")
 
 
 def start_time(script: str) -> str:
-    """What `sbatch --test-only` says of a batch script, or why it says nothing; nothing is
-    submitted."""
+    """Returns the estimate of `sbatch --test-only` for a batch script, or why there is none;
+    nothing is submitted."""
     if shutil.which("sbatch") is None:
         return "not known: there is no sbatch on this machine"
     try:
@@ -22,12 +22,12 @@ def start_time(script: str) -> str:
             input=script,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"not known: {error}"
-    said = " ".join(done.stderr.split())
-    if done.returncode or (found := _ANSWER.search(said)) is None:
-        return f"not known: {said or 'sbatch --test-only said nothing'}"
+    answer = " ".join(done.stderr.split())
+    if done.returncode or (found := _ANSWER.search(answer)) is None:
+        return f"not known: {answer or 'sbatch --test-only said nothing'}"
     return f"{found[1]}, by what Slurm knows now" + (f" ({found[2]})" if found[2] else "")

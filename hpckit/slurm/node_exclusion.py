@@ -1,8 +1,7 @@
-"""Nodes that a run does without: told from its events. Pure.
+"""Determines the excluded nodes of a run from its events. Pure.
 
-A node that was found unhealthy, that no agent came on, or that was lost twice, is excluded from the
-jobs that follow, for a day.
-Who starts the run by hand begins with a clean slate.
+A node that was unhealthy, on which no agent came, or that was lost twice is excluded from the
+following jobs for a day. After a person starts the run, no node is excluded.
 """
 
 from __future__ import annotations
@@ -15,50 +14,50 @@ from hpckit.events.event_log import Event
 from hpckit.events.since_last_start import since_start
 
 AGE_S = 24 * 3600.0
-"""Seconds for which a node is taken for bad."""
+"""Seconds for which a node stays excluded."""
 LOSSES = 2
-"""So often, a node is lost through no accident."""
+"""Number of losses after which a node is excluded."""
 
 
 @dataclass(frozen=True)
 class ExcludableNode:
-    """A node that is not to be had again for a while."""
+    """A node that is to be excluded for a while."""
 
     host: str
     problem: str
     time: float
-    """Seconds since the epoch, when that was last seen."""
+    """When the problem was last seen, in seconds since the epoch."""
     is_unhealthy: bool
-    """By its own account, and not for having been lost."""
+    """Whether the node failed its health check, and was not merely lost."""
 
     @property
     def for_admin(self) -> str:
-        """What who administers the cluster may type."""
+        """The command for an administrator of the cluster."""
         return drain_line(self.host, self.problem)
 
 
 @dataclass(frozen=True)
 class PartitionNodes:
-    """Of a run's partition, by name."""
+    """The nodes of a run's partition by name."""
 
     usable: frozenset[str]
-    """They take jobs."""
+    """Nodes that take jobs."""
     away: frozenset[str] = frozenset()
-    """They do not, and may come back by themselves."""
+    """Nodes that take no jobs now, but may come back by themselves."""
 
     def without(self, names: Collection[str]) -> PartitionNodes:
         return PartitionNodes(self.usable - set(names), self.away - set(names))
 
 
 def drain_line(host: str, problem: str) -> str:
-    """The command that keeps all jobs from a node."""
+    """Returns the command that keeps all jobs off a node."""
     reason = f"hpckit: {' '.join(problem.split())}"
     words = (f"nodename={host}", "state=drain", f"reason={reason}")
     return shlex.join(["scontrol", "update", *words])
 
 
 def excludable_nodes(events: Iterable[Event], now: float) -> tuple[ExcludableNode, ...]:
-    """Those of a run of Slurm's, by name.
+    """Returns the nodes to exclude for a run on Slurm, by name.
 
     Args:
         now: seconds since the epoch.
@@ -91,11 +90,11 @@ def _absent(event: Event) -> ExcludableNode:
 def choose_exclusions(
     bad: Sequence[ExcludableNode], nodes: PartitionNodes, fewest: int
 ) -> tuple[list[str], list[str]]:
-    """Which of the bad hosts to exclude, and which not, as too few nodes would be left: now, or
-    once all are back, as nobody is there then to think again.
+    """Chooses which of the bad hosts to exclude. The others are spared because too few nodes would
+    be left, now or after all nodes have come back, as the list is not revised then.
 
     Args:
-        fewest: nodes that the run needs.
+        fewest: the number of nodes that the run needs.
     """
     excluded: list[str] = []
     spared: list[str] = []

@@ -1,4 +1,4 @@
-"""Why Slurm lets a job wait: its reason codes in plain words, and what can be done about them.
+"""Explains Slurm's reason codes of pending jobs, and what can be done about them.
 
 After https://slurm.schedmd.com/job_reason_codes.html and squeue(1) of 22.05 to 25.05.
 """
@@ -17,7 +17,7 @@ _ACCESS = "choose another cluster.slurm.partition, account or qos"
 
 @dataclass(frozen=True)
 class PendingReason:
-    """One reason to wait."""
+    """The meaning of a reason code, and advice."""
 
     meaning: str
     advice: str
@@ -104,7 +104,7 @@ _EXACT = {
     "DeadLine": PendingReason("it could not end before its deadline", "start it again"),
 }
 
-# By the limit's place in Slurm's tree; the first group is what is limited, as GRES or Node.
+# By the limit's place in Slurm's tree; the first group is what is limited, such as GRES or Node.
 _PATTERNS = (
     (
         r"(?:Assoc|Association)Grp(\w+?)(?:Limit)?",
@@ -154,7 +154,7 @@ _PATTERNS = (
 
 
 def explain(code: str) -> PendingReason:
-    """Slurm's reason in plain words; a code that is not known is said to be so."""
+    """Returns the explanation of Slurm's reason; for an unknown code, one that says so."""
     name = re.split(r"[,\s(]", code.strip(), maxsplit=1)[0]
     if name in _EXACT:
         return _EXACT[name]
@@ -167,12 +167,12 @@ def explain(code: str) -> PendingReason:
 
 
 def is_singleton(dependency: str) -> bool:
-    """Whether it waits for the other jobs of its run."""
+    """Whether the job waits for the other jobs of its run."""
     return "singleton" in dependency
 
 
 def _spaced(name: str) -> str:
-    """ "CpuPerUser": "CPU per user"."""
+    """Splits words: "CpuPerUser" gives "CPU per user"."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|[a-z]+|\d+", name)
     shown = {"Cpu": "CPU", "Gres": "GRES", "Mem": "memory", "Node": "node", "Jobs": "jobs"}
     return " ".join(shown.get(word, word if word.isupper() else word.lower()) for word in words)

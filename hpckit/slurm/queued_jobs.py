@@ -1,8 +1,8 @@
-"""The jobs of Slurm's queue that carry a run, known to its directory or not.
+"""Finds the jobs in Slurm's queue that carry a run, whether or not its directory records them.
 
-The lock of a run is held from its supervisor's beginning on. A job that waits holds none, and one
-that Slurm has taken without saying so ("Socket timed out") is known to nobody: its batch script
-tells.
+A run lock is held from the start of the supervisor on. A pending job holds none, and a job that
+Slurm accepted without an answer ("Socket timed out") is recorded nowhere; it is recognised by its
+batch script.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.squeue import QueueError, is_name_of, numbers_of
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 _FORM = "%i|%T|%j|%o"
 _STATES = "PENDING,CONFIGURING,RUNNING,SUSPENDED,STOPPED,REQUEUED,REQUEUE_HOLD,SPECIAL_EXIT"
 
@@ -28,41 +28,45 @@ class QueuedJob:
     """A job that has not ended."""
 
     number: str
-    """Of a task of an array, those of both: 7_0."""
+    """Number of the job; for a task of an array, array and task: 7_0."""
     state: str
-    """In Slurm's words, as PENDING."""
+    """Slurm's name of the state, such as PENDING."""
 
     def __str__(self) -> str:
         return f"{self.number} ({self.state})"
 
 
 def refuse_queued(runs: Sequence[RunDir]) -> None:
-    """Raises:
-    SpecError: one of these runs is in the queue already, or Slurm does not tell.
+    """Refuses to submit runs that are queued.
+
+    Raises:
+        SpecError: one of these runs is in the queue already, or Slurm does not answer.
     """
     if not runs:
         return
     try:
-        told = _squeue()
+        output = _squeue()
     except QueueError as error:
         names = ", ".join(run.name for run in runs)
         what = f"whether a job of {names} waits already is not known, so none is submitted"
         raise SpecError([f"Slurm is out of reach: {error}; {what}"]) from error
-    if found := [said for run in runs if (said := waiting_problem(run, _of(run, told)))]:
+    if found := [
+        problem for run in runs if (problem := waiting_problem(run, _jobs_of(run, output)))
+    ]:
         raise SpecError(found)
 
 
 def queued(run: RunDir) -> list[QueuedJob]:
-    """Those of this user that carry the run at this path.
+    """Returns this user's jobs that carry the run at this path.
 
     Raises:
-        QueueError: Slurm does not answer; says what it said.
+        QueueError: Slurm does not answer; has its message.
     """
-    return _of(run, _squeue())
+    return _jobs_of(run, _squeue())
 
 
-def _of(run: RunDir, told: str) -> list[QueuedJob]:
-    return of_run(run, numbers_of(run, read_events(run.events)), told)
+def _jobs_of(run: RunDir, output: str) -> list[QueuedJob]:
+    return of_run(run, numbers_of(run, read_events(run.events)), output)
 
 
 def _squeue() -> str:
@@ -74,7 +78,7 @@ def _squeue() -> str:
             env=env,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -85,11 +89,11 @@ def _squeue() -> str:
 
 
 def of_run(run: RunDir, known: Sequence[str], text: str) -> list[QueuedJob]:
-    """Of what squeue tells, one job a line.
+    """Parses squeue's output, one job a line, for jobs of a run.
 
     Args:
-        known: numbers of jobs that the run's directory names. Numbers alone are no proof, as a
-            cluster that was set up anew counts from 1 again.
+        known: numbers of jobs that the run directory records. A number alone is no proof, as a
+            reinstalled cluster counts from 1 again.
     """
     found = []
     for line in text.splitlines():
@@ -101,7 +105,7 @@ def of_run(run: RunDir, known: Sequence[str], text: str) -> list[QueuedJob]:
 
 
 def waiting_problem(run: RunDir, jobs: Sequence[QueuedJob]) -> str | None:
-    """Why the run is not to be started once more; None: nothing is in the way."""
+    """Returns why the run must not be started again, or None."""
     if not jobs:
         return None
     names = ", ".join(map(str, jobs))

@@ -1,4 +1,4 @@
-"""What `scontrol` says, and what it is asked to do."""
+"""Calls of `scontrol`, and parsing of its output."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 
 def show_job(job: str, within_s: float) -> str:
-    """What it says of a job, with times in seconds since the epoch.
+    """Returns the output of `scontrol show job`, with times in seconds since the epoch.
 
     Raises:
-        OSError, subprocess.SubprocessError: it says nothing, or not in time.
+        OSError, subprocess.SubprocessError: the command failed, or not in time.
     """
     return subprocess.run(
         ["scontrol", "--oneliner", "show", "job", job],
-        env=os.environ | {"SLURM_TIME_FORMAT": "%s"},  # in no time zone
+        env=os.environ | {"SLURM_TIME_FORMAT": "%s"},  # independent of the time zone
         capture_output=True,
         text=True,
         check=True,
@@ -25,10 +25,10 @@ def show_job(job: str, within_s: float) -> str:
 
 
 def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
-    """Why `scontrol` has not done what these words ask for; None: it has.
+    """Runs `scontrol` with these words and returns why it failed, or None.
 
     Args:
-        within_s: the longest that it may take.
+        within_s: time limit of the call.
     """
     try:
         done = subprocess.run(
@@ -40,6 +40,6 @@ def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
 
 
 def field(text: str, key: str) -> str | None:
-    """The value of `key`; None if it is not told."""
+    """Returns the value of `key`, or None if it is missing."""
     match = re.search(rf"(?:^| ){key}=(\S+)", text)
     return match[1] if match else None

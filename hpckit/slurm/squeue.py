@@ -1,6 +1,6 @@
-"""What Slurm's queue says of this user's jobs: one call of squeue, parsed strictly.
+"""Reads this user's jobs with one call of squeue, whose output is parsed strictly.
 
-Jobs that have ended are in it too, for as long as Slurm remembers them (MinJobAge, minutes).
+Ended jobs are included for as long as Slurm remembers them (MinJobAge, minutes).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from hpckit.events.event_log import Event
 from hpckit.rundir.directory import RunDir
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 _FIELDS = ("%i", "%T", "%S", "%e", "%l", "%D", "%P", "%N", "%E", "%r", "%j")
 _NUMBER = re.compile(r"\d+(_\d+)?")
-_SWEEP = re.compile(r"-sweep-\d+")  # after the name of the runs: the name of an array
+_SWEEP = re.compile(r"-sweep-\d+")  # follows the runs' name in the name of an array
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _ACTIVE = {
     *("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"),
@@ -26,7 +26,7 @@ _ACTIVE = {
 
 
 class QueueError(RuntimeError):
-    """Slurm does not answer, or in a way that is not understood."""
+    """Raised if Slurm does not answer, or its answer cannot be parsed."""
 
 
 @dataclass(frozen=True)
@@ -34,32 +34,32 @@ class SlurmJob:
     """One job of the queue."""
 
     number: str
-    """Of a task of an array, those of both: 7_0."""
+    """Number of the job; for a task of an array, array and task: 7_0."""
     state: str
-    """In Slurm's words, as PENDING."""
+    """Slurm's name of the state, such as PENDING."""
     start: float | None
-    """When it began, or is expected to; seconds since the epoch. None: Slurm does not say."""
+    """Actual or expected start in seconds since the epoch; None: unknown."""
     end: float | None
     """When its time limit ends it, or when it ended; as `start`."""
     limit: str
-    """Its time limit, in Slurm's format."""
+    """Its time limit in Slurm's format."""
     nodes: int
     partition: str
     hosts: str
-    """Its nodes, in Slurm's short form; empty before it begins."""
+    """Its nodes in Slurm's short form; empty before it starts."""
     dependency: str
     reason: str
-    """In Slurm's words, as Resources."""
+    """Slurm's reason code, such as Resources."""
     name: str
 
     @property
     def is_waiting(self) -> bool:
-        """It has not begun."""
+        """Whether the job has not started."""
         return self.state in _WAITING
 
     @property
     def is_active(self) -> bool:
-        """It has nodes."""
+        """Whether the job has nodes."""
         return self.state in _ACTIVE
 
     @property
@@ -68,32 +68,32 @@ class SlurmJob:
 
 
 def queue() -> list[SlurmJob]:
-    """This user's jobs.
+    """Returns this user's jobs.
 
     Raises:
-        QueueError: there is no Slurm here, its controller is out of reach, or squeue's answer is
-            not understood.
+        QueueError: there is no Slurm here, its controller is out of reach, or squeue's answer
+            cannot be parsed.
     """
     form = f"--format={'|'.join(_FIELDS)}"
     command = ["squeue", "--me", "--noheader", "--states=all", "--array", form]
     env = {k: v for k, v in os.environ.items() if not k.startswith("SQUEUE_")}
-    env["SLURM_TIME_FORMAT"] = "%s"  # seconds since the epoch, in no time zone
+    env["SLURM_TIME_FORMAT"] = "%s"  # seconds since the epoch, independent of the time zone
     try:
         done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            command, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except FileNotFoundError:
         raise QueueError("there is no squeue on this machine") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise QueueError(f"squeue: {error}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise QueueError(said[-1])
+        errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise QueueError(errors[-1])
     return parse_queue(done.stdout)
 
 
 def parse_queue(text: str) -> list[SlurmJob]:
-    """The jobs that squeue tells of, one a line.
+    """Parses squeue's output, one job a line.
 
     Raises:
         QueueError: a line has another form.
@@ -129,7 +129,7 @@ def _time(text: str) -> float | None:
 
 
 def numbers_of(run: RunDir, events: Iterable[Event]) -> list[str]:
-    """Numbers of all jobs that the run's directory names, ascending."""
+    """Returns the numbers of all jobs that the run directory records, in ascending order."""
     found = {str(number) for number in run.job_numbers()}
     kinds = ("task_queued", "run_started", "successor_queued")
     found |= {str(e["job"]) for e in events if e.kind in kinds and e.get("job") is not None}
@@ -137,14 +137,14 @@ def numbers_of(run: RunDir, events: Iterable[Event]) -> list[str]:
 
 
 def jobs_of(run: RunDir, numbers: Sequence[str], jobs: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
-    """Those of `jobs` that are the run's, ascending. A number alone is no proof: a cluster that was
-    set up anew counts from 1 again."""
+    """Returns the run's jobs among `jobs`, in ascending order. A number alone is no proof: a
+    reinstalled cluster counts from 1 again."""
     mine = [job for job in jobs if job.number in numbers and is_name_of(job.number, job.name, run)]
     return tuple(sorted(mine, key=lambda job: _order(job.number)))
 
 
 def is_name_of(number: str, name: str, run: RunDir) -> bool:
-    """Whether a job of the run, with this number, has such a name."""
+    """Whether a job of the run with this number may have this name."""
     if "_" not in number:
         return name == run.name
     title = run.name.rpartition("-")[0]

@@ -1,4 +1,4 @@
-"""The batch script of a submission: a pure function of the spec."""
+"""The batch script of a submission, as a pure function of the spec."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from hpckit.submit.signal_hold import IGNORED
 
 _NO_FLAGS = {"setup", "additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"}
 MOST_TASKS = 1_000_000
-"""Tasks of an array that may run at once, where nothing is said: submitit's default is 256."""
+"""Tasks of an array that may run at once, if the spec sets no number; submitit's default is 256."""
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What is a job's own, beside what the spec asks for."""
+    """What a job has beside the requests of the spec."""
 
     name: str
     folder: Path
-    """submitit's."""
+    """The folder of submitit's files."""
     output: Path
-    """A pattern, in which Slurm puts numbers."""
+    """A pattern in which Slurm replaces numbers."""
     code: str
-    """The snapshot, as a word of shell."""
+    """Path of the code snapshot, as a shell word."""
     dependency: str | None
     exclude: tuple[str, ...] = ()
-    """Nodes that it must not get, beside those of the spec."""
+    """Nodes to exclude, beside those of the spec."""
     hold: str = SIGNAL_HOLD
-    """The name of the module in the snapshot that holds signals until there is a supervisor."""
+    """Name of the module in the snapshot that blocks signals until there is a supervisor."""
 
 
 def of_run(
     run: RunDir, submission: int, after: str | None = None, exclude: tuple[str, ...] = ()
 ) -> BatchJob:
-    """A job of one run.
+    """Returns the job of one run.
 
     Args:
-        after: the task of an array that this job goes on after; it is of another name.
-        exclude: as of `BatchJob`.
+        after: the task of an array after which this job continues; its job name is another one.
+        exclude: as in `BatchJob`.
     """
     return BatchJob(
         name=run.name,
         folder=run.submitit,
         output=run.logs / "batch-%j.log",
         code=shlex.quote(str(run.code(submission))),
-        # one job of a run at a time
+        # a run has one job at a time
         dependency=f"afterany:{after},singleton" if after else "singleton",
         exclude=exclude,
         hold=module_in(run.code(submission), SIGNAL_HOLD),
@@ -63,10 +63,10 @@ def of_run(
 
 
 def script(spec: RunSpec, place: BatchJob, tasks: int | None = None) -> str:
-    """What `sbatch` gets, byte for byte.
+    """Returns the exact input of `sbatch`.
 
     Args:
-        tasks: of an array; None: it is none.
+        tasks: the number of tasks of an array. None: no array.
     """
     words = interpreter(_slurm(spec), place)
     command = f"{words} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
@@ -74,11 +74,11 @@ def script(spec: RunSpec, place: BatchJob, tasks: int | None = None) -> str:
 
 
 def parameters(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
-    """The arguments of submitit's Slurm executor.
+    """Returns the arguments of submitit's Slurm executor.
 
-    The supervisor is the batch process itself (`use_srun=False`, and `exec` in `interpreter`): a
-    shell would lose signals. `B:` has Slurm signal it, and not the steps. Until it hears them, they
-    wait (`hold`); lines of set-up are not ended by them.
+    The supervisor is the batch process itself (`use_srun=False`, and `exec` in `interpreter`), as a
+    shell would lose signals. With `B:`, Slurm signals it and not the steps. Signals stay pending
+    until it handles them (`hold`), and do not end set-up lines.
     """
     slurm = _slurm(spec)
     wanted = {
@@ -100,32 +100,33 @@ def parameters(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
         "additional_parameters": _options(spec, place) | _elastic(spec),
         **(_gpus(slurm, spec.launch.gpus_per_node) if spec.cluster.device != "cpu" else {}),
     }
-    # submitit's defaults, which a site may not like: five minutes, and a workload key of its own
+    # submitit's defaults may not suit a site: five minutes, and its own workload key
     given = {key: value for key, value in wanted.items() if value is not None}
     return {"time": None, "wckey": None, **given}
 
 
 def interpreter(slurm: SlurmSpec, place: BatchJob) -> str:
-    """The shell words that take the shell's place."""
+    """Returns the shell words that replace the shell by the program."""
     python = shlex.quote(slurm.python or sys.executable)
     return f"exec {python} -IS {place.code}/{place.hold.replace('.', '/')}.py"
 
 
 def minutes(limit: str) -> int:
-    """Of a time limit [D-]HH:MM:SS, rounded up."""
+    """Returns the minutes of a time limit [D-]HH:MM:SS, rounded up."""
     match = _TIME.fullmatch(limit)
-    assert match is not None  # the spec was checked
+    assert match is not None  # the spec is valid
     days, hours, mins, seconds = (int(part or 0) for part in match.groups())
     return (days * 24 + hours) * 60 + mins + (seconds > 0)
 
 
 def _slurm(spec: RunSpec) -> SlurmSpec:
-    assert spec.cluster.slurm is not None  # the spec was checked
+    assert spec.cluster.slurm is not None  # the spec is valid
     return spec.cluster.slurm
 
 
 def _elastic(spec: RunSpec) -> dict[str, Any]:
-    """As many nodes as can be had, where fewer will do; and no loss of one ends the job."""
+    """Returns options to get as many nodes as possible, if fewer are enough, and to survive the
+    loss of a node."""
     if not is_elastic(spec):
         return {}
     return {"nodes": f"{fewest_nodes(spec)}-{most_nodes(spec)}", "no-kill": True}
@@ -159,7 +160,8 @@ def _gpus(slurm: SlurmSpec, per_node: int) -> dict[str, Any]:
 
 
 def _exports(code: str) -> list[str]:
-    """Imports come from the snapshot, and not from where the job was submitted."""
+    """Returns lines that make imports come from the snapshot and not from where the job was
+    submitted."""
     return [
         f'export PYTHONPATH={code}"${{PYTHONPATH:+:$PYTHONPATH}}"',
         "export PYTHONSAFEPATH=1",
@@ -167,15 +169,15 @@ def _exports(code: str) -> list[str]:
 
 
 def render(command: str, parameters: Mapping[str, Any], tasks: int | None = None) -> str:
-    """The script that submitit's Slurm executor submits, of these parameters, to the byte.
+    """Returns exactly the script that submitit's Slurm executor submits for these parameters.
 
-    submitit has it as a function of its own, but takes as long to import as all the rest of a dry
-    run. A test holds the two together.
+    submitit's own function takes as long to import as the rest of a dry run; a test checks that
+    both agree.
 
     Args:
-        command: words of shell, the last line.
+        command: shell words of the last line.
         parameters: with `use_srun` false, and `setup`.
-        tasks: of an array; None: it is none.
+        tasks: the number of tasks of an array. None: no array.
     """
     flags = {k: v for k, v in parameters.items() if v is not None and k not in _NO_FLAGS}
     flags["open-mode"] = "append"

@@ -1,4 +1,4 @@
-"""Hydra's part: overrides on `conf/`, composed once, on the login node, into plain data."""
+"""Composes overrides and `conf/` with Hydra into plain data, once, on the login node."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.text.suggestions import did_you_mean
 
-_WHOLE = "experiment"
-"""The group whose options are whole runs; no group of keys."""
+_EXPERIMENT = "experiment"
+"""The group whose options are whole runs; it is no group of keys."""
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def compose_spec(
     overrides: Sequence[str], conf: Path | None = None, project: Project | None = None
 ) -> RunSpec:
-    """The validated spec of `overrides` on the config tree `conf` (default: hpckit's own, and what
-    `conf/` of `project` adds to it, by default of that around the working directory).
+    """Returns the validated spec of `overrides` on the config tree `conf` (default: hpckit's own,
+    extended by `conf/` of `project`, which is by default the one around the working directory).
 
     Values are added with Hydra's `++`, so that unknown keys get through to the spec's own check,
     which names all of them at once and what they may have meant.
 
     Raises:
-        SpecError: with everything that is wrong, as far as it can be told at once.
+        SpecError: with all problems that can be found at once.
     """
     yours = None if conf else project_tree((project or find_project(Path.cwd())).root)
     conf = conf or conf_dir()
-    groups = group_options(conf, yours)  # Hydra reads the whole tree each time that it is asked
-    with _uncollected(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+    groups = group_options(conf, yours)  # Hydra reads the whole tree on each query
+    with _without_gc(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
         items = _parse(overrides)
         refused = {line: item for item in items for line in _refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
         try:
-            spec = parse_spec(_compose([_forced(item, groups) for item in usable], conf, yours))
+            spec = parse_spec(
+                _compose([_force_added(item, groups) for item in usable], conf, yours)
+            )
         except SpecError as error:
             raise SpecError([*refused, *error.violations]) from None
     if refused:
@@ -57,9 +59,9 @@ def compose_spec(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Hydra makes half a million objects, and most stay: looking for cycles among them again and
-    again is a tenth of the time."""
+def _without_gc() -> Iterator[None]:
+    """Disables garbage collection in the block. Hydra makes half a million objects, most of which
+    stay, and searching them for cycles takes a tenth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -70,17 +72,19 @@ def _uncollected() -> Iterator[None]:
 
 
 def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> RunSpec:
-    """`spec` with `overrides`, whatever has become of the files that it was composed of; only the
-    options of groups among `overrides` are read, of hpckit's own tree and of `yours`.
+    """Returns `spec` with `overrides`, independent of the files that it was composed from: only
+    options of groups among `overrides` are read, from hpckit's own tree and from `yours`.
 
     Raises:
-        SpecError: with everything that is wrong, as far as it can be told at once.
+        SpecError: with all problems that can be found at once.
     """
     conf, values = conf_dir(), spec_values(spec)
     groups = group_options(conf, yours)
     with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
         items = _parse(overrides)
-        refused = [line for item in items for line in (*_refusals(item, groups), *_of_whole(item))]
+        refused = [
+            line for item in items for line in (*_refusals(item, groups), *_amend_refusals(item))
+        ]
         if refused:
             raise SpecError(refused)
         chosen = [item.input_line or "" for item in items if item.key_or_group in groups]
@@ -93,17 +97,17 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
     return parse_spec(values)
 
 
-def _of_whole(item: Override) -> list[str]:
-    """Why an override is none of a run that is there."""
-    if item.key_or_group == _WHOLE:
-        return [f"{_WHOLE}: is a whole run; give keys or groups, or begin it by hpckit launch"]
+def _amend_refusals(item: Override) -> list[str]:
+    """Returns why an override cannot apply to an existing run."""
+    if item.key_or_group == _EXPERIMENT:
+        return [f"{_EXPERIMENT}: is a whole run; give keys or groups, or begin it by hpckit launch"]
     if item.is_delete():
         return [f"{item.input_line}: nothing can be taken out of a run; say KEY=null"]
     return []
 
 
 def _plain(item: Override) -> Any:
-    """The value, with the escapes of Hydra's grammar undone."""
+    """Returns the value with the escapes of Hydra's grammar undone."""
     try:
         held = OmegaConf.create({"value": item.value()})
         return OmegaConf.to_container(held, resolve=True)["value"]  # type: ignore[index,call-overload]
@@ -112,7 +116,7 @@ def _plain(item: Override) -> Any:
 
 
 def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
-    """As Hydra does: keys of a dict are set one by one."""
+    """Sets a value as Hydra does: keys of a dict are set one by one."""
     *parents, last = path
     for key in parents:
         if not isinstance(values.get(key), dict):
@@ -126,7 +130,7 @@ def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, Any]:
-    """What Hydra makes of `overrides`, interpolations resolved, as nested dicts."""
+    """Returns Hydra's result for `overrides` as nested dicts, with interpolations resolved."""
     search = [f"hydra.searchpath=[{_quoted(f'file://{yours}')}]"] if yours else []
     try:
         config = compose("config", [*search, *overrides], return_hydra_config=True)
@@ -150,10 +154,11 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
         raise SpecError([f"{key}: has no value; give {key}=..." for key in missing])
     values = OmegaConf.to_container(config)
     assert isinstance(values, dict)
-    if _WHOLE in values:
+    if _EXPERIMENT in values:
         raise SpecError(
             [
-                f"{_WHOLE}: its file in conf/{_WHOLE}/ sets keys of its own instead of the run's; "
+                f"{_EXPERIMENT}: its file in conf/{_EXPERIMENT}/ sets keys of its own "
+                "instead of the run's; "
                 "it has to begin with the line `# @package _global_`"
             ]
         )
@@ -168,7 +173,7 @@ def _yaml_place(error: yaml.MarkedYAMLError) -> str:
 
 
 def _missing(error: MissingConfigException) -> str:
-    """Of a file that another one, of somebody's own, asks for."""
+    """Returns the message for a missing file that another config file asks for."""
     said = str(error).splitlines()[0].rstrip(".")
     if not error.options:
         return f"{said}; there is no such file in conf/"
@@ -199,7 +204,8 @@ def _unreadable(text: str, why: str) -> str:
 
 
 def _parse_one(text: str) -> Override:
-    """One override. A value that Hydra's grammar has no place for, a path mostly, is plain text."""
+    """Parses one override. A value that Hydra's grammar cannot parse, mostly a path, is taken as
+    plain text."""
     parser = OverridesParser.create()
     try:
         item = parser.parse_override(text)
@@ -214,13 +220,13 @@ def _parse_one(text: str) -> Override:
 
 
 def _quoted(value: str) -> str:
-    """As Hydra's grammar takes any text."""
+    """Quotes any text for Hydra's grammar."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def _refusals(item: Override, groups: Groups) -> list[str]:
-    """Why this override by itself can not be used."""
+    """Returns why this override by itself cannot be used."""
     key = item.key_or_group
     if key.split(".")[0] == "hydra":
         return [f"{key}: Hydra only composes here; its own settings have no effect"]
@@ -239,7 +245,7 @@ def _refusals(item: Override, groups: Groups) -> list[str]:
     return []
 
 
-def _forced(item: Override, groups: Groups) -> str:
+def _force_added(item: Override, groups: Groups) -> str:
     plain = item.type == OverrideType.CHANGE and item.key_or_group not in groups
     return f"++{item.input_line}" if plain else str(item.input_line)
 

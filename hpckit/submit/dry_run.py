@@ -1,4 +1,4 @@
-"""What a submission would run, as text. Runs nothing."""
+"""Describes what a submission would run, without running anything."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> str:
-    """A summary of the run; then the batch script, or, on this machine, the command that each node
-    of its first generation would run."""
+    """Returns a summary of the run, followed by the batch script or, on this machine, by the
+    command that each node of its first generation would run."""
     about = list(_summary(spec, run, dataset, earlier))
     if spec.cluster.slurm is None:
         return "\n".join([*about, "", *_commands(spec, run, earlier)])
@@ -66,7 +66,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
         yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
     yield f"# steps       {last_step(spec)}" + _epochs(spec, dataset)
     if spec.entry == IMAGES and isinstance(spec.model, ImageSpec):
-        yield f"# model       {_of_images(spec.model)}"
+        yield f"# model       {_image_model_line(spec.model)}"
     if is_known(spec):
         found = footprint(spec, world)
         layout, count = describe(spec.parallel, world), work_of(spec).parameters
@@ -77,7 +77,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
 
 
-def _of_images(model: ImageSpec) -> str:
+def _image_model_line(model: ImageSpec) -> str:
     return (
         f"{large(image_layers.parameter_count(model))} parameters, "
         f"{large(image_layers.per_sample(model))}FLOP "
@@ -86,7 +86,7 @@ def _of_images(model: ImageSpec) -> str:
 
 
 def _device(spec: RunSpec, world: int) -> str:
-    """What the ranks run on; only its nodes know what a cluster has."""
+    """Returns the kind of device of the ranks. On a cluster, only its nodes know what they have."""
     if spec.cluster.kind == "slurm":
         return {"auto": "cuda, or cpu where there is none"}.get(
             spec.cluster.device, spec.cluster.device
@@ -118,7 +118,7 @@ def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:
     for node in range(nodes):
         at = NodeEnvironment(run, earlier + 1, generation, node, nodes)
         address = spec.cluster.address
-        assert address is not None  # the spec was checked
+        assert address is not None  # the spec is valid
         meet = Rendezvous(address, 0, token="", local=address, place=node)
         command = shlex.join(torchrun_command(spec, at, meet))
         yield f"# node {node} (port 0: a free one, found by the supervisor):"

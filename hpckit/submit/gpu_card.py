@@ -1,4 +1,4 @@
-"""Which GPU the ranks of a run will have, as far as anybody here knows."""
+"""Determines which GPU the ranks of a run will have, as far as this machine can know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from hpckit.planner.gpu_cards import GpuCard, recognise
 
 
 def card_of(spec: RunSpec) -> GpuCard | None:
-    """By the type of GPU that the job asks for, or this machine's driver; None: not known."""
+    """Returns the GPU by the type that the job asks for, or by this machine's driver; None:
+    unknown."""
     if spec.cluster.device == "cpu":
         return None
     slurm = spec.cluster.slurm

@@ -1,4 +1,4 @@
-"""Hands a prepared submission to submitit."""
+"""Submits a prepared submission through submitit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import snapshot_variables
 from hpckit.submit import batch_script
 
-# submitit's local executor ends jobs after this long; a run ends by its verdict.
+# submitit's local executor ends jobs after this time; a run ends by its verdict.
 _NO_LIMIT_MIN = 60 * 24 * 366
-# What a terminal sends to all that was started from it. The job lives on without the terminal.
+# Signals that a terminal sends to all processes started from it. The job outlives the terminal.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
 
 class SubmitError(RuntimeError):
-    """There is no job."""
+    """Raised if no job was submitted."""
 
 
 class _Supervise:
-    """The function `supervise` of the supervisor, by its name in the snapshot that a job runs: its
-    module imports all that a supervisor needs, of which this process needs nothing."""
+    """The function `supervise` of the supervisor, referred to by its name in the snapshot that a
+    job runs. Its module imports all that a supervisor needs, which this process does not need."""
 
     def __init__(self, code: Path) -> None:
         self._name = f"{module_in(code, SUPERVISOR)}:supervise"
@@ -46,23 +46,23 @@ class _Supervise:
 
 
 def submit(run: RunDir, submission: int) -> submitit.Job[int]:
-    """Start the supervisor of a submission as a job of its own, that outlives this process.
+    """Starts the supervisor of a submission as a local job that outlives this process.
 
-    It gets the run directory's path and the submission's number, nothing else: whatever it needs
-    it reads there. It runs the snapshot's code, never the working tree's.
+    The job gets only the path of the run directory and the number of the submission, and reads the
+    rest from there. It runs the code of the snapshot, never of the working tree.
     """
     executor = submitit.LocalExecutor(folder=run.submitit)
     executor.update_parameters(timeout_min=_NO_LIMIT_MIN)
     gpus = visible_gpus(os.environ)  # submitit's local executor hides them from its jobs
     with (
         _environment(job_variables(run, submission)),
-        _ignored(_TERMINAL_SIGNALS),
+        _signals_ignored(_TERMINAL_SIGNALS),
         _streams_to(run.submitit / "controller.log"),
     ):
         job: submitit.Job[int] = executor.submit(
             _Supervise(run.code(submission)), str(run.path), submission, gpus
         )
-    _close(run.submitit)
+    _restrict_access(run.submitit)
     return job
 
 
@@ -73,11 +73,11 @@ def submit_job(
     after: str | None = None,
     exclude: tuple[str, ...] = (),
 ) -> submitit.Job[int]:
-    """The same as a Slurm job, which is the supervisor from its first process on. It begins when no
+    """Submits a submission as a Slurm job whose first process is the supervisor. It starts when no
     other job of this run is left.
 
     Args:
-        after, exclude: as of `batch.of_run`.
+        after, exclude: as in `batch_script.of_run`.
 
     Raises:
         SubmitError: there is no Slurm here, or it refuses the job; says why.
@@ -93,8 +93,8 @@ def submit_job(
 def submit_array(
     place: batch_script.BatchJob, spec: RunSpec, runs: Sequence[tuple[RunDir, int]]
 ) -> list[submitit.Job[int]]:
-    """Submissions of several runs as the tasks of one job array, which the specs of all of them ask
-    the same of.
+    """Submits submissions of several runs as the tasks of one job array. Their specs must request
+    the same resources.
 
     Raises:
         SubmitError: there is no Slurm here, or it refuses the array; says why.
@@ -112,27 +112,28 @@ def submit_array(
 
 @contextmanager
 def _executor(spec: RunSpec, place: batch_script.BatchJob) -> Iterator[submitit.SlurmExecutor]:
-    assert spec.cluster.slurm is not None  # the spec was checked
+    assert spec.cluster.slurm is not None  # the spec is valid
     try:
         executor = submitit.SlurmExecutor(
             folder=place.folder, python=batch_script.interpreter(spec.cluster.slurm, place)
         )
         executor.update_parameters(**batch_script.parameters(spec, place))
-        with redirect_stderr(io.StringIO()):  # it prints there what it raises
+        with redirect_stderr(io.StringIO()):  # submitit prints there what it raises
             yield executor
-        _close(place.folder)
+        _restrict_access(place.folder)
     except (OSError, RuntimeError) as error:
         raise SubmitError(str(error).strip() or type(error).__name__) from error
 
 
-def _close(folder: Path) -> None:
-    """What submitit has pickled there is for nobody else to read, let alone to change."""
+def _restrict_access(folder: Path) -> None:
+    """Makes submitit's pickle files accessible to this user alone."""
     for path in folder.glob("*_submitted.pkl"):
         path.chmod(0o600)
 
 
 def job_variables(run: RunDir, submission: int) -> dict[str, str]:
-    """Environment of a job: imports come from the snapshot, and not from where it was started."""
+    """Returns the environment of a job, which imports from the snapshot and not from where it was
+    started."""
     return snapshot_variables(run.code(submission), os.environ)
 
 
@@ -152,8 +153,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _streams_to(path: Path) -> Iterator[None]:
-    """A process started meanwhile says what it says there: it outlives the terminal, or the pipe
-    whose other end waits for all who may write to it."""
+    """Redirects the streams of a process that is started in the block to a file, as it outlives the
+    terminal, or the pipe whose reader waits until all writers have closed it."""
     sys.stdout.flush()
     sys.stderr.flush()
     path.parent.mkdir(exist_ok=True)
@@ -172,8 +173,9 @@ def _streams_to(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _ignored(numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Ignore signals meanwhile; a process started meanwhile ignores them from then on."""
+def _signals_ignored(numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
+    """Ignores signals in the block; a process that is started in the block ignores them from then
+    on."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield

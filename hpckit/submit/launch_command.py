@@ -1,4 +1,4 @@
-"""The command line of `launch.py`: checks everything, then starts the run and follows it."""
+"""The command line of `launch.py`, which checks everything, starts the run and follows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """What was typed."""
+    """The parsed command line."""
 
     overrides: list[str]
     dry_run: bool = False
@@ -45,7 +45,8 @@ class LaunchCommand:
 
     @property
     def aside(self) -> TextIO:
-        """Where to say what is no answer: with --json, standard output is the document's alone."""
+        """The stream for messages that are no answer: with --json, standard output is only for the
+        document."""
         return sys.stderr if self.json else sys.stdout
 
 
@@ -54,7 +55,7 @@ FLAGS |= {"--fake-world": "fake_world", "-m": "many", "--json": "json"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `launch.py` with `argv`; its exit status."""
+    """Runs `launch.py` with `argv` and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--help" in arguments or "-h" in arguments:
         return _print_help(arguments)
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> LaunchCommand:
-    """Flags apart from overrides.
+    """Separates flags and overrides.
 
     Raises:
         SpecError: there is a flag that launch.py does not have.
@@ -91,7 +92,7 @@ def _unknown(flag: str) -> str:
 
 
 def run_command(command: LaunchCommand) -> int:
-    """Compose, check, and do what was asked; the exit status.
+    """Composes and checks the spec, carries out the command, and returns the exit status.
 
     Raises:
         SpecError: the config or what it names cannot be used.
@@ -155,8 +156,10 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: LaunchCommand)
             else:
                 _show_end(run)
             return 0
-        with ThreadPoolExecutor(1, thread_name_prefix="queue") as asker:  # beside the copying
-            unqueued = asker.submit(require_unqueued, run, spec)
+        with ThreadPoolExecutor(
+            1, thread_name_prefix="queue"
+        ) as executor:  # while files are copied
+            unqueued = executor.submit(require_unqueued, run, spec)
             number = prepare(run, spec, command.overrides, project, unqueued.result)
     if command.json:
         show(start_record(run, number, start_quietly(run, spec, number)))
@@ -165,10 +168,11 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: LaunchCommand)
 
 
 def require_unqueued(run: RunDir, spec: RunSpec) -> None:
-    """Whoever holds the lock of a run can submit it, unless a job waits for it already.
+    """Checks that no job of the run is queued already. The run lock alone does not prevent a second
+    submission.
 
     Raises:
-        SpecError: one does, or Slurm is out of reach.
+        SpecError: a job of the run is queued, or Slurm is out of reach.
     """
     from hpckit.slurm.queued_jobs import refuse_queued
     from hpckit.submit.preflight.checks import slurm_problems
@@ -176,16 +180,16 @@ def require_unqueued(run: RunDir, spec: RunSpec) -> None:
     if spec.cluster.kind != "slurm":
         return
     if problems := slurm_problems():
-        raise SpecError(problems)  # of `hpckit resume`, which has no preflight
+        raise SpecError(problems)  # for `hpckit resume`, which has no preflight
     refuse_queued([run])
 
 
 def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
-    """Submit a prepared submission; on this machine, unless `detach`, watch it to its end. The exit
-    status.
+    """Submits a prepared submission and returns the exit status. On this machine, follows the run
+    to its end unless `detach` is set.
 
     Raises:
-        SpecError: Slurm does not take it.
+        SpecError: Slurm refuses the job.
     """
     if spec.cluster.kind == "slurm":
         return start_job(run, spec, number)
@@ -193,10 +197,10 @@ def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
 
 
 def start_quietly(run: RunDir, spec: RunSpec, number: int) -> str:
-    """Submit a prepared submission and return: the job's number, as of `start_record`.
+    """Submits a prepared submission and returns the job's number, as in `start_record`.
 
     Raises:
-        SpecError: Slurm does not take it.
+        SpecError: Slurm refuses the job.
     """
     from hpckit.submit.job_submission import submit
 
@@ -206,7 +210,7 @@ def start_quietly(run: RunDir, spec: RunSpec, number: int) -> str:
 
 
 def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
-    """On this machine."""
+    """Submits a prepared submission on this machine, and follows the run unless `detach` is set."""
     from rich.console import Console
 
     from hpckit.events.event_log import EventTail
@@ -221,7 +225,7 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
         if detach:
             console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
             return 0
-        gc.enable()  # launch.py has it off, and this may take weeks
+        gc.enable()  # launch.py disables it, and this may take weeks
         status = follower.follow(lambda: not job.done())
     if status != REFUSED:
         _show_end(run)
@@ -229,13 +233,13 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
 
 
 def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
-    """On Slurm, and say what to type next."""
+    """Submits a prepared submission to Slurm and prints which commands to use next."""
     tell_job(run, submitted_job(run, spec, number))
     return 0
 
 
 def tell_job(run: RunDir, job: str) -> None:
-    """What was started, and what to type next."""
+    """Prints what was started and which commands to use next."""
     print(f"{run.name}  {run.path}\njob {job}")
     path = shlex.quote(str(run.path))
     for command in (f"status {path}", f"logs {path} -f", f"why {path}"):
@@ -243,10 +247,10 @@ def tell_job(run: RunDir, job: str) -> None:
 
 
 def submitted_job(run: RunDir, spec: RunSpec, number: int) -> str:
-    """Slurm's number of the job that a prepared submission has become.
+    """Submits a prepared submission to Slurm and returns the number of its job.
 
     Raises:
-        SpecError: Slurm does not take it.
+        SpecError: Slurm refuses the job.
     """
     from hpckit.submit.job_submission import SubmitError, submit_job
 
@@ -256,30 +260,31 @@ def submitted_job(run: RunDir, spec: RunSpec, number: int) -> str:
         raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
 
 
-def show_report(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> bool:
-    """Print the summary of a run, as far as that can be done; whether there was anything to tell.
+def show_report(run: RunDir, console: Console, events: ValidatedEvents | None = None) -> bool:
+    """Prints the summary of a run as far as possible, and returns whether there was anything to
+    print.
 
     Args:
-        told: its events, if they were read already.
+        events: the run's events, if they were read already.
     """
     from hpckit.report.terminal.run_summary import show
 
     try:
-        return show(run, console, told)
+        return show(run, console, events)
     except OSError as error:
         print(f"the report is incomplete: {error}", file=sys.stderr)
         return False
 
 
 def refuse(reasons: Sequence[str]) -> int:
-    """Say on standard error why nothing was started; the exit status for that."""
+    """Prints to standard error why nothing was started, and returns the exit status for that."""
     for reason in reasons:
         print(f"error: {reason}", file=sys.stderr)
     return REFUSED
 
 
 def _show_end(run: RunDir) -> None:
-    """The summary, and where there is more."""
+    """Prints the summary and how to see more."""
     from rich.console import Console
 
     console = Console()
@@ -289,13 +294,13 @@ def _show_end(run: RunDir) -> None:
 
 
 def is_done(run: RunDir) -> bool:
-    """Whether its newest generation reached the last step."""
+    """Whether the run's newest generation reached the last step."""
     verdict = read_json(run.verdict)
     return bool(verdict and verdict.get("kind") == "done")
 
 
 def pack(what: PackSpec, out: Path) -> None:
-    """Make the shards `out`, and say so meanwhile."""
+    """Packs the shards `out`, with a status line meanwhile."""
     from rich.console import Console
 
     from hpckit.submit.shard_packing import pack_shards

@@ -1,4 +1,5 @@
-"""The manual page of `hpckit launch`, and the reference of all keys, taken from the spec itself."""
+"""The manual page of `hpckit launch`, and the reference of all keys, which is read from the spec
+itself."""
 
 from __future__ import annotations
 
@@ -67,20 +68,21 @@ Files
 
 
 def manual(groups: Groups) -> str:
-    """The page, with these groups and options."""
+    """Returns the page for these groups and options."""
     width = max(map(len, groups))
     lines = "\n".join(f"  {group:<{width}}  {' '.join(o)}" for group, o in groups.items())
     return PAGE.format(groups=lines, program=program())
 
 
 def program() -> str:
-    """What starts runs here: the file of a checkout, or the installed command."""
+    """Returns the command that starts runs here: the file of a checkout, or the installed
+    command."""
     is_checkout = (conf_dir().parent / "launch.py").is_file()
     return "python launch.py" if is_checkout else "hpckit launch"
 
 
 class SpecKey(NamedTuple):
-    """One key of the spec, in its words."""
+    """One key of the spec, as its docstring describes it."""
 
     name: str
     kind: str
@@ -89,13 +91,13 @@ class SpecKey(NamedTuple):
 
 
 def keys(prefix: str = "") -> list[SpecKey]:
-    """Every key that starts with `prefix`, in the order of the spec."""
+    """Returns every key that starts with `prefix`, in the order of the spec."""
     found = _keys("RunSpec", "", _documented_classes())
     return [SpecKey(name, kind, _flat(doc)) for name, kind, doc in found if name.startswith(prefix)]
 
 
 def key_reference(prefix: str) -> str:
-    """Every key that starts with `prefix`: name, type and meaning, in the spec's words."""
+    """Returns the name, type and meaning of every key that starts with `prefix`, as text."""
     lines = [f"{key.name:<32} {key.kind}\n    {key.meaning}" for key in keys(prefix)]
     return "\n".join(lines) if lines else f"no key starts with {prefix!r}"
 
@@ -104,7 +106,7 @@ Fields = list[tuple[str, str, str]]
 
 
 def _documented_classes() -> dict[str, Fields]:
-    """Name, type and docstring of each field of each dataclass in the spec's source."""
+    """Returns the name, type and docstring of each field of each dataclass in the spec's source."""
     files = sorted(Path(*spec_package.__path__).glob("*.py"))
     nodes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
     classes = {node.name: list(_fields(node)) for node in nodes if isinstance(node, ast.ClassDef)}
@@ -116,7 +118,8 @@ def _documented_classes() -> dict[str, Fields]:
 
 
 def _any_of(classes: list[Fields]) -> Fields:
-    """The fields of all of them; those called `kind` tell which one it is."""
+    """Returns the fields of a union of classes, with the values of all their `kind` fields in
+    one."""
     fields = {name: (kind, doc) for one in reversed(classes) for name, kind, doc in one}
     ordered = dict.fromkeys(name for one in classes for name, _, _ in one)
     tags = " | ".join(kind for one in classes for name, kind, _ in one if name == "kind")

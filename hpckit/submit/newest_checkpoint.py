@@ -1,4 +1,4 @@
-"""The newest checkpoint of a run, as its supervisor knows it."""
+"""The step of a run's newest checkpoint, as its supervisor knows it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ log = logging.getLogger(__name__)
 
 
 class SavedStep:
-    """Its step, look after look.
+    """The step of the newest checkpoint, which is looked up again after each generation.
 
-    A store that is out of reach now is no reason to give up the run: what was known before holds,
-    and no progress is counted.
+    A store that is temporarily out of reach does not end the run: the last known step stays, and no
+    progress is counted.
     """
 
     def __init__(self, spec: RunSpec, run: RunDir, events: EventLog) -> None:
         self._spec, self._run, self._events = spec, run, events
-        self._is_known = False  # by the store, and not by what was told of it
+        self._is_known = False  # from the store, and not from events
         self.now = 0
-        """0: there is none."""
+        """The step; 0: there is no checkpoint."""
 
-    def begin(self, told: Iterable[Event]) -> None:
-        """Look for the first time.
+    def begin(self, written: Iterable[Event]) -> None:
+        """Looks up the step for the first time.
 
         Args:
-            told: events of the run, which have to do where the store does not answer.
+            written: events of the run, which are used if the store does not answer.
         """
-        saved = (int(event["step"]) for event in told if event.kind == "checkpoint_committed")
+        saved = (int(event["step"]) for event in written if event.kind == "checkpoint_committed")
         self.now = max(saved, default=0)
         self._look(None)
 
     def has_grown(self, generation: int) -> bool:
-        """Look again: whether there is a newer checkpoint than the time before."""
+        """Looks up the step again; returns whether there is a newer checkpoint than the last
+        time."""
         before, was_known = self.now, self._is_known
         self._look(generation)
         return was_known and self.now > before
@@ -53,10 +54,10 @@ class SavedStep:
 
 
 def newest_step(spec: RunSpec, run: RunDir) -> int:
-    """Step of the checkpoint that the run would go on from; 0 where there is none.
+    """Returns the step of the checkpoint that the run would continue from, or 0 if there is none.
 
     Raises:
-        CheckpointError: its store is out of reach, or damaged.
+        CheckpointError: the store is out of reach or damaged.
     """
     found = list_run(checkpoint_root(spec, run), run_name(spec))
     whole = [info for info in found if info.state == "committed"]

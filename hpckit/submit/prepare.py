@@ -1,4 +1,4 @@
-"""Everything that is written before a submission: the run directory and what it records."""
+"""Writes everything that precedes a submission: the run directory and its records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hpckit.system.atomic_files import read_json, sync_folder, write_json, write
 from hpckit.system.os_errors import describe
 from hpckit.system.store_timeouts import interactive_store_options
 
-_RECORDED = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
+_RECORDED_PACKAGES = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
 
 
 def prepare(
@@ -45,15 +45,16 @@ def prepare(
     project: Project,
     allowed: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write a new submission into the run directory; its number. The caller holds the run's lock.
+    """Writes a new submission into the run directory and returns its number. The caller holds the
+    run lock.
 
-    The submission appears whole or not at all: it is made under a hidden name, then renamed.
+    The submission appears whole or not at all: it is written under a hidden name, then renamed.
 
     Args:
-        allowed: called before it appears; raises what it has to.
+        allowed: called before the submission appears; raises to prevent it.
 
     Raises:
-        SnapshotError, OSError: the submission could not be written; there is none then.
+        CodeSnapshotError, OSError: the submission could not be written; there is none then.
     """
     earlier = newest_snapshot.newest_snapshot(run.path.parent, project.root)
 
@@ -82,17 +83,20 @@ def _add_submission(run: RunDir, write: Callable[[Path], None]) -> int:
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         with suppress(OSError):
-            run.submissions.rmdir()  # if there is no other
+            run.submissions.rmdir()  # if it is empty
         if isinstance(error, OSError):
-            raise CodeSnapshotError(f"nothing was submitted: {_told(error, draft, run)}") from error
+            raise CodeSnapshotError(
+                f"nothing was submitted: {_describe_error(error, draft, run)}"
+            ) from error
         raise
     sync_folder(run.submissions)
     point_to(run, number)
     return number
 
 
-def _told(error: OSError, draft: Path, run: RunDir) -> str:
-    """Of a file of the draft, which is gone by now, the run's directory is named."""
+def _describe_error(error: OSError, draft: Path, run: RunDir) -> str:
+    """Describes an error. A file of the draft, which is removed by now, is replaced by the run
+    directory."""
     named = Path(os.fsdecode(error.filename2 or error.filename or draft))
     place = str(run.path if named.is_relative_to(draft) else named)
     return describe(OSError(error.errno, error.strerror, place))
@@ -101,14 +105,14 @@ def _told(error: OSError, draft: Path, run: RunDir) -> str:
 def _write_submission(
     folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project, earlier: Path | None
 ) -> None:
-    with ThreadPoolExecutor(2, thread_name_prefix="git") as asker:  # beside the copying
+    with ThreadPoolExecutor(2, thread_name_prefix="git") as asker:  # while files are copied
         facts, diff = asker.submit(git_facts, project), asker.submit(git_diff, project)
         write_text(folder / "spec.yaml", dump_spec(spec))
         write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
         snapshot = take_snapshot(project, folder / "code", earlier and earlier / "code")
         write_text(folder / "dirty.diff", diff.result())
         manifest = {
-            **_who_submits(),
+            **_submission_facts(),
             "project": str(project.root),
             "git": facts.result(),
             "snapshot": asdict(snapshot),
@@ -125,11 +129,11 @@ def _write_amended(
     write_text(folder / "overrides.yaml", yaml.safe_dump([*before, *overrides]))
     shutil.copy2(source / "dirty.diff", folder / "dirty.diff")
     copy_snapshot(source / "code", folder / "code")
-    told = {**read_json(source / "manifest.json"), **_who_submits(), "code_of": earlier}
-    write_json(folder / "manifest.json", told)
+    manifest = {**read_json(source / "manifest.json"), **_submission_facts(), "code_of": earlier}
+    write_json(folder / "manifest.json", manifest)
 
 
-def _who_submits() -> dict[str, object]:
+def _submission_facts() -> dict[str, object]:
     return {
         "created": time.time(),
         "user": getpass.getuser(),
@@ -141,22 +145,22 @@ def _who_submits() -> dict[str, object]:
 
 
 def point_to(run: RunDir, number: int) -> None:
-    """Let the links at the top of the run directory show submission `number`."""
+    """Points the links at the top of the run directory to submission `number`."""
     _link(run.current, Path("submissions") / f"{number:03d}")
     for name in LINKS:
         _link(run.path / name, Path("current") / name)
 
 
 def begins_anew(run: RunDir, spec: RunSpec, is_asked: bool) -> bool:
-    """Whether an earlier run is in the way: a canary has to be a new one each time."""
+    """Whether an earlier run has to be moved aside; a canary has to be a new run each time."""
     return (is_asked or spec.debug.canary.mode is not None) and bool(run.submission_numbers())
 
 
 def move_aside(run: RunDir, spec: RunSpec) -> Path:
-    """Rename the run directory, and its part of a store elsewhere; returns the new directory.
+    """Renames the run directory, and the run in a store outside of it; returns the new directory.
 
-    Nothing is deleted: both get the first `.oldN` that is free. The directory goes last, so that
-    what fails in the store is tried again.
+    Nothing is deleted: both get the first free suffix `.oldN`. The directory is renamed last, so
+    that a failure in the store can be retried.
 
     Raises:
         CheckpointError: the store is out of reach.
@@ -177,9 +181,9 @@ def move_aside(run: RunDir, spec: RunSpec) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a run depends on most, told without importing any of it."""
+    """Returns the versions of the packages that a run depends on most, without importing any."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in _RECORDED:
+    for name in _RECORDED_PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

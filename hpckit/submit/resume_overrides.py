@@ -1,5 +1,5 @@
-"""A run that goes on with other keys than it was submitted with: those that say where, how fast or
-how carefully, and not what is trained."""
+"""Overrides for a run that continues: they may change where, how fast or how carefully it runs, but
+not what it trains."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ from hpckit.submit.manual_page import program
 from hpckit.submit.newest_checkpoint import newest_step
 from hpckit.submit.preflight.checks import place_problems, with_absolute_paths
 
-_MOST = 4
-"""Keys that are told, of those that make another run."""
+_MAX_KEYS = 4
+"""Most keys that a message lists, of those that would make another run."""
 
 
 def amended(run: RunDir, submission: int, overrides: Sequence[str]) -> RunSpec:
-    """The spec of a submission with `overrides`, whose groups are looked up in its own code.
+    """Returns the spec of a submission with `overrides`, whose config groups are looked up in the
+    submission's own code.
 
     Raises:
-        SpecError: they cannot be used, or would make another run of it.
+        SpecError: the overrides cannot be used, or would make another run.
     """
     before = read_spec(run.spec(submission))
     spec = amend_spec(before, overrides, project_tree(run.code(submission)))
     spec = with_absolute_paths(spec, Path.cwd())
     problems = identity_problems(before, spec, [*overrides_of(run, submission), *overrides])
-    if problems := problems or [*_left_behind(run, before, spec), *place_problems(spec, run)]:
+    if problems := problems or [*_store_problems(run, before, spec), *place_problems(spec, run)]:
         raise SpecError(problems)
     return spec
 
 
 def overrides_of(run: RunDir, submission: int) -> list[str]:
-    """What was typed for it."""
+    """Returns the overrides with which a submission was made."""
     text = (run.submission(submission) / "overrides.yaml").read_text(encoding="utf-8")
     return [str(word) for word in yaml.safe_load(text)]
 
 
 def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> list[str]:
-    """Why `after` is not the run `before`, and what to type instead. Pure.
+    """Returns why `after` is not the same run as `before`, and what to type instead. Pure.
 
     Args:
-        words: the overrides of a new run.
+        words: the overrides with which to start the other run.
     """
     if before.root != after.root:
         return ["root: a run lies where it was begun; move its folder, then: hpckit resume FOLDER"]
@@ -57,16 +58,17 @@ def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> 
         found = [("name", before.name, after.name), *found]
     if not found:
         return []
-    told = ", ".join(f"{key} ({was} -> {now})" for key, was, now in found[:_MOST])
-    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    changes = ", ".join(f"{key} ({was} -> {now})" for key, was, now in found[:_MAX_KEYS])
+    more = f" and {len(found) - _MAX_KEYS} more" if len(found) > _MAX_KEYS else ""
     return [
-        f"{told}{more}: would make another run of it; to begin that one: "
+        f"{changes}{more}: would make another run of it; to begin that one: "
         f"{program()} {shlex.join(words)}"
     ]
 
 
-def _left_behind(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
-    """Whether its checkpoints are in another store than it would look in."""
+def _store_problems(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
+    """Returns the problem if the run's checkpoints are in another store than the one where it would
+    look."""
     here, there = checkpoint_root(before, run), checkpoint_root(after, run)
     if here == there:
         return []

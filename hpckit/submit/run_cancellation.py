@@ -1,4 +1,4 @@
-"""`hpckit cancel`: the end of a run, and of the job that would go on with it."""
+"""`hpckit cancel`: ends a run and its successor job."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ from hpckit.slurm.squeue import QueueError
 from hpckit.system.atomic_files import write_json
 from hpckit.system.child_processes import kill_strays
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _TICK_S = 0.5
 _SERVICES_S = 30.0
-"""Seconds for what is staged in this machine's memory to become durable."""
+"""Seconds for staged snapshots in this machine's memory to become durable."""
 
 
 class CancelError(RuntimeError):
-    """It could not be ended; says what to do."""
+    """Raised if a run could not be ended; the message says what to do."""
 
 
 def cancel_run(
     it: Overview, *, saves: bool, within_s: float, say: Callable[[str], None]
 ) -> Overview:
-    """End the run, its successor first, and wait until nothing of it is left; how it is then.
+    """Ends the run, its successor first, waits until nothing of it is left, and returns its state
+    after that.
 
-    With `saves`, its supervisor gets SIGINT, by which all ranks save and leave, as long as that
-    takes. Else a Slurm job has KillWait for the same, and a run on this machine none.
+    With `saves`, its supervisor gets SIGINT, at which all ranks save and leave, however long that
+    takes. Otherwise a Slurm job has KillWait to save, and a run on this machine no time.
 
     Raises:
-        CancelError: it is not over in time.
+        CancelError: the run has not ended in time.
         QueueError: Slurm does not answer.
         SupervisorError: its supervisor is on another machine.
-        RunHeldError: somebody has begun to go on with it meanwhile.
+        RunHeldError: another process has resumed the run meanwhile.
     """
     if it.spec is None:
         raise CancelError(f"{it.run.name}: {it.problem}; nothing was done")
     if it.is_slurm:
         _end_jobs(it, saves, say)
     else:
-        _end_here(it.run, saves, say)
+        _end_local_run(it.run, saves, say)
     after = _wait(it, within_s)
     if after.state is not RunState.ENDED:
         _conclude(after)
@@ -68,7 +69,7 @@ def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
     for number in waiting:
         say(f"job {number}, which waits, is cancelled")
     if waiting:
-        _scancel(["--state=PENDING", *waiting])  # one that begins now is seen below
+        _scancel(["--state=PENDING", *waiting])  # a job that starts now is found below
     if active and saves and it.owner is not None:
         say(f"job {active[0]}: all ranks are asked to save and leave")
         _scancel(["--batch", "--signal=INT", *active])
@@ -77,7 +78,7 @@ def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
         _scancel(active)
 
 
-def _end_here(run: RunDir, saves: bool, say: Callable[[str], None]) -> None:
+def _end_local_run(run: RunDir, saves: bool, say: Callable[[str], None]) -> None:
     supervisor = find_supervisor(run)
     if supervisor is None:
         starting = starting_process(run)
@@ -93,14 +94,15 @@ def _end_here(run: RunDir, saves: bool, say: Callable[[str], None]) -> None:
 
 
 def _send(process: psutil.Process | None, number: signal.Signals) -> None:
-    """psutil sees to it that the number was not given to another process since."""
+    """Sends a signal. psutil checks that the process id was not reused since."""
     with suppress(psutil.NoSuchProcess):
         if process is not None:
             process.send_signal(number)
 
 
 def _wait(it: Overview, within_s: float) -> Overview:
-    """Until nothing of it is left, which is cancelled again if it has begun meanwhile."""
+    """Waits until nothing of the run is left. Jobs of it that start meanwhile are cancelled,
+    too."""
     deadline = time.monotonic() + within_s
     while True:
         now = look(it.run, Queue())
@@ -109,7 +111,7 @@ def _wait(it: Overview, within_s: float) -> Overview:
                 raise CancelError(f"{now.problem}; whether it is over is not known")
             return now
         if time.monotonic() > deadline:
-            raise CancelError(_left(now, within_s))
+            raise CancelError(_still_running(now, within_s))
         begun = {job.number for job in now.jobs if job.is_active}
         known = {job.number for job in it.jobs if job.is_active}
         late = [job.number for job in now.jobs if job.is_waiting]
@@ -118,7 +120,7 @@ def _wait(it: Overview, within_s: float) -> Overview:
         time.sleep(_TICK_S)
 
 
-def _left(it: Overview, within_s: float) -> str:
+def _still_running(it: Overview, within_s: float) -> str:
     jobs = " ".join(job.number for job in it.current_jobs)
     what = f"jobs {jobs} are" if jobs else f"{it.owner} is"
     force = (
@@ -131,7 +133,8 @@ def _left(it: Overview, within_s: float) -> str:
 
 
 def _conclude(it: Overview) -> None:
-    """What no supervisor was left to do: nothing stays behind, and nobody wonders."""
+    """Does what a supervisor would have done at the end of the run: ends its processes and records
+    its verdict."""
     assert it.spec is not None  # it was read before anything was ended
     with hold_all(lock_paths(it.spec, it.run), "hpckit cancel"):
         if not it.is_slurm:
@@ -140,13 +143,13 @@ def _conclude(it: Overview) -> None:
 
 
 def _clean_up(run: RunDir, spec: RunSpec) -> None:
-    """What a killed supervisor leaves on this machine."""
+    """Ends what a killed supervisor leaves on this machine."""
     kill_strays(run.path)
     end_services(*store_and_name(spec, run), _SERVICES_S)
 
 
 def _record(it: Overview) -> None:
-    """The verdict; the newest checkpoint may be newer than it says."""
+    """Writes the verdict. The newest checkpoint may be newer than it says."""
     number, p = it.run.submission_numbers()[-1], it.progress
     how = "without a last save" if p.begun else "before anything of it had begun"
     verdict = Verdict(VerdictKind.STOPPED, True, f"ended by hpckit cancel, {how}")
@@ -160,10 +163,10 @@ def _record(it: Overview) -> None:
 def _scancel(words: Sequence[str]) -> None:
     try:
         done = subprocess.run(
-            ["scancel", *words], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            ["scancel", *words], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise QueueError(f"scancel: {error}") from error
-    # a job that has ended meanwhile is no failure: what is left is looked for afterwards
+    # an error for a job that has ended meanwhile is ignored: the caller checks what is left
     if done.returncode and "Invalid job id" not in done.stderr:
         raise QueueError(done.stderr.strip() or "scancel failed")

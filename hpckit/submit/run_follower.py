@@ -1,4 +1,4 @@
-"""Watching a run from the terminal that started it: a view over `events.jsonl`, nothing more."""
+"""Follows a run in the terminal that started it, as a view of `events.jsonl`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
 
 TICK_S = 0.2
-# Steps are told one by one on a bar; in a log file, a line so often is enough.
+# A terminal shows every step on a bar; a log file gets a line at this interval.
 LINE_EVERY_S = 10.0
 FULL_BYTES = 1 << 20
 
-_LAST = ("run_ended", "run_refused", "run_failed")
+_END_KINDS = ("run_ended", "run_refused", "run_failed")
 
 
 class Follower:
@@ -40,7 +40,8 @@ class Follower:
     def __init__(
         self, run: RunDir, submission: int, steps: int, console: Console, tail: EventTail
     ) -> None:
-        """`tail`: where to read on from; made before the submission, so that nothing is missed."""
+        """`tail` is where to start reading; it must be made before the submission, so that no event
+        is missed."""
         self._run = run
         self._submission = submission
         self._steps = steps
@@ -49,13 +50,14 @@ class Follower:
         self._status: int | None = None
         self._is_interrupted = False
         self._asked_to_stop = False
-        self._heard = False
+        self._is_stop_seen = False
         self._last_line = 0.0
 
     @contextmanager
     def noting_interrupts(self) -> Iterator[None]:
-        """Ctrl-C raises nothing meanwhile: `follow` obeys it as soon as it looks. From before the
-        submission on, or one that comes between the two would leave a run that nobody stops."""
+        """Defers Ctrl-C in the block, for `follow` to handle. The block starts before the
+        submission, so that a Ctrl-C between submission and `follow` cannot leave a run that nobody
+        stops."""
         before = signal.signal(signal.SIGINT, self._note_interrupt)
         try:
             yield
@@ -66,7 +68,8 @@ class Follower:
         self._is_interrupted = True
 
     def follow(self, job_alive: Callable[[], bool]) -> int:
-        """Until the run has ended, or its job has without a word; the run's exit status."""
+        """Follows the run until it has ended, or its job has without an event, and returns the
+        run's exit status."""
         with _progress(self._console) as bar:
             task = bar.add_task("starting", total=self._steps, metrics="")
             while self._status is None:
@@ -79,7 +82,7 @@ class Follower:
                     if self._status is None and not alive:
                         self._show_new(bar, task)
                         break
-                    if self._asked_to_stop and not self._heard:
+                    if self._asked_to_stop and not self._is_stop_seen:
                         self._ask_to_stop()
                     time.sleep(TICK_S)
                 except KeyboardInterrupt:
@@ -95,7 +98,7 @@ class Follower:
 
     def _show_new(self, bar: Progress, task: TaskID) -> None:
         for event in self._tail.read():
-            if event.kind in _LAST and event.get("submission") == self._submission:
+            if event.kind in _END_KINDS and event.get("submission") == self._submission:
                 self._end(event)
             elif event.kind == "step":
                 self._show_step(event, bar, task)
@@ -105,10 +108,10 @@ class Follower:
                 name = f"gen {event['generation']}"
                 bar.update(task, description=name, completed=event["step"])
             if event.kind == "asked":
-                self._heard = True
+                self._is_stop_seen = True
 
     def _end(self, event: Event) -> None:
-        """The submission's last event: what it means for whoever waits for the run."""
+        """Takes the exit status from the submission's last event."""
         if event.kind == "run_ended":
             self._status = int(event["status"])
             return
@@ -127,9 +130,11 @@ class Follower:
             )
 
     def _ask_to_stop(self) -> None:
-        """Again and again until it is heard: the supervisor may not be there yet."""
+        """Signals the supervisor. Called repeatedly until it reacts, as the supervisor may not
+        exist yet."""
         owner = holder(self._run.lock)
-        if owner is not None and owner.pid:  # 0: it has not said who it is; and means this group
+        # 0: the holder is unknown; as a pid, 0 is this process group
+        if owner is not None and owner.pid:
             with suppress(ProcessLookupError):
                 os.kill(owner.pid, signal.SIGINT)
 
@@ -147,7 +152,7 @@ class Follower:
 
 
 def describe_metrics(event: Event) -> str:
-    """The metrics of a step, as far as they are there, in few words: a bar in 80 columns.
+    """Returns the available metrics of a step in a form that fits beside a bar in 80 columns.
 
     `data` and `ckpt` are the shares of the step spent waiting for data and for a save.
     """
@@ -167,7 +172,8 @@ def describe_metrics(event: Event) -> str:
 
 
 def describe(event: Event) -> str | None:
-    """The line that a person following the run reads of `event`; None if it is of no interest."""
+    """Returns the line about `event` for a person who follows the run, or None if it is of no
+    interest."""
     get = event.get
     match event.kind:
         case "generation_started":

@@ -1,4 +1,4 @@
-"""Shards that are packed before a run begins: where that may be, and how."""
+"""Packs shards before a run starts, and decides where that is allowed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from hpckit.config.config_trees import conf_dir
 from hpckit.config.spec import PackSpec
 
 _STDLIB = "stdlib"
-"""Both the source and the option of `data` that names it."""
-_OF_NO_FOLDER = ("*", "?", "[", "{", "://")
+"""Name of the source, and of the option of `data` that uses it."""
+_NOT_A_FOLDER = ("*", "?", "[", "{", "://")
 
 
 def packing_problem(pack: PackSpec, shards: str) -> str | None:
-    """Why nothing may be packed into `shards`, an absolute path or a URL; None where it may.
+    """Returns why nothing may be packed into `shards`, an absolute path or a URL, or None if it
+    may.
 
-    Python's sources go to the place that their own option names and nowhere else: whoever names
-    another one means shards of their own, and would train on the wrong data if there are none.
+    Python's sources are packed only into the place that their own option names: a user who names
+    another place means shards of their own, and would train on the wrong data if these are missing.
     """
     if pack.source == _STDLIB:
         if Path(shards) == (place := stdlib_place()):
@@ -28,7 +29,7 @@ def packing_problem(pack: PackSpec, shards: str) -> str | None:
             f"there is no folder {shards}, and data=stdlib packs Python's standard library into "
             f"{place} alone; say data=shards data.shards=... to train on shards of your own"
         )
-    if shards.endswith(".tar") or any(mark in shards for mark in _OF_NO_FOLDER):
+    if shards.endswith(".tar") or any(mark in shards for mark in _NOT_A_FOLDER):
         return (
             f"{shards} is no name of a folder to pack {pack.source} into; give one, or "
             "data.pack=null if these shards are there already"
@@ -37,13 +38,14 @@ def packing_problem(pack: PackSpec, shards: str) -> str | None:
 
 
 def stdlib_place() -> Path:
-    """Where the shards of Python's standard library lie, by the config of `data=stdlib`."""
+    """Returns the path of the shards of Python's standard library, by the config of
+    `data=stdlib`."""
     named = OmegaConf.load(conf_dir() / "data" / f"{_STDLIB}.yaml")
     return Path.cwd() / Path(str(OmegaConf.select(named, "shards"))).expanduser()
 
 
 def pack_shards(pack: PackSpec, out: Path, progress: Callable[[int, int], None] | None) -> None:
-    """Pack what `pack` says into WebDataset shards in the folder `out`.
+    """Packs the source of `pack` into WebDataset shards in the folder `out`.
 
     Raises:
         DataError: the source is missing or holds nothing to pack.

@@ -1,12 +1,14 @@
-"""The first Python of a job: holds back its signals until there is a supervisor to hear them.
+"""The first Python program of a job, which blocks the job's signals until a supervisor handles
+them.
 
     exec python -IS .../hpckit/submit/signal_hold.py ARGUMENTS
 
-Becomes `python ARGUMENTS`, which imports for seconds, most of all from a shared file system. A
-preemption in that time would end the job before it has a successor. The shell before ignores these
-signals (`IGNORED`); a process that blocks them has them pending, whatever it does with them later.
+It becomes `python ARGUMENTS`, which imports for seconds, above all from a shared file system. A
+preemption in that time would end the job before it has a successor. The shell before it ignores
+these signals (`IGNORED`); blocked signals stay pending for the process that this one becomes.
 
-It is run by its path, without site-packages: so by the standard library alone, in milliseconds.
+It is run by its path, without site-packages, and so uses only the standard library and takes
+milliseconds.
 """
 
 import os
@@ -15,7 +17,7 @@ import sys
 
 HELD = (signal.SIGUSR2, signal.SIGTERM)
 IGNORED = "trap '' USR2 TERM"
-"""A line of shell: nothing of what comes before this program is ended by them."""
+"""A shell line by which these signals end nothing that runs before this program."""
 
 
 def main() -> None:

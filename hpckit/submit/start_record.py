@@ -1,4 +1,4 @@
-"""What was started, as one JSON document: for scripts that go on from there."""
+"""The record of what was started, as a JSON document for scripts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hpckit.rundir.directory import RunDir
 def start_record(
     run: RunDir, submission: int | None, job: str | None, **more: Any
 ) -> dict[str, Any]:
-    """Of one run.
+    """Returns the record of one run.
 
     Args:
-        submission: its number; None: it is done, and nothing was started.
-        job: Slurm's number; of a run of this machine, its process.
+        submission: the number of the submission. None: the run is done, and nothing was started.
+        job: Slurm's number of the job; for a run on this machine, its process id.
     """
     return {"run": run.name, "path": str(run.path), **more, "submission": submission, "job": job}
 

@@ -1,3 +1,3 @@
-"""The batch process of a job supervises a run: it plays generations, judges how each one ended, and
-decides whether another follows; hpckit.submit starts it, and it imports hpckit.agent and
-hpckit.slurm, never torch."""
+"""The supervisor, the batch process of a job: it runs generations, judges how each one ended and
+decides whether another follows. hpckit.submit starts it; it imports hpckit.agent and hpckit.slurm,
+never torch."""

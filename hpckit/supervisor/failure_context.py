@@ -1,4 +1,4 @@
-"""What was being done when something failed: for who reads that it did."""
+"""Describes what was being done when an error occurred, for messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def failure_context(what: str) -> Iterator[None]:
-    """An error of this block carries these words: "kill what is left of it"."""
+    """Adds a note such as "kill what is left of it" to any error raised in this block."""
     try:
         yield
     except Exception as error:
@@ -19,8 +19,8 @@ def failure_context(what: str) -> Iterator[None]:
 
 
 def describe_failure(error: Exception) -> str:
-    """One line: what failed, by the innermost `failure_context` or the place in the code, and
-    how."""
+    """Returns a line that names what failed, by the innermost `failure_context` or the place in the
+    code, and the error."""
     notes: list[str] = getattr(error, "__notes__", [])
     how = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Saying how a generation ended: in the log, in the events and in `verdict.json`."""
+"""Records how a generation ended in the log, in the events and in `verdict.json`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class GenerationRecorder:
-    """Of the generations of one submission."""
+    """Writes the records of one submission's generations."""
 
     def __init__(self, run: RunDir, spec: RunSpec, submission: int, events: EventLog) -> None:
         self._run, self._spec, self._submission = run, spec, submission
@@ -29,7 +29,7 @@ class GenerationRecorder:
         self._reserve = DiskReserve(run.path)
 
     def begin(self) -> None:
-        """Keep the room that they take."""
+        """Reserves the disk space that the records need."""
         self._reserve.keep()
 
     def conclude(
@@ -40,10 +40,11 @@ class GenerationRecorder:
         saved_step: int,
         words: str | None,
     ) -> None:
-        """With what is wrong with the run's disk, if it is full: nobody else could write that.
+        """Records the end of a generation. If the run's disk is full, the reserve is released for
+        the records and the verdict's reason says so.
 
         Args:
-            words: as of `hpckit.supervisor.verdict.PastGeneration`.
+            words: as in `hpckit.supervisor.verdict.PastGeneration`.
         """
         if self._reserve.give_way():
             full = f"{verdict.reason}; the disk of {self._run.path} is full"
@@ -64,12 +65,14 @@ class GenerationRecorder:
             self._reserve.drop()
 
     def leave(self, verdict: Verdict, is_asked_to_leave: Callable[[], bool]) -> None:
-        """Once the last generation is over. Who asked for that waits, and had all written."""
+        """Completes the TensorBoard files after the last generation. Not after a requested end: the
+        requester waits, and all records were written before it."""
         if verdict.final and verdict.kind not in (*LEAVES, VerdictKind.STOPPED):
             finish_curves(self._run, self._events, is_asked_to_leave)
 
     def record(self, generation: int, verdict: Verdict, saved_step: int) -> None:
-        """Write `verdict.json` alone; if it cannot be, the log and the events have to do."""
+        """Writes only `verdict.json`. If that fails, it logs the error; the log and the events
+        still hold the verdict."""
         record = {
             **asdict(verdict),
             "generation": generation,

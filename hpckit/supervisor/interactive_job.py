@@ -1,4 +1,4 @@
-"""A run in an allocation that somebody sits before: the supervisor beside a view of its events."""
+"""A run in an interactive allocation: the supervisor runs beside a view of the run's events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hpckit.system.child_processes import spawn
 def follow(
     run: RunDir, number: int, steps: int, supervisor: tuple[Sequence[str], Mapping[str, str]]
 ) -> int:
-    """Until the run has ended; its exit status. Ctrl-C saves and stops it, as with `launch.py`."""
+    """Shows the run until it ends and returns its exit status. Ctrl-C saves and stops it, as with
+    `launch.py`."""
     command, env = supervisor
     run.logs.mkdir(exist_ok=True)
     follower = Follower(run, number, steps, Console(), EventTail(run.events, from_end=True))

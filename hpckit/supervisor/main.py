@@ -1,4 +1,5 @@
-"""`python -m hpckit.supervisor.main RUN SUBMISSION`: the supervisor, as a process of its own."""
+"""`python -m hpckit.supervisor.main RUN SUBMISSION` runs the supervisor of a job as its own
+process."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from hpckit.supervisor.supervisor import supervise
 
 
 def main() -> int:
-    """Its exit status is that of the run."""
+    """Runs the supervisor and returns the exit status of the run."""
     run, number = RunDir(Path(sys.argv[1])), int(sys.argv[2])
-    if "SLURM_RESTART_COUNT" in os.environ and (larger := _grown(run, number)) != number:
-        command, env = supervisor_command(run.submission(larger), os.environ)
-        os.execve(command[0], command, env)  # with the copy of the code that is its own
+    if "SLURM_RESTART_COUNT" in os.environ and (resized := _resized(run, number)) != number:
+        command, env = supervisor_command(run.submission(resized), os.environ)
+        os.execve(command[0], command, env)  # in the submission's own code snapshot
     try:
         return supervise(str(run.path), number)
     except RunHeldError as error:
@@ -29,8 +30,9 @@ def main() -> int:
         return REFUSED
 
 
-def _grown(run: RunDir, number: int) -> int:
-    """The submission for all nodes of this job; as it was where that cannot be, aloud."""
+def _resized(run: RunDir, number: int) -> int:
+    """Returns the submission for all nodes of this job, or `number` with a `degraded` event if the
+    run cannot be resized."""
     try:
         return enlarge_submission(run, number, os.environ)
     except (RunHeldError, SpecError, OSError) as error:

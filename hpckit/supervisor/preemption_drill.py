@@ -1,4 +1,4 @@
-"""Faults on a schedule: the supervisor sends itself the signals that Slurm would send."""
+"""Scheduled preemption drills: the supervisor sends itself the signal that Slurm would send."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ log = logging.getLogger(__name__)
 
 
 class PreemptionDrill:
-    """Preempts once at each of the given steps."""
+    """Preempts the run once at each of the given steps."""
 
     def __init__(self, preempt_at: Sequence[int], begun_at: int) -> None:
-        """`begun_at`: the step that the run has already reached; earlier ones are not played."""
+        """`begun_at` is the step that the run has already reached; drills at earlier steps are
+        skipped."""
         self._left = [step for step in preempt_at if step > begun_at]
 
     @property
     def is_to_come(self) -> bool:
-        """Whether something is left to play."""
+        """Whether a drill is still to come."""
         return bool(self._left)
 
     def at_step(self, step: int) -> None:
-        """The run has finished `step` steps; send what is due."""
+        """Sends the signal that is due after the run has finished `step` steps."""
         if self._left and step >= self._left[0]:
             due = self._left.pop(0)
             log.info("drill: SIGUSR2 at step %d", due)

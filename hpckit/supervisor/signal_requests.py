@@ -1,10 +1,10 @@
-"""What the supervisor is asked to do, by signals to it and to the agents.
+"""Requests to the supervisor, which arrive as signals to it and to the agents.
 
     SIGUSR2, SIGTERM  preemption: every rank saves and leaves, the next generation goes on
     SIGINT            stop: every rank saves and leaves, nothing goes on
 
-On Slurm, SIGTERM stops the run if the job was cancelled by a person. Slurm may take long to tell,
-and either way every rank saves and leaves: it is a preemption until it is known to be more.
+On Slurm, SIGTERM stops the run if a person cancelled the job. Slurm may be slow to answer whether
+one did, and every rank saves and leaves either way, so SIGTERM counts as a preemption until then.
 """
 
 from __future__ import annotations
@@ -27,54 +27,58 @@ _REQUESTS = {
 
 
 class SupervisorRequests:
-    """The strongest one since the last that was carried out."""
+    """The strongest request since the last one that was carried out."""
 
     def __init__(self) -> None:
-        """Takes over the process's signals at once: from here on none is lost."""
+        """Installs the signal handlers of the process, so that no signal is lost from here on."""
         self.now = WorkerRequest.NONE
-        self._came: list[str] = []  # names of signals to this process, not looked at yet
-        self._asker = ThreadPoolExecutor(1, "asker")
-        self._answers: list[Future[bool]] = []  # whether it was a person, to come
+        self._pending_signals: list[
+            str
+        ] = []  # names of signals to this process that were not handled yet
+        self._query_executor = ThreadPoolExecutor(1, "asker")
+        self._answers: list[Future[bool]] = []  # whether a person cancelled the job
         numbers = [signal.Signals[name] for name in _REQUESTS]
         for number in numbers:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def hear(self, names: Collection[str], is_cancelled: Callable[[], bool]) -> WorkerRequest:
-        """What is asked now. Never waits.
+        """Returns the present request without waiting.
 
         Args:
-            names: of signals that agents got, since the last call.
-            is_cancelled: whether a person ends the job for good. Called in a thread of its own.
+            names: signals that agents received since the last call.
+            is_cancelled: whether a person cancelled the job. Called in a thread of its own.
         """
-        came = {*names, *(self._came.pop(0) for _ in range(len(self._came)))}
+        came = {*names, *(self._pending_signals.pop(0) for _ in range(len(self._pending_signals)))}
         asked = [_REQUESTS[name] for name in came if name in _REQUESTS]
         self.now = max([self.now, *asked])
         if signal.SIGTERM.name in came:
-            self._ask(is_cancelled)
+            self._query_cancelled(is_cancelled)
         self._take_answers()
         return self.now
 
     def has_any(self) -> bool:
-        """Whether something is asked that is not carried out, heard of or not."""
-        return bool(self._came) or self.now is not WorkerRequest.NONE
+        """Whether there is a request that is not carried out, or a signal that is not handled
+        yet."""
+        return bool(self._pending_signals) or self.now is not WorkerRequest.NONE
 
     def settled(self) -> WorkerRequest:
-        """What is asked, once it is known what the signals so far mean: that takes a while."""
+        """Waits until the meaning of all signals so far is known, and returns the request."""
         wait(self._answers)
         self._take_answers()
         return self.now
 
     def end(self, asked: WorkerRequest) -> None:
-        """It was carried out; one that came later is still to be."""
+        """Marks the request as carried out, unless a stronger one came since."""
         if self.now is asked:
             self.now = WorkerRequest.NONE
 
-    def _ask(self, is_cancelled: Callable[[], bool]) -> None:
-        """Again for each signal, as a person may come after the scheduler; but each agent passes
-        on the same one, and one question that has not been put yet is enough for all of them."""
+    def _query_cancelled(self, is_cancelled: Callable[[], bool]) -> None:
+        """Starts a query of whether a person cancelled the job. Each signal needs a new query, as a
+        person may act after the scheduler; but each agent passes on the same signal, so one query
+        that has not started yet is enough for all of them."""
         if not any(not answer.running() and not answer.done() for answer in self._answers):
-            self._answers.append(self._asker.submit(is_cancelled))
+            self._answers.append(self._query_executor.submit(is_cancelled))
 
     def _take_answers(self) -> None:
         for answer in [answer for answer in self._answers if answer.done()]:
@@ -85,4 +89,4 @@ class SupervisorRequests:
                 self.now = WorkerRequest.STOP
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._came.append(signal.Signals(number).name)
+        self._pending_signals.append(signal.Signals(number).name)

@@ -1,7 +1,7 @@
-"""TensorBoard files of a run that is over, as nobody else will write what they lack.
+"""Completes the TensorBoard files of a run that has ended.
 
-The process beside rank 0 writes them. If it ended with its node, the next attempt adds the rest; of
-the last one, the supervisor has it added.
+A process beside rank 0 writes these files. If it ended with its node, the next attempt writes the
+missing records; after the last attempt, the supervisor has them written.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from hpckit.trainer.metrics.tensorboard_curves import bytes_written, point_of
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 30.0
-"""Seconds that a job stays for it, at most."""
+"""The most seconds that a job waits for it."""
 _POLL_S = 0.05
 
 
 def finish_curves(run: RunDir, events: EventLog, is_asked_to_leave: Callable[[], bool]) -> None:
-    """Have written what the files lack, unless this process is asked to leave meanwhile. If that
-    fails it is said in the log and in an event; the run is over either way."""
+    """Writes the records that the files lack, unless this process is asked to leave meanwhile. A
+    failure is reported in the log and in a `degraded` event, as the run is over either way."""
     try:
-        problem = _write(run, is_asked_to_leave) if _is_any_left(run) else None
+        problem = _write(run, is_asked_to_leave) if _has_missing_records(run) else None
     except OSError as error:
         problem = describe(error)
     if problem:
@@ -41,13 +41,13 @@ def finish_curves(run: RunDir, events: EventLog, is_asked_to_leave: Callable[[],
         events.emit("degraded", what=what)
 
 
-def _is_any_left(run: RunDir) -> bool:
+def _has_missing_records(run: RunDir) -> bool:
     tail = EventTail(run.events, offset=bytes_written(run.tensorboard))
     return any(point_of(event) is not None for event in tail.read())
 
 
 def _write(run: RunDir, is_asked_to_leave: Callable[[], bool]) -> str | None:
-    """Why they were not written."""
+    """Writes the missing records; returns why that failed, or None."""
     files = (str(run.events), str(run.tensorboard))
     command = [sys.executable, "-m", "hpckit.trainer.metrics.tensorboard_curves", *files]
     with subprocess.Popen(
@@ -61,7 +61,7 @@ def _write(run: RunDir, is_asked_to_leave: Callable[[], bool]) -> str | None:
                 return f"not done after {PATIENCE_S:g} s" if is_late else "the job was to end"
             time.sleep(_POLL_S)
         assert process.stderr is not None
-        said = process.stderr.read().decode(errors="replace").strip().splitlines()
+        errors = process.stderr.read().decode(errors="replace").strip().splitlines()
     if process.returncode:
-        return said[-1] if said else f"exit status {process.returncode}"
+        return errors[-1] if errors else f"exit status {process.returncode}"
     return None

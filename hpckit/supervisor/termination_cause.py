@@ -1,4 +1,5 @@
-"""Why a job of Slurm's is told to end: by a person, for its time, or to make room."""
+"""Determines why Slurm ends a job: a person cancelled it, its time limit is near, or it is
+preempted."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from hpckit.supervisor.time_limit_notice import is_time_up
 
 
 class TerminationCause:
-    """Of this process's job, if it is in one."""
+    """Why the Slurm job of this process, if it is in one, was signalled to end."""
 
     def __init__(
         self, run: RunDir, job: Allocation | None, cluster: ClusterSpec, events: EventLog
@@ -18,13 +19,13 @@ class TerminationCause:
         self._run, self._job, self._cluster, self._events = run, job, cluster, events
 
     def is_cancelled(self) -> bool:
-        """Whether a person ends the job for good. Asks Slurm, which may take its time."""
+        """Whether a person cancelled the job. Queries Slurm, which may be slow to answer."""
         if self._job is None or self._is_orphan():
             return False
         return is_cancelled(self._job.job)
 
     def is_time_up(self) -> bool:
-        """Whether it is for its time that the job is told to leave."""
+        """Whether the job has to leave because of its time limit."""
         if self._is_orphan():
             what = "this node was out of reach, so that an agent of another one ended the job"
             self._events.emit("degraded", what=what)
@@ -32,5 +33,5 @@ class TerminationCause:
         return is_time_up(self._job, self._cluster)
 
     def _is_orphan(self) -> bool:
-        """Whether this node was out of reach, so that an agent of another one ended the job."""
+        """Whether this node was out of reach, so that an agent of another node ended the job."""
         return self._job is not None and self._run.orphan(self._job.job).exists()

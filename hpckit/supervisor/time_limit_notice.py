@@ -1,7 +1,7 @@
-"""Whether a job was told to leave because its time limit comes, or because it is preempted.
+"""Tells whether a job was signalled because its time limit is near or because it is preempted.
 
-By its signal alone that cannot be told. Slurm knows: of a preemption it notes the time, and else
-the end of the job is near. The limit may have been changed since the job began.
+The signal alone does not tell. Slurm knows: it notes the time of a preemption, and otherwise the
+end of the job is near. The limit may have been changed since the job started.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hpckit.slurm.scontrol import field, show_job
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 3.0  # the job is about to end, and nobody hears its agents meanwhile
+_TIMEOUT_S = 3.0  # the job is about to end, and its agents are not heard meanwhile
 EARLY_S = 90.0
-"""Seconds before the notice in which Slurm may give it: it looks each half minute, and says that
-it may be a minute early."""
+"""Seconds by which Slurm may signal before the configured notice: it checks every half minute, and
+documents that the signal may come up to a minute early."""
 
 
 def is_time_up(job: Allocation | None, cluster: ClusterSpec) -> bool:
-    """Of a job that was told to leave, whether it is for its time; None: it is none of Slurm's."""
+    """Whether a signalled job has to leave because of its time limit; False outside of Slurm."""
     if job is None or cluster.slurm is None:
         return False
     notice_s = cluster.slurm.notice_s
     try:
-        text = show_job(job.job, _PATIENCE_S)
+        text = show_job(job.job, _TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("when job %s has to end is not known: %s", job, error)
         return is_near(os.environ.get("SLURM_JOB_END_TIME"), notice_s, time.time())
@@ -37,12 +37,13 @@ def is_time_up(job: Allocation | None, cluster: ClusterSpec) -> bool:
 
 
 def shows_time_limit(text: str, notice_s: float, now: float) -> bool:
-    """Of what `scontrol show job` says, with times in seconds since the epoch, as `now`.
+    """As `is_time_up`, from the output of `scontrol show job`, with times in seconds since the
+    epoch, as `now`.
 
-    A preemption moves the end of the job, too.
+    A preemption also moves the end of the job.
 
     Args:
-        notice_s: seconds before the end at which Slurm is to tell it.
+        notice_s: seconds before the time limit at which Slurm is to signal the job.
     """
     if field(text, "PreemptTime") not in (None, "None"):
         return False
@@ -50,5 +51,5 @@ def shows_time_limit(text: str, notice_s: float, now: float) -> bool:
 
 
 def is_near(end: str | None, notice_s: float, now: float) -> bool:
-    """Whether the end, in seconds since the epoch, is near enough for the notice of it."""
+    """Whether the end, in seconds since the epoch, is near enough for the notice."""
     return end is not None and end.isdigit() and int(end) - now <= notice_s + EARLY_S

@@ -1,8 +1,9 @@
-"""A job that somebody else submitted, by `sbatch slurm/train.sbatch` or salloc, carries a run: it
-composes and checks what `launch.py` would, on its first node, and becomes the supervisor.
+"""Carries a run in a job that a person submitted with `sbatch slurm/train.sbatch` or salloc: it
+composes and checks the spec as `launch.py` does, on the job's first node, and becomes the
+supervisor.
 
-A job that was requeued goes on with the code and config that it began with, whatever has become of
-those of the project: nothing of it is imported before that is known.
+A requeued job continues with the code and config that it started with, whatever has changed in the
+project: nothing of the project is imported before the submission is known.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _REFUSED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m hpckit.supervisor.user_job [--interactive] OVERRIDES`, inside a job; its exit
-    status."""
+    """Runs `python -m hpckit.supervisor.user_job [--interactive] OVERRIDES` inside a job and
+    returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     is_interactive = words[:1] == [INTERACTIVE]
     overrides = words[1:] if is_interactive else words
     if not is_interactive:
-        # those that come before there is a supervisor wait for it, through exec
+        # signals before the supervisor exists stay pending for it, through exec
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
         submission = find_requeued_submission(Path.cwd(), os.environ)
@@ -40,18 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return _REFUSED
     if submission is not None:
-        return _become(submission)
-    return _begin(overrides, is_interactive)
+        return _become_supervisor(submission)
+    return _begin_run(overrides, is_interactive)
 
 
-def _become(submission: Path) -> int:
+def _become_supervisor(submission: Path) -> int:
     run = submission.parent.parent
     print(f"{run.name}  {run}", flush=True)
     command, env = supervisor_command(submission, os.environ)
     os.execve(command[0], command, env)
 
 
-def _begin(overrides: Sequence[str], is_interactive: bool) -> int:
+def _begin_run(overrides: Sequence[str], is_interactive: bool) -> int:
     from checkpointing import CheckpointError
     from hpckit.config.last_step import last_step
     from hpckit.config.spec_parser import SpecError
@@ -69,7 +70,7 @@ def _begin(overrides: Sequence[str], is_interactive: bool) -> int:
         return 0
     run, number, spec = found
     if not is_interactive:
-        return _become(run.submission(number))
+        return _become_supervisor(run.submission(number))
     print(f"{run.name}  {run.path}", flush=True)
     from hpckit.supervisor.interactive_job import follow
 
@@ -80,11 +81,12 @@ def _begin(overrides: Sequence[str], is_interactive: bool) -> int:
 def prepared(
     overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool
 ) -> tuple[RunDir, int, RunSpec] | None:
-    """The run that this job is to carry, with its submission; None: it is done.
+    """Returns the run for this job to carry, with its submission and spec, or None if the run is
+    done.
 
     Raises:
-        SpecError: it cannot be run, or not by this job.
-        RunHeldError: it is under way.
+        SpecError: the run cannot be carried, at all or by this job.
+        RunHeldError: the run is already under way.
     """
     from hpckit.config.spec_parser import SpecError
     from hpckit.rundir.code_snapshot.snapshot import find_project
@@ -120,19 +122,19 @@ def prepared(
 
 
 def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool) -> list[str]:
-    """What the job is, as overrides, where those of the user do not say it."""
+    """Returns the job's properties as overrides, without those that the user's overrides set."""
     facts = {
         "cluster": "slurm",
         "launch.nodes": env.get("SLURM_JOB_NUM_NODES"),
         "launch.gpus_per_node": env.get("SLURM_GPUS_ON_NODE"),
         "launch.continuation": "none" if is_interactive else "requeue",
     }
-    said = {word.lstrip("+").partition("=")[0] for word in overrides}
-    return [f"{key}={value}" for key, value in facts.items() if value and key not in said]
+    given = {word.lstrip("+").partition("=")[0] for word in overrides}
+    return [f"{key}={value}" for key, value in facts.items() if value and key not in given]
 
 
 def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:
-    """Why this job cannot carry a run of `spec`."""
+    """Returns why this job cannot carry a run of `spec`."""
     from hpckit.supervisor.continuation.resize import too_few
 
     if "SLURM_JOB_ID" not in env:

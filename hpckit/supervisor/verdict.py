@@ -1,4 +1,4 @@
-"""How a generation ended and what comes next: a pure function of what its nodes left behind."""
+"""The verdict on a generation, as a pure function of the reports of its nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpckit.events.since_last_start import since_start
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.memory_kinds import MemoryKind
 
-_HELPS = {
+_ADVICE = {
     MemoryKind.GPU: "out of GPU memory; a lower train.micro_batch or more GPUs help",
     MemoryKind.HOST: "out of the host's memory; a higher cluster.slurm.memory, "
     "a lower data.prefetch "
@@ -23,40 +23,40 @@ _HELPS = {
 
 @dataclass(frozen=True)
 class GenerationEnd:
-    """One generation's end, as it was seen from outside."""
+    """The end of a generation as the supervisor observed it."""
 
     request: WorkerRequest
-    """What had been asked of it."""
+    """The request that was passed on to the generation."""
     reports: tuple[ExitReport, ...]
-    """Of the agents that left one."""
+    """Reports of the agents that sent one."""
     lost: tuple[str, ...]
-    """What went without a word: agents, by their nodes."""
+    """Names of the agents that were lost without a report."""
     progress: bool
-    """Whether a newer checkpoint was committed during it."""
+    """Whether a newer checkpoint was committed during the generation."""
     unhealthy: tuple[str, ...] = ()
-    """Nodes that were left out, without which there are too few."""
+    """Unhealthy nodes, without which there are too few nodes."""
     absent: tuple[str, ...] = ()
-    """Nodes that no agent came on, without which there are too few."""
+    """Nodes on which no agent came, without which there are too few nodes."""
     is_time_up: bool = False
-    """Whether Slurm was about to end the job for its time limit."""
+    """Whether Slurm was about to end the job at its time limit."""
     from_step: int = 0
-    """The step of the newest checkpoint when it began; 0: there was none."""
+    """The step of the newest checkpoint when the generation started; 0: there was none."""
 
 
 @dataclass(frozen=True)
 class PastGeneration:
-    """An earlier generation of the same submission."""
+    """An earlier generation since a person started the run."""
 
     kind: VerdictKind
     progress: bool
     words: str | None = None
-    """Of the error that it ended of before the first step of the run, as of `WorkerError.words`;
-    None: it came further, or another attempt might not meet the error."""
+    """Normalised message (`WorkerError.words`) of the error that ended the generation before the
+    first step of the run. None: it got further, or another attempt might not meet the error."""
 
 
 def past_of(events: Iterable[Event]) -> list[PastGeneration]:
-    """The generations since a person has started the run, by its events: those of the jobs that
-    this one goes on from count too."""
+    """Returns the generations since a person started the run, by its events. Those of former jobs
+    of the job chain count too."""
     found: list[PastGeneration] = []
     from_step = 0
     for event in since_start(events):
@@ -72,10 +72,11 @@ def past_of(events: Iterable[Event]) -> list[PastGeneration]:
 
 
 def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpec) -> Verdict:
-    """The verdict on `ending`, given the generations before it, oldest first."""
+    """Returns the verdict on `ending`, given the generations before it, oldest first."""
     exits = {report.exit for report in ending.reports}
     if refused := [report for report in ending.reports if report.exit is NodeExit.REFUSED]:
-        # another node's may be of an attempt before, if it was ended before it had one in this
+        # another node's error may be of an earlier attempt, if that node was ended before an error
+        # of the present one
         error = _first_error(refused)
         return Verdict(
             VerdictKind.PERMANENT, True, str(error or "a worker refused to go on"), error
@@ -87,8 +88,8 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
     if exits == {NodeExit.DONE}:
         return Verdict(VerdictKind.DONE, True, "reached the last step")
     if killed := [report.node for report in ending.reports if report.is_oom_killed]:
-        # what peers say of it may come first, and is no help
-        what = f"{_HELPS[MemoryKind.HOST]}: the kernel killed a worker of node {killed[0]}"
+        # errors of its peers may be earlier, but do not name the cause
+        what = f"{_ADVICE[MemoryKind.HOST]}: the kernel killed a worker of node {killed[0]}"
         return _within_budget(VerdictKind.OOM, what, ending, past, retry)
     error = _first_error(ending.reports)
     kind, what = _failure(error)
@@ -99,8 +100,8 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
 
 
 def is_hopeless(ending: GenerationEnd, past: Sequence[PastGeneration]) -> bool:
-    """Whether two attempts in a row, of this generation or of this and the one before, ended of the
-    same error before the run's first step."""
+    """Whether two successive attempts, both of this generation or one of the previous, ended with
+    the same error before the run's first step."""
     words = words_before_first_step(ending)
     if words is None:
         return False
@@ -110,7 +111,7 @@ def is_hopeless(ending: GenerationEnd, past: Sequence[PastGeneration]) -> bool:
 
 
 def words_before_first_step(ending: GenerationEnd) -> str | None:
-    """As of `PastGeneration.words`."""
+    """Returns the value of `PastGeneration.words` for a generation."""
     error = _first_error(ending.reports)
     has_stepped = ending.from_step > 0 or any(report.step > 0 for report in ending.reports)
     if error is None or has_stepped or ending.request is not WorkerRequest.NONE:
@@ -121,7 +122,7 @@ def words_before_first_step(ending: GenerationEnd) -> str | None:
 
 
 def _missing(ending: GenerationEnd) -> str | None:
-    """What the generation had too little of, or lost; None: it lacked nothing."""
+    """Returns what the generation lost or had too few of, or None."""
     groups = (
         ("too few healthy nodes: ", ending.unhealthy),
         ("no agent came on ", ending.absent),
@@ -131,7 +132,8 @@ def _missing(ending: GenerationEnd) -> str | None:
 
 
 def budget_of(kind: VerdictKind, retry: RetrySpec) -> int | None:
-    """Further generations after failures of this kind; None: it is no failure, or for good."""
+    """Returns how many generations may follow failures of this kind, or None for kinds that are no
+    failure or always final."""
     budgets = {
         VerdictKind.INFRA: retry.infra,
         VerdictKind.HANG: retry.hang,
@@ -142,11 +144,11 @@ def budget_of(kind: VerdictKind, retry: RetrySpec) -> int | None:
 
 
 def _failure(error: WorkerError | None) -> tuple[VerdictKind, str]:
-    """The kind of it, by the first error of all ranks, and what happened."""
+    """Returns the kind of failure by the first error of all ranks, and a description."""
     if error is None:
         return VerdictKind.CRASH, "workers were killed, without an error of their own"
     if error.memory is not None:
-        return VerdictKind.OOM, f"{_HELPS[error.memory]}: {error}"
+        return VerdictKind.OOM, f"{_ADVICE[error.memory]}: {error}"
     return VerdictKind.HANG if error.type == HANG else VerdictKind.CRASH, str(error)
 
 
@@ -174,7 +176,8 @@ def _within_budget(
     retry: RetrySpec,
     error: WorkerError | None = None,
 ) -> Verdict:
-    """Go on, unless this kind of failure came too often in a row without progress."""
+    """Returns a verdict that is final if failures of this kind without progress have used up the
+    retry budget."""
     budget = budget_of(kind, retry) or 0
     count = 0 if ending.progress else failures_in_a_row(kind, past)
     if count < budget:
@@ -184,8 +187,8 @@ def _within_budget(
 
 
 def failures_in_a_row(kind: VerdictKind, past: Sequence[PastGeneration]) -> int:
-    """Generations of `kind` since the last progress; those that ended of something else in between
-    do not count."""
+    """Counts the generations of `kind` since the last progress. Generations in between that ended
+    otherwise are ignored."""
     count = 0
     for one in reversed(past):
         if one.progress:

@@ -1,4 +1,4 @@
-"""Small files that are either whole or not there."""
+"""Writes small files atomically: they are either whole or missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put `text` at `path` in one step and make it durable; what was there is replaced."""
+    """Writes `text` to `path` atomically and durably, replacing any existing file."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(temporary, "x", encoding="utf-8", errors="surrogateescape") as file:
@@ -27,12 +27,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Put `value` at `path` as JSON, as `write_text` does."""
+    """Writes `value` to `path` as JSON, as `write_text` does."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value at `path`; None where there is no such file, or, aloud, a damaged one."""
+    """Returns the JSON value at `path`, or None if there is no such file or, with a warning, if it
+    is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -43,7 +44,7 @@ def read_json(path: Path) -> Any:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in folder `path` durable."""
+    """Makes the names in folder `path` durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,4 +1,5 @@
-"""Child processes that die with their parent, and the sweep of those that did not."""
+"""Child processes that the kernel kills with their parent, and the search for processes left
+behind."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Process: TypeAlias = "subprocess.Popen[bytes]"
 
 
 class Child(Protocol):
-    """What can be asked of a `Process`, and of others that end with this one."""
+    """The common interface of a `Process` and of other processes that end with this one."""
 
     def poll(self) -> int | None: ...
 
@@ -34,16 +35,16 @@ log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
 PIPE_BYTES = 1 << 20
-"""What anybody may have of a pipe (/proc/sys/fs/pipe-max-size)."""
+"""The largest pipe of an unprivileged user (/proc/sys/fs/pipe-max-size)."""
 AGENT_NAME = "hpckit agent"
-"""Of an agent's process, as of `name_process`."""
+"""Name of an agent's process, set by `name_process`."""
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when `parent`, its parent, ends (prctl(2)).
+    """Asks the kernel to kill this process when `parent`, its parent, ends (prctl(2)).
 
-    So a supervisor that is killed takes its agents with it, an agent its torchrun, a torchrun its
-    workers: no process of a dead generation is left to write anything.
+    So the end of a supervisor ends its agents, that of an agent its torchrun, and that of a
+    torchrun its workers: no process of an ended generation is left that could write anything.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
@@ -51,7 +52,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def redirect_output(path: Path) -> None:
-    """Send this process's output, C code's too, to the file at `path`, after what is there."""
+    """Redirects this process's output, also that of C code, to the file at `path`, in append
+    mode."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, sys.stdout.fileno())
     os.dup2(handle, sys.stderr.fileno())
@@ -59,17 +61,17 @@ def redirect_output(path: Path) -> None:
 
 
 def name_process(name: str) -> None:
-    """What `ps -o comm`, top and the like call this process: 15 bytes at most."""
+    """Sets the name that `ps -o comm`, top and similar tools show: at most 15 bytes."""
     _LIBC.prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def rank_name(rank: int) -> str:
-    """The name of a worker's process."""
+    """Returns the name of a worker's process."""
     return f"rank {rank}"
 
 
 def rank_named(name: str) -> int | None:
-    """The inverse; None: that is no worker's."""
+    """Returns the rank of a worker by its process's name, or None for other names."""
     word, _, rank = name.partition(" ")
     return int(rank) if word == "rank" and rank.isdigit() else None
 
@@ -80,10 +82,10 @@ def spawn(
     output: Path,
     ignore: Collection[signal.Signals] = (),
 ) -> Process:
-    """Start `command` bound to this process's life, its output appended to the file `output`.
+    """Starts `command` bound to this process's life, with its output appended to the file `output`.
 
-    It gets a session of its own, so that a terminal's Ctrl-C reaches only who is meant. Signals in
-    `ignore` do nothing to it, nor to its children, unless they say otherwise.
+    It gets its own session, so that a terminal's Ctrl-C does not reach it. It and its children
+    ignore the signals in `ignore` unless they handle them.
     """
     with open(output, "ab") as sink:
         return _popen(command, env, stdout=sink, stderr=sink, ignore=ignore)
@@ -92,8 +94,8 @@ def spawn(
 def spawn_piped(
     command: Sequence[str], env: Mapping[str, str], errors: Path, *, is_written_to: bool = False
 ) -> Process:
-    """As `spawn`, with standard output left to be read, and standard input to be written if so;
-    only errors in a file."""
+    """As `spawn`, but with a pipe for standard output and, if `is_written_to`, for standard input;
+    only errors go to a file."""
     stdin = subprocess.PIPE if is_written_to else subprocess.DEVNULL
     with open(errors, "ab") as sink:
         return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
@@ -105,8 +107,8 @@ def spawn_with_stdin(
     stdin: int,
     ignore: Collection[signal.Signals] = (),
 ) -> Process:
-    """As `spawn`, with this descriptor for its standard input. What it says goes where this
-    process's errors go."""
+    """As `spawn`, with this descriptor as its standard input. Its output goes to this process's
+    standard error."""
     errors = sys.stderr
     return _popen(command, env, stdin=stdin, stdout=errors, stderr=errors, ignore=ignore)
 
@@ -134,13 +136,13 @@ def _popen(
         stderr=stderr,
         start_new_session=True,
         pipesize=PIPE_BYTES,
-        # our callers have no other threads than a `Pulse`, which holds no lock that this needs
+        # callers have no other threads than a `HeartbeatThread`, which holds no lock needed here
         preexec_fn=begin,
     )
 
 
 def kill_all(processes: Iterable[Child]) -> None:
-    """SIGKILL, and reap."""
+    """Sends SIGKILL to processes and reaps them."""
     alive = [process for process in processes if process.poll() is None]
     for process in alive:
         process.kill()
@@ -151,12 +153,12 @@ def kill_all(processes: Iterable[Child]) -> None:
 def strays(
     run: Path, node: int | None = None, spared: Collection[int] = ()
 ) -> list[psutil.Process]:
-    """This user's processes on this host that carry `run` in their environment, but for this one,
-    those it descends from, and services, which are there to outlive a generation.
+    """Returns this user's processes on this host that have `run` in their environment, except this
+    process, its ancestors, and checkpoint services, which outlive generations.
 
     Args:
-        node: of this node alone, where several are played by one host.
-        spared: processes that are left out too.
+        node: only processes of this node, if one host simulates several.
+        spared: processes to leave out.
     """
     me = psutil.Process()
     mine = {me.pid, *spared, *(parent.pid for parent in me.parents())}
@@ -176,10 +178,11 @@ def strays(
 def kill_strays(
     run: Path, node: int | None = None, spared: Collection[int] = (), within_s: float = 10.0
 ) -> list[int]:
-    """Kill the processes of `run` that an earlier generation left on this host; their pids.
+    """Kills the processes of `run` that an earlier generation left on this host; returns their
+    pids.
 
     Args:
-        node, spared: as of `strays`.
+        node, spared: as in `strays`.
 
     Raises:
         TimeoutError: one of them could not be killed in time (stuck in the kernel).
@@ -187,7 +190,7 @@ def kill_strays(
     left = strays(run, node, spared)
     for process in left:
         log.warning("killing process %d, left by an earlier generation of %s", process.pid, run)
-        with suppress(psutil.NoSuchProcess):  # it died of another's death
+        with suppress(psutil.NoSuchProcess):  # it ended with another one
             process.kill()
     deadline = time.monotonic() + within_s
     while alive := [process for process in left if _runs(process)]:

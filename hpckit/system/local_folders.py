@@ -1,4 +1,4 @@
-"""The folders that a run reads from and writes to, on whichever machine."""
+"""The local folders that a run reads from and writes to."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from checkpointing import local_folder
 
 _PATTERN = frozenset("*?[{")
 RUN_IN_STORE = re.compile(r"(.+?)/+runs/+([^/]+)(?:/+steps)?/*")
-"""A run in a store: the store and the name of the run."""
+"""Path of a run in a store: the store and the name of the run."""
 
 
 def data_folder(shards: str) -> Path | None:
-    """The folder that holds `shards`, a folder, a tar or a pattern; None if it is elsewhere."""
+    """Returns the folder that holds `shards` (a folder, a tar or a pattern), or None if it is not
+    local."""
     folder = local_folder(shards)
     if folder is None:
         return None
@@ -24,10 +25,10 @@ def data_folder(shards: str) -> Path | None:
 
 
 def nearest(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists.
+    """Returns `path`, or the nearest existing folder above it.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: it cannot be determined.
     """
     for folder in (path, *path.parents):
         try:

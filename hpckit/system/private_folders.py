@@ -1,4 +1,4 @@
-"""Folders whose content is run, as a snapshot of code is: nobody else may change them."""
+"""Folders that only their owner may change, as their content (a code snapshot) is executed."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-_ODD = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def make_private(folder: Path) -> None:
-    """Make `folder`, closed to other users whatever the umask, where it is not there yet."""
+    """Makes `folder` unless it exists, closed to other users whatever the umask."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
 
 
 def folder_problem(folder: Path, *, is_job: bool) -> str | None:
-    """Why a run cannot live in `folder`; None if it can.
+    """Returns why a run cannot use `folder`, or None if it can.
 
     Args:
-        is_job: it is a job of Slurm, which has a meaning of its own for '%'.
+        is_job: whether it is for a Slurm job; Slurm gives '%' a meaning of its own.
     """
     name = str(folder)
-    if _ODD.search(name):
+    if _CONTROL_CHARACTERS.search(name):
         return f"{name!r} has a line break or another control character in its name"
     if ":" in name:
         return f"{folder} has a ':' in its name, at which Python's path is split"

@@ -1,4 +1,4 @@
-"""How long to try to reach a store that has not answered: somebody is sitting there and waiting."""
+"""Time limits for reaching a store in interactive commands, as a person waits for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ STORE_BUDGET_S = 15.0
 
 
 def interactive_store_options() -> dict[str, Any]:
-    """Options to open a store with, wherever it is. One that has answered once is given more time,
-    so that a long command survives an outage."""
+    """Returns options to open any store with. A store that has answered once gets more time, so
+    that a long command survives an outage."""
     return {"reach_s": STORE_BUDGET_S}
 
 
 def interactive_sources() -> Sources:
-    """What to open shards with."""
+    """Returns the sources to open shards with."""
     from data import Sources
     from data.source.retry import Retry
 

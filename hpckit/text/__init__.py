@@ -1,2 +1,2 @@
-"""Numbers, sizes and times in words, and values that JSON can hold. Imports nothing of hpckit; cli,
-report and planner import it."""
+"""Texts for numbers, sizes and times, and values that JSON can hold. Imports nothing of hpckit;
+cli, report and planner import it."""

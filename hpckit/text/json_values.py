@@ -1,4 +1,4 @@
-"""Values for JSON, which has no NaN."""
+"""Converts values for JSON, which has no NaN."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """`value`, and inside of it, with what is no finite number as a string."""
+    """Returns `value` with all numbers that are not finite replaced by strings, also inside of
+    it."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

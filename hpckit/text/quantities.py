@@ -1,4 +1,4 @@
-"""Numbers and times in words that fit a narrow column."""
+"""Formats numbers and times for a narrow column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MEASURABLE_S = 0.001
 
 
 def span(seconds: float) -> str:
-    """A duration, in its greatest unit: "12 s", "3.5 h"."""
+    """Formats a duration in its largest unit: "12 s", "3.5 h"."""
     seconds = max(0.0, seconds)
     for size, name in _UNITS:
         if seconds >= 2 * size:
@@ -21,19 +21,19 @@ def span(seconds: float) -> str:
 
 
 def ago(when: float | None, now: float) -> str:
-    """ "12 s ago"; "never" for None."""
+    """Formats a past time: "12 s ago", or "never" for None."""
     return "never" if when is None else f"{span(now - when)} ago"
 
 
 def moment(when: float, now: float) -> str:
-    """A time of day, with the date unless it is today's."""
+    """Formats a time of day, with the date unless it is today."""
     there, here = time.localtime(when), time.localtime(now)
     same = there[:3] == here[:3]
     return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M", there)
 
 
 def rate(step_s: float | None) -> str:
-    """Of steps, by the duration of one: "8.1/s", "12/min", "3/h"."""
+    """Formats the rate of steps that take `step_s` seconds each: "8.1/s", "12/min", "3/h"."""
     if not step_s:
         return ""
     for unit, name in ((1.0, "s"), (60.0, "min")):
@@ -55,7 +55,7 @@ def times(number: int) -> str:
 
 
 def size(n: float) -> str:
-    """Bytes for people, in at most 10 characters: "1.5 GiB"."""
+    """Formats bytes in at most 10 characters: "1.5 GiB"."""
     power = 0
     while abs(n) >= 1000 and power < len(_BYTES) - 1:
         n, power = n / 1024, power + 1
@@ -63,7 +63,7 @@ def size(n: float) -> str:
 
 
 def decimal(n: float, unit: str = "B") -> str:
-    """Bytes as people quote them beside rates, in a unit of their magnitude: "1.23 MB"."""
+    """Formats bytes with a decimal unit, as is usual for rates: "1.23 MB"."""
     power = 0
     while abs(n) >= 999.5 and power < len(_DECIMAL) - 1:
         n, power = n / 1000, power + 1
@@ -72,17 +72,18 @@ def decimal(n: float, unit: str = "B") -> str:
 
 
 def took(seconds: float) -> str:
-    """What something took, never "0.0 s" where it was measured."""
+    """Formats a measured duration, never as "0.0 s"."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2g} s"
 
 
 def speed(total: float, seconds: float) -> str:
-    """Bytes per second, in a unit of their magnitude; "" where there is nothing to divide."""
+    """Formats bytes per second with a decimal unit; "" if there is nothing to divide."""
     if total <= 0 or seconds < _MEASURABLE_S:
         return ""
     return decimal(total / seconds, "B/s")
 
 
 def clean(text: str) -> str:
-    """`text` without what would steer the terminal: names come from whoever wrote the store."""
+    """Returns `text` with control characters escaped that would affect a terminal, as names come
+    from whoever wrote the store."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

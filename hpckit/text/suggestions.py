@@ -1,4 +1,4 @@
-"""What somebody may have meant who mistyped."""
+"""Suggestions for mistyped words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """The nearest option as a question with a blank after it; nothing where none is near."""
+    """Returns the nearest option as a question followed by a blank, or nothing if none is near."""
     near = difflib.get_close_matches(word, options, n=1)
     return f"did you mean {near[0]}? " if near else ""

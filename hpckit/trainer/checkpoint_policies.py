@@ -1,4 +1,4 @@
-"""When a run saves, and what of it is kept: the spec's words as the checkpointer's."""
+"""Save policies and retention policies of the checkpointer, made from the spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpckit.config.spec import CheckpointSpec, KeepSpec
 
 
 def interval(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:
-    """When to save; None: at the end alone."""
+    """Return when to save; None: at the end alone."""
     if spec.every_steps is not None:
         return Steps(spec.every_steps)
     if spec.mtbf_hours is not None:
@@ -21,14 +21,15 @@ def interval(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:
 def limit_clock_checks(
     due: Callable[[int], bool], every: SavePolicy | None, is_time: Callable[[int], bool]
 ) -> Callable[[int], bool]:
-    """`due`, which by the clock is an exchange of all ranks, asked when `is_time` alone then."""
+    """Limit how often the clock is checked: `due` by the clock is an exchange of all ranks, and is
+    asked only when `is_time` is true."""
     if every is None or not every.uses_clock:
         return due
     return lambda step: is_time(step) and due(step)
 
 
 def retention(spec: KeepSpec) -> list[Last | Every | Best]:
-    """What to keep of it."""
+    """Return the retention policy."""
     rules: list[Last | Every | Best] = [Last(spec.last)]
     if spec.every is not None:
         rules.append(Every(spec.every))

@@ -1,4 +1,4 @@
-"""Mistakes of a training function: no further attempt can mend them."""
+"""Mistakes of a training function, which no further attempt can resolve."""
 
 
 class TrainingError(RuntimeError):

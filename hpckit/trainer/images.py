@@ -1,4 +1,4 @@
-"""The training function `hpckit.training.images:main`: a model that sorts images into classes."""
+"""The training function `hpckit.training.images:main`, which trains an image classifier."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from hpckit.trainer.run_loop import TrainingRun, training_run
 from hpckit.trainer.validation import Validate
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of red, green and blue over ImageNet, where the brightest is 1 (as of torchvision's models)."""
+"""Mean and standard deviation of red, green and blue over ImageNet, on a scale where the brightest
+is 1 (those of torchvision's models)."""
 
 
 def main(cfg: RunSpec) -> None:
-    """Train the model that `cfg` describes, from wherever the run stands to its last step."""
+    """Train the model that `cfg` describes, from the run's current step to its last one."""
     assert isinstance(cfg.model, ImageSpec)
     assert cfg.data.images is not None
     smoothing, shares = cfg.data.images.label_smoothing, list[Tensor]()
@@ -69,7 +70,7 @@ def main(cfg: RunSpec) -> None:
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
-    """Images of the model's size, with labels of its classes."""
+    """Return a loader of images of the model's size, with labels of its classes."""
     assert cfg.data.images is not None
     return open_loader(cfg, run, transform=_crop(cfg, cfg.data.images.augment), collate=stack)
 
@@ -82,7 +83,7 @@ def _crop(cfg: RunSpec, augment: bool) -> ImageCrop:
 def _validation(
     cfg: RunSpec, run: TrainingRun, gradients: StepGradients, colours: Tensor
 ) -> Validate | None:
-    """Of whole images, with the moments of training."""
+    """Return the validation, which takes whole images and uses the running moments of training."""
 
     def measure(batch: Batch) -> dict[str, Tensor]:
         images, labels = on_device(batch.data, colours)
@@ -94,7 +95,7 @@ def _validation(
 
 
 def on_device(batch: LabelledImages, colours: Tensor) -> tuple[Tensor, Tensor]:
-    """Images and labels on the device of `colours`.
+    """Move images and labels to the device of `colours`, and normalise the images.
 
     Args:
         colours: (2, 3), their means and standard deviations.
@@ -127,5 +128,5 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of each sample, (batch,), 1 if its likeliest class is the right one, and 0 if not."""
+    """Return 1 for each sample whose likeliest class is right, and 0 for others: (batch,)."""
     return (logits.argmax(1) == labels).float()

@@ -1,6 +1,6 @@
-"""What a new run begins with, where its parameters are not drawn: those of another model are read.
+"""The initial parameters of a new run that are loaded from another model instead of initialized.
 
-Each rank reads its own part of a parameter at a time, whatever it was spread like before.
+Each rank reads its own part of one parameter at a time, whatever the sharding of the source.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from hpckit.trainer.parallel.local_tensor import local
 log = logging.getLogger(__name__)
 
 Specs = Mapping[str, tuple[str, Shape]]
-"""Type and shape by name."""
+"""Dtype and shape by name."""
 _SHOWN = 20  # differences; enough to see the pattern
 
 
 class ParameterSource(Protocol):
-    """Trained parameters, by the names that they have here."""
+    """A source of trained parameters, by the names that they have here."""
 
     def specs(self) -> Specs: ...
     def read(self, name: str, box: Box) -> NDArray[Any]: ...
 
 
 def load_initial_weights(module: nn.Module, cfg: RunSpec, start: StartSpec) -> dict[str, Any]:
-    """Fill the parameters of `module`, a model or what this rank has of one; what they were read
-    from. Adapters that are not there stay as they are. Collective.
+    """Load the parameters of `module`, which is a model or this rank's part of one, and return what
+    they were read from. Adapters that are not there stay as they are. Collective.
 
     Raises:
         TrainingError: they are of another model, or not there.
@@ -99,7 +99,7 @@ def _checkpoint(cfg: RunSpec, start: StartSpec) -> Iterator[tuple[ParameterSourc
 
 
 def _chosen(store: Store, run: str, start: StartSpec) -> StoredManifest:
-    """The newest, or that of the step that was asked for; the same on all ranks."""
+    """Return the newest checkpoint, or that of the requested step; the same on all ranks."""
     found: list[StoredManifest | None] = [None]
     if dist.get_rank() == 0:
         whole = [f.stored for f in newest_first(store, run)]
@@ -114,7 +114,7 @@ def _chosen(store: Store, run: str, start: StartSpec) -> StoredManifest:
 
 @dataclass(frozen=True)
 class _Stored:
-    """An item of a checkpoint."""
+    """The parameters in an item of a checkpoint."""
 
     checkpoint: Checkpoint
     item: str
@@ -129,7 +129,7 @@ class _Stored:
 
 
 def _wanted(cfg: RunSpec) -> dict[str, Shape]:
-    """Shapes of the whole model's parameters, adapters too."""
+    """Return the shapes of the whole model's parameters, including adapters."""
     size = decoder_of(cfg)
     model = build(size)
     if cfg.lora:

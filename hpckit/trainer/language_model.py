@@ -1,4 +1,4 @@
-"""The training function `hpckit.training.language_model:main`: a decoder on text."""
+"""The training function `hpckit.training.language_model:main`, which trains a decoder on text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpckit.trainer.validation import Validate
 
 
 def main(cfg: RunSpec) -> None:
-    """Train the model that `cfg` describes, from wherever the run stands to its last step."""
+    """Train the model that `cfg` describes, from the run's current step to its last one."""
     with training_run(cfg) as run:
         trainee = ParallelModel(cfg, run.mesh, run.device, is_filled=False)
         model = trainee.module
@@ -61,7 +61,7 @@ def main(cfg: RunSpec) -> None:
 def initialize_parameters(
     start: StartSpec | None, trainee: ParallelModel, ema: Ema | None, run: TrainingRun
 ) -> None:
-    """Draw the first parameters, or read those that `start` says, and say so."""
+    """Initialize the parameters, or load those that `start` names, and write an event about it."""
     about = trainee.begin(start)
     if ema:
         ema.restart()
@@ -70,7 +70,7 @@ def initialize_parameters(
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
-    """Of `Windows`."""
+    """Return a loader of `Windows`."""
     return open_loader(cfg, run, **_reading(cfg))
 
 
@@ -83,7 +83,7 @@ def _validation(cfg: RunSpec, run: TrainingRun, gradients: StepGradients) -> Val
 
 
 def _reading(cfg: RunSpec) -> dict[str, Any]:
-    """How a loader makes windows of samples."""
+    """Return the arguments by which a loader makes windows of samples."""
     model = decoder_of(cfg)
     length = model.seq_len + 1
     if cfg.data.text == "bytes":
@@ -93,7 +93,7 @@ def _reading(cfg: RunSpec) -> dict[str, Any]:
 
 
 def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:
-    """The losses of tokens, averaged within each sample and then over samples.
+    """Average the losses of tokens within each sample and then over samples.
 
     Every sample weighs the same however much of it is padding, so the mean over ranks does not
     depend on which rank took which sample.
@@ -106,5 +106,6 @@ def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:
 
 
 def sample_losses(losses: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of each sample, (batch,), of those of its tokens, as of `sample_mean`."""
+    """Return the mean loss of each sample, (batch,), over its tokens; arguments as of
+    `sample_mean`."""
     return losses.sum(1) / (targets != PADDING).sum(1).clamp(min=1)

@@ -1,4 +1,5 @@
-"""Randomness as a function of (seed, step, rank): nothing of it has to be saved or restored."""
+"""Randomness as a function of (seed, step, rank), so that no generator state has to be saved or
+restored."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import torch
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed the generators of this process for step `step`.
 
-    So a resumed run draws what the uninterrupted one would have drawn.
+    A resumed run therefore draws the same numbers as an uninterrupted one.
     """
     words = _begun(seed).copy()
     words.update(b"%d, %d)" % (step, rank))
@@ -21,10 +22,10 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Those of torch, for the CPU and the GPU in use, of numpy and of Python; `seed` has 64 bits.
+    """Seed the generators of torch (for the CPU and the GPU in use), numpy and Python with 64 bits.
 
-    As torch.manual_seed, which takes most of a millisecond: it turns to every kind of device that
-    there might be, and formats the stack for each that is not in use.
+    It has the effect of torch.manual_seed, which takes most of a millisecond: that visits every
+    possible kind of device, and formats the stack for each one not in use.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -35,11 +36,11 @@ def seed_all(seed: int) -> None:
 
 @lru_cache(maxsize=1)
 def _begun(seed: int) -> hashlib.blake2b:
-    """What `mix` has hashed of words that begin so."""
+    """Return the hash state of `mix` after words with this beginning."""
     return hashlib.blake2b(b"(%d, " % seed, digest_size=8)
 
 
 def mix(*words: int | str) -> int:
-    """64 bits that depend on all of `words` and on their order (BLAKE2b)."""
+    """Return 64 bits that depend on all of `words` and on their order (BLAKE2b)."""
     digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

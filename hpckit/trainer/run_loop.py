@@ -1,12 +1,13 @@
-"""The run loop: resume, step, save, leave when asked. What a training function works with.
+"""The run loop, which a training function works with: it resumes, steps, saves, and leaves when
+asked to.
 
-def main(cfg):
-    with training_run(cfg) as run:
-        model, optimizer, scheduler, loader = build(cfg, run)
-        run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
-        for batch in run.steps(loader):
-            loss = step(model, optimizer, batch)
-            run.log(loss=loss)
+    def main(cfg):
+        with training_run(cfg) as run:
+            model, optimizer, scheduler, loader = build(cfg, run)
+            run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+            for batch in run.steps(loader):
+                loss = step(model, optimizer, batch)
+                run.log(loss=loss)
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ LAST_SAVE_PAUSE_S = 5.0
 
 @contextmanager
 def training_run(cfg: RunSpec) -> Iterator[TrainingRun]:
-    """This process's part in the run that `cfg` describes, in the generation that started it.
+    """Enter the run that `cfg` describes, as this rank of the generation that started the process.
 
     Leaving the block waits until every save is committed. An exception ends this attempt.
 
     Raises:
-        RuntimeError: on entry, in a process that hpckit did not start.
+        RuntimeError: on entry, if hpckit did not start this process.
     """
     run = TrainingRun(cfg, WorkerEnvironment.from_env())
     try:
@@ -86,20 +87,20 @@ def training_run(cfg: RunSpec) -> Iterator[TrainingRun]:
 
 
 class TrainingRun:
-    """What the training function needs to know, and the loop that it iterates over."""
+    """The run as a training function sees it: facts about this rank, and the loop over steps."""
 
     def __init__(self, cfg: RunSpec, env: WorkerEnvironment) -> None:
         self._cfg = cfg
         self._env = env
-        self._board = HeartbeatTable.attach(env.board, env.local_world_size)
+        self._heartbeats = HeartbeatTable.attach(env.board, env.local_world_size)
         self._step = 0
         self._resumed_at: int | None = 0
         self._left = self._is_done = False
         self._validation = ValidationSchedule(cfg)
         self.tracked: dict[str, Any] = {}
-        """Its state, by the names of `track`."""
-        self._begin: Callable[[], None] | None = None
-        self._beat(WorkerPhase.STARTING)
+        """The state of the run, by the names given to `track`."""
+        self._initialize: Callable[[], None] | None = None
+        self._report_phase(WorkerPhase.STARTING)
         if cfg.debug.deterministic:
             make_deterministic(cfg.train.seed)
         at = env.at
@@ -109,18 +110,19 @@ class TrainingRun:
             record_allocations(self.device)
         join(env.device, env.local_rank, cfg.launch.collective_timeout_s)
         self.mesh = make_mesh(env.device, cfg.parallel)
-        """All ranks, by those of "pipeline", "replicate", "shard" and "tensor" that `parallel` has
-        use for."""
+        """The device mesh of all ranks, with those of the dimensions "pipeline", "replicate",
+        "shard" and "tensor" that `parallel` uses."""
         self.place = place_in(self.mesh)
-        """Which part of each batch this rank takes, and who takes the same."""
+        """The coordinate of this rank: which part of each batch it takes, and which ranks take the
+        same part."""
         self.rank = env.rank
         self.world_size = env.world_size
         self.global_batch = global_batch(cfg, env.world_size)
-        """Samples of a step on this world."""
+        """Number of samples of a step on this number of ranks."""
         self.share = self.global_batch // self.place.data_size
-        """Samples that this rank takes in a step."""
+        """Number of samples that this rank takes in a step."""
         self.lr_scale = lr_scale(cfg, env.world_size)
-        """What to multiply the learning rate by on this world: see `elastic.scale_lr` and
+        """Factor of the learning rate on this number of ranks: see `elastic.scale_lr` and
         `optim.scale`."""
         self._attempt = agreed_attempt(env.attempt, env.local_world_size)
         self._events = EventLog(
@@ -150,8 +152,9 @@ class TrainingRun:
         self._is_due = limit_clock_checks(self._checkpointer.due, every, self._agreement.is_time)
         self._parts = StepPhases.on(self.device)
         self.timed = self._parts.timed
-        """`with run.timed("forward"):` counts what happens in the block as this part of the step:
-        one of `hpckit.trainer.timing.step_phases.PARTS`. What is nowhere is "other"."""
+        """`with run.timed("forward"):` counts the time of the block as this phase of the step,
+        which is one of `hpckit.trainer.timing.step_phases.PARTS`. Time outside of any block counts
+        as "other"."""
         self._waits = SnapshotWaits(self._parts)
         self._watch = CommunicationMonitor(
             self.device, cfg.train.trace_share, stage_of(self.mesh), self._events
@@ -164,26 +167,27 @@ class TrainingRun:
 
     @property
     def step(self) -> int:
-        """Steps finished in the whole run."""
+        """Number of steps finished in the whole run."""
         return self._step
 
     def track(self, **state: Any) -> None:
-        """Name what makes up the run's state: modules, optimizers, and whatever has a state_dict.
+        """Name the objects that make up the run's state: modules, optimizers, and anything with a
+        state_dict.
 
-        All of it is restored by `steps` and saved from then on.
+        `steps` restores all of them, and they are saved from then on.
         """
         self.tracked.update(state)
 
     def when_new(self, begin: Callable[[], None]) -> None:
-        """Have `steps` call `begin`, on all ranks, where there is no checkpoint to go on from: to
-        draw parameters, or to read those that somebody else has trained."""
-        self._begin = begin
+        """Have `steps` call `begin` on all ranks if there is no checkpoint to resume from: to
+        initialize parameters, or to load pretrained ones."""
+        self._initialize = begin
 
     def log(self, **values: Value) -> None:
-        """Metrics of this step: means over the rank's samples, or its counts of `tokens`,
+        """Log metrics of this step: means over the rank's samples, or its counts of `tokens`,
         `samples` and of the model's `flops`.
 
-        They are averaged over ranks (counts are summed) when the step is written down. A `loss` or
+        They are averaged over ranks (counts are summed) when the step is recorded. A `loss` or
         `grad_norm` that is not finite ends the attempt before it is saved, see `FiniteCheck`.
         """
         if self._metrics is None:
@@ -191,20 +195,22 @@ class TrainingRun:
         self._metrics.log(values)
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """An event of the run, said once for all ranks."""
+        """Write an event of the run, once for all ranks."""
         if self.rank == 0:
             self._events.emit(kind, **fields)
 
     def steps(self, loader: Loader, validate: Validate | None = None) -> Iterator[Batch]:
-        """Resume, then yield this rank's batch of each step to come.
+        """Resume, then yield this rank's batch of each step that is left.
 
-        Ends at `train.steps`, a canary at its own, or on the step boundary on which all ranks
-        agree that they were asked to leave; everything is saved by then.
+        The loop ends at `train.steps` (with a canary, at the canary's own last step), or at the
+        step boundary at which all ranks agree that they were asked to leave. Everything is saved by
+        then.
 
         Args:
-            validate: called on every rank each `train.validate_every` steps, with what is tracked
-                in eval mode and without gradients; what it gives, averaged over ranks, is told
-                and saved under its names with `val_` in front. See `evaluate`.
+            validate: called on every rank each `train.validate_every` steps, with the tracked
+                modules in eval mode and without gradients. What it returns is averaged over ranks,
+                written to the events, and saved under its names with the prefix `val_`. See
+                `evaluate`.
 
         Raises:
             checkpointing.CheckpointError: there are checkpoints and none can be loaded.
@@ -217,9 +223,13 @@ class TrainingRun:
         self._waits.watch(self.tracked.values())
         self._resume(loader)
         self._metrics, self._ledger = self._open_records(loader)
-        told = self._env.at.run.events
-        if validate and self._validation.is_due(self._step) and not was_validated(self._step, told):
-            self._validate(validate)  # which the life before was not left the time for
+        run_events = self._env.at.run.events
+        if (
+            validate
+            and self._validation.is_due(self._step)
+            and not was_validated(self._step, run_events)
+        ):
+            self._validate(validate)  # which the previous attempt had no time for
             self._save_if_due()
         batches, overfits = iter(loader), self._cfg.debug.overfit
         if overfits:
@@ -227,7 +237,7 @@ class TrainingRun:
         total = last_step(self._cfg)
         while self._step < total and not self._left:
             if (
-                self._agreement.exchange(self._step, self._board.request())
+                self._agreement.exchange(self._step, self._heartbeats.request())
                 is not WorkerRequest.NONE
             ):
                 self._left = True
@@ -246,8 +256,8 @@ class TrainingRun:
             if self._metrics.end_step(self._step, last=self._step == total):
                 self._finite.require(self._step, self._metrics.newest)
                 self._agreement.pace(self._metrics.step_s)
-                self._board.note_memory(self._env.local_rank, self._metrics.peak_bytes)
-            self._beat(WorkerPhase.TRAINING)
+                self._heartbeats.note_memory(self._env.local_rank, self._metrics.peak_bytes)
+            self._report_phase(WorkerPhase.TRAINING)
             if self._canary:
                 self._canary.look(self._step, self._metrics.newest)
             if validate and self._validation.is_due(self._step):
@@ -257,26 +267,28 @@ class TrainingRun:
         loader.close()
 
     def evaluate(self, batches: Iterable[Batch], measure: Measure) -> dict[str, float]:
-        """Means of what `measure` gives for each sample of all ranks' `batches`, by its names.
+        """Return the means of what `measure` gives for each sample of all ranks' `batches`, by
+        name.
 
-        For a validate function. Each rank has its part of the same steps, as of a `data.Loader`
-        with `tail="pad"`, whose samples that only fill a batch do not count. Where all ranks were
-        asked to leave, it does not return, and the validation is done anew when the run goes on.
+        It is meant for a validate function. Each rank has its part of the same steps, as from a
+        `data.Loader` with `tail="pad"`, whose padding samples do not count. If all ranks were asked
+        to leave, it does not return, and the validation is repeated when the run resumes.
         """
         return sample_means(self._until_asked(batches), measure, self.device)
 
     def _until_asked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
-            if self._agreement.exchange(0, self._board.request()) is not WorkerRequest.NONE:
+            if self._agreement.exchange(0, self._heartbeats.request()) is not WorkerRequest.NONE:
                 raise ValidationInterruptedError
-            self._beat(WorkerPhase.VALIDATING)
+            self._report_phase(WorkerPhase.VALIDATING)
             yield batch
 
     def finish(self) -> None:
-        """The training function is through: save what is not saved yet, and say so.
+        """End the run after the training function has returned: save if needed, and record the end.
 
         Raises:
-            TrainingError: it left the loop by itself; the step it was in is not saved.
+            TrainingError: the training function left the loop early; the step it was in is not
+                saved.
         """
         total = last_step(self._cfg)
         if not self._left and self._step < total:
@@ -284,21 +296,21 @@ class TrainingRun:
                 f"the training function ended in step {self._step + 1} of {total}: "
                 "let the loop over run.steps end by itself, and set train.steps to end it earlier"
             )
-        self._beat(WorkerPhase.SAVING)
-        if self._left or self._canary is None:  # which nobody goes on from
+        self._report_phase(WorkerPhase.SAVING)
+        if self._left or self._canary is None:  # no run resumes from a canary
             self._save_for_good()
         self._checkpointer.close()
         if self._canary and not self._left:
             self.tell("canary", **self._canary.end(is_first=self.rank == 0))
         self._agreement.close()
         dist.barrier()
-        self._beat(WorkerPhase.LEFT if self._left else WorkerPhase.DONE)
+        self._report_phase(WorkerPhase.LEFT if self._left else WorkerPhase.DONE)
         self._is_done = not self._left
         log.info("%s at step %d", "left on request" if self._left else "done", self._step)
         dist.destroy_process_group()
 
     def close(self) -> None:
-        """Let go of the files; takes part in no collective, so it is safe after an error."""
+        """Close all files. Takes part in no collective, so it is safe after an error."""
         self._profiler.close()
         if self._metrics:
             self._metrics.close(self._is_done)
@@ -306,14 +318,14 @@ class TrainingRun:
             self._ledger.close()
         self._events.close()
 
-    def _beat(self, phase: WorkerPhase) -> None:
-        self._board.report(self._env.local_rank, phase, self._step, self._env.attempt)
+    def _report_phase(self, phase: WorkerPhase) -> None:
+        self._heartbeats.report(self._env.local_rank, phase, self._step, self._env.attempt)
 
     def _validate(self, validate: Validate) -> None:
-        """Unless all ranks were asked to leave in it: then they do."""
+        """Validate, unless all ranks were asked to leave meanwhile: then they leave."""
         assert self._metrics is not None
         begun_s = time.monotonic()
-        self._beat(WorkerPhase.VALIDATING)
+        self._report_phase(WorkerPhase.VALIDATING)
         seed_all(mix(self._cfg.train.seed, "validation", self.place.data))
         try:
             with self.timed("validation"), evaluating(self.tracked.values()):
@@ -324,7 +336,7 @@ class TrainingRun:
             return
         named = self._validation.done(self._step, found)
         self._metrics.validated(self._step, named, time.monotonic() - begun_s)
-        self._beat(WorkerPhase.TRAINING)
+        self._report_phase(WorkerPhase.TRAINING)
 
     def _open_records(self, loader: Loader) -> tuple[StepMetrics, SampleLedgerWriter | None]:
         at, every = self._env.at, 1 if self._canary else self._cfg.train.log_every
@@ -349,12 +361,12 @@ class TrainingRun:
         check = partial(self._finite.problem_of, self.tracked)
         restore = partial(self._checkpointer.restore, await_unseen=not is_here, check=check)
         restored = with_narrow_averages(restore, self._state())
-        if restored is None and self._begin:
-            self._begin()
+        if restored is None and self._initialize:
+            self._initialize()
         self._step = self._resumed_at = restored or 0
         if self._cfg.debug.overfit:
             loader.load_state_dict(first)
-        self._beat(WorkerPhase.RESUMED)
+        self._report_phase(WorkerPhase.RESUMED)
         log.info("training from step %d of %d", self._step, last_step(self._cfg))
         if self.rank == 0:
             stands = loader.state_dict()
@@ -363,16 +375,16 @@ class TrainingRun:
                 step=self._step,
                 world_size=self.world_size,
                 global_batch=self.global_batch,
-                samples=None if "pack" in stands else loader.samples,  # of which steps take parts
+                samples=None if "pack" in stands else loader.samples,  # packed documents span steps
                 position=stands["position"],
                 restore_s=time.monotonic() - begun,
             )
 
     def _save_for_good(self) -> None:
-        """Save, and if that fails, again for a while: starting over would cost far more.
+        """Save, and if that fails, retry for a while: starting over would cost far more.
 
         Raises:
-            SaveError: the store has not come back meanwhile.
+            SaveError: the store was not available again in that time.
         """
         for left in reversed(range(LAST_SAVE_TRIES)):
             try:
@@ -382,16 +394,16 @@ class TrainingRun:
             except SaveError:
                 if not left:
                     raise
-                self._resumed_at = None  # what was in memory alone is in no store: save it anew
+                self._resumed_at = None  # what was in memory alone is in no store: save it again
                 log.warning("trying again in %g s, %d times at most", LAST_SAVE_PAUSE_S, left)
                 time.sleep(LAST_SAVE_PAUSE_S)
 
     def _save_if_due(self) -> None:
         if self._is_due(self._step) or self._validation.judges(self._step):
-            self._beat(WorkerPhase.SAVING)  # which may wait for the store, if it is in buckets
+            self._report_phase(WorkerPhase.SAVING)  # in buckets, it may wait for the store
             with self.timed("checkpoint_stall"):
                 self._save()
-            self._beat(WorkerPhase.TRAINING)
+            self._report_phase(WorkerPhase.TRAINING)
 
     def _save(self) -> None:
         is_old = self._step == self._resumed_at and not self._validation.judges(self._step)
@@ -400,7 +412,7 @@ class TrainingRun:
         self._finite.require(self._step, self._metrics.means(NAMES))
         self._finite.require_parameters(self._step, self.tracked)
         metrics = {**self._metrics.newest, **self._validation.metrics(self._step)}
-        left_s = max(0.0, self._board.seconds_left()) if self._left else None
-        self._metrics.flush()  # or the steps that it keeps might never be told
+        left_s = max(0.0, self._heartbeats.seconds_left()) if self._left else None
+        self._metrics.flush()  # or their records might be lost
         self._checkpointer.save(self._step, self._state(), metrics=metrics, deadline_s=left_s)
         self._waits.expect()

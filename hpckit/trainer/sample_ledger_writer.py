@@ -1,6 +1,6 @@
-"""The ledger: each rank writes down the keys of the samples that it took in each step.
+"""The sample ledger: each rank writes the keys of the samples that it took in each step.
 
-Debugging aid (`debug.ledger`): what was really seen is counted from it, not assumed.
+It is a debugging aid (`debug.ledger`): which samples were seen is counted from it, not assumed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class SampleLedgerWriter:
-    """Appends to one file per generation and rank; a line is whole or not there."""
+    """A writer that appends to one file per generation and rank; each line is written whole or not
+    at all."""
 
     def __init__(self, folder: Path, generation: int, attempt: int, rank: int) -> None:
         folder.mkdir(exist_ok=True)
@@ -23,13 +24,15 @@ class SampleLedgerWriter:
         path = folder / f"g{generation:03d}-rank{rank}.jsonl"
         torn = path.exists() and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
-        if torn:  # by a kill in the attempt before
+        if torn:  # by a kill in the previous attempt
             self._file.write("\n")
 
     def enter(self, step: int, positions: Sequence[int], keys: Sequence[str]) -> None:
-        """Step `step` (from 1) takes the samples `keys`, which lie at `positions` of the stream.
+        """Write that step `step` (from 1) takes the samples `keys`, which lie at `positions` of the
+        stream.
 
-        A full disk costs the entry, not the run: it is missing from the count, and said in the log.
+        If the disk is full, the entry is lost, not the run: it is missing from the count, and a
+        warning is logged.
         """
         line = {
             "step": step,
@@ -44,5 +47,5 @@ class SampleLedgerWriter:
             log.error("step %d is not in the ledger: %s", step, error)
 
     def close(self) -> None:
-        with suppress(OSError):  # said already
+        with suppress(OSError):  # was logged already
             self._file.close()

@@ -1,8 +1,9 @@
-"""Signals that Slurm sends to all processes of a step, where it tracks them by their parents.
+"""Handling of signals that Slurm sends to all processes of a job step where it tracks them by their
+parents.
 
-SIGTERM means two things there: the job is to be preempted or ended, so that the state should still
-be saved; or torchrun ends its workers, to start them again. Which of both it is, the board tells:
-in the first case the supervisor hears of it too, and asks the workers to leave.
+SIGTERM can mean two things there: the job is preempted or ended, so the state should still be
+saved; or torchrun ends its workers to restart them. The heartbeat table tells which: in the first
+case the supervisor gets the signal too, and asks the workers to leave.
 """
 
 from __future__ import annotations
@@ -19,44 +20,48 @@ from hpckit.ipc.heartbeat_table import WorkerRequest
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
-"""Seconds for the supervisor to ask the workers to leave."""
+"""Seconds that the supervisor has to ask the workers to leave."""
 _POLL_S = 0.02
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 
 def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
-    """Let SIGTERM end this process only if nobody asks it to leave, and SIGUSR2 not at all.
+    """Let SIGTERM end this process only if it was not asked to leave, and ignore SIGUSR2.
 
-    It ends also while its main thread waits in C code, as in a collective, where Python's own
-    handlers do not run.
+    SIGTERM also takes effect while the main thread waits in C code, as in a collective, where
+    Python's own handlers do not run.
 
     Args:
-        request: what is asked of this process now.
+        request: returns what this process is asked to do at present.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: None)
-    os.register_at_fork(before=_hold, after_in_parent=_let_in, after_in_child=_lower)
+    os.register_at_fork(
+        before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_restore_defaults
+    )
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(read, request), name="shield", daemon=True).start()
 
 
-def _hold() -> None:
+def _block_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
-def _let_in() -> None:
+def _unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def _lower() -> None:
-    """In a fork of the process, such as a worker of a DataLoader, which is ended as usual. What it
-    got before would be told to its parent, by their common pipe."""
+def _restore_defaults() -> None:
+    """Restore default handling in a fork of the process, such as a worker of a DataLoader.
+
+    Without this, the fork's signals would reach its parent through their common pipe.
+    """
     signal.set_wakeup_fd(-1)
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    _let_in()
+    _unblock_signals()
 
 
 def _watch(read: int, request: Callable[[], WorkerRequest]) -> None:

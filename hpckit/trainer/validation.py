@@ -1,4 +1,4 @@
-"""Validation: what a run's model makes of samples that it does not train on."""
+"""Validation of a run's model on samples that it is not trained on."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import meeting_device
 
 Measure = Callable[[Batch], Mapping[str, Tensor]]
-"""Gives values of each sample of a batch, {name: (samples,)}."""
+"""A function from a batch to values of each sample: {name: (samples,)}."""
 Validate = Callable[[], Mapping[str, float | Tensor]]
-"""Gives metrics, under the same names on every rank, over which they are averaged."""
+"""A function that returns metrics, under the same names on every rank, to be averaged over ranks.
+"""
 
 
 class ValidationInterruptedError(Exception):
-    """All ranks were asked to leave meanwhile: what was found so far does not count."""
+    """All ranks were asked to leave during a validation, whose results so far do not count."""
 
 
 class ValidationSchedule:
-    """When a run has one, and what the newest one has found."""
+    """When a run validates, and the results of the newest validation."""
 
     def __init__(self, spec: RunSpec) -> None:
         self._every, self._last = spec.train.validate_every, last_step(spec)
@@ -38,27 +39,27 @@ class ValidationSchedule:
         self._step, self._found = 0, dict[str, float]()
 
     def is_due(self, step: int) -> bool:
-        """After `step`, if it was not done yet."""
+        """Whether the run is to be validated after `step`, and was not yet."""
         is_one = self._every is not None and (step % self._every == 0 or step == self._last)
         return is_one and 0 < step != self._step
 
     def done(self, step: int, found: Mapping[str, float]) -> Mapping[str, float]:
-        """It was, after `step`: its metrics by the names that they get."""
+        """Record that the run was validated after `step`, with the metrics by their final names."""
         self._step, self._found = step, {f"{PREFIX}{name}": each for name, each in found.items()}
         return self._found
 
     def metrics(self, step: int) -> Mapping[str, float]:
-        """Of the model after `step`; none if it was not validated then."""
+        """Return the metrics of the validation after `step`; empty if there was none."""
         return self._found if step == self._step else {}
 
     def judges(self, step: int) -> bool:
-        """Whether the checkpoint of `step` is to be the best one by what was found."""
+        """Whether validation after `step` has the metric by which the best checkpoint is chosen."""
         return self._best in self.metrics(step)
 
 
 @contextmanager
 def evaluating(tracked: Iterable[object]) -> Iterator[None]:
-    """Modules are in eval mode in this block, and nothing is kept for gradients."""
+    """Put modules in eval mode within this block, without recording for gradients."""
     whole = [each for each in tracked if isinstance(each, nn.Module)]
     were = {module: module.training for each in whole for module in each.modules()}
     try:
@@ -74,7 +75,7 @@ def evaluating(tracked: Iterable[object]) -> Iterator[None]:
 def sample_means(
     batches: Iterable[Batch], measure: Measure, device: torch.device
 ) -> dict[str, float]:
-    """Means over all samples of all ranks, but for those that only fill a batch. Collective.
+    """Return means over all samples of all ranks, without those that only fill a batch. Collective.
 
     Raises:
         TrainingError: `measure` gives other than a number a sample, or `batches` hold none.
@@ -102,7 +103,7 @@ def sample_means(
 
 
 def over_ranks(values: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Means over ranks. Collective.
+    """Return means over ranks. Collective.
 
     Raises:
         TrainingError: on every rank, if they do not all give the same names.
@@ -116,10 +117,10 @@ def over_ranks(values: Mapping[str, float | Tensor]) -> dict[str, float]:
 
 
 def was_validated(step: int, events: Path) -> bool:
-    """Whether the events of a run tell so, as rank 0 reads them. Collective."""
-    told = dist.get_rank() == 0 and any(
+    """Whether the run's events, as rank 0 reads them, say that it was validated. Collective."""
+    is_found = dist.get_rank() == 0 and any(
         event.kind == "validated" and event["step"] == step for event in EventTail(events).read()
     )
-    flag = torch.tensor(float(told), device=meeting_device())
+    flag = torch.tensor(float(is_found), device=meeting_device())
     dist.broadcast(flag, src=0)
     return bool(flag)

@@ -1,4 +1,4 @@
-"""The process of one rank: calls the training function, and says how that ended."""
+"""The process of one rank: calls the training function and reports how it ended."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from hpckit.trainer.signal_guard import install_signal_guard
 
 log = logging.getLogger(__name__)
 
-# How gloo tells of a peer that is gone or not reached, as a RuntimeError.
+# The RuntimeErrors by which gloo reports a peer that is gone or cannot be reached.
 _NETWORK = re.compile(r"\bgloo\b|Connection (closed by peer|reset|refused)|[Tt]imed out")
-# Errors in the input: another attempt would meet the same.
+# Errors in the input, which another attempt would meet again.
 PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, SyntaxError)
 
 
@@ -49,20 +49,20 @@ def main() -> int:
     log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
     if "SLURM_JOB_ID" in os.environ:
         install_signal_guard(HeartbeatTable.attach(env.board, env.local_world_size).request)
-    _show_stacks_on_demand(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
+    _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
         events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
     try:
         spec = read_spec(at.run.spec(at.submission))
         find_entry(spec.entry)(spec)
     except BaseException as error:
-        _say_failed(env, error)
+        _report_failure(env, error)
         raise
     return 0
 
 
 def find_entry(name: str) -> Callable[[RunSpec], None]:
-    """The training function `module:function`.
+    """Return the training function that `module:function` names.
 
     Raises:
         ImportError: there is no such module, or no such function in it.
@@ -76,20 +76,20 @@ def find_entry(name: str) -> Callable[[RunSpec], None]:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether another attempt would fail in the same way; storage may answer better next time, and
-    there may be more memory."""
+    """Whether another attempt would fail in the same way. Errors of storage and of memory are not
+    permanent: both may be available next time."""
     if memory_of(error) is not None or any(map(_is_of_storage, _causes(error))):
         return False
     return isinstance(error, PERMANENT)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the error came of storage or of the network, which may be well next time."""
+    """Whether the error came from storage or the network and may not occur again."""
     return any(_is_of_storage(one) or _is_of_network(one) for one in _causes(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it came from, and so on."""
+    """Yield the error and the errors that caused it, one after the other."""
     one: BaseException | None = error
     while one is not None:
         yield one
@@ -101,18 +101,18 @@ def _is_of_storage(error: BaseException) -> bool:
 
 
 def _is_of_network(error: BaseException) -> bool:
-    names = {kind.__qualname__ for kind in type(error).__mro__}  # torch need not be there
+    names = {kind.__qualname__ for kind in type(error).__mro__}  # torch need not be installed
     return "DistError" in names or _NETWORK.search(str(error)) is not None
 
 
-def _show_stacks_on_demand(path: Path) -> None:
-    """Also while the main thread waits in C code."""
+def _print_stacks_on_signal(path: Path) -> None:
+    """Have a signal print all stacks, also while the main thread waits in C code."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True)
 
 
-def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
-    """Leave the error where the agent looks for it, then say on the board what is to be done."""
+def _report_failure(env: WorkerEnvironment, error: BaseException) -> None:
+    """Write the error to where the agent reads it, then set the phase in the heartbeat table."""
     at = env.at
     record = {
         "rank": env.rank,
@@ -130,14 +130,14 @@ def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
         log.error("the error is in this log alone: %s", full)
     if memory is MemoryKind.GPU:
         from hpckit.trainer.memory.memory_snapshot import (
-            write_memory_snapshot,  # torch, which need not be there else
+            write_memory_snapshot,  # needs torch, which the other branch does without
         )
 
         write_memory_snapshot(at.run.memory_snapshot(at.generation, at.node, env.rank, env.attempt))
-    board = HeartbeatTable.attach(env.board, env.local_world_size)
+    table = HeartbeatTable.attach(env.board, env.local_world_size)
     phase = WorkerPhase.REFUSED if is_permanent(error) else WorkerPhase.FAILED
-    step = board.slots()[env.local_rank].step
-    board.report(env.local_rank, phase, step, env.attempt)
+    step = table.slots()[env.local_rank].step
+    table.report(env.local_rank, phase, step, env.attempt)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Literal, NoReturn
 from unittest import mock
@@ -32,8 +31,10 @@ from checkpointing.storage import Storage
 from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.deletion import checkpoint_prune, pack_compaction
 from checkpointing.store.deletion.checkpoint_prune import prune
 from checkpointing.store.deletion.pack_compaction import compact
+from checkpointing.store.repair import base_removal
 from checkpointing.store.repair.base_removal import flatten
 from checkpointing.store.sessions.run_takeover import take_over
 from checkpointing.store.sessions.session import Session
@@ -202,8 +203,7 @@ def _refuse() -> NoReturn:
 def leases_of(ttl_s: float) -> Iterator[None]:
     """Those of prunes and maintenance, too."""
     with ExitStack() as stack:
-        for name in ("prune", "compact", "flatten"):
-            module = import_module(f"checkpointing.store.{name}")
+        for module in (checkpoint_prune, pack_compaction, base_removal):
             stack.enter_context(mock.patch.object(module, "Session", partial(Session, ttl_s=ttl_s)))
         yield
 

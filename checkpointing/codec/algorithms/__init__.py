@@ -1,2 +1,2 @@
-"""Holds the codecs themselves (constant, zstd, byte planes, groups, rows) and the word transforms
-below them; only `codec` imports it."""
+"""The codecs themselves (constant, zstd, byte planes, groups, rows) and the word transforms below
+them; only `codec` imports it."""

@@ -1,8 +1,8 @@
-"""Codec PLANES, and the body of DELTA and ROWS: bytes of equal weight together.
+"""Codec PLANES, and the body of DELTA and ROWS: stores bytes of equal significance together.
 
-Every word of `w` bytes is changed (see words.py) and cut into the same pieces. A piece that shrinks
-is one byte wide, a byte plane, and coded; the other pieces are stored as they are. With `n` words,
-`c` coded pieces, numbers little-endian:
+Every word of `w` bytes is transformed (see word_transforms.py) and cut into the same pieces. A
+piece that shrinks is one byte wide, a byte plane, and coded; the other pieces are stored as they
+are. With `n` words, `c` coded pieces, numbers little-endian:
 
     0        u8   cuts: bit i is set if a piece begins at byte i of a word, byte 0 the lowest; a
                   piece ends where the next one begins, or the word. Bit 0 is set. A piece that is
@@ -13,8 +13,8 @@ is one byte wide, a byte plane, and coded; the other pieces are stored as they a
     3        u8   change: 0 PLAIN, 1 ROTATED, 2 ZIGZAG
     4        u32  x c: stored bytes of each coded piece, lowest first
     4 + 4c   ...  the pieces that are not coded, lowest first: n numbers of the piece's width each
-    ...      ...  the coded pieces, lowest first: a sparse byte plane (see sparse.py), or one zstd
-                  frame with content size that holds the n bytes
+    ...      ...  the coded pieces, lowest first: a sparse byte plane (see sparse_planes.py), or one
+                  zstd frame with content size that holds the n bytes
 
 PLANES has change 0 or 1, DELTA change 2. No words at all are an empty blob.
 """
@@ -53,16 +53,18 @@ from checkpointing.codec.thread_buffers import thread_buffer
 from checkpointing.errors import DamagedError
 from checkpointing.storage.interface import Buffer
 
-_BLOCK = 512 << 10  # bytes of words at a time: fits a core's cache, and outweighs the calls
-_WINDOWS, _WINDOW = 64, 64  # to look at before deciding, and words in each
+# bytes of words at a time: fits a core's cache, and is much more work than the calls
+_BLOCK = 512 << 10
+_WINDOWS, _WINDOW = 64, 64  # number of windows to sample before deciding, and words in each
 _View: TypeAlias = tuple[PlanePiece, Words]  # a piece of all words
 
 
 def encode_body(series: WordSeries, level: int) -> Buffer:
-    """The body described above. Larger than the words by at most 240 bytes and a ten-thousandth.
+    """Returns the body described above, larger than the words by at most 240 bytes plus a
+    ten-thousandth.
 
     Args:
-        level: zstd's; 1 is coded in a faster way.
+        level: zstd's level; 1 uses a faster strategy.
     """
     if not len(series.words):
         return b""
@@ -71,7 +73,8 @@ def encode_body(series: WordSeries, level: int) -> Buffer:
         series = WordSeries(series.words, WordTransform.PLAIN)
     out, coded = _encode_pieces(series, pieces, level)
     head = PlaneHeader(pieces, series.change, [len(data) for data in coded])
-    out.resize(head.body_size(len(series.words)), refcheck=False)  # a new array, nobody else's
+    # a new array without other references
+    out.resize(head.body_size(len(series.words)), refcheck=False)
     body, at = out.data, head.size + head.stored_size(len(series.words))
     body[: head.size] = dump_head(head)
     for data in coded:
@@ -84,12 +87,12 @@ def decode_body(body: Buffer, words: Words, base: Words | None = None) -> None:
     """Fill `words` from a body.
 
     Args:
-        base: what the words are relative to, as many of them; given if the change is ZIGZAG, and
-            only then.
+        base: as many words, which the words are relative to; given if and only if the change is
+            ZIGZAG.
 
     Raises:
-        DamagedError: the body is not one of so many words of this size, or the base is not what
-            it needs.
+        DamagedError: the body does not hold this number of words of this size, or the base does not
+            fit.
     """
     if not len(words) and not len(body):
         return
@@ -104,7 +107,8 @@ def decode_body(body: Buffer, words: Words, base: Words | None = None) -> None:
 
 
 def _sampled(series: WordSeries) -> list[PlaneSample]:
-    """The planes of the changed words, as windows all over the series show them."""
+    """Returns samples of the planes of the transformed words, from windows spread over the
+    series."""
     if len(series.words) < FEW:
         return [PlaneSample(bits=8.0, zeros=0.0)] * series.words.itemsize
     part = WordSeries(
@@ -116,7 +120,7 @@ def _sampled(series: WordSeries) -> list[PlaneSample]:
 
 
 def spread(words: Words) -> Words:
-    """Windows all over `words`, or all of them if they are few."""
+    """Returns windows spread over `words`, or all of them if they are few."""
     if len(words) <= _WINDOWS * _WINDOW:
         return words
     stride = len(words) // _WINDOWS
@@ -126,7 +130,8 @@ def spread(words: Words) -> Words:
 def _encode_pieces(
     series: WordSeries, pieces: Sequence[PlanePiece], level: int
 ) -> tuple[NDArray[np.uint8], list[bytes]]:
-    """An array that holds the pieces stored as they are, where they belong, and the coded ones."""
+    """Returns an array with the pieces that are stored as they are in their places, and the coded
+    pieces."""
     count = len(series.words)
     coded = sum(piece.coded for piece in pieces)
     at = head_size(pieces)

@@ -1,7 +1,7 @@
-"""Codec ROWS: only the rows that differ from those of a base chunk, or from zeros.
+"""Codec ROWS: stores only the rows that differ from those of a base chunk, or from zeros.
 
-For embeddings and their moments, of which a step touches a few rows. With `r` rows in the chunk and
-`k` rows stored, all numbers little-endian:
+It suits embeddings and their moments, of which a step changes a few rows. With `r` rows in the
+chunk and `k` rows stored, all numbers little-endian:
 
     0    u8   1 if the other rows are those of the base chunk, 0 if they are zeros
     1    3    zeros
@@ -9,7 +9,7 @@ For embeddings and their moments, of which a step touches a few rows. With `r` r
     8    u32  k
     12   ...  if 0 < k < r: ceil(r / 8) bytes of bits, row i being bit i % 8, from the lowest, of
               byte i // 8; set if the row is stored. Bits past the last row are 0. Else nothing
-    ...  ...  the stored rows end to end as the body described in planes.py, change 0 or 1
+    ...  ...  the stored rows end to end as the body described in byte_planes.py, change 0 or 1
 
 No rows at all are an empty blob.
 """
@@ -32,7 +32,8 @@ _HEAD = struct.Struct("<B3xII")
 
 
 def encode_rows(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int) -> Buffer:
-    """The blob described above. Larger than `raw` by at most 256 bytes and a ten-thousandth.
+    """Returns the blob described above, larger than `raw` by at most 256 bytes plus a
+    ten-thousandth.
 
     Raises:
         ValueError: `raw` is not a whole number of rows.
@@ -60,7 +61,7 @@ def decode_rows(stored: Buffer, out: memoryview, layout: WordLayout, base: Buffe
     """Fill `out` from a blob.
 
     Raises:
-        DamagedError: the blob is not one of so many rows, or `base` is not what it needs.
+        DamagedError: the blob does not hold this number of rows, or `base` does not fit.
     """
     if not len(out) and not len(stored):
         return
@@ -94,8 +95,8 @@ def _differing(
 
 
 def _parse_head(stored: Buffer, size: int, word: int, has_base: bool) -> tuple[int, int]:
-    """Bytes per row, and stored rows. The blob says what a row is, not the chunk's shape: chunks of
-    other shapes may refer to it."""
+    """Returns the bytes per row, and the number of stored rows. The row size is read from the blob,
+    not derived from the chunk's shape, because chunks of other shapes may refer to it."""
     if len(stored) < _HEAD.size:
         raise DamagedError(f"{len(stored)} bytes are too few for the head of sparse rows")
     head = bytes(stored[: _HEAD.size])

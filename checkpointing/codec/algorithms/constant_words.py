@@ -1,4 +1,4 @@
-"""Codec CONSTANT: a chunk whose words are all the same, bit by bit.
+"""Codec CONSTANT: stores a chunk whose words are all the same, bit by bit.
 
 Blob:
 
@@ -15,17 +15,17 @@ from checkpointing.codec.algorithms.word_transforms import as_words
 from checkpointing.errors import DamagedError
 from checkpointing.storage.interface import Buffer
 
-_FIRST = 64  # words: a chunk that is not constant hardly ever has so many equal ones in front
+_FIRST = 64  # words: a chunk that is not constant rarely begins with so many equal ones
 
 
 def is_constant(raw: Buffer, word: int) -> bool:
-    """Whether all words have the same bits; no words at all do. Fast if they do not."""
+    """Whether all words have the same bits, also if there are none. Fast if they do not."""
     words = as_words(raw, word)
     return bool((words[:_FIRST] == words[:1]).all() and (words == words[:1]).all())
 
 
 def encode_constant(raw: Buffer, word: int) -> bytes:
-    """The blob described above.
+    """Returns the blob described above.
 
     Raises:
         ValueError: the words differ.

@@ -1,8 +1,9 @@
-"""Codec GROUPS: the difference to a base chunk, in groups of words by the magnitude of the base's.
+"""Codec GROUPS: stores the difference to a base chunk, in groups of words by the magnitude of the
+base's.
 
-A step of training moves large and small weights by about as much. So the difference of two floats,
-counted in units of the last place, is the larger, the smaller they are; words whose bases are of
-about one magnitude are coded better by themselves. With `g` groups of words of `w` bytes, numbers
+A training step changes large and small weights by about the same amount. So the difference of two
+floats, in units of the last place, is larger for smaller floats, and words whose bases have a
+similar magnitude compress better separately. With `g` groups of words of `w` bytes, numbers
 little-endian:
 
     0    u8   g, 2 to 8
@@ -10,8 +11,8 @@ little-endian:
     4    ...  g - 1 limits of w bytes each, rising. A word is in the group whose number, from 0, is
               how many of them are not above the base's word with its highest bit cleared
     ...  u32  x g: bytes of each group's body
-    ...  ...  g bodies as described in planes.py, change 0 or 1, of the group's words in the order
-              they have in the chunk, each as ZIGZAG in words.py makes it
+    ...  ...  g bodies as described in byte_planes.py, change 0 or 1, of the group's words in the
+              order they have in the chunk, each as ZIGZAG in word_transforms.py makes it
 
 No words at all are an empty blob.
 """
@@ -34,16 +35,17 @@ from checkpointing.codec.algorithms.word_transforms import (
 from checkpointing.errors import DamagedError
 from checkpointing.storage.interface import Buffer
 
-_SHARES = (0.25, 0.6)  # of words below each limit: the smaller, the more differences vary
-_MOST = 8  # groups
+_SHARES = (0.25, 0.6)  # of words below each limit; differences vary more among smaller words
+_MOST = 8  # largest number of groups
 _FIXED, _LENGTH = 4, 4  # bytes
 
 
 def encode_groups(words: Words, base: Words, level: int) -> bytes:
-    """The blob described above. Larger than the words by at most 1 KiB and a ten-thousandth.
+    """Returns the blob described above, larger than the words by at most 1 KiB plus a
+    ten-thousandth.
 
     Args:
-        base: as many words.
+        base: as many words as `words`.
     """
     if not len(words):
         return b""
@@ -64,7 +66,7 @@ def decode_groups(stored: Buffer, words: Words, base: Words) -> None:
     """Fill `words` from a blob.
 
     Raises:
-        DamagedError: the blob is not one of so many words of this size.
+        DamagedError: the blob does not hold this number of words of this size.
     """
     if not len(words) and not len(stored):
         return
@@ -90,7 +92,7 @@ def _limits(magnitudes: Words) -> Words:
 
 
 def _groups(magnitudes: Words, limits: Words) -> Iterator[NDArray[np.intp]]:
-    """The places of the words of each group."""
+    """Yields the indexes of the words of each group."""
     before = np.zeros(len(magnitudes), np.bool_)
     for limit in limits:
         below = magnitudes < limit
@@ -100,7 +102,7 @@ def _groups(magnitudes: Words, limits: Words) -> Iterator[NDArray[np.intp]]:
 
 
 def _parse_head(stored: Buffer, words: Words) -> tuple[Words, tuple[int, ...]]:
-    """The limits, and the bytes of each body."""
+    """Returns the limits, and the bytes of each body."""
     head = bytes(stored[:_FIXED])
     if len(head) < _FIXED or not 2 <= head[0] <= _MOST or any(head[1:]):
         raise DamagedError(f"{head.hex()} is no head of groups of words")

@@ -1,4 +1,5 @@
-"""The head of byte planes, as bytes: how words were changed and cut. Described in planes.py."""
+"""Reads and writes the head of byte planes: how words were transformed and cut. byte_planes.py
+describes it."""
 
 from __future__ import annotations
 
@@ -18,28 +19,28 @@ _CHANGES = frozenset(WordTransform)
 
 @dataclass(frozen=True)
 class PlaneHeader:
-    """What a body says of itself."""
+    """The content of a body's head."""
 
-    pieces: Sequence[PlanePiece]  # the lowest first
+    pieces: Sequence[PlanePiece]  # the lowest piece first
     change: WordTransform
     lengths: Sequence[int]  # bytes of each coded piece
 
     @property
     def size(self) -> int:
-        """Bytes of the head itself."""
+        """The bytes of the head itself."""
         return head_size(self.pieces)
 
     def stored_size(self, count: int) -> int:
-        """Bytes of the pieces that are not coded, of `count` words."""
+        """Returns the bytes of the pieces that are not coded, for `count` words."""
         return count * sum(piece.width for piece in self.pieces if not piece.coded)
 
     def body_size(self, count: int) -> int:
-        """Bytes of the whole body of `count` words."""
+        """Returns the bytes of the whole body of `count` words."""
         return self.size + self.stored_size(count) + sum(self.lengths)
 
 
 def head_size(pieces: Sequence[PlanePiece]) -> int:
-    """Bytes of the head of words cut into `pieces`."""
+    """Returns the bytes of the head of words cut into `pieces`."""
     return _FIXED + _LENGTH * sum(piece.coded for piece in pieces)
 
 
@@ -51,10 +52,10 @@ def dump_head(head: PlaneHeader) -> bytes:
 
 
 def parse_head(body: Buffer, word: int) -> PlaneHeader:
-    """The head at the start of `body`, of words of `word` bytes.
+    """Returns the head at the start of `body`, for words of `word` bytes.
 
     Raises:
-        DamagedError: there is none.
+        DamagedError: there is no valid head.
     """
     if len(body) < _FIXED:
         raise DamagedError(f"{len(body)} bytes are too few for the head of byte planes")

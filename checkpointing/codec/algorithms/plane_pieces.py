@@ -1,4 +1,4 @@
-"""Into which pieces words are cut, and which pieces are worth coding: pure functions."""
+"""Decides into which pieces words are cut, and which pieces are worth coding: pure functions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from checkpointing.codec.algorithms.word_transforms import Words
 
-PAYS = 7.6  # bits per byte: coding a plane with more costs time and saves next to nothing
-SPARSE = (0.6, 0.997)  # share of zeros between which coding them apart is smaller
-FEW = 512  # words: fewer say too little about a plane, and are hardly worth a frame
+# bits per byte: coding a plane with a higher entropy takes time and saves almost nothing
+PAYS = 7.6
+SPARSE = (0.6, 0.997)  # share of zeros for which a sparse byte plane is smaller
+FEW = 512  # words: fewer are a poor sample of a plane, and hardly worth a frame
 
 
 class PieceEncoding(Enum):
@@ -27,11 +28,11 @@ class PieceEncoding(Enum):
 
 @dataclass(frozen=True)
 class PlanePiece:
-    """Some neighbouring bytes of every word."""
+    """Some adjacent bytes of every word."""
 
-    start: int  # its lowest byte, 0 being the word's lowest
+    start: int  # its lowest byte, counted from the word's lowest as 0
     width: int  # bytes: 1, 2, 4 or 8
-    form: PieceEncoding = PieceEncoding.STORED  # any other one takes `width` 1
+    form: PieceEncoding = PieceEncoding.STORED  # any other encoding requires `width` 1
 
     @property
     def coded(self) -> bool:
@@ -40,10 +41,10 @@ class PlanePiece:
 
 @dataclass(frozen=True)
 class PlaneSample:
-    """What a sample shows of a byte plane."""
+    """Statistics of a byte plane in a sample."""
 
     bits: float  # entropy per byte
-    zeros: float  # share of bytes
+    zeros: float  # share of bytes that are zero
 
     @property
     def pays(self) -> bool:
@@ -51,19 +52,19 @@ class PlaneSample:
 
     @property
     def form(self) -> PieceEncoding:
-        """How it is coded if it pays."""
+        """How it is encoded if that saves space."""
         return PieceEncoding.SPARSE if SPARSE[0] <= self.zeros <= SPARSE[1] else PieceEncoding.FRAME
 
 
 def look(sample: Words) -> list[PlaneSample]:
-    """The byte planes of `sample`, the lowest first."""
+    """Returns samples of the byte planes of `sample`, the lowest first."""
     planes = sample.view(np.uint8).reshape(len(sample), sample.itemsize)
     return [_plane(np.bincount(plane, minlength=256)) for plane in planes.T]
 
 
 def cut(planes: Sequence[PlaneSample]) -> list[PlanePiece]:
-    """The pieces of a word with these byte planes, the lowest first. Those that do not pay stay
-    together: as few pieces as possible, of aligned powers of two of bytes."""
+    """Returns the pieces of a word with these byte planes, the lowest first. Planes that are not
+    worth coding stay together, in as few pieces as possible, aligned powers of two of bytes."""
     pieces: list[PlanePiece] = []
     at = 0
     while at < len(planes):
@@ -82,5 +83,6 @@ def cut(planes: Sequence[PlaneSample]) -> list[PlanePiece]:
 def _plane(counts: NDArray[np.intp]) -> PlaneSample:
     seen, total = counts[counts > 0], int(counts.sum())
     share = seen / total
-    missed = (len(seen) - 1) / (2 * total * math.log(2))  # by a sample, of the whole (Miller-Madow)
+    # entropy that a sample misses of the whole (Miller-Madow)
+    missed = (len(seen) - 1) / (2 * total * math.log(2))
     return PlaneSample(float(-(share * np.log2(share)).sum()) + missed, float(counts[0] / total))

@@ -1,4 +1,4 @@
-"""A byte plane that is mostly zeros: which bytes are not, and those bytes.
+"""Encodes a byte plane that is mostly zeros: a bitmap of the other bytes, and those bytes.
 
 For `n` bytes of which `k` are not zero, numbers little-endian:
 
@@ -23,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def encode_sparse(plane: NDArray[np.uint8], level: int) -> bytes:
-    """The form described above."""
+    """Returns the form described above."""
     there = plane != 0
     bits = compress_plane(np.packbits(there, bitorder="little").data, level)
     values = plane.take(np.flatnonzero(there))  # several times faster than plane[there]
@@ -32,10 +32,10 @@ def encode_sparse(plane: NDArray[np.uint8], level: int) -> bytes:
 
 
 def decode_sparse(stored: memoryview, count: int) -> NDArray[np.uint8]:
-    """The plane of `count` bytes, at least one.
+    """Returns the plane of `count` bytes, at least one.
 
     Raises:
-        DamagedError: `stored` is not the form of so many bytes.
+        DamagedError: `stored` is not the form of that many bytes.
     """
     if len(stored) < _LENGTH.size:
         raise DamagedError(f"{len(stored)} bytes are too few for a sparse byte plane")

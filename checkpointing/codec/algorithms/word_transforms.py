@@ -1,4 +1,4 @@
-"""Reversible changes of words, block by block, that make their bytes cheaper to code.
+"""Reversible transforms of words, block by block, after which their bytes compress better.
 
 PLAIN    the word as it is
 ROTATED  rotated left by one bit: a float's sign becomes its lowest bit, so that its exponent
@@ -24,7 +24,7 @@ Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 
 class WordTransform(IntEnum):
-    """One byte in the format."""
+    """The transform of words; one byte in the format."""
 
     PLAIN = 0
     ROTATED = 1
@@ -32,21 +32,22 @@ class WordTransform(IntEnum):
 
 
 def as_words(data: Buffer, word: int) -> Words:
-    """`data` as little-endian unsigned numbers of `word` bytes; a view, writable if `data` is."""
+    """Returns `data` as little-endian unsigned numbers of `word` bytes; a view, writable if `data`
+    is."""
     words: Words = np.frombuffer(data, f"<u{word}")
     return words
 
 
 @dataclass(frozen=True)
 class WordSeries:
-    """Words to change or, written back, to restore."""
+    """Words to transform, or to restore in place."""
 
     words: Words
     change: WordTransform
-    base: Words | None = None  # of ZIGZAG, as long as `words`
+    base: Words | None = None  # for ZIGZAG: as long as `words`
 
     def forward(self, part: slice, out: Words) -> Words:
-        """The changed words of `part`: in `out`, or where they are if nothing changes."""
+        """Returns the transformed words of `part`: in `out`, or in place if nothing changes."""
         words = self.words[part]
         if self.change is WordTransform.ROTATED:
             return _rotate_left(words, out)
@@ -55,7 +56,7 @@ class WordSeries:
         return words
 
     def backward(self, part: slice, changed: Words) -> None:
-        """Restore the words of `part`. `changed` is used up."""
+        """Restore the words of `part`. `changed` is overwritten."""
         words = self.words[part]
         if self.change is WordTransform.ROTATED:
             _rotate_right(changed, words)
@@ -66,7 +67,7 @@ class WordSeries:
 
 
 def temporary(like: Words) -> Words:
-    """Room for as many words as `like` has, for the steps within one function."""
+    """Returns memory for as many words as `like` has, for the steps within one function."""
     return thread_buffer("words", like.nbytes).view(like.dtype)
 
 
@@ -93,7 +94,7 @@ def _rotate_right(changed: Words, out: Words) -> None:
 def _zigzag(words: Words, base: Words, out: Words) -> Words:
     signs = temporary(words)
     np.subtract(words, base, out=out)
-    np.right_shift(_signed(out), _bits(words) - 1, out=_signed(signs))  # 0 or all ones
+    np.right_shift(_signed(out), _bits(words) - 1, out=_signed(signs))  # all zeros or all ones
     np.left_shift(out, 1, out=out)
     return np.bitwise_xor(out, signs, out=out)
 

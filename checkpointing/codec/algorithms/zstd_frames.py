@@ -1,4 +1,4 @@
-"""zstd frames of a known content size, and codec ZSTD.
+"""Codec ZSTD, and zstd frames of a known content size.
 
 Blob of codec ZSTD:
 
@@ -18,9 +18,9 @@ from checkpointing.storage.interface import Buffer
 
 FAST = 1  # level
 
-# A byte plane is skewed but hardly ever repeats: what shrinks it is the Huffman coder. A hash table
-# this small still finds runs and keeps the match finder from looking for anything else, which
-# takes longer and makes frames larger.
+# A byte plane is skewed but hardly ever repeats, so it is the Huffman coder that makes it smaller.
+# A hash table this small still finds runs, and keeps the match finder from searching for anything
+# else, which takes longer and makes frames larger.
 _PLANE = zstandard.ZstdCompressionParameters(
     compression_level=FAST,
     strategy=zstandard.STRATEGY_FAST,
@@ -42,7 +42,7 @@ _coders = _Coders()
 
 
 def compress(data: Buffer, level: int) -> bytes:
-    """`data` as one frame, in zstd's own way at `level`."""
+    """Returns `data` as one frame, with zstd's own strategy at `level`."""
     coder = _coders.by_level.get(level)
     if coder is None:
         coder = _coders.by_level[level] = zstandard.ZstdCompressor(level=level)
@@ -50,19 +50,20 @@ def compress(data: Buffer, level: int) -> bytes:
 
 
 def compress_plane(data: Buffer, level: int) -> bytes:
-    """`data`, bytes of equal weight, as one frame; at level 1 in the way that suits them best."""
+    """Returns `data`, bytes of equal significance, as one frame; level 1 uses the strategy that
+    suits them best."""
     return _coders.plane.compress(data) if level == FAST else compress(data, level)
 
 
 def decompress(frame: Buffer, size: int) -> bytes:
-    """The content of a frame that must hold `size` bytes, at least one.
+    """Returns the content of a frame that must hold `size` bytes, at least one.
 
     Raises:
-        DamagedError: it is no such frame.
+        DamagedError: it is not such a frame.
     """
     try:
         stated = zstandard.frame_content_size(frame)
-        # before it is decoded: memory is taken for what the frame states
+        # checked before decoding, which allocates the size that the frame states
         if stated != size:
             raise DamagedError(f"a zstd frame states {stated} bytes of content instead of {size}")
         data = _coders.decompressor.decompress(frame, allow_extra_data=False)

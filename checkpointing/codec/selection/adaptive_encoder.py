@@ -1,4 +1,4 @@
-"""Encodes chunks as it pays: by what they hold, by their kind, by the time there is."""
+"""Encodes chunks in the way that saves most, given their content, their kind and the time left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EncoderResult:
 
     codec: Codec
     data: Buffer
-    on_base: bool  # the base is needed to decode it
+    on_base: bool  # whether the base is needed to decode it
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class AdaptiveEncoder:
     """Encodes the chunks of saves. Thread-safe.
 
     Attributes:
-        chooser: what pays, over all saves.
-        level: zstd's.
-        stats: what was done, over all saves.
+        chooser: chooses codecs, with measurements over all saves.
+        level: zstd's level.
+        stats: statistics over all saves.
     """
 
     chooser: CodecChooser = field(default_factory=CodecChooser)
@@ -47,12 +47,12 @@ class AdaptiveEncoder:
         base: Buffer | None = None,
         budget: EncodeBudget | None = None,
     ) -> EncoderResult:
-        """`raw` in the way that pays; never larger than it is.
+        """Returns `raw` in the form that saves most; never larger than `raw`.
 
         Args:
             kind: tensors that compress alike, such as "optim/exp_avg/float32".
             base: as for `checkpointing.codec.encode`. See `CodecChooser.wants_base`.
-            budget: of the save that the chunk is part of; none: take the time.
+            budget: budget of the save that the chunk is part of; None: there is no deadline.
 
         Raises:
             ValueError: as `checkpointing.codec.encode`.

@@ -1,4 +1,4 @@
-"""Which way of storing chunks of a kind pays: a pure function over measured samples."""
+"""Chooses the best way to store chunks of one kind: a pure function of measured samples."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ROWS_ON_BASE = CodecChoice(Codec.ROWS, on_base=True)
 DELTA = CodecChoice(Codec.DELTA, on_base=True)
 GROUPS = CodecChoice(Codec.GROUPS, on_base=True)
 
-# in this order, each against the best of those before it: by how much less it has to store. What is
-# on a base costs every reader the base too, and keeps it from being pruned
+# tried in this order, each against the best of those before it, by how much less it has to store. A
+# choice with a base costs every reader the base too, and keeps it from being pruned
 GAINS: Mapping[CodecChoice, float] = {
     RAW: 0.0,
     PLANES: 0.03,
@@ -35,19 +35,19 @@ GAINS: Mapping[CodecChoice, float] = {
     DELTA: 0.02,
     GROUPS: 0.02,
 }
-WORTH = 5e6  # bytes that an additional second of encoding has to save, on one core
+WORTH = 5e6  # bytes that an additional second of encoding must save, on one core
 
 
-_FADE = 128 << 10  # sampled bytes after which what was measured before counts half
+_HALVING_BYTES = 128 << 10  # sampled bytes after which an older measurement has half its weight
 
 
 @dataclass(frozen=True)
 class CodecMeasurement:
-    """How one way did on samples of a kind."""
+    """How one choice did on samples of a kind."""
 
     raw: float  # bytes
     stored: float  # bytes
-    seconds: float  # of encoding on one core
+    seconds: float  # seconds of encoding on one core
 
     @property
     def share(self) -> float:
@@ -60,9 +60,9 @@ class CodecMeasurement:
         return self.seconds / self.raw
 
     def then(self, newer: CodecMeasurement) -> CodecMeasurement:
-        """With a newer sample, beside which this fades; by size, so that a small one does not
-        outweigh a large one."""
-        kept = 0.5 ** (newer.raw / _FADE)
+        """Returns this combined with a newer sample, beside which this fades; weighted by size, so
+        that a small sample does not outweigh a large one."""
+        kept = 0.5 ** (newer.raw / _HALVING_BYTES)
         return CodecMeasurement(
             kept * self.raw + newer.raw,
             kept * self.stored + newer.stored,
@@ -73,10 +73,10 @@ class CodecMeasurement:
 def choose(
     measured: Mapping[CodecChoice, CodecMeasurement], *, with_base: bool = True
 ) -> CodecChoice:
-    """The way that pays best; RAW if none does or nothing is known.
+    """Returns the choice that saves most; RAW if none does or nothing is known.
 
     Args:
-        with_base: whether there is a base to be relative to.
+        with_base: whether there is a base.
     """
     best, share, cost = RAW, 1.0, 0.0
     for way, gain in GAINS.items():

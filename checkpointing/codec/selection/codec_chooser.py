@@ -1,4 +1,4 @@
-"""Chooses a codec per kind of tensor, from samples measured as a run goes on."""
+"""Chooses a codec for each kind of tensor, from samples measured during a run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from checkpointing.storage.interface import Buffer
 @dataclass
 class _Kind:
     measured: dict[CodecChoice, CodecMeasurement] = field(default_factory=dict)
-    left: float = 0.0  # raw bytes to go by until the next sample
-    left_on_base: float = 0.0  # the same, of samples that have a base
+    left: float = 0.0  # raw bytes until the next sample
+    left_on_base: float = 0.0  # raw bytes until the next sample that has a base
 
 
 class CodecChooser:
     """Chooses for chunks of a kind, such as "optim/exp_avg/float32". Thread-safe.
 
-    The first chunk of a kind is sampled, and later ones so often that about `share` of the bytes
-    encoded are samples; newer samples count more, so that choices follow the learning rate.
+    The first chunk of a kind is sampled, and later ones so often that about `share` of the encoded
+    bytes are samples. Newer samples count more, so that choices adapt as training goes on.
     """
 
     def __init__(
@@ -45,17 +45,18 @@ class CodecChooser:
     ) -> None:
         """
         Args:
-            share: bytes to sample, of the bytes that go by.
-            level: zstd's.
-            clock: of what encoding costs; the CPU time of a thread says the same on a busy machine.
+            share: share of the bytes that are sampled.
+            level: zstd's level.
+            clock: clock for the cost of encoding; the CPU time of a thread does not depend on the
+                load.
         """
         self._share, self._level, self._clock = share, level, clock
         self._kinds: dict[str, _Kind] = {}
         self._lock = threading.Lock()
 
     def wants_base(self, kind: str) -> bool:
-        """Whether the next chunk of the kind should come with its base, to be stored relative to
-        it or to find out if that pays by now."""
+        """Whether the next chunk of the kind should be passed with its base, to be stored relative
+        to it or to measure whether that saves space."""
         with self._lock:
             state = self._kinds.setdefault(kind, _Kind())
             return state.left_on_base <= 0 or choose(state.measured).on_base
@@ -63,16 +64,17 @@ class CodecChooser:
     def way(
         self, kind: str, raw: Buffer, layout: WordLayout, base: Buffer | None = None
     ) -> CodecChoice:
-        """How to store this chunk; on a base only if there is one. Takes a sample if one is due."""
+        """Returns how to store this chunk, relative to a base only if there is one. Takes a sample
+        if one is due."""
         if self._due(kind, len(raw), base is not None):
             self._learn(kind, _measure(raw, layout, base, self._level, self._clock))
         with self._lock:
             measured = self._kinds[kind].measured
-            # another thread is just taking the first sample
+            # another thread is taking the first sample
             return choose(measured, with_base=base is not None) if measured else PLANES
 
     def measured(self) -> Mapping[str, Mapping[CodecChoice, CodecMeasurement]]:
-        """What is known by now, by kind."""
+        """Returns the measurements so far, by kind."""
         with self._lock:
             return {kind: dict(state.measured) for kind, state in self._kinds.items()}
 
@@ -82,7 +84,7 @@ class CodecChooser:
             state.left -= size
             state.left_on_base -= size
             due = state.left_on_base < 0 if with_base else state.left < 0
-            if due:  # at once, so that no other thread samples too
+            if due:  # at once, so that no other thread samples, too
                 state.left = min(size, SIZE) * len(GAINS) / self._share
                 state.left_on_base = state.left if with_base else state.left_on_base
             return due
@@ -97,7 +99,7 @@ class CodecChooser:
 def _measure(
     raw: Buffer, layout: WordLayout, base: Buffer | None, level: int, clock: Callable[[], float]
 ) -> dict[CodecChoice, CodecMeasurement]:
-    """Every way on a part of the chunk."""
+    """Measure every choice on a part of the chunk."""
     part = sample(raw, layout)
     before = None if base is None else sample(base, layout)
     found: dict[CodecChoice, CodecMeasurement] = {}
@@ -115,5 +117,5 @@ def _candidates(part: Buffer, layout: WordLayout, with_base: bool) -> list[Codec
     if len(part) % layout.row:
         left_out.add(Codec.ROWS)
     if not layout.is_float or layout.word != 2:
-        left_out.add(Codec.GROUPS)  # of wider words it saves half as much, in twice the time
+        left_out.add(Codec.GROUPS)  # for wider words it saves half as much, in twice the time
     return [way for way in GAINS if way.codec not in left_out and (with_base or not way.on_base)]

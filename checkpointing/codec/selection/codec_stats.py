@@ -1,4 +1,4 @@
-"""What encoding did: bytes in, bytes out and time, by codec."""
+"""Statistics of encoding by codec: bytes in, bytes out and time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CodecTotal:
     chunks: int = 0
     raw: int = 0  # bytes
     stored: int = 0  # bytes
-    seconds: float = 0.0  # of encoding, over all threads
+    seconds: float = 0.0  # seconds of encoding, over all threads
 
     def plus(self, other: CodecTotal) -> CodecTotal:
         return CodecTotal(
@@ -36,18 +36,18 @@ class CodecStats:
         self._lock = threading.Lock()
 
     def add(self, codec: Codec, raw: int, stored: int, seconds: float) -> None:
-        """One chunk of `raw` bytes became `stored` bytes in so many seconds."""
+        """Add one chunk of `raw` bytes that became `stored` bytes in so many seconds."""
         with self._lock:
             before = self._totals.get(codec, CodecTotal())
             self._totals[codec] = before.plus(CodecTotal(1, raw, stored, seconds))
 
     def by_codec(self) -> Mapping[Codec, CodecTotal]:
-        """The totals as of now, of the codecs that were used."""
+        """Returns the present totals of the codecs that were used."""
         with self._lock:
             return MappingProxyType(dict(self._totals))
 
     def total(self) -> CodecTotal:
-        """Over all codecs."""
+        """Returns the total over all codecs."""
         found = CodecTotal()
         for total in self.by_codec().values():
             found = found.plus(total)

@@ -1,4 +1,4 @@
-"""Whether there is time to encode: a pure function, and what it is given in a save under way."""
+"""Decides whether there is time to encode: a pure function, and its inputs for a save under way."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 _NEWEST = 0.1  # weight of the newest chunk in a rate
-_MARGIN = 0.8  # share of the time left to count on: rates are estimates
+_MARGIN = 0.8  # share of the remaining time to count on, since rates are estimates
 
 
 @dataclass(frozen=True)
 class EncodeOutlook:
-    """What lies ahead of a save."""
+    """The work and the time that are left of a save."""
 
-    raw_left: float  # raw bytes not yet encoded or written, with the chunk asked about
-    encode_rate: float | None  # raw bytes per second, of all threads together; None: not known yet
-    write_rate: float | None  # stored bytes per second; None: not known yet
-    share: float  # stored bytes per raw byte of what was encoded
-    seconds_left: float | None  # until the deadline; None: there is none
+    raw_left: float  # raw bytes not yet encoded or written, including the chunk in question
+    encode_rate: float | None  # raw bytes per second, of all threads together; None: unknown
+    write_rate: float | None  # stored bytes per second; None: unknown
+    share: float  # stored bytes per raw byte of the encoded chunks
+    seconds_left: float | None  # seconds until the deadline; None: there is none
 
 
 def may_encode(raw: int, ahead: EncodeOutlook) -> bool:
-    """Whether a chunk of `raw` bytes may be encoded, or has to be written as it is.
+    """Whether a chunk of `raw` bytes may be encoded, or must be written as it is.
 
-    Assumes that writing waits for encoding, which is the worst case. Under a deadline a chunk is
-    encoded only if the save ends no later than all raw, or, everything after this chunk raw,
-    within 0.8 of the time left. Without a deadline it is always encoded; with one, and rates not
-    known yet, never.
+    Assumes the worst case, in which writing waits for encoding. Under a deadline a chunk is encoded
+    only if the save ends no later than it would with everything raw, or if it ends within 0.8 of
+    the time left with everything after this chunk raw. Without a deadline it is always encoded;
+    with one, and while rates are unknown, never.
     """
     if ahead.seconds_left is None:
         return True
@@ -41,9 +41,9 @@ def may_encode(raw: int, ahead: EncodeOutlook) -> bool:
 
 
 class EncodeBudget:
-    """The outlook of a save under way. Thread-safe.
+    """Tracks the outlook of a save under way. Thread-safe.
 
-    Rates are taken over from the save before by `again`.
+    `again` takes over the rates of the save before.
     """
 
     def __init__(
@@ -58,26 +58,26 @@ class EncodeBudget:
         Args:
             raw_left: raw bytes of the whole save.
             workers: threads that encode.
-            deadline: when it has to be written, on `clock`.
+            deadline: time at which the save must be written, on `clock`.
         """
         self._workers, self._deadline, self._clock = workers, deadline, clock
         self._ahead = EncodeOutlook(raw_left, None, None, 1.0, None)
         self._lock = threading.Lock()
 
     def again(self, raw_left: int, *, deadline: float | None = None) -> EncodeBudget:
-        """One for the next save, that knows the rates of this one."""
+        """Returns a budget for the next save that knows the rates of this one."""
         budget = EncodeBudget(raw_left, workers=self._workers, deadline=deadline, clock=self._clock)
         budget._ahead = replace(self.outlook(), raw_left=raw_left)
         return budget
 
     def outlook(self) -> EncodeOutlook:
-        """As of now."""
+        """Returns the present outlook."""
         left = None if self._deadline is None else self._deadline - self._clock()
         with self._lock:
             return replace(self._ahead, seconds_left=left)
 
     def hurry(self, deadline: float) -> None:
-        """Set the deadline, now that it is known."""
+        """Set the deadline once it is known."""
         self._deadline = deadline
 
     def allows(self, raw: int) -> bool:
@@ -85,24 +85,24 @@ class EncodeBudget:
         return may_encode(raw, self.outlook())
 
     def encoded(self, raw: int, stored: int, seconds: float) -> None:
-        """A chunk was encoded, in so many seconds of one thread."""
+        """Record that a chunk was encoded, in so many seconds of one thread."""
         with self._lock:
             ahead = self._ahead
-            rate = _toward(ahead.encode_rate, self._workers * raw, seconds)
+            rate = _smoothed_rate(ahead.encode_rate, self._workers * raw, seconds)
             share = ahead.share + _NEWEST * (stored / raw - ahead.share) if raw else ahead.share
             self._ahead = replace(ahead, encode_rate=rate, share=share)
 
     def written(self, raw: int, stored: int, seconds: float) -> None:
-        """`stored` bytes, for `raw` bytes of state, were written in so many seconds of wall time;
-        bytes found in the store already count as raw alone."""
+        """Record that `stored` bytes, for `raw` bytes of state, were written in so many seconds of
+        wall time. Bytes that were already in the store count as raw only."""
         with self._lock:
             ahead = self._ahead
-            rate = _toward(ahead.write_rate, stored, seconds)
+            rate = _smoothed_rate(ahead.write_rate, stored, seconds)
             left = max(ahead.raw_left - raw, 0)
             self._ahead = replace(ahead, write_rate=rate, raw_left=left)
 
 
-def _toward(rate: float | None, size: int, seconds: float) -> float | None:
+def _smoothed_rate(rate: float | None, size: int, seconds: float) -> float | None:
     if not size or seconds <= 0:
         return rate
     if rate is None:

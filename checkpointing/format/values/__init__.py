@@ -1,4 +1,4 @@
-"""Plain Python values of a state as strict JSON and back: tags for what JSON cannot say, classes
-that a program has registered, and what kind of container each branch of a state is. Imports
-`errors` (and `dtypes` on first use, for torch's own types), and everything above the format may
-import it."""
+"""Converts plain Python values of a state to strict JSON and back: tags for what JSON cannot
+express, classes that a program has registered, and the kind of container of each branch of a state.
+Imports `errors` (and `dtypes` on first use, for torch's own types), and everything above the format
+may import it."""

@@ -1,9 +1,9 @@
-"""What a branch of a state is, where the names of the leaves below it do not tell: a list, a tuple,
-a dict with other keys than text, an object of a declared class.
+"""Records the kind of each branch of a state where the names of the leaves below it do not show it:
+a list, a tuple, a dict with keys other than strings, an object of a registered class.
 
-A checkpoint says it in the value `RECORD`: "branches" has the kind of each such branch, and of each
-dict whose keys could be places of a list; "lists" and "dicts" are where a reader goes wrong that
-takes a branch with the keys 0, 1, ... without a gap for a list, and no other.
+A checkpoint has this in the value `RECORD`: "branches" has the kind of each such branch, and of
+each dict whose keys could be list indexes; "lists" and "dicts" name the branches that are misread
+by a reader which takes exactly the branches with the keys 0, 1, ... without a gap for lists.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _WORDS |= {"numbers": "a dict with numbers for keys"}
 
 
 def escaped(key: object) -> str:
-    """A key as it stands in the name of a leaf: as in a JSON pointer."""
+    """Returns a key as it is written in the name of a leaf, escaped as in a JSON pointer."""
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def unescaped(segment: str) -> str:
-    """The text that `escaped` was given."""
+    """Returns the string that was given to `escaped`."""
     return segment.replace("~1", "/").replace("~0", "~")
 
 
@@ -39,14 +39,14 @@ class BranchKind:
     """A branch of a state."""
 
     kind: Json
-    is_placed: bool  # its keys are 0, 1, ... without a gap
+    is_placed: bool  # whether its keys are 0, 1, ... without a gap
 
 
 def branch_kind(tree: Any) -> BranchKind | None:
-    """What is to be said of a branch; None of a dict whose keys are texts and no numbers.
+    """Returns the kind of a branch; None for a dict whose keys are strings other than numbers.
 
     Raises:
-        TypeError: a key of a dict that is no plain value.
+        TypeError: a key of a dict is no plain value.
     """
     if (name := registered_classes.name_of(tree)) is not None:
         return BranchKind({"class": name}, is_placed=False)
@@ -71,7 +71,7 @@ def _are_places(keys: set[str]) -> bool:
 
 
 def keys_by_segment(kind: Json, segments: Iterable[str]) -> dict[str, Any]:
-    """The keys of a dict of this kind, by the texts that stand for them in names."""
+    """Returns the keys of a dict of this kind, by the segments that represent them in names."""
     found: dict[str, Any] = {segment: segment for segment in segments}
     if kind == "numbers":
         return {text: int(text) if _NUMBER.fullmatch(text) else text for text in found}
@@ -82,10 +82,10 @@ def keys_by_segment(kind: Json, segments: Iterable[str]) -> dict[str, Any]:
 
 
 def record(containers: Mapping[str, BranchKind], names: Collection[str]) -> dict[str, Json]:
-    """The value to save for the branches of a state, by full name.
+    """Returns the value to save for the branches of a state, given by full name.
 
     Args:
-        names: of all leaves.
+        names: names of all leaves.
     """
     lists, dicts = [], []
     for name, one in sorted(containers.items()):
@@ -99,15 +99,15 @@ def record(containers: Mapping[str, BranchKind], names: Collection[str]) -> dict
 
 
 def branches_of(values: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The kinds that a checkpoint with these values says its branches are; there are none in one
-    from before they were saved."""
+    """Returns the kinds of branches that a checkpoint with these values has; none for one from
+    before they were saved."""
     said = values.get(RECORD)
     found = said.get("branches") if isinstance(said, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def in_words(kind: Json) -> str:
-    """For people."""
+    """Describes a kind in words."""
     if isinstance(kind, dict):
         if "class" in kind:
             return f"an object of class {kind['class']!r}"
@@ -116,7 +116,8 @@ def in_words(kind: Json) -> str:
 
 
 def _is_optimizer_state(name: str, names: Collection[str]) -> bool:
-    """Whether it is the "state" of a torch optimizer's state_dict(), which is taken for a dict."""
+    """Whether it is the "state" of a torch optimizer's state_dict(), which is assumed to be a
+    dict."""
     parent, _, key = name.rpartition("/")
     groups = f"{parent}/param_groups"
     return key == "state" and any(n == groups or n.startswith(f"{groups}/") for n in names)

@@ -1,7 +1,8 @@
-"""Plain Python values as strict JSON; what JSON cannot say is tagged, so decode(encode(v)) == v.
+"""Encodes plain Python values as strict JSON. What JSON cannot express is tagged, so that
+decode(encode(v)) == v.
 
-Tags are one-key objects: {"$float": "nan"}, {"$tuple": [...]}, and for dicts that are no JSON
-objects with sorted keys {"$dict": [[key, value], ...]}. FORMAT.md has all of them.
+Tags are one-key objects: {"$float": "nan"}, {"$tuple": [...]}, and, for dicts other than JSON
+objects with sorted keys, {"$dict": [[key, value], ...]}. FORMAT.md lists all tags.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _GROUP_TAGS: dict[type, str] = {tuple: "$tuple", set: "$set", frozenset: "$froze
 _GROUPS: dict[str, Callable[..., Any]] = {tag: kind for kind, tag in _GROUP_TAGS.items()}
 _RECORD = "$record"
 _DIGITS, _BITS = 4300, 14_284
-"""Of an integer: what Python reads and writes, and the bits of the least one with more digits."""
+"""The most digits of an integer that Python reads and writes, and the bits of the smallest integer
+with more digits."""
 
 
 _PLAIN_SCALARS = frozenset((type(None), bool, str))
@@ -34,18 +36,18 @@ _PLAIN_INT = 1 << 63
 
 
 def all_scalar(values: Iterable[object]) -> bool:
-    """Whether none of these is a container: told by their types, without a look at each, for there
-    may be millions."""
+    """Whether none of the values is a container, decided by their set of types, since there may be
+    millions."""
     return _SCALARS.issuperset(map(type, values))
 
 
 def encode(value: Any, path: str) -> Json:
-    """A JSON copy of `value`, independent of later changes to it.
+    """Returns a JSON copy of `value`, independent of later changes to it.
 
     Raises:
         TypeError: something at `path` is no plain value. Types are compared exactly, because a
-            subclass (an enum, a named tuple that is not declared) would come back as something
-            else.
+            subclass (an enum, a named tuple that is not registered) would be decoded as another
+            type.
     """
     kind = type(value)
     if value is None or kind is bool or kind is str:
@@ -71,12 +73,12 @@ def encode(value: Any, path: str) -> Json:
 
 
 def decode(value: Json) -> Any:
-    """The value that `encode` was given.
+    """Returns the value that was given to `encode`.
 
     Raises:
-        FormatError: a tag that this version does not know, or an object of a class that the program
-            has not declared.
-        DamagedError: `encode` makes no such thing.
+        FormatError: there is a tag that this version does not know, or an object of a class that
+            the program has not registered.
+        DamagedError: it is no result of `encode`.
     """
     try:
         return _decode(value)
@@ -85,8 +87,8 @@ def decode(value: Json) -> Any:
 
 
 def readable(value: Json) -> Json:
-    """The same JSON with an object for each dict whose keys are strings, in its order: to show, and
-    to compare where order does not count."""
+    """Returns the JSON with an object for each dict whose keys are strings, in its order: for
+    display, and for comparisons in which order does not matter."""
     if isinstance(value, list):
         return [readable(one) for one in value]
     if not isinstance(value, dict):
@@ -119,7 +121,7 @@ def _encode_all(values: Sequence[object], path: str) -> list[Json]:
 
 
 def _is_json(values: Collection[Any]) -> bool:
-    """Whether JSON can say each of these scalars as it is; told as by `all_scalar`."""
+    """Whether JSON can express each of these scalars as it is, decided as by `all_scalar`."""
     types = set(map(type, values))
     if types == {int}:
         return bool(min(values) > -_PLAIN_INT and max(values) < _PLAIN_INT)
@@ -129,7 +131,7 @@ def _is_json(values: Collection[Any]) -> bool:
 
 
 def _encode_dict(value: dict[Any, Any], path: str) -> Json:
-    # canonical JSON sorts keys: another order is kept as pairs
+    # canonical JSON sorts keys, so a dict in another order is stored as pairs
     is_plain = type(value) is dict and all(map(_is_plain_key, value))
     if is_plain and all(one < other for one, other in pairwise(value)):
         if _is_json(value.values()):
@@ -147,13 +149,13 @@ def _is_plain_key(key: object) -> bool:
 
 def _encode_group(value: Any, path: str) -> Json:
     found = [encode(v, f"{path}/{i}") for i, v in enumerate(value)]
-    if type(value) is not tuple:  # a set has another order in each process
+    if type(value) is not tuple:  # the order of a set differs between processes
         found.sort(key=json.dumps)
     return {_GROUP_TAGS[type(value)]: found}
 
 
 def _advice(value: object) -> str:
-    """What to do with something that cannot be saved."""
+    """Advises the user on a value that cannot be saved."""
     if registered_classes.can_be(type(value)):
         return f"declare the class: checkpointing.register({type(value).__qualname__})"
     if isinstance(value, Enum):

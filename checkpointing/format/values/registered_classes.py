@@ -1,7 +1,7 @@
-"""Named tuples and dataclasses that a program has declared, so that they can be saved.
+"""Registers the named tuples and dataclasses of a program, so that they can be saved.
 
-A store holds the name of such a class and its fields, and never chooses code: what is made of them
-is the class that the program has registered under that name.
+A store holds the name of such a class and its fields, and never selects code: objects are created
+only of the class that the program has registered under that name.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _NAMES: dict[type, str] = {}
 
 
 def register(cls: C, *, name: str | None = None) -> C:
-    """Declare a named tuple or dataclass that the state holds, before saving and restoring. It can
+    """Register a named tuple or dataclass that the state contains, before saving and restoring. Can
     be used as a decorator.
 
         checkpointing.register(Progress)
 
-    An object is saved by its fields and comes back with them, without a call of `__init__` or
+    An object is saved by its fields and restored with them, without a call of `__init__` or
     `__post_init__`. Tensors in its fields are saved as tensors.
 
     Args:
-        name: under which it is saved: its `__qualname__` if left out. Give the old one when a class
-            was renamed.
+        name: the name under which it is saved; by default its `__qualname__`. Pass the old name if
+            the class was renamed.
 
     Raises:
         TypeError: it is neither a named tuple nor a dataclass.
-        ValueError: another class has this name.
+        ValueError: another class is registered under this name.
     """
     if not can_be(cls):
         raise TypeError(
@@ -55,23 +55,23 @@ def register(cls: C, *, name: str | None = None) -> C:
 
 
 def can_be(cls: object) -> bool:
-    """Whether a class can be declared."""
+    """Whether a class can be registered."""
     return isinstance(cls, type) and (_is_named_tuple(cls) or dataclasses.is_dataclass(cls))
 
 
 def name_of(value: object) -> str | None:
-    """The name under which the class of `value` is registered; None if it is not."""
+    """Returns the name under which the class of `value` is registered; None if it is not."""
     return _NAMES.get(type(value))
 
 
 def fields_of(value: Any, path: str) -> dict[str, Any]:
-    """The fields of an object of a registered class.
+    """Returns the fields of an object of a registered class.
 
     Args:
-        path: what it is, for the error.
+        path: name of the object, for the error.
 
     Raises:
-        TypeError: it has attributes that are no fields, or lacks a field: they would be lost.
+        TypeError: it has attributes that are no fields and would be lost, or lacks a field.
     """
     names, kind = _field_names(type(value)), type(value).__qualname__
     if lacking := [name for name in names if not hasattr(value, name)]:
@@ -87,20 +87,20 @@ def fields_of(value: Any, path: str) -> dict[str, Any]:
 
 
 def made(cls: type, fields: Mapping[str, Any]) -> Any:
-    """An object of a registered class with these fields, all that it has."""
+    """Returns an object of a registered class with exactly these fields."""
     if _is_named_tuple(cls):
         return tuple.__new__(cls, [fields[name] for name in _field_names(cls)])
     one: Any = object.__new__(cls)
     for name in _field_names(cls):
-        object.__setattr__(one, name, fields[name])  # of a frozen one, too
+        object.__setattr__(one, name, fields[name])  # also works if it is frozen
     return one
 
 
 def class_named(name: object, fields: list[Any]) -> type:
-    """The class that is registered under a name which was read, if it has these fields.
+    """Returns the class that is registered under a name from a checkpoint, if it has these fields.
 
     Raises:
-        FormatError: there is none, or it has others.
+        FormatError: there is none, or it has other fields.
     """
     cls = _CLASSES.get(name) if isinstance(name, str) else None
     if cls is None:
@@ -119,8 +119,8 @@ def class_named(name: object, fields: list[Any]) -> type:
 
 
 def is_changeable(value: object) -> bool:
-    """Whether fields of an object of a registered class can be set: of a dataclass that is not
-    frozen."""
+    """Whether the fields of an object of a registered class can be set: those of a dataclass that
+    is not frozen."""
     params = getattr(type(value), "__dataclass_params__", None)
     return params is not None and not params.frozen and not _is_named_tuple(type(value))
 

@@ -1,7 +1,6 @@
-"""Values of classes that JSON has nothing like, as a tag and plain JSON: bytes, complex numbers,
-numpy's arrays and scalars, torch's sizes, dtypes and devices, and small tensors inside of a value.
-torch is imported for its own alone.
-"""
+"""Encodes values of classes that JSON lacks as a tag and plain JSON: bytes, complex numbers,
+numpy's arrays and scalars, torch's sizes, dtypes and devices, and small tensors within a value.
+torch is imported only for torch's own types."""
 
 from __future__ import annotations
 
@@ -18,20 +17,20 @@ from numpy.typing import NDArray
 from checkpointing.errors import FormatError
 
 MAX_BYTES = 16 << 20
-"""Of one array or byte string: values travel as text, with every save, and are stored anew."""
+"""Largest array or byte string in bytes: values are stored as text, again with every save."""
 
 _NUMPY = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[SU]\d+|[mM]8(\[\d*[A-Za-zμ]+\])?)")
-"""numpy's names of dtypes that are the same bits on every machine, without Python objects."""
+"""numpy's names of dtypes that have the same bits on every machine and no Python objects."""
 _TORCH_NAME = re.compile(r"[a-z]\w*")
 
 Dumped = tuple[str, Any]
 
 
 def dump(value: Any, path: str) -> Dumped | None:
-    """The tag of a value, and what stands below it; None if it is of no such class.
+    """Returns the tag of a value and the JSON below it; None if it is of no such class.
 
     Raises:
-        TypeError: it is an array of Python objects or of a dtype of this machine, or too large.
+        TypeError: it is an array of Python objects or of a machine-dependent dtype, or too large.
     """
     if type(value) in (bytes, bytearray):
         return f"${type(value).__name__}", _text(value, path)
@@ -52,12 +51,11 @@ def dump(value: Any, path: str) -> Dumped | None:
 
 
 def load(tag: str, inner: Any) -> Any:
-    """The value that `dump` was given.
+    """Returns the value that was given to `dump`.
 
     Raises:
-        FormatError: it is of a kind that this version or this machine's numpy or torch does not
-            know.
-        TypeError, ValueError: `dump` makes no such thing.
+        FormatError: its kind is unknown to this version, or to this machine's numpy or torch.
+        TypeError, ValueError: it is no result of `dump`.
     """
     if tag not in _LOADERS:
         raise FormatError(f"unknown kind of value {tag!r}: written by a newer version of hpckit?")
@@ -74,7 +72,7 @@ def _dump_numpy(value: Any, path: str) -> Dumped:
             "objects as a list, and long doubles as float64"
         )
     if isinstance(value, np.str_):
-        return "$scalar", ["U", "".join(value)]  # numpy's own str() cuts off zeros
+        return "$scalar", ["U", "".join(value)]  # numpy's own str() cuts off trailing zeros
     if isinstance(value, np.bytes_):
         return "$scalar", ["S", _text(bytes(value), path)]
     if isinstance(value, np.generic):
@@ -120,7 +118,8 @@ def _bytes(text: Any) -> bytes:
 
 
 def _content(what: str, shape: Any, itemsize: int, text: Any) -> bytearray:
-    """The bytes of an array or tensor; raises ValueError if it does not have so many."""
+    """Returns the bytes of an array or tensor; raises ValueError if their number does not fit its
+    shape."""
     raw = bytearray(_bytes(text))
     if not all(type(extent) is int and extent >= 0 for extent in shape):
         raise ValueError(f"{what} of shape {shape}")

@@ -1,7 +1,7 @@
-"""Folders of torch.distributed.checkpoint (DCP). torch is imported when one is read or written.
+"""Reads and writes folders of torch.distributed.checkpoint (DCP). torch is imported when one is
+read or written.
 
-`StoreWriter` and `StoreReader` are the storage by which DCP itself, and so torchtitan, writes and
-reads a store.
+With `StoreWriter` and `StoreReader` DCP itself, and so torchtitan, writes and reads a store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["StoreReader", "StoreWriter", "export_dcp", "import_dcp"]
 
 
 def __getattr__(name: str) -> Any:
-    """StoreReader and StoreWriter need torch: imported when first asked for."""
+    """Imports StoreReader and StoreWriter, which need torch, on first use."""
     if name == "StoreReader":
         from checkpointing.interop.dcp.store_reader import StoreReader
 
@@ -48,15 +48,15 @@ def export_dcp(
     "layers.0.weight" of a state's dict "model". A few chunks are in memory at a time.
 
     Args:
-        items: to export; None: all.
-        on_bytes: told how many raw bytes were written.
+        items: the items to export; None: all.
+        on_bytes: called with the number of raw bytes written.
 
     Raises:
-        FileExistsError: the folder has a checkpoint already.
+        FileExistsError: the folder already has a checkpoint.
         KeyError: there is no such item.
-        FormatError: two things would have the same name.
+        FormatError: two tensors or values would have the same name.
         DamagedError: the checkpoint cannot be read as it was written.
-        OSError: not written; nothing is left behind.
+        OSError: writing failed; nothing is left behind.
     """
     from checkpointing.interop.dcp import folder_export
 
@@ -72,22 +72,22 @@ def import_dcp(
     item: str | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> SaveId:
-    """A new checkpoint of what DCP saved on any number of ranks, bit for bit.
+    """Import a checkpoint that DCP saved on any number of ranks, bit for bit.
 
-    Nothing in the folder is executed: its metadata, a pickle, are read as data, and the rest by
+    Nothing in the folder is executed: its metadata, a pickle, is read as data, and the rest by
     `torch.load(weights_only=True)`. One of DCP's chunks at a time is in memory, and a few tiles.
 
     Args:
-        item: what tensors of the state's top level become part of: "layers.0.weight" is
-            "model/layers.0.weight" with "model". None: each is an item of its own, as it was.
-        on_bytes: told how many raw bytes were written.
+        item: the item to which tensors at the top level of the state are added: with "model",
+            "layers.0.weight" becomes "model/layers.0.weight". None: each is an item of its own.
+        on_bytes: called with the number of raw bytes written.
 
     Raises:
-        FileNotFoundError: no DCP checkpoint there, or one of its files is missing.
-        FormatError: it holds something that cannot be read without running code, or that is
+        FileNotFoundError: there is no DCP checkpoint, or one of its files is missing.
+        FormatError: it contains something that cannot be read without running code, or that is
             neither a dense tensor nor a plain value.
-        DamagedError: a file is not whole.
-        SaveError, StoreError: not committed.
+        DamagedError: a file is damaged.
+        SaveError, StoreError: the checkpoint was not committed.
     """
     from checkpointing.interop.dcp import folder_import
 

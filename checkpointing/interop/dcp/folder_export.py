@@ -1,4 +1,4 @@
-"""A checkpoint as a folder of torch.distributed.checkpoint. Needs torch."""
+"""Exports a checkpoint as a folder of torch.distributed.checkpoint. Requires torch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def export_dcp(
     wanted = chosen(checkpoint, items)
     tensors, values = checkpoint.tensors(wanted), values_of(checkpoint, wanted)
     names, places = dotted([*tensors, *values]), list_branches.lists_of(checkpoint)
-    # the metadata last: where they are, the folder is whole
+    # the metadata is written last, as it makes the folder a checkpoint
     with new_files([folder / DATA, folder / folder_metadata.FILE]) as (data, index):
         blobs = _Blobs(data, names)
 
@@ -70,7 +70,8 @@ def export_dcp(
 
 
 def _version() -> dict[str, str]:
-    """The version of the format, which torch before 2.9 does not have in its metadata."""
+    """Returns the version of the format, which torch before 2.9 does not write into its
+    metadata."""
     has_version = any(field.name == "version" for field in fields(Metadata))
     return {"version": filesystem.CURRENT_DCP_VERSION} if has_version else {}
 
@@ -81,7 +82,7 @@ def state_dict_metadata(
     values: Iterable[str],
     names: Mapping[str, str],
 ) -> dict[str, STORAGE_TYPES]:
-    """What DCP wants to know of tensors and values, by dotted name."""
+    """Returns DCP's metadata of tensors and values, by dotted name."""
     found: dict[str, STORAGE_TYPES] = {}
     for name, spec in tensors.items():
         chunks = [
@@ -94,14 +95,14 @@ def state_dict_metadata(
 
 
 class _Blobs:
-    """Appends what torch.save made to a file. Thread-safe."""
+    """Appends the output of torch.save to a file. Thread-safe."""
 
     def __init__(self, file: OutputFile, names: Mapping[str, str]) -> None:
         self._file, self._names = file, names
         self._lock = threading.Lock()
         self._end = 0
         self.places: dict[MetadataIndex, _StorageInfo] = {}
-        self.boxes: dict[str, list[Box]] = {}  # by full name, in the order of their indices
+        self.boxes: dict[str, list[Box]] = {}  # by full name, in the order of their indexes
 
     def add(self, name: str, box: Box | None, blob: bytes) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""A folder of torch.distributed.checkpoint as a new checkpoint. Needs torch."""
+"""Imports a folder of torch.distributed.checkpoint as a new checkpoint. Requires torch."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def import_dcp(
 
 
 def full_paths(contents: DcpFolderContents, item: str | None) -> dict[str, PathKeys]:
-    """The keys on the way to each thing here, by DCP's name.
+    """Returns the path in the checkpoint of each tensor and value, by DCP's name.
 
     Raises:
-        FormatError: two would be the same.
+        FormatError: two paths would be the same.
     """
     paths: dict[str, PathKeys] = {}
     for name in [*contents.tensors, *contents.values]:

@@ -1,4 +1,4 @@
-"""What lies where in a folder of torch.distributed.checkpoint, without torch: its `.metadata`, a
+"""Reads the contents of a folder of torch.distributed.checkpoint without torch: its `.metadata`, a
 pickle, is read as data and never unpickled."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from checkpointing.interop.atomic_files import InputFile
 from checkpointing.interop.pickle_reader import PickledGlobal, PickledObject
 
 FILE = ".metadata"
-_MAX_BYTES = 2 << 30  # of the pickle; refused above, before anything is read
+_MAX_BYTES = 2 << 30  # largest pickle; a larger one is refused before anything is read
 
 _METADATA = "torch.distributed.checkpoint.metadata."
 _FILES = "torch.distributed.checkpoint.filesystem."
@@ -58,7 +58,7 @@ class FileRange:
 
 @dataclass(frozen=True)
 class DcpTensor:
-    """One tensor, and where its chunks lie."""
+    """One tensor, and the files and ranges of its chunks."""
 
     dtype: str
     shape: Shape
@@ -67,20 +67,20 @@ class DcpTensor:
 
 @dataclass(frozen=True)
 class DcpFolderContents:
-    """A folder. Names are DCP's own, dotted."""
+    """The contents of a folder. Names are DCP's own, dotted."""
 
     tensors: Mapping[str, DcpTensor]
     values: Mapping[str, FileRange]
-    paths: Mapping[str, PathKeys]  # of those that lay in nested dicts: the keys on the way
+    paths: Mapping[str, PathKeys]  # the keys of entries that were in nested dicts
 
 
 def read_contents(folder: Path) -> DcpFolderContents:
-    """What is in a folder.
+    """Returns the contents of a folder.
 
     Raises:
-        FileNotFoundError: it is no DCP checkpoint, or an unfinished one.
-        FormatError: it is of a kind that is not known here, or mentions what it should not.
-        DamagedError: its metadata are not whole.
+        FileNotFoundError: the folder is no DCP checkpoint, or an unfinished one.
+        FormatError: it is of an unknown kind, or its pickle refers to classes that it should not.
+        DamagedError: its metadata is damaged.
     """
     path = folder / FILE
     if not path.exists():
@@ -96,7 +96,8 @@ def read_contents(folder: Path) -> DcpFolderContents:
 
 
 class _Parser:
-    """From what the pickle describes to `DcpFolderContents`; every mismatch is a DamagedError."""
+    """Converts the content of the pickle to `DcpFolderContents`; every mismatch is a
+    DamagedError."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -109,13 +110,13 @@ class _Parser:
         for name, entry in entries.items():
             kind = entry.kind if isinstance(entry, PickledObject) else None
             if not isinstance(name, str):
-                raise self._wrong("a name", name)
+                raise self._mismatch("a name", name)
             if kind == f"{_METADATA}BytesStorageMetadata":
                 values[name] = self._place(places, name, None)
             elif kind == f"{_METADATA}TensorStorageMetadata":
                 tensors[name] = self._tensor(name, entry, places)
             else:
-                raise self._wrong(f"the entry of {name!r}", kind)
+                raise self._mismatch(f"the entry of {name!r}", kind)
         return DcpFolderContents(tensors, values, self._paths(fields.get("planner_data")))
 
     def _tensor(
@@ -125,13 +126,13 @@ class _Parser:
         dtype, shape = self._dtype(name, fields.get("properties")), self._shape(fields.get("size"))
         listed = fields.get("chunks")
         if not isinstance(listed, list):
-            raise self._wrong(f"the chunks of {name!r}", listed)
+            raise self._mismatch(f"the chunks of {name!r}", listed)
         chunks = {}
         for item in listed:
             sides = self._fields(item, "ChunkStorageMetadata")
             box = Box(self._shape(sides.get("offsets")), self._shape(sides.get("sizes")))
             if not len(box.offsets) == len(box.sizes) == len(shape):
-                raise self._wrong(f"a chunk of {name!r}", box)
+                raise self._mismatch(f"a chunk of {name!r}", box)
             if box.count:
                 chunks[box] = self._place(places, name, box.offsets)
         if not chunks and 0 not in shape:
@@ -140,11 +141,11 @@ class _Parser:
 
     def _dtype(self, name: str, properties: Any) -> str:
         if not isinstance(properties, PickledObject) or properties.kind not in _PROPERTIES:
-            raise self._wrong(f"the properties of {name!r}", properties)
+            raise self._mismatch(f"the properties of {name!r}", properties)
         state = properties.state
         first = state[0] if isinstance(state, tuple) and state else None
         if not isinstance(first, PickledGlobal) or first.name not in _DTYPES:
-            raise self._wrong(f"the dtype of {name!r}", first)
+            raise self._mismatch(f"the dtype of {name!r}", first)
         return element(first.name.removeprefix("torch.")).name
 
     def _places(self, stored: Mapping[Any, Any]) -> dict[tuple[str, Shape | None], FileRange]:
@@ -153,7 +154,7 @@ class _Parser:
             key, place = self._fields(index, "MetadataIndex"), self._info(info)
             name, offset = key.get("fqn"), key.get("offset")
             if not isinstance(name, str):
-                raise self._wrong("a name in storage_data", name)
+                raise self._mismatch("a name in storage_data", name)
             found[name, None if offset is None else self._shape(offset)] = place
         return found
 
@@ -166,12 +167,12 @@ class _Parser:
                 f"{fields['transform_descriptors']}, which are not known here: save it without"
             )
         if not isinstance(name, str) or Path(name).name != name or "\0" in name:
-            raise self._wrong("a file's name", name)
+            raise self._mismatch("a file's name", name)
         return FileRange(name, self._count(fields.get("offset")), self._count(fields.get("length")))
 
     def _count(self, thing: Any) -> int:
         if type(thing) is not int or thing < 0:
-            raise self._wrong("a number of bytes", thing)
+            raise self._mismatch("a number of bytes", thing)
         return thing
 
     def _place(
@@ -193,29 +194,29 @@ class _Parser:
         for name, path in paths.items():
             is_path = isinstance(path, tuple) and all(type(key) in (str, int) for key in path)
             if not isinstance(name, str) or not is_path or not path:
-                raise self._wrong("planner_data", (name, path))
+                raise self._mismatch("planner_data", (name, path))
         return paths
 
     def _fields(self, thing: Any, kind: str, module: str = _METADATA) -> dict[str, Any]:
-        """The fields of a dataclass."""
+        """Returns the fields of a dataclass."""
         if not isinstance(thing, PickledObject) or thing.kind != module + kind:
-            raise self._wrong(kind, thing)
+            raise self._mismatch(kind, thing)
         return self._dict({} if thing.state is None else thing.state, kind)
 
     def _shape(self, thing: Any) -> Shape:
         if isinstance(thing, PickledObject) and thing.kind == "torch.Size" and len(thing.args) == 1:
             thing = thing.args[0]
         if not isinstance(thing, tuple | list) or not all(type(n) is int and n >= 0 for n in thing):
-            raise self._wrong("a shape", thing)
+            raise self._mismatch("a shape", thing)
         return tuple(thing)
 
     def _dict(self, thing: Any, what: str) -> dict[Any, Any]:
         if isinstance(thing, PickledObject) and thing.kind == "collections.OrderedDict":
             return thing.entries
         if not isinstance(thing, dict):
-            raise self._wrong(what, thing)
+            raise self._mismatch(what, thing)
         return thing
 
-    def _wrong(self, what: str, thing: Any) -> DamagedError:
+    def _mismatch(self, what: str, thing: Any) -> DamagedError:
         shown = thing if isinstance(thing, str | int | None) else type(thing).__name__
         return DamagedError(f"{self._where}: {what} is not what it should be: {shown!r}")

@@ -1,4 +1,4 @@
-"""What the classes by which DCP reads and writes a store have in common. Needs torch."""
+"""Functions shared by the classes with which DCP reads and writes a store. Requires torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether the `dcp.save` that called a storage writer is still under way.
+"""Determines whether the `dcp.save` that called a storage writer is still in progress.
 
-DCP does not tell the writer of a failure elsewhere: on another rank, say, or in the planner.
+DCP does not report to the writer a failure elsewhere, such as on another rank or in the planner.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ _MODULE, _FUNCTION = "torch.distributed.checkpoint.state_dict_saver", "_save_sta
 
 
 class DcpSaveCall:
-    """One call of torch's function that saves, by the thread that it runs in."""
+    """One call of torch's save function, identified by the thread that it runs in."""
 
     def __init__(self, thread: int, frame: FrameType) -> None:
         self._thread, self._frame = thread, frame
 
     @classmethod
     def current(cls) -> Self | None:
-        """The one that this function is called by; None: something else calls the writer."""
+        """Returns the save call that this function is called by; None if something else calls the
+        writer."""
         for frame in _stack(sys._getframe()):
             name = frame.f_globals.get("__name__")
             if (name, frame.f_code.co_name) == (_MODULE, _FUNCTION):
@@ -29,7 +30,7 @@ class DcpSaveCall:
         return None
 
     def is_over(self) -> bool:
-        """Whether it has returned or raised."""
+        """Whether the call has returned or raised."""
         top = sys._current_frames().get(self._thread)
         return all(frame is not self._frame for frame in _stack(top))
 

@@ -1,4 +1,5 @@
-"""The session of a save by DCP, which ends with it: also where DCP tells nobody that it failed."""
+"""The session of a save by DCP. It ends with the save, also where DCP does not report that the save
+failed."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from checkpointing.interop.dcp.save_call import DcpSaveCall
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
 
-_LOOK_S = 0.2  # between looks whether the call is over
+_POLL_S = 0.2  # seconds between checks whether the call is over
 
 
 class DcpSaveSession:
-    """Announces one save. It is closed once the `dcp.save` that began it is over, or before."""
+    """Holds the session and lease of one save. It is closed once the `dcp.save` that began it is
+    over, or before."""
 
     def __init__(self, session: Session, save: SaveId) -> None:
         self.save, self.check = save, session.check
@@ -23,7 +25,7 @@ class DcpSaveSession:
 
     @classmethod
     def begin(cls, store: Store, run: str, step: int) -> Self:
-        """Begin a save; raises as `Session.begin`, and leaves nothing then."""
+        """Begin a save. Raises as `Session.begin`, and then leaves nothing behind."""
         session = Session(store, run)
         try:
             begun = cls(session, session.begin(step))
@@ -35,7 +37,7 @@ class DcpSaveSession:
         return begun
 
     def close(self) -> None:
-        """Give the lease back. Any number of times, from any thread."""
+        """Release the lease. May be called repeatedly, from any thread."""
         self._closed.set()
         self._session.close()
         if self._watch is not None and self._watch is not threading.current_thread():
@@ -43,7 +45,7 @@ class DcpSaveSession:
 
     def _close_after(self, call: DcpSaveCall) -> None:
         def watch() -> None:
-            while not self._closed.wait(_LOOK_S):
+            while not self._closed.wait(_POLL_S):
                 if call.is_over():
                     self.close()
 

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint loading from a store. Needs torch.
+"""A storage reader with which torch.distributed.checkpoint loads from a store. Requires torch.
 
 dcp.load(state, storage_reader=StoreReader(store, run="pretrain", step=100))
 """
@@ -38,13 +38,14 @@ from checkpointing.store.store import Store
 
 
 class StoreReader(StorageReader):
-    """Loads one checkpoint, each rank what it needs; nothing reaches a tensor before it matched
-    its hash. For one `dcp.load`, made on every rank with the same arguments.
+    """Loads one checkpoint, of which each rank reads what it needs. Bytes are copied to a tensor
+    only after they have matched their hash. For one `dcp.load`; must be constructed on every rank
+    with the same arguments.
 
     Args:
-        step: None: the newest.
-        item: the item whose tensors and values DCP knows without the item's name, as given to
-            `StoreWriter`.
+        step: the step to load; None: the newest.
+        item: the item whose name is left out in the names of tensors and values that DCP uses, as
+            given to `StoreWriter`.
 
     Raises:
         FileNotFoundError: there is no such checkpoint.
@@ -63,7 +64,7 @@ class StoreReader(StorageReader):
             )
         self._checkpoint = Checkpoint(store, fitting[0].stored)
         self._items = () if item is None else (item,)
-        self._names: dict[str, str] = {}  # full names by DCP's
+        self._names: dict[str, str] = {}  # DCP's name -> full name
 
     def reset(self, checkpoint_id: Id | None = None) -> None:
         refuse(checkpoint_id)
@@ -148,7 +149,7 @@ class StoreReader(StorageReader):
 
 
 def _copy(target: Tensor, source: Tensor) -> None:
-    """Bit for bit if they have one dtype, else converted, as DCP does."""
+    """Copy bit for bit if both have the same dtype, else convert, as DCP does."""
     if target.dtype == source.dtype:
         copy_bits(target, source)
     else:

@@ -1,8 +1,8 @@
-"""torch.distributed.checkpoint saving to a store. Needs torch.
+"""A storage writer with which torch.distributed.checkpoint saves to a store. Requires torch.
 
     dcp.save(state, storage_writer=StoreWriter(store, run="pretrain", step=100))
 
-What is written is a checkpoint like any other; nothing in it is a pickle.
+The result is a checkpoint like any other, and contains no pickles.
 """
 
 from __future__ import annotations
@@ -40,30 +40,31 @@ from checkpointing.store.write.part_writer import TensorPiece
 
 @dataclass(frozen=True)
 class _Task:
-    """What the coordinator tells a rank. Plain data: it travels between ranks."""
+    """The instructions of the coordinator to a rank. Plain data, which is sent between ranks."""
 
     save: SaveId
     created: float  # Unix time, seconds
     rank: int
     world_size: int
-    containers: Mapping[str, Json] = field(default_factory=dict)  # of `lists.record`; one rank's
+    # of `list_branches.record`, for one rank only
+    containers: Mapping[str, Json] = field(default_factory=dict)
 
 
 class StoreWriter(StorageWriter):
     """Saves one checkpoint: every rank writes its part, then the coordinator commits. For one
-    `dcp.save` or `dcp.async_save`, made on every rank with the same arguments. When that is over,
-    with or without success, nothing of it is held.
+    `dcp.save` or `dcp.async_save`; must be constructed on every rank with the same arguments. All
+    resources are released when that call is over, with or without success.
 
     Args:
-        item: what tensors of the state's top level become part of; None: each is an item of its
-            own. Give one for a flat state, such as torchtitan's ("model").
+        item: the item to which tensors at the top level of the state are added; None: each is an
+            item of its own. Pass one for a flat state, such as torchtitan's ("model").
     """
 
     def __init__(self, store: Store, run: str, step: int, *, item: str | None = None) -> None:
         if not 0 <= step <= MAX_STEP:
             raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
         self._store, self._run, self._step, self._item = store, run, step, item
-        self._session: DcpSaveSession | None = None  # of the coordinator
+        self._session: DcpSaveSession | None = None  # on the coordinator
 
     def reset(self, checkpoint_id: Id | None = None) -> None:
         refuse(checkpoint_id)
@@ -80,7 +81,7 @@ class StoreWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Announce the save; only then may the ranks look for what is there already."""
+        """Announce the save, before the ranks look for chunks that are already stored."""
         found = record(self._paths(plans))
         self._session = DcpSaveSession.begin(self._store, self._run, self._step)
         save, now = self._session.save, time.time()
@@ -111,7 +112,7 @@ class StoreWriter(StorageWriter):
         write_part(self._store, header, task.rank, written)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit; called on the coordinator once all ranks have written."""
+        """Commit the checkpoint; called on the coordinator once all ranks have written."""
         session = self._session
         if session is None:
             raise SaveError("finish() without a save that has begun")
@@ -121,14 +122,14 @@ class StoreWriter(StorageWriter):
             self.close()
 
     def close(self) -> None:
-        """Give up a save that was begun and not finished. Called by the next save, too."""
+        """Give up a save that was begun and not finished. The next save calls it, too."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Id) -> bool:
-        return False  # never looked up by a path
+        return False  # this class is not found by a path
 
     def _values(self, plan: SavePlan, planner: SavePlanner) -> Iterator[tuple[str, Json]]:
         for item in plan.items:
@@ -169,7 +170,7 @@ class StoreWriter(StorageWriter):
 def _value(planner: SavePlanner, item: WriteItem, name: str) -> Json:
     find = getattr(planner, "lookup_object", None)
     original = None if find is None else find(item.index)
-    if isinstance(planner, DefaultSavePlanner) and _hands_over_as_it_is(planner):
+    if isinstance(planner, DefaultSavePlanner) and _saves_state_itself(planner):
         return encoded(original, name)
     try:
         data = planner.resolve_data(item)
@@ -179,8 +180,9 @@ def _value(planner: SavePlanner, item: WriteItem, name: str) -> Json:
     return value_to_save(data.getvalue(), name, original)
 
 
-def _hands_over_as_it_is(planner: DefaultSavePlanner) -> bool:
-    """Whether what is saved is what is in the state, so that it need not be pickled to see it."""
+def _saves_state_itself(planner: DefaultSavePlanner) -> bool:
+    """Whether the planner saves the content of the state itself, so that it need not be pickled to
+    see it."""
     kind = type(planner)
     return (
         kind.transform_object is DefaultSavePlanner.transform_object

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, built, and parsed without trusting any of it.
+"""Builds the header of a safetensors file, and parses it without trusting its content.
 
 u64    length of the header
 ...    JSON: name -> {"dtype", "shape", "data_offsets": [start, end] from the header's end}, and
@@ -23,7 +23,7 @@ from checkpointing.interop.atomic_files import InputFile
 METADATA = "__metadata__"
 PREFIX = 8
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
-_MAX_DIMS = 64  # of numpy
+_MAX_DIMS = 64  # numpy's limit
 
 _NAMES = {
     "bool": "BOOL",
@@ -60,15 +60,16 @@ class SafetensorsEntry:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return math.prod(self.shape) * element(self.dtype).itemsize
 
 
 def build(entries: Mapping[str, SafetensorsEntry], metadata: Mapping[str, str]) -> bytes:
-    """Length and header; the bytes of the tensors begin on a multiple of 8 after it.
+    """Returns the length and the header; the bytes of the tensors begin after it, at a multiple of
+    8.
 
     Raises:
-        FormatError: a dtype that the format does not have, or too many tensors for one file.
+        FormatError: a dtype is not in the format, or there are too many tensors for one file.
     """
     body: dict[str, Any] = {METADATA: dict(metadata)}
     for name, entry in entries.items():
@@ -100,18 +101,19 @@ def _name_of(name: str, entry: SafetensorsEntry) -> str:
 
 
 def _shape_there(entry: SafetensorsEntry) -> list[int]:
-    """torch counts pairs of 4-bit elements, safetensors the elements."""
+    """Returns the shape in safetensors, which counts 4-bit elements where torch counts pairs of
+    them."""
     if _NAMES[entry.dtype] == "F4":
         return [*entry.shape[:-1], 2 * entry.shape[-1]]
     return list(entry.shape)
 
 
 def read(file: InputFile) -> tuple[dict[str, SafetensorsEntry], int]:
-    """The tensors of a file by name, and where their bytes begin.
+    """Returns the tensors of a file by name, and where their bytes begin.
 
     Raises:
-        DamagedError: it is no whole safetensors file.
-        FormatError: a dtype that is not known here.
+        DamagedError: it is not a whole safetensors file.
+        FormatError: a dtype is unknown to this version.
     """
     length = int.from_bytes(file.read(0, PREFIX), "little")
     if not 2 <= length <= min(MAX_HEADER, file.size - PREFIX):
@@ -144,7 +146,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a name is there twice")
     for name in found:
-        name.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+        name.encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
     return found
 
 
@@ -174,7 +176,7 @@ def _entry(name: str, item: object, where: str) -> SafetensorsEntry:
 
 
 def _check_places(entries: Mapping[str, SafetensorsEntry], size: int, where: str) -> None:
-    """No gaps, no overlaps, nothing after the last one."""
+    """Check that there are no gaps and no overlaps, and nothing after the last tensor."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda e: (e[1].start, e[1].size)):
         if entry.start != end:

@@ -1,4 +1,5 @@
-"""Which safetensors files belong together: an index beside them says so, or there is one."""
+"""Finds the safetensors files that belong together, by the index beside them or as a single
+file."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from checkpointing.format.canonical_json import JsonReader
 from checkpointing.interop.atomic_files import InputFile
 
 SUFFIX = ".safetensors"
-_MAX_BYTES = 1 << 30  # of an index; refused above, before anything is read
+_MAX_BYTES = 1 << 30  # bytes of an index; a larger one is refused before anything is read
 
 
 def find_files(path: Path) -> list[Path]:
-    """The files to read.
+    """Returns the files to read.
 
     Args:
         path: a file, an index, or a folder with an index or one file.
 
     Raises:
-        FileNotFoundError: there is nothing of that kind.
-        FormatError: it cannot be told which files are meant.
-        DamagedError: the index is not whole.
+        FileNotFoundError: there are no such files.
+        FormatError: it is ambiguous which files are meant.
+        DamagedError: the index is damaged.
     """
     index = _index_file(path)
     if index is not None:
@@ -42,7 +43,7 @@ def find_files(path: Path) -> list[Path]:
 
 
 def _index_file(path: Path) -> Path | None:
-    """The index that `path` is or has."""
+    """Returns the index that `path` is or contains."""
     if path.is_dir():
         found = sorted(path.glob(f"*{SUFFIX}.index.json"))
         if len(found) > 1:
@@ -52,7 +53,7 @@ def _index_file(path: Path) -> Path | None:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Which tensor is in which file."""
+    """Returns the file of each tensor."""
     with InputFile(index) as file:
         if file.size > _MAX_BYTES:
             raise DamagedError(f"{index}: has {file.size} bytes, too many for an index")
@@ -75,14 +76,14 @@ def _is_plain(name: str) -> bool:
 
 
 def check_index(path: Path, found: Mapping[Path, Iterable[str]]) -> None:
-    """Check that every tensor is in one file alone, and in the one that the index says.
+    """Check that every tensor is in only one file, and in the one that the index names.
 
     Args:
         path: as given to `find_files`.
         found: names of the tensors in each file.
 
     Raises:
-        DamagedError: it is not so.
+        DamagedError: a tensor is not.
     """
     places: dict[str, str] = {}
     for file, names in found.items():

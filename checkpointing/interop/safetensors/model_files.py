@@ -1,4 +1,5 @@
-"""Hugging Face's layout: safetensors files, and an index if they are several."""
+"""Reads and writes models in Hugging Face's layout: safetensors files, and an index if there are
+several."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class SafetensorsShard:
 
     header: bytes
     starts: Mapping[str, int]  # first byte of each tensor in the file, by full name
-    names: tuple[str, ...]  # of the tensors, as the file has them
+    names: tuple[str, ...]  # names of the tensors in the file
 
 
 def export_safetensors(
@@ -57,35 +58,36 @@ def export_safetensors(
     max_shard_bytes: int = SHARD,
     on_bytes: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """Write tensors to `folder` in Hugging Face's layout; the files.
+    """Write tensors to `folder` in Hugging Face's layout. Returns the files.
 
     Tensors of one item are named without it ("model/layers.0.weight": "layers.0.weight"), those of
     several with it ("model.layers.0.weight"). Values that are no tensors are left out. A few
     chunks are in memory at a time; the files get their names when all are durable.
 
     Args:
-        items: to export; None: all.
-        forms: how each tensor of these is written, by full name; None: as it is.
-        change: what each box of a tensor becomes, before it is laid out by its form; None: what it
-            is. Called in any thread.
+        items: the items to export; None: all.
+        forms: how each of the tensors is written, by full name; None: unchanged.
+        change: called with each box of a tensor, in any thread; returns the elements to write,
+            before they are laid out by the tensor's form. None: unchanged.
         left_out: tensors of these items that are not written, by full name.
-        stem: what the names of the files begin with.
-        max_shard_bytes: a file has no more bytes of tensors, or one tensor.
-        on_bytes: told how many raw bytes were written.
+        stem: prefix of the names of the files.
+        max_shard_bytes: largest number of bytes of tensors in a file, unless it has only one
+            tensor.
+        on_bytes: called with the number of raw bytes written.
 
     Raises:
-        FileExistsError: the folder has such files already.
+        FileExistsError: the folder already has such files.
         KeyError: there is no such item.
-        FormatError: a dtype that the format does not have; no tensors, or two of one name; others
-            than `forms` has.
+        FormatError: a dtype is not in the format; there are no tensors, or two of one name; the
+            tensors are others than those of `forms`.
         DamagedError: the checkpoint cannot be read as it was written.
-        OSError: not written; nothing is left behind.
+        OSError: writing failed; nothing is left behind.
     """
     everything = checkpoint.tensors(chosen(checkpoint, items))
     tensors = {name: spec for name, spec in everything.items() if name not in left_out}
     if not tensors:
         raise FormatError(f"{checkpoint.id} has no tensors in {items or checkpoint.items}")
-    forms = _as_they_are(tensors) if forms is None else forms
+    forms = _unchanged_forms(tensors) if forms is None else forms
     _check_forms(checkpoint, tensors, forms)
     there = {n: replace(spec, shape=forms[n].shape(spec.shape)) for n, spec in tensors.items()}
     shards = plan(there, {name: form.name for name, form in forms.items()}, max_shard_bytes)
@@ -95,17 +97,17 @@ def export_safetensors(
     paths = [folder / name for name in [*files, *documents]]
     with new_files(paths) as outputs:
         written = list(zip(outputs[: len(files)], shards, strict=True))
-        _write(checkpoint, tensors, forms, change or _as_it_is, written, on_bytes)
+        _write(checkpoint, tensors, forms, change or _unchanged, written, on_bytes)
         for output in outputs[len(files) :]:
             output.write_at(0, index_of(tensors, dict(zip(files, shards, strict=True))))
     return paths
 
 
-def _as_it_is(name: str, box: Box, cells: NDArray[Any]) -> NDArray[Any]:
+def _unchanged(name: str, box: Box, cells: NDArray[Any]) -> NDArray[Any]:
     return cells
 
 
-def _as_they_are(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorForm]:
+def _unchanged_forms(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorForm]:
     owners = items_of(tensors)
     names = dotted(tensors, without=owners if len(owners) == 1 else ())
     return {name: TensorForm(there) for name, there in names.items()}
@@ -123,10 +125,10 @@ def _check_forms(
 def plan(
     tensors: Mapping[str, TensorSpec], names: Mapping[str, str], size: int
 ) -> list[SafetensorsShard]:
-    """Tensors dealt out to files of at most `size` bytes, in order; none is cut.
+    """Divide tensors among files of at most `size` bytes, in order; none is cut.
 
     Raises:
-        FormatError: as `safetensors_header.build`.
+        FormatError: as `header.build`.
     """
     groups: list[list[str]] = [[]]
     filled = 0
@@ -142,28 +144,28 @@ def plan(
 def _shard(
     group: Sequence[str], tensors: Mapping[str, TensorSpec], names: Mapping[str, str]
 ) -> SafetensorsShard:
-    # the widest elements first: all are aligned then
+    # the widest elements first, so that all are aligned
     order = sorted(group, key=lambda n: (-element(tensors[n].dtype).itemsize, names[n]))
     entries, end = {}, 0
     for name in order:
         entry = headers.SafetensorsEntry(tensors[name].dtype, tensors[name].shape, end)
         entries[name] = entry
         end += entry.size
-    # transformers wants to be told whose tensors these are
+    # transformers requires this entry, which names the framework of the tensors
     header = headers.build({names[n]: entry for n, entry in entries.items()}, {"format": "pt"})
     starts = {name: len(header) + entry.start for name, entry in entries.items()}
     return SafetensorsShard(header, starts, tuple(names[name] for name in order))
 
 
 def shard_names(count: int, stem: str = "model") -> list[str]:
-    """What the files are named."""
+    """Returns the names of the files."""
     if count == 1:
         return [f"{stem}{SUFFIX}"]
     return [f"{stem}-{i + 1:05d}-of-{count:05d}{SUFFIX}" for i in range(count)]
 
 
 def index_of(tensors: Mapping[str, TensorSpec], shards: Mapping[str, SafetensorsShard]) -> bytes:
-    """The index: which tensor is in which file."""
+    """Returns the index: the file of each tensor."""
     total = sum(spec.bytes for spec in tensors.values())
     places = {name: file for file, shard in shards.items() for name in shard.names}
     body = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
@@ -212,18 +214,19 @@ def import_safetensors(
     item: str = "model",
     on_bytes: Callable[[int], None] | None = None,
 ) -> SaveId:
-    """A new checkpoint of the tensors in safetensors files, bit for bit.
+    """Import the tensors of safetensors files as a new checkpoint, bit for bit.
 
     Args:
         path: a file, an index (`*.safetensors.index.json`), or a folder with an index or one file.
-        item: what the tensors become part of: "layers.0.weight" is "model/layers.0.weight" then.
-        on_bytes: told how many raw bytes were written.
+        item: the item to which the tensors are added: with "model", "layers.0.weight" becomes
+            "model/layers.0.weight".
+        on_bytes: called with the number of raw bytes written.
 
     Raises:
-        FileNotFoundError: there is nothing of that kind at `path`.
-        DamagedError: a file is not whole, or does not match the index.
-        FormatError: a dtype that is not known here.
-        SaveError, StoreError: not committed.
+        FileNotFoundError: there are no such files at `path`.
+        DamagedError: a file is damaged, or does not match the index.
+        FormatError: a dtype is unknown to this version.
+        SaveError, StoreError: the checkpoint was not committed.
     """
     check_item(item)
     with SafetensorsReader(Path(path)) as reader:

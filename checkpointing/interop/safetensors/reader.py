@@ -1,4 +1,4 @@
-"""Reading the tensors of safetensors files, box by box."""
+"""Reads the tensors of safetensors files, box by box."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from checkpointing.interop.safetensors.index import check_index, find_files
 
 
 class SafetensorsReader:
-    """The files of a model. A context manager."""
+    """Reads the safetensors files of a model. A context manager."""
 
     def __init__(self, path: Path) -> None:
         """
@@ -28,9 +28,9 @@ class SafetensorsReader:
                 file.
 
         Raises:
-            FileNotFoundError: there is nothing of that kind at `path`.
-            DamagedError: a file is not whole, or does not match the index.
-            FormatError: a dtype that is not known here.
+            FileNotFoundError: there are no such files at `path`.
+            DamagedError: a file is damaged, or does not match the index.
+            FormatError: a dtype is unknown to this version.
         """
         with ExitStack() as stack:
             files = {file: stack.enter_context(InputFile(file)) for file in find_files(path)}
@@ -39,7 +39,7 @@ class SafetensorsReader:
             self.tensors = {
                 n: entry for entries, _ in found.values() for n, entry in entries.items()
             }
-            """By name."""
+            """Tensors by name."""
             self._places: dict[str, tuple[InputFile, int, SafetensorsEntry]] = {
                 name: (files[file], start + entry.start, entry)
                 for file, (entries, start) in found.items()
@@ -48,11 +48,11 @@ class SafetensorsReader:
             self._open = stack.pop_all()
 
     def read(self, name: str, box: Box) -> NDArray[Any]:
-        """Raw elements, as `Checkpoint.read` has them.
+        """Returns the raw elements of a box, as `Checkpoint.read` does.
 
         Raises:
             DamagedError: the file ends before that.
-            OSError: not read; names the file.
+            OSError: reading failed; the message names the file.
         """
         file, at, entry = self._places[name]
         kind = element(entry.dtype)

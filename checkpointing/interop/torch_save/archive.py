@@ -1,4 +1,4 @@
-"""The records of a torch.save file, a zip archive without compression, as ranges of the file."""
+"""The records of a torch.save file, which is an uncompressed zip archive, as ranges of the file."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from checkpointing.errors import DamagedError, FormatError
 from checkpointing.interop.atomic_files import InputFile
 from checkpointing.interop.torch_save.zip_records import content_start
 
-_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # pickled number of files before torch 1.6
+# pickled magic number of files before torch 1.6
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _MOST_PICKLE = 1 << 30  # bytes of data.pkl
 _PIECE = 1 << 20  # bytes read at a time
 
 
 @dataclass(frozen=True)
 class RecordRange:
-    """Where the content of a record lies."""
+    """The range of a record's content."""
 
     start: int
     size: int
-    checksum: int  # CRC-32; 0: torch was told to write none
+    checksum: int  # CRC-32; 0: torch was configured to write none
 
 
 class TorchArchive:
-    """An open file. Nothing in it has been read but the directory."""
+    """An open file, of which only the directory has been read."""
 
     def __init__(self, file: InputFile, places: dict[str, RecordRange]) -> None:
         self.file, self._places = file, places
@@ -43,11 +44,11 @@ class TorchArchive:
         return self._places[name]
 
     def pickle(self) -> bytes:
-        """The pickle of everything but the tensors' bytes.
+        """Returns the pickle of everything but the tensors' bytes.
 
         Raises:
-            DamagedError: it is not there, or not as it was written.
-            FormatError: it is too long, or its numbers are in the order of another machine.
+            DamagedError: it is missing or damaged.
+            FormatError: it is too long, or has another byte order than this machine.
         """
         if "byteorder" in self._places and self._read("byteorder", 16) != sys.byteorder.encode():
             raise FormatError(
@@ -57,10 +58,10 @@ class TorchArchive:
         return self._read("data.pkl", _MOST_PICKLE)
 
     def check(self, name: str) -> None:
-        """Read a record, and compare its checksum.
+        """Read a record and verify its checksum.
 
         Raises:
-            DamagedError: it is another one.
+            DamagedError: the checksum does not match.
         """
         place, found = self.place(name), 0
         for at in range(place.start, place.start + place.size, _PIECE):
@@ -82,12 +83,12 @@ class TorchArchive:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[TorchArchive]:
-    """The file, for the length of the block.
+    """Open the file for the duration of the block.
 
     Raises:
-        FormatError: it is none of torch.save, or one that is compressed or of before torch 1.6.
-        DamagedError: it is not whole.
-        OSError: not read.
+        FormatError: it is no file of torch.save, or it is compressed or from before torch 1.6.
+        DamagedError: it is damaged.
+        OSError: reading failed.
     """
     with InputFile(path) as file:
         head = bytes(file.read(0, min(file.size, 512)))
@@ -111,7 +112,7 @@ def _other(path: Path, head: bytes) -> FormatError:
 
 
 def _places(file: InputFile, entries: list[zipfile.ZipInfo]) -> dict[str, RecordRange]:
-    """By name, without the folder that all names begin with."""
+    """Returns the records by name, without the folder that all names begin with."""
     found: dict[str, RecordRange] = {}
     for entry in entries:
         _, _, name = entry.filename.partition("/")

@@ -1,4 +1,5 @@
-"""A torch.save file as a new checkpoint, without torch but for names of its dtypes and sizes."""
+"""Imports a torch.save file as a new checkpoint, without torch except for names of its dtypes and
+sizes."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ from checkpointing.store.write.part_writer import TensorPiece
 ITEM = "model"
 _READ = 32 << 20  # bytes read at a time, or one tile
 _TIMES = 64
-"""How much more bytes tensors may have than the file, as views that share a storage."""
-_ANYWAY = 64 << 20
+"""How many times the bytes of the file tensors may have, as views that share a storage."""
+_MIN_LIMIT = 64 << 20
 
 
 def import_torch(
@@ -50,10 +51,10 @@ def import_torch(
 
 
 def leaves_of(tree: Any, item: str | None, where: str) -> tuple[dict[str, Any], dict[str, Json]]:
-    """Tensors by full name, and values, among them what the tree was made of.
+    """Returns tensors by full name, and values, which include the record of the tree's structure.
 
     Raises:
-        FormatError: there is something in it that is neither, or its root is no item.
+        FormatError: the tree contains something else, or its root cannot be an item.
     """
     if item is None and _is_flat(tree):
         item = ITEM
@@ -81,15 +82,16 @@ def _is_tensor(thing: object) -> bool:
 
 
 def _is_flat(tree: Any) -> bool:
-    """Whether it is the state of one module: nothing but tensors, by name."""
+    """Whether it is the state of one module: only tensors, by name."""
     return isinstance(tree, dict) and bool(tree) and all(map(_is_tensor, tree.values()))
 
 
 def check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
-    """That all that is needed is in the file, as it was written, before anything is saved.
+    """Check, before anything is saved, that the file has everything that is needed as it was
+    written.
 
     Raises:
-        DamagedError: it is not.
+        DamagedError: it has not.
         FormatError: the tensors have many more bytes than the file.
     """
     stored = {name: one for name, one in tensors.items() if isinstance(one, PickledTensor)}
@@ -100,7 +102,7 @@ def check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
                 f"{archive.file.path}: {name!r} is in a storage of {one.storage_bytes} bytes, but "
                 f"its record has {size}"
             )
-    total, most = sum(one.bytes for one in stored.values()), _TIMES * archive.file.size + _ANYWAY
+    total, most = sum(one.bytes for one in stored.values()), _TIMES * archive.file.size + _MIN_LIMIT
     if total > most:
         largest = max(stored, key=lambda name: stored[name].bytes)
         raise FormatError(
@@ -112,7 +114,7 @@ def check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
 
 
 def pieces(archive: TorchArchive, tensors: Mapping[str, Any]) -> Iterator[TensorPiece]:
-    """All of the tensors, read when it is asked for."""
+    """Yields the tensors in pieces, which are read on demand."""
     for name, one in tensors.items():
         yield from _pieces(archive, name, one)
 
@@ -144,7 +146,7 @@ def _contiguous(archive: TorchArchive, held: PickledTensor, box: Box) -> NDArray
 
 
 def _strided(archive: TorchArchive, held: PickledTensor, box: Box) -> NDArray[Any]:
-    """As `_contiguous`, of a view with other strides, for which the storage is mapped."""
+    """As `_contiguous`, for a view with other strides, for which the storage is mapped."""
     kind, place = element(held.dtype), archive.place(f"data/{held.storage}")
     first = place.start - place.start % mmap.ALLOCATIONGRANULARITY
     with archive.file.mapped(first, place.start + place.size - first) as mapped:
@@ -152,5 +154,5 @@ def _strided(archive: TorchArchive, held: PickledTensor, box: Box) -> NDArray[An
         strides = tuple(stride * kind.itemsize for stride in held.strides)
         view: NDArray[Any] = np.ndarray(held.shape, kind.bits, mapped, at, strides)
         found = np.array(view[box.slices], order="C")
-        del view  # else it would hold the mapping
+        del view  # otherwise it would keep the mapping
     return found

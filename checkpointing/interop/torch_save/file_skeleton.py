@@ -1,4 +1,4 @@
-"""torch.save files with holes where the tensors' bytes belong. Needs torch."""
+"""Writes torch.save files with holes in place of the tensors' bytes. Requires torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def write_skeleton(
     tensors: Mapping[str, TensorSpec],
     make: Callable[[Mapping[str, Tensor]], dict[str, Any]],
 ) -> None:
-    """Save what `make` makes of tensors by name, with holes for their bytes; they take no memory
-    here.
+    """Save the tree that `make` builds of tensors by name, with holes for their bytes, which take
+    no memory here.
 
     Raises:
         FormatError: torch.load(weights_only=True) would refuse a value in it.

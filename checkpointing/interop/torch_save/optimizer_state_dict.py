@@ -1,4 +1,4 @@
-"""The `state_dict()` of a torch optimizer, of the leaves by which a checkpoint has it."""
+"""Builds the `state_dict()` of a torch optimizer from its leaves in a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from checkpointing.interop.tensor_names import full_name, path_of
 
-# beginnings of leaves, as checkpointing/state/optimizer_state.py names them
+# prefixes of leaves, as checkpointing/state/optimizer_state.py names them
 _STATE, _OPTIONS, _GROUP, _PLACE = "state.", "param_groups.", "group_of.", "place_of."
 _CONTAINERS, _EMPTY, _CLASS = "containers.", "empty_group.", "class"
 _OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
@@ -18,7 +18,7 @@ Leaves = Mapping[str, Any]  # by full name below the item
 
 @dataclass
 class _Parameter:
-    """What the leaves say of one."""
+    """What the leaves contain of one parameter."""
 
     group: int
     place: int
@@ -31,14 +31,14 @@ class _Parameter:
 def is_optimizer(leaves: Leaves) -> bool:
     """Whether an item is an optimizer that `Checkpointer` has saved."""
     starts = (_STATE, _OPTIONS, _GROUP, _PLACE, _CONTAINERS, _EMPTY, _OWN, _OWN_CONTAINERS)
-    is_told = any(name.startswith((_OPTIONS, _EMPTY)) for name in leaves)
-    return is_told and all(name == _CLASS or name.startswith(starts) for name in leaves)
+    has_options = any(name.startswith((_OPTIONS, _EMPTY)) for name in leaves)
+    return has_options and all(name == _CLASS or name.startswith(starts) for name in leaves)
 
 
 def state_dict(leaves: Leaves) -> dict[str, Any] | None:
-    """What `optimizer.load_state_dict` takes, with parameters by their numbers; None: the leaves do
-    not say in which order the parameters were, as those of earlier versions and of several
-    optimizers with one name (one on each stage of a pipeline) do not."""
+    """Returns a state dict for `optimizer.load_state_dict`, with parameters by number. None if the
+    leaves do not give the order of the parameters, as those of earlier versions and of several
+    optimizers with one name (one on each stage of a pipeline)."""
     parameters = _parameters(leaves)
     empty = _empty_groups(leaves)
     groups: dict[int, list[_Parameter]] = {number: [] for number in empty}
@@ -80,8 +80,8 @@ def _parameters(leaves: Leaves) -> dict[str, _Parameter]:
 
 
 def _empty_groups(leaves: Leaves) -> dict[int, dict[str, Any]]:
-    """Options of groups without parameters, by number: one value, or leaves with a tensor among
-    them."""
+    """Returns the options of groups without parameters, by number: one value, or leaves that
+    include a tensor."""
     found: dict[int, dict[str, Any]] = {}
     for name, leaf in leaves.items():
         if name.startswith(_EMPTY):
@@ -91,7 +91,7 @@ def _empty_groups(leaves: Leaves) -> dict[int, dict[str, Any]]:
 
 
 def _own_state(leaves: Leaves) -> dict[str, Any]:
-    """State under texts, of no parameter."""
+    """Returns the state under string keys, which belongs to no parameter."""
     found: dict[str, dict[str, Any]] = {}
     outlines: dict[str, Any] = {}
     for name, leaf in leaves.items():
@@ -111,13 +111,13 @@ def _place(group_leaf: str) -> str:
 
 
 def _cut(name: str, known: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """(kind, parameter, key, rest) of a leaf that is of a parameter."""
+    """Yields (kind, parameter, key, rest) of a leaf that belongs to a parameter."""
     top, _, below = name.partition("/")
     (text,) = path_of(top)
     for kind in (_STATE, _OPTIONS, _CONTAINERS):
         if text.startswith(kind):
             parameter = rest = text.removeprefix(kind)
-            while parameter and parameter not in known:  # the longest that is known
+            while parameter and parameter not in known:  # the longest known prefix
                 parameter = parameter.rpartition(".")[0]
             if parameter and (key := rest[len(parameter) + 1 :]):
                 yield kind, parameter, key, below

@@ -1,7 +1,8 @@
-"""What torch.save has pickled, as a tree of plain values and of tensors that are still in the file.
+"""Reads the pickle of a torch.save file as a tree of plain values and of tensors that are still in
+the file.
 
-The pickle is read as data (`checkpointing.interop.pickle_reader`); each object in it is one that is
-known here, or it is refused with its place and its name.
+The pickle is read as data (`checkpointing.interop.pickle_reader`). Each object in it must be one
+that this module knows; any other is refused, with its name and its place in the tree.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from checkpointing.interop.pickle_reader import PersistentId, PickledGlobal, Pic
 from checkpointing.interop.tensor_names import full_name
 
 METADATA = "_metadata"
-"""The attribute in which the OrderedDict of a module's state keeps the modules' versions."""
+"""The attribute of the OrderedDict of a module's state that has the modules' versions."""
 
-_DEEPEST = 200  # levels of containers; a list that holds itself has more
-_ANYWAY, _TIMES = 1_000_000, 16
-"""Things in the tree, and more for each byte of the pickle: a container that is in it many times
-counts each time, or a small pickle could be a tree that no memory holds."""
-_MOST_BITS = 14_000  # of an integer; JSON's have at most 4300 digits
+_DEEPEST = 200  # levels of containers; a list that contains itself has more
+_BASE_NODES, _NODES_PER_BYTE = 1_000_000, 16
+"""Number of objects in the tree, and additional ones for each byte of the pickle. A container that
+occurs many times counts each time, since a small pickle could otherwise describe a tree that
+exceeds any memory."""
+_MOST_BITS = 14_000  # of an integer; those in JSON have at most 4300 digits
 _MOST_DIMS = 32
 
 _STORAGES = {
@@ -41,7 +43,7 @@ _TYPES = {f"torch.{prefix}Storage": dtype for prefix, dtype in _STORAGES.items()
 _UNTYPED = ("torch.storage.UntypedStorage", "torch.UntypedStorage")
 _PLAIN = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
 _HARMLESS = {"_is_buffer", "persistent", "_is_param"}
-"""Attributes by which torch itself tells a buffer from a parameter."""
+"""Attributes by which torch itself distinguishes a buffer from a parameter."""
 
 _KINDS = {
     "torch._utils._rebuild_sparse_tensor": "a sparse tensor: save tensor.to_dense()",
@@ -59,7 +61,7 @@ class PickledTensor:
 
     dtype: str
     shape: Shape
-    storage: str  # the name of its record
+    storage: str  # name of its record
     storage_bytes: int
     offset: int
     strides: Shape
@@ -81,16 +83,17 @@ class PickledTensor:
 
 
 def parse(data: bytes, where: str) -> Any:
-    """The tree that a file's pickle describes: plain values, `PickledTensor` and numpy arrays.
+    """Returns the tree that a file's pickle describes: plain values, `PickledTensor` and numpy
+    arrays.
 
     Args:
-        where: the file, for messages.
+        where: name of the file, for messages.
 
     Raises:
-        FormatError: there is something else in it, or more than there should be.
-        DamagedError: it is no whole pickle of torch.save.
+        FormatError: it contains something else, or too much.
+        DamagedError: it is not a whole pickle of torch.save.
     """
-    most = _ANYWAY + _TIMES * len(data)
+    most = _BASE_NODES + _NODES_PER_BYTE * len(data)
     return _Tree(where, most).of(pickle_reader.read(data, None, where), (), _DEEPEST)
 
 
@@ -99,7 +102,7 @@ class _Tree:
         self._where, self._left = where, most
 
     def of(self, thing: Any, path: tuple[object, ...], levels: int) -> Any:
-        """The part of the tree at `path`."""
+        """Returns the part of the tree at `path`."""
         self._left -= 1
         if not levels or self._left < 0:
             more = (
@@ -141,17 +144,17 @@ class _Tree:
                     f"writes ({error})"
                 ) from error
         known = _KINDS.get(record.kind)
-        raise self._refused(path, known or self._foreign(f"an object of {record.kind}"))
+        raise self._refused(path, known or self._unknown(f"an object of {record.kind}"))
 
     def _named(self, name: PickledGlobal, path: tuple[object, ...]) -> Any:
         module, _, last = name.name.rpartition(".")
         if module != "torch" or last not in ELEMENTS:
-            raise self._refused(path, self._foreign(name.name))
+            raise self._refused(path, self._unknown(name.name))
         import torch
 
         return getattr(torch, last)
 
-    def _foreign(self, what: str) -> str:
+    def _unknown(self, what: str) -> str:
         return (
             f"{what}, which is neither a tensor nor a plain value; nothing of it was run: load the "
             "file where you trust it, leave this out or make plain values of it, and save it again"
@@ -163,7 +166,7 @@ class _Tree:
     def _shown(self, path: tuple[object, ...]) -> str:
         return repr(full_name(path)) if path else "what it holds"
 
-    # --- objects that are known; arguments that do not fit raise ValueError and the like ---
+    # --- known objects; arguments that do not fit raise ValueError and the like ---
 
     def tensor(self, record: PickledObject, path: tuple[object, ...], levels: int) -> PickledTensor:
         """`_rebuild_tensor(storage, offset, size, stride)`; v2 adds requires_grad, hooks, metadata;
@@ -201,11 +204,11 @@ class _Tree:
         return held
 
     def typed(self, record: PickledObject, path: tuple[object, ...], levels: int) -> Any:
-        """`_rebuild_from_type_v2(function, class, arguments, state)`: of a class, or with
+        """`_rebuild_from_type_v2(function, class, arguments, state)`: a tensor of a class, or with
         attributes."""
         function, kind, args, state = record.args
         if kind.name not in _PLAIN:
-            raise self._refused(path, self._foreign(f"a tensor of class {kind.name}"))
+            raise self._refused(path, self._unknown(f"a tensor of class {kind.name}"))
         self._check_attributes(state, path)
         return self.of(PickledObject(function.name, args), path, levels - 1)
 
@@ -236,7 +239,7 @@ class _Tree:
         )
 
     def bytes(self, record: PickledObject, path: tuple[object, ...], levels: int) -> bytes:
-        """`_codecs.encode(text, "latin1")`: how bytes are pickled by protocol 2."""
+        """`_codecs.encode(text, "latin1")`: how protocol 2 pickles bytes."""
         text, coding = record.args
         if coding != "latin1":
             raise ValueError(f"coded in {coding!r}")
@@ -270,9 +273,9 @@ class _Tree:
 
     def array(self, record: PickledObject, path: tuple[object, ...], levels: int) -> NDArray[Any]:
         """`_reconstruct(ndarray, (0,), b"b")` with a state: version, shape, dtype, whether it is in
-        Fortran's order, bytes."""
+        Fortran order, bytes."""
         if record.args[0].name != "numpy.ndarray":
-            raise self._refused(path, self._foreign(f"an array of class {record.args[0].name}"))
+            raise self._refused(path, self._unknown(f"an array of class {record.args[0].name}"))
         _, shape, kind, is_fortran, data = record.state
         if isinstance(data, PickledObject):
             data = self.of(data, path, levels - 1)
@@ -288,8 +291,7 @@ class _Tree:
         return np.frombuffer(data, self._dtype(kind, path), 1)[0]
 
     def _dtype(self, record: PickledObject, path: tuple[object, ...]) -> np.dtype[Any]:
-        """`dtype("f4", False, True)` with a state that has the order of bytes at its second
-        place."""
+        """`dtype("f4", False, True)` with a state that has the byte order as its second element."""
         name = record.args[0]
         if record.kind != "numpy.dtype" or not isinstance(name, str) or name[:1] not in "biufc":
             raise self._refused(path, f"numpy's of dtype {name!r}: numbers and bools are kept")
@@ -321,7 +323,8 @@ def _short(record: PickledObject) -> str:
 
 
 def _storage(thing: Any) -> tuple[str | None, str, int]:
-    """Dtype, name and number of elements of `("storage", class, name, device, elements)`."""
+    """Returns dtype, name and number of elements of `("storage", class, name, device,
+    elements)`."""
     word, kind, name, _, count = thing.id
     if word != "storage" or not isinstance(name, str):
         raise ValueError("no storage")
@@ -349,7 +352,7 @@ def _numbers(thing: Any) -> Shape:
 
 
 def _check_inside(found: PickledTensor, itemsize: int) -> None:
-    """That a tensor lies inside of its storage."""
+    """Check that a tensor lies inside its storage."""
     if len(found.shape) != len(found.strides) or len(found.shape) > _MOST_DIMS:
         raise ValueError(f"shape {found.shape} with strides {found.strides}")
     if 0 in found.shape:
@@ -361,10 +364,11 @@ def _check_inside(found: PickledTensor, itemsize: int) -> None:
 
 
 def conjugated(found: PickledTensor, cells: NDArray[Any]) -> NDArray[Any]:
-    """The bits of some cells as they show: torch keeps a conjugated or negated view by a flag.
+    """Returns the bits of the values that cells show: torch marks a conjugated or negated view by a
+    flag.
 
     Args:
-        cells: a copy, contiguous.
+        cells: a contiguous copy.
     """
     if found.is_conjugate or found.is_negative:
         word = element(found.dtype).word

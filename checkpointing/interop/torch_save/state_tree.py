@@ -1,7 +1,8 @@
-"""A tree of containers, tensors and values as leaves by full name, and what it was made of.
+"""Converts a tree of containers, tensors and values to leaves by full name and a record of its
+structure, and back.
 
-An outline says what names do not: whether a branch was a dict, an OrderedDict, a list or a tuple,
-its keys as they were, and their order. It is a plain value, kept in `RECORD` below `TREE`.
+An outline has what names do not show: whether a branch was a dict, an OrderedDict, a list or a
+tuple, its original keys, and their order. It is a plain value, saved in `RECORD` below `TREE`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from checkpointing.interop.tensor_names import full_name
 TREE = "tree"
 Outline = Any
 """None: a leaf. (kind, keys, outlines): a dict or OrderedDict; keys are None for a list or tuple.
-An OrderedDict with attributes has them as a fourth place."""
+An OrderedDict with attributes has them as a fourth element."""
 
 _DICTS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "ordered": OrderedDict}
 _ROWS: dict[str, type[list[Any]] | type[tuple[Any, ...]]] = {"list": list, "tuple": tuple}
@@ -28,18 +29,18 @@ _KINDS = {kind: name for name, kind in (*_DICTS.items(), *_ROWS.items())}
 
 @dataclass
 class FlattenedTree:
-    """What a tree is made of."""
+    """The leaves and values of a tree."""
 
     tensors: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Json] = field(default_factory=dict)
     paths: list[tuple[str | int, ...]] = field(default_factory=list)
-    """The keys on the way to each leaf, numbers for places of lists."""
+    """The keys that lead to each leaf, with numbers for list indexes."""
 
 
 def flatten_tree(
     tree: Any, is_tensor: Callable[[Any], bool], path: tuple[str | int, ...], into: FlattenedTree
 ) -> Outline:
-    """Add the leaves of a tree; its outline. A branch without tensors is one value.
+    """Add the leaves of a tree. Returns its outline. A branch without tensors is one value.
 
     Raises:
         TypeError: something is no plain value.
@@ -78,19 +79,19 @@ def _is_branch(tree: Any, is_tensor: Callable[[Any], bool]) -> bool:
 
 
 def outline_in(values: Mapping[str, Json]) -> Outline:
-    """The outline that a checkpoint has among its values, or None."""
+    """Returns the outline among the values of a checkpoint, or None."""
     said = values.get(RECORD)
     return decode(said[TREE]) if isinstance(said, dict) and TREE in said else None
 
 
 def rebuild_tree(outline: Outline, leaves: Mapping[str, Any], items: Collection[str]) -> Any:
-    """The tree of these leaves.
+    """Returns the tree of these leaves.
 
     Args:
-        items: those that are wanted; others are left out, as are those that are not there.
+        items: the items to include; those that do not exist are left out.
 
     Raises:
-        DamagedError: the outline is not of these leaves.
+        DamagedError: the outline does not match the leaves.
     """
     try:
         kind, keys, below, *_ = outline

@@ -1,4 +1,4 @@
-"""torch.save files: written from a checkpoint, and read into one. torch is imported when one is
+"""Writes torch.save files from a checkpoint, and reads them into one. torch is imported when one is
 written."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
-Make = Callable[[Mapping[str, Any]], dict[str, Any]]  # from leaves by full name to the tree of them
+Make = Callable[[Mapping[str, Any]], dict[str, Any]]  # builds the tree of leaves given by full name
 
 
 def import_torch(
@@ -42,24 +42,24 @@ def import_torch(
     item: str | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> SaveId:
-    """A new checkpoint of what torch.save wrote, bit for bit: nested dicts, lists and tuples of
-    tensors and plain values. `export_torch` gives the same back.
+    """Import a file of torch.save as a new checkpoint, bit for bit: nested dicts, lists and tuples
+    of tensors and plain values. `export_torch` restores the same.
 
     Nothing in the file is executed or unpickled: its pickle is read as data. A few tiles are in
-    memory at a time. Of a tensor its elements are kept; it comes back contiguous, by itself where
-    several shared a storage, and without requires_grad. An array becomes a tensor.
+    memory at a time. Only the elements of a tensor are kept: it is restored contiguous, with a
+    storage of its own and without requires_grad. An array becomes a tensor.
 
     Args:
-        item: what all of it becomes part of: ["layers.0.weight"] is "model/layers.0.weight" with
-            "model". None: each entry of the file's dict is an item; but if all of them are tensors,
-            as of a module's state alone, they are part of "model".
-        on_bytes: told how many raw bytes were written.
+        item: the item to which everything is added: with "model", ["layers.0.weight"] becomes
+            "model/layers.0.weight". None: each entry of the file's dict is an item; but if all of
+            them are tensors, as in the state of a single module, they are added to "model".
+        on_bytes: called with the number of raw bytes written.
 
     Raises:
-        FormatError: it is no file of torch.save from 1.6 on, or holds something that is neither a
-            dense tensor nor a plain value; nothing was saved.
-        DamagedError: the file is not whole; nothing was saved.
-        SaveError, StoreError: not committed.
+        FormatError: it is no file of torch.save from 1.6 on, or contains something that is neither
+            a dense tensor nor a plain value; nothing was saved.
+        DamagedError: the file is damaged; nothing was saved.
+        SaveError, StoreError: the checkpoint was not committed.
     """
     from checkpointing.interop.torch_save import file_import
 
@@ -78,31 +78,32 @@ def export_torch(
     """Write a file that `torch.load(file, weights_only=True)` loads: a dict with an entry for each
     item, nested as the state was ("model/layers.0.weight" is ["model"]["layers.0.weight"]).
 
-    What `import_torch` saved comes back as it was. An optimizer that `Checkpointer` saved becomes
-    what its `state_dict()` was, for `load_state_dict`, with parameters by number; where the
-    checkpoint does not say their order, it keeps the names, and a warning says so. A few chunks are
-    in memory at a time.
+    What `import_torch` saved is restored as it was. An optimizer that `Checkpointer` saved becomes
+    its `state_dict()`, for `load_state_dict`, with parameters by number; if the checkpoint does not
+    give their order, the names are kept and a warning is logged. A few chunks are in memory at a
+    time.
 
     Args:
-        items: to export; None: all.
-        on_bytes: told how many raw bytes were written.
+        items: the items to export; None: all.
+        on_bytes: called with the number of raw bytes written.
 
     Raises:
-        FileExistsError: the file is there already.
+        FileExistsError: the file already exists.
         KeyError: there is no such item.
-        FormatError: a name is both a tensor or value and the beginning of others, or a value is one
-            that torch.load(weights_only=True) would refuse.
+        FormatError: a name is both a tensor or value and the prefix of others, or
+            torch.load(weights_only=True) would refuse a value.
         DamagedError: the checkpoint cannot be read as it was written.
-        OSError: not written; nothing is left behind.
+        OSError: writing failed; nothing is left behind.
     """
     from checkpointing.interop.torch_save.file_skeleton import write_skeleton
 
     wanted = chosen(checkpoint, items)
     values = {name: decode(value) for name, value in values_of(checkpoint, wanted).items()}
     make, tensors = _way(checkpoint, wanted, values), checkpoint.tensors(wanted)
-    # torch numbers the records in the order in which it comes upon the tensors
+    # torch numbers the records in the order in which it finds the tensors
     order = [leaf.name for leaf in _leaves(make({**values, **{n: _Leaf(n) for n in tensors}}))]
-    tensors = {name: tensors[name] for name in order}  # an optimizer's options are in it once
+    # the options of an optimizer occur only once in it
+    tensors = {name: tensors[name] for name in order}
     with new_files([Path(file)]) as (output,):
         write_skeleton(output.temporary, tensors, lambda empty: make({**values, **empty}))
         places = dict(zip(order, records(output.temporary), strict=True))
@@ -119,13 +120,13 @@ def export_torch(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Stands for a tensor."""
+    """A placeholder for a tensor."""
 
     name: str
 
 
 def _way(checkpoint: Checkpoint, items: Sequence[str], values: Mapping[str, Any]) -> Make:
-    """How leaves become a tree."""
+    """Returns the function that builds the tree from the leaves."""
     outline = outline_in(checkpoint.values())
     if outline is not None:
         return lambda leaves: rebuild_tree(outline, leaves, items)
@@ -144,7 +145,7 @@ def _way(checkpoint: Checkpoint, items: Sequence[str], values: Mapping[str, Any]
 
 
 def _optimizers(names: Sequence[str]) -> list[str]:
-    """The items that are optimizers."""
+    """Returns the items that are optimizers."""
     below: dict[str, dict[str, None]] = {}
     for name in names:
         item, is_below, rest = name.partition("/")
@@ -170,13 +171,13 @@ def _optimizer(item: str, leaves: Mapping[str, Any], places: Collection[str]) ->
 
 
 def nest(leaves: Mapping[str, Any], places: Collection[str] = ()) -> dict[str, Any]:
-    """Things by full name as nested dicts.
+    """Returns tensors and values, given by full name, as nested dicts.
 
     Args:
         places: full names of the branches that are lists.
 
     Raises:
-        FormatError: a name is both a thing's and the beginning of another's.
+        FormatError: a name is both a leaf and the prefix of another.
     """
     root: dict[str, Any] = {}
     nodes: dict[str, dict[str, Any]] = {}
@@ -189,7 +190,8 @@ def nest(leaves: Mapping[str, Any], places: Collection[str] = ()) -> dict[str, A
                 _put(above, path_of(segment)[0], nodes[branch], name)
             above = nodes[branch]
         _put(above, path_of(segments[-1])[0], leaf, name)
-    for branch in sorted(nodes.keys() & {*places}, key=len, reverse=True):  # the innermost first
+    # the innermost ones first
+    for branch in sorted(nodes.keys() & {*places}, key=len, reverse=True):
         over, is_below, last = branch.rpartition("/")
         held = nodes[branch]
         if held.keys() == {str(place) for place in range(len(held))}:

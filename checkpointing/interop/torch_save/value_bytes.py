@@ -1,4 +1,4 @@
-"""Tensors and plain values to and from torch.save's bytes. Needs torch."""
+"""Converts tensors and plain values to torch.save's bytes and back. Requires torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERRORS = (pickle.UnpicklingError, *_WRONG)
 
 
 def to_tensor(dtype: str, shape: Shape, raw: Buffer) -> Tensor:
-    """A tensor of its own of these raw bytes."""
+    """Returns a new tensor of these raw bytes."""
     if not len(raw):
         return torch.empty(shape, dtype=torch_dtype(dtype))
     data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
@@ -31,17 +31,17 @@ def to_tensor(dtype: str, shape: Shape, raw: Buffer) -> Tensor:
 
 
 def saved(thing: Any) -> bytes:
-    """What torch.save makes of a tensor or plain value."""
+    """Returns the bytes that torch.save writes for a tensor or plain value."""
     buffer = io.BytesIO()
     torch.save(thing, buffer)
     return buffer.getvalue()
 
 
 def loaded_tensor(data: Buffer, dtype: str, shape: Shape, where: str) -> NDArray[Any]:
-    """The bits of the tensor in what torch.save wrote.
+    """Returns the bits of the tensor in bytes of torch.save.
 
     Raises:
-        DamagedError: it is no such tensor.
+        DamagedError: they are no such tensor.
     """
     tensor = _load(data, where)
     if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
@@ -51,12 +51,12 @@ def loaded_tensor(data: Buffer, dtype: str, shape: Shape, where: str) -> NDArray
             f"{where}: is {dtype_name(tensor.dtype)}{list(tensor.shape)} instead of "
             f"{dtype}{list(shape)}"
         )
-    # negated and conjugated views have other bits than they show
+    # the bits of negated and conjugated views differ from the values they show
     return np.asarray(as_array(tensor.resolve_conj().resolve_neg()))
 
 
 def loaded_value(data: Buffer, where: str) -> Json:
-    """The plain value in what torch.save wrote, encoded.
+    """Returns the encoded plain value in bytes of torch.save.
 
     Raises:
         DamagedError: it cannot be read without running code.
@@ -70,11 +70,11 @@ def loaded_value(data: Buffer, where: str) -> Json:
 
 
 def value_to_save(data: Buffer, name: str, original: object) -> Json:
-    """The plain value in what torch.save wrote, encoded.
+    """Returns the encoded plain value in bytes of torch.save.
 
     Args:
         name: its full name.
-        original: what torch.save was given, if it is known: to say what it is.
+        original: the object given to torch.save, if known, for the error message.
 
     Raises:
         SaveError: it is no plain value.
@@ -87,10 +87,10 @@ def value_to_save(data: Buffer, name: str, original: object) -> Json:
 
 
 def encoded(value: object, name: str) -> Json:
-    """A plain value, encoded.
+    """Returns a plain value in encoded form.
 
     Raises:
-        SaveError: it is none.
+        SaveError: it is no plain value.
     """
     try:
         return encode(value, name)
@@ -99,7 +99,7 @@ def encoded(value: object, name: str) -> Json:
 
 
 def refusal(name: str, original: object) -> SaveError:
-    """Why a value is not saved: what in it is no plain value."""
+    """Returns the error that says why a value cannot be saved: what in it is no plain value."""
     try:
         encoded(original, name)
     except SaveError as error:
@@ -127,7 +127,8 @@ def _unpickled(data: Buffer) -> Any:
 
 
 def _bytes(*content: Any) -> bytes:
-    """As pickles make them: never of a number, which would be a size."""
+    """Replaces `bytes` in unpickling: accepts content, but never a number, which would be a
+    size."""
     if content and type(content[0]) is int:
         raise ValueError("bytes of a size alone")
     return bytes(*content)
@@ -138,7 +139,8 @@ def _bytearray(*content: Any) -> bytearray:
 
 
 def _of_numpy() -> list[Any]:
-    """What pickles of arrays and scalars are made with; nothing of it calls what it is given."""
+    """Returns the numpy functions and classes used by pickles of arrays and scalars, none of which
+    calls its arguments."""
     inner = importlib.import_module("numpy._core.multiarray" if _IS_2 else "numpy.core.multiarray")
     made = [
         (getattr(inner, name), f"numpy.{module}.multiarray.{name}")
@@ -152,4 +154,4 @@ def _of_numpy() -> list[Any]:
 _IS_2 = int(np.__version__.partition(".")[0]) >= 2
 _BYTES: list[Any] = [(_bytes, "builtins.bytes"), (_bytearray, "builtins.bytearray")]
 _PLAIN = [frozenset, complex, *_BYTES, *_of_numpy()]
-"""Beyond what torch.load(weights_only=True) takes by itself."""
+"""Classes and functions allowed besides those of torch.load(weights_only=True)."""

@@ -1,5 +1,5 @@
-"""The uncompressed records of a zip file, as torch.save writes them: where they lie, and their
-checksums once their content has changed."""
+"""Finds the uncompressed records of a zip file as torch.save writes it, and updates their checksums
+after their content has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from checkpointing.interop.atomic_files import InputFile
 
 _LOCAL = struct.Struct("<4s22xHH")  # signature, length of the name, length of the extra field
 _CENTRAL = struct.Struct("<4s24xHHH")  # signature, lengths of the name, extra field and comment
-_CENTRAL_CRC = 16  # where the checksum lies in an entry of the directory
+_CENTRAL_CRC = 16  # offset of the checksum in a directory entry
 _LOCAL_CRC = 14
 _DESCRIPTOR = b"PK\x07\x08"
 _HAS_DESCRIPTOR = 0x08
@@ -25,18 +25,18 @@ _PIECE = 1 << 20  # bytes read at a time
 
 @dataclass(frozen=True)
 class ZipRecord:
-    """One record."""
+    """One record of a zip file."""
 
     name: str
     start: int  # first byte of its content in the file
     size: int  # bytes
     header: int  # first byte of its own header
     entry: int  # first byte of its entry in the directory
-    has_descriptor: bool  # the checksum stands behind the content
+    has_descriptor: bool  # whether the checksum follows the content
 
 
 def records(path: Path) -> list[ZipRecord]:
-    """The records of tensors' bytes ("<folder>/data/<number>"), by number."""
+    """Returns the records of tensors' bytes ("<folder>/data/<number>"), by number."""
     found = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         entry = archive.start_dir
@@ -54,7 +54,7 @@ def records(path: Path) -> list[ZipRecord]:
 
 
 def rewrite_checksums(path: Path, changed: Sequence[ZipRecord]) -> None:
-    """Put right the checksums of records whose content was written over."""
+    """Update the checksums of records whose content was overwritten."""
     with path.open("r+b") as file:
         for record in changed:
             crc = struct.pack("<I", _crc(file, record))
@@ -66,7 +66,7 @@ def rewrite_checksums(path: Path, changed: Sequence[ZipRecord]) -> None:
 
 
 def content_start(file: InputFile, header: int) -> int:
-    """The first byte of the content of a record whose own header lies there.
+    """Returns the offset of the content of the record whose own header is at `header`.
 
     Raises:
         DamagedError: there is no such header.
@@ -93,7 +93,7 @@ def _header_size(file: BinaryIO, at: int) -> int:
 
 
 def _entry_size(file: BinaryIO, at: int) -> int:
-    """Of an entry of the directory; its fixed part has 46 bytes."""
+    """Returns the size of a directory entry, whose fixed part has 46 bytes."""
     file.seek(at)
     _, name, extra, comment = _CENTRAL.unpack(file.read(_CENTRAL.size))
     return int(46 + name + extra + comment)

@@ -1,4 +1,4 @@
-"""What trainers find in their node's service: memory, and the snapshots in it."""
+"""The shared memory and the snapshots that trainers find in the service of their node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from checkpointing.format.values.json_values import Json
 from checkpointing.service.snapshots import Generation
 from checkpointing.staging.arena import Arena
 
-REPLICA = "replica"  # the state of what is held for another node
+REPLICA = "replica"  # the state of a snapshot that is held for another node
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,14 @@ class LeftoverArena:
 
     @property
     def shape(self) -> dict[str, int]:
-        """As a message has it."""
+        """Return the shape of the memory as fields of a message."""
         return {"slots": self.slots, "slot_bytes": self.slot_bytes, "buckets": 0}
 
 
 @dataclass(frozen=True)
 class HeldSnapshot:
-    """A whole snapshot in the service. Plain data, all but the layout: it travels between ranks."""
+    """A whole snapshot in the service. All but the layout is plain data, because it is sent between
+    ranks."""
 
     generation: Generation
     rank: int
@@ -41,7 +42,7 @@ class HeldSnapshot:
 
 @dataclass(frozen=True)
 class SnapshotMetadata:
-    """What a rank said of its snapshot beside the tensors."""
+    """What a rank recorded about its snapshot beside the tensors."""
 
     values: Mapping[str, Json]
     metrics: Mapping[str, float]
@@ -51,15 +52,17 @@ class SnapshotMetadata:
 
 @dataclass(frozen=True)
 class ServiceMemory:
-    """What this node's service holds."""
+    """The memory and the snapshots that this node's service holds."""
 
     found: tuple[HeldSnapshot, ...]
-    own: Mapping[tuple[Generation, int], SnapshotMetadata]  # what came with this rank's, by step
+    # the metadata of this rank's snapshots, by generation and step
+    own: Mapping[tuple[Generation, int], SnapshotMetadata]
 
 
 @dataclass(frozen=True)
 class PulledSnapshot:
-    """This rank's part of a snapshot, that came from elsewhere. Who has it closes the memory."""
+    """This rank's part of a snapshot, received from another node. The holder of this object closes
+    its memory."""
 
     left: LeftoverArena
     found: HeldSnapshot
@@ -94,7 +97,7 @@ def load_snapshot_metadata(plain: dict[str, Any]) -> SnapshotMetadata:
 
 
 def load_service_memory(answer: dict[str, Any], rank: int) -> ServiceMemory:
-    """`rank`: whose own words are kept."""
+    """Read the answer of the service; metadata is kept for `rank` alone."""
     plain = answer["snapshots"]
     found = tuple(load_held_snapshot(each) for each in plain)
     own = {

@@ -1,4 +1,4 @@
-"""A ring of nodes, said to a service that takes the place of one that died."""
+"""Announces a replication ring to a service that replaces one that died."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ logger = logging.getLogger("checkpointing")
 
 
 def introduction(ring: ReplicationRing) -> Introduce:
-    """To be said to each such service: the other nodes expect it where the one before was."""
+    """Return a callback that tells a restarted service its place in the ring: the other nodes
+    expect it at the address of the one before it."""
 
     def introduce(link: ServiceConnection) -> None:
         mine = ring.mine
         try:
             give_back(link.request("listen", address=mine.address, port=mine.port))
             give_back(link.request("ring", **dump_ring(ring)))
-        except ServiceError as error:  # the rest of what it does is worth more
+        # without replication, the rest of the service is still useful
+        except ServiceError as error:
             logger.error("this node's snapshots are replicated no longer: %s", error)
 
     return introduce

@@ -1,4 +1,4 @@
-"""A trainer's side of the service."""
+"""The trainer's side of the checkpoint service."""
 
 from __future__ import annotations
 
@@ -32,15 +32,19 @@ from checkpointing.staging.arena import Arena
 
 logger = logging.getLogger("checkpointing")
 
-CLAIM_S, GOODBYE_S = 5.0, 10.0  # the longest that a save, and a close, wait for the service
-RETRY_S, MAX_RETRY_S = 0.2, 30.0  # between attempts to start a service again
-ARRIVE_S = 60.0  # in which a trainer has to have its seat: a service may be just ending
-_REMEMBERED = 64  # commits
+# the longest that a save, and a close, wait for the service, seconds
+CLAIM_S, GOODBYE_S = 5.0, 10.0
+RETRY_S, MAX_RETRY_S = 0.2, 30.0  # seconds between attempts to start a service again
+ARRIVE_S = 60.0  # seconds within which a trainer has to join; longer than a service takes to end
+_REMEMBERED = 64  # newest commits that are remembered
 
 
 class ServiceClient:
-    """One rank's connection. If the service dies, it is started again and told all that it has to
-    know; what was staged is in memory that this process holds too. Thread-safe."""
+    """The connection of one rank to the service of its node. Thread-safe.
+
+    If the service dies, it is started again and is sent everything it has to know; what was staged
+    lies in memory that this process maps too.
+    """
 
     def __init__(
         self,
@@ -50,46 +54,49 @@ class ServiceClient:
         generation: Generation,
         on_message: OnMessage,
     ) -> None:
-        """
+        """Connect to the service, which is started if it is not running.
+
         Args:
-            ranks: all that are on this node.
-            on_message: called with what the service says by itself, from a thread of this object.
+            ranks: all ranks on this node.
+            on_message: called with messages that are no answers, from a thread of this object.
 
         Raises:
-            ServiceError: it cannot be started.
+            ServiceError: the service cannot be started.
         """
         self._config, self._rank, self._ranks = config, rank, ranks
         self._generation, self._on_message = generation, on_message
         self._lock = threading.Lock()
-        self._news = 0  # changes so far of what a service that is started again has to be told
-        self._furniture: tuple[Arena, dict[str, int]] | None = None
+        self._changes = 0  # counts the changes that a restarted service has to be sent
+        self._memory: tuple[Arena, dict[str, int]] | None = None
         self._layout: SnapshotLayout | None = None
-        self._staged: dict[int, RankSnapshot] = {}  # by slot: the last one put there
-        self._resumed: dict[str, Any] | None = None  # what was said when the state was restored
+        self._staged: dict[int, RankSnapshot] = {}  # by slot: the last snapshot that was put there
+        # the "resume" message that was sent when the state was restored
+        self._resumed: dict[str, Any] | None = None
         self._reached = -1  # the newest step that was staged or skipped
-        self._missed = 0  # steps that were skipped without the service's knowing
+        self._missed = 0  # steps that were skipped without the knowledge of the service
         self._durable: set[int] = set()  # the newest steps that are known to be committed
         self._closing = threading.Event()
         self._is_closed = False
         self._recovering: threading.Thread | None = None
         self._link: ServiceConnection | None = None  # None: the service is being started again
-        self.introduce: Introduce = lambda link: None  # to a service that was started again
-        self.left = self._arrive()
+        # called with the connection to a restarted service
+        self.introduce: Introduce = lambda link: None
+        self.left = self._join()
         _clients.add(self)
 
     @property
     def is_connected(self) -> bool:
-        """Whether the service is there; if not, it is being started again."""
+        """Whether the service is connected; if not, it is being started again."""
         return self._link is not None
 
     @property
     def is_silent(self) -> bool:
-        """Whether the service is there, and has not answered when it was asked last."""
+        """Whether the service is connected but did not answer the last request."""
         link = self._link
         return link is not None and link.is_silent
 
     def sit_as(self, generation: Generation) -> None:
-        """Sit there as another generation from now on.
+        """Register this rank as a member of another generation from now on.
 
         Raises:
             ServiceError: the service does not answer.
@@ -98,11 +105,12 @@ class ServiceClient:
             self._generation, self._resumed, self._reached = generation, None, -1
             self._durable = set()
             self._staged.clear()
-            self._news += 1
-        self._tell("join", **self._joining())
+            self._changes += 1
+        self._send("join", **self._joining())
 
     def furnish(self, arena: Arena, slots: int, slot_bytes: int, buckets: int = 0) -> None:
-        """Snapshots of this rank lie in this memory from now on, or come through its buckets.
+        """Register the shared memory in which this rank's snapshots lie from now on, or through
+        whose buckets they come.
 
         Raises:
             ServiceError: the service does not answer.
@@ -112,33 +120,34 @@ class ServiceClient:
             left.arena.close()
         shape = {"slots": slots, "slot_bytes": slot_bytes, "buckets": buckets}
         with self._lock:
-            self._furniture = (arena, shape)
+            self._memory = (arena, shape)
             self._staged.clear()
-            self._news += 1
-        self._tell("arena", fds=(arena.fd,), **shape)
+            self._changes += 1
+        self._send("arena", fds=(arena.fd,), **shape)
 
     def keep(self, left: LeftoverArena) -> None:
-        """This rank's snapshots go on lying in what was left here."""
+        """Keep using the memory that an earlier trainer has left, for this rank's snapshots."""
         with self._lock:
-            self._furniture = (left.arena, left.shape)
-            self._news += 1
+            self._memory = (left.arena, left.shape)
+            self._changes += 1
 
     def layout(self, layout: SnapshotLayout) -> None:
-        """Say once how snapshots are laid out.
+        """Send the layout of the snapshots, once.
 
         Raises:
             ServiceError: the service does not answer.
         """
         with self._lock:
             self._layout = layout
-            self._news += 1
-        self._tell("layout", **dump_layout(layout))
+            self._changes += 1
+        self._send("layout", **dump_layout(layout))
 
     def claim(self, step: int) -> int | None:
-        """A slot for the snapshot of `step`, or None if there is none now: skip it.
+        """Return a slot for the snapshot of `step`, or None if none is free now: the step is
+        skipped then.
 
-        A service that does not answer is waited for once, and not asked again until it says
-        something: a save that is skipped costs freshness, one that waits costs steps.
+        A service that does not answer is waited for once and not asked again until a message comes
+        from it: a skipped save costs freshness, one that waits costs steps.
         """
         try:
             link = self._present()
@@ -156,19 +165,20 @@ class ServiceClient:
         with self._lock:
             self._staged.pop(slot, None)
             self._reached = min(self._reached, step - 1)
-            self._news += 1
+            self._changes += 1
         return int(slot)
 
     def staged(self, snapshot: RankSnapshot) -> None:
-        """A snapshot is whole in its slot. A service that is gone hears of it when it is back.
+        """Report that a snapshot is whole in its slot. A service that is gone learns of it when it
+        is back.
 
         Raises:
-            ServiceError: its plain values are too large.
+            ServiceError: the plain values of the snapshot are too large.
         """
         with self._lock:
             self._staged[snapshot.slot] = snapshot
             self._reached = max(self._reached, snapshot.step)
-            self._news += 1
+            self._changes += 1
         try:
             self._present().send("staged", snapshot=dump_snapshot(snapshot))
         except ConnectionError as error:
@@ -182,7 +192,7 @@ class ServiceClient:
             ) from error
 
     def unstaged(self, step: int) -> None:
-        """This rank will not come with a snapshot of `step`: so nobody waits."""
+        """Report that this rank will have no snapshot of `step`, so that nobody waits for it."""
         self._note_reached(step)
         try:
             self._present().send("unstaged", step=step, skipped=self._missed)
@@ -191,7 +201,8 @@ class ServiceClient:
             logger.warning("the checkpoint service is not told that step %s fails: %s", step, error)
 
     def await_told(self, timeout_s: float) -> bool:
-        """Whether the service, or the next one, knows of all that is staged within so long."""
+        """Wait up to `timeout_s` until the service, or the one that replaces it, knows of all that
+        is staged; return whether it does."""
         deadline_s = time.monotonic() + timeout_s
         while self._staged and self._link is None and not self._closing.is_set():
             if time.monotonic() > deadline_s:
@@ -200,14 +211,14 @@ class ServiceClient:
         return True
 
     def durable(self, step: int) -> None:
-        """A service that is started again need not hear of what is older than this step."""
+        """Record that `step` is durable: a restarted service need not be sent what is older."""
         with self._lock:
             self._staged = {k: s for k, s in self._staged.items() if s.step >= step}
             self._durable = set(sorted({*self._durable, step})[-_REMEMBERED:])
-            self._news += 1
+            self._changes += 1
 
     def snapshots(self) -> ServiceMemory:
-        """All snapshots that are whole on this node.
+        """Return all snapshots that are whole on this node.
 
         Raises:
             ServiceError: the service does not answer, or is gone for good.
@@ -219,7 +230,7 @@ class ServiceClient:
         damaged: frozenset[str] = frozenset(),
         distrusted: frozenset[bytes] = frozenset(),
     ) -> None:
-        """The state is restored: what earlier generations left may go.
+        """Report that the state is restored, so that what earlier generations left may be dropped.
 
         Raises:
             ServiceError: the service does not answer.
@@ -231,19 +242,20 @@ class ServiceClient:
         }
         with self._lock:
             self._resumed = resumed
-            self._news += 1
-        self._tell("resume", **resumed)
+            self._changes += 1
+        self._send("resume", **resumed)
 
     def status(self) -> dict[str, Any]:
-        """What the service says of itself."""
+        """Return the status of the service."""
         return self.ask("status")
 
     def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """The service's answer; raises ConnectionError or ServiceError if there is none."""
+        """Send a request and return the answer; raises ConnectionError or ServiceError if there is
+        none."""
         return self._present().request(kind, **fields)
 
     def close(self, *, goodbye: bool = True) -> None:
-        """Leave; with a goodbye the service gives back what it holds for this rank."""
+        """Disconnect. With `goodbye`, the service frees what it holds for this rank."""
         _clients.discard(self)
         self._closing.set()
         if (recovering := self._recovering) is not None:
@@ -251,7 +263,7 @@ class ServiceClient:
         with self._lock:
             link, self._link, self._is_closed = self._link, None, True
         try:
-            if goodbye and link is not None:  # one that is gone has nothing to give back
+            if goodbye and link is not None:  # a service that is gone has nothing to free
                 link.request("goodbye", timeout_s=GOODBYE_S)
         except (ConnectionError, ServiceError) as error:
             logger.warning("the checkpoint service: %s", error)
@@ -262,7 +274,7 @@ class ServiceClient:
                 self.left.arena.close()
 
     def forked(self) -> None:
-        """In a child: the connection is its parent's, and ends with that."""
+        """Drop the connection in a forked child: it belongs to the parent and ends with it."""
         self._closing.set()
         link, self._link = self._link, None
         if link is not None:
@@ -275,28 +287,29 @@ class ServiceClient:
             **dump_rank(self._rank, self._ranks, self._generation),
         }
 
-    def _arrive(self) -> LeftoverArena | None:
-        """Take the seat; what an earlier trainer has left there.
+    def _join(self) -> LeftoverArena | None:
+        """Join the service; return the memory that an earlier trainer of this rank has left.
 
         Raises:
-            ServiceError: no service can be started, or none stays.
+            ServiceError: no service can be started, or none keeps running.
         """
         deadline_s = time.monotonic() + ARRIVE_S
         while True:
             try:
-                return self._enter(connect(self._config))
-            except ConnectionError as error:  # of a service that was just ending
+                return self._join_over(connect(self._config))
+            except ConnectionError as error:  # the service was just ending
                 if time.monotonic() > deadline_s:
                     raise ServiceError(f"no checkpoint service stays there: {error}") from error
                 time.sleep(RETRY_S)
 
-    def _enter(self, wire: FrameSocket) -> LeftoverArena | None:
-        """Join, and tell this service all that it has to know; it is used from then on."""
-        link = ServiceConnection(wire, self._hear, self._lost)
+    def _join_over(self, wire: FrameSocket) -> LeftoverArena | None:
+        """Join a service and send it all that it has to know; the connection is used from then
+        on."""
+        link = ServiceConnection(wire, self._on_service_message, self._lost)
         try:
             left = load_leftover_arena(link.request("join", **self._joining()))
             try:
-                while not self._tell_all(link):
+                while not self._send_state(link):
                     give_back(link.request("join", **self._joining()))
             except BaseException:
                 if left is not None:
@@ -307,19 +320,20 @@ class ServiceClient:
             raise
         return left
 
-    def _tell_all(self, link: ServiceConnection) -> bool:
-        """Whether that was all: nothing new has come up meanwhile."""
+    def _send_state(self, link: ServiceConnection) -> bool:
+        """Send the service what it does not know yet; return whether nothing new came up
+        meanwhile."""
         with self._lock:
             if self._is_closed:  # its memory may be gone
                 raise ConnectionError("this client is closed")
-            news, furniture, resumed = self._news, self._furnished(), self._resumed
+            changes, memory, resumed = self._changes, self._memory_shape(), self._resumed
             reached = self._reached
             staged = sorted(self._staged.values(), key=lambda snapshot: snapshot.step)
             layouts = {s.layout.digest: s.layout for s in staged}
             if self._layout is not None:
                 layouts[self._layout.digest] = self._layout
-        if furniture is not None:
-            fd, shape = furniture
+        if memory is not None:
+            fd, shape = memory
             try:
                 give_back(link.request("arena", fds=(fd,), **shape))
             finally:
@@ -334,25 +348,25 @@ class ServiceClient:
         if reached >= 0:
             link.send("unstaged", step=reached, skipped=0)
         with self._lock:
-            if news != self._news:
+            if changes != self._changes:
                 return False
             if link.has_ended or self._is_closed:
                 raise ConnectionError("it is gone")
             self._link = link
             return True
 
-    def _furnished(self) -> tuple[int, dict[str, int]] | None:
-        """A descriptor of the memory, and its shape; None if there is none at the moment."""
+    def _memory_shape(self) -> tuple[int, dict[str, int]] | None:
+        """Return a descriptor of the memory and its shape; None if there is none at the moment."""
         try:
-            return self._furniture and (os.dup(self._furniture[0].fd), self._furniture[1])
+            return self._memory and (os.dup(self._memory[0].fd), self._memory[1])
         except ValueError:
             return None
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _on_service_message(self, message: dict[str, Any]) -> None:
         if message["kind"] == "committed":
             self.durable(int(message["step"]))
         elif message["kind"] == "dropped" and message["step"] in self._durable:
-            return  # of a service that was started again: its place is needed, and it was saved
+            return  # a restarted service needs the slot, whose snapshot is durable
         self._on_message(message)
 
     def _lost(self, link: ServiceConnection) -> None:
@@ -365,14 +379,14 @@ class ServiceClient:
             self._recovering.start()
 
     def _recover(self) -> None:
-        """The service is gone: have another one, and tell it what there is."""
+        """Replace a service that is gone: start another one and send it all that it has to know."""
         logger.warning("the checkpoint service of this node is gone: starting it again")
         self._on_message({"kind": "service_lost"})
         pause_s = RETRY_S
         while not self._closing.is_set():
             try:
-                left = self._enter(connect(self._config))
-                if left is not None:  # a peer's word for this seat; this process has its own
+                left = self._join_over(connect(self._config))
+                if left is not None:  # a copy from a peer; this process has its own memory
                     left.arena.close()
                 return
             except (ConnectionError, CheckpointError) as error:
@@ -385,17 +399,18 @@ class ServiceClient:
     def _note_reached(self, step: int) -> None:
         with self._lock:
             self._reached = max(self._reached, step)
-            self._news += 1
+            self._changes += 1
 
-    def _tell(self, kind: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
-        """Something that a service which is gone is told when it is back."""
+    def _send(self, kind: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
+        """Send a message without an answer; a service that is gone is sent its content when it is
+        back."""
         try:
             give_back(self._present().request(kind, fds=fds, **fields))
         except ConnectionError as error:
             logger.warning("the checkpoint service has to be told of its %s later: %s", kind, error)
 
     def _ask(self, kind: str) -> dict[str, Any]:
-        """The answer, of a service that is started first where it is gone."""
+        """Return the answer to a request, after starting the service if it is gone."""
         deadline_s = time.monotonic() + ARRIVE_S
         while True:
             try:
@@ -417,7 +432,8 @@ _clients: weakref.WeakSet[ServiceClient] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A child, like the workers of a DataLoader, would keep the connection of a dead trainer."""
+    """Close connections in a child, such as a worker of a DataLoader, which would otherwise keep
+    the connection of a dead trainer open."""
     for client in list(_clients):
         client.forked()
 

@@ -1,4 +1,5 @@
-"""Questions and answers over one connection to a service, and what it says by itself."""
+"""One connection to a service: requests, their answers, and messages that the service sends by
+itself."""
 
 from __future__ import annotations
 
@@ -14,19 +15,20 @@ from checkpointing.service.protocol.socket_frames import FrameSocket
 
 logger = logging.getLogger("checkpointing")
 
-ANSWER_S = 60.0  # a service that does not answer for so long counts as gone
+ANSWER_S = 60.0  # seconds without an answer after which a service counts as gone
 
 OnMessage = Callable[[dict[str, Any]], None]
 Introduce = Callable[["ServiceConnection"], None]
 
 
 class ServiceConnection:
-    """A trainer's end of a connection. Thread-safe."""
+    """The trainer's end of a connection. Thread-safe."""
 
     def __init__(
         self, wire: FrameSocket, on_message: OnMessage, on_end: Callable[[ServiceConnection], None]
     ) -> None:
-        """
+        """Start the thread that receives.
+
         Args:
             on_message, on_end: called from a thread of this object.
         """
@@ -36,7 +38,7 @@ class ServiceConnection:
         self._lock = threading.Lock()
         self._ended = False
         self.is_silent = False
-        """Whether nothing was heard since a question was not answered in time."""
+        """Whether nothing was received since a request was not answered in time."""
         self._thread = threading.Thread(target=self._listen, name="service", daemon=True)
         self._thread.start()
 
@@ -45,19 +47,21 @@ class ServiceConnection:
         return self._ended
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Raises:
-        ConnectionError: the service is gone.
+        """Send a message that has no answer.
+
+        Raises:
+            ConnectionError: the service is gone.
         """
         self._wire.send({"kind": kind, **fields})
 
     def request(
         self, kind: str, *, timeout_s: float = ANSWER_S, fds: tuple[int, ...] = (), **fields: Any
     ) -> dict[str, Any]:
-        """The answer; the descriptors in its "fds" are the caller's.
+        """Send a request and return its answer; the caller owns the descriptors in its "fds".
 
         Raises:
             ConnectionError: the service is gone.
-            ServiceError: it refuses, or does not answer in time.
+            ServiceError: the service refuses, or does not answer in time.
         """
         answer = _Answer()
         with self._lock:
@@ -76,13 +80,14 @@ class ServiceConnection:
                 self._answers.pop(number, None)
 
     def close(self) -> None:
-        """End the connection, and return when its thread has ended."""
+        """Close the connection and wait until its thread has ended."""
         self._wire.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def let_go(self) -> None:
-        """In a child of the process that it belongs to: close the child's descriptor alone."""
+        """Close the descriptor in a child of the process that owns the connection, which stays
+        open."""
         self._wire.let_go()
 
     def _listen(self) -> None:
@@ -108,16 +113,16 @@ class ServiceConnection:
             return
         give_back({"fds": fds})
         if message["kind"] == "answer":
-            return  # nobody waits for it any longer
+            return  # nobody waits for this answer any longer
         try:
             self._on_message(message)
         except Exception:
-            # a broken listener must not cost the connection
+            # an exception in a listener must not cost the connection
             logger.exception("hearing of %s failed", message["kind"])
 
 
 class _Answer:
-    """One that is waited for."""
+    """An answer that is waited for."""
 
     def __init__(self) -> None:
         self._there = threading.Event()
@@ -139,6 +144,6 @@ class _Answer:
 
 
 def give_back(answer: dict[str, Any]) -> None:
-    """Close the descriptors of an answer, which nobody needs."""
+    """Close the descriptors of an answer that nobody needs."""
     for fd in answer["fds"]:
         os.close(fd)

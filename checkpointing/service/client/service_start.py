@@ -1,4 +1,4 @@
-"""Finding the node's service, and starting it where there is none."""
+"""Finds the service of this node, and starts it if it is not running."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from checkpointing.service.config import RECOVER_S, ServiceConfig, absolute, dum
 from checkpointing.service.protocol.socket_address import address, check_peer
 from checkpointing.service.protocol.socket_frames import FrameSocket
 
-START_S = 60.0  # in which a service has to be there
-STATUS_S = 5.0  # in which a service says how it is
-CONNECT_S = 5.0  # in which one that is there takes a connection
-_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0  # while another process starts one, or one is just ending
+START_S = 60.0  # seconds within which a service has to be ready
+STATUS_S = 5.0  # seconds within which a service has to send its status
+CONNECT_S = 5.0  # seconds within which a running service has to accept a connection
+# seconds between attempts while another process starts a service, or one is ending
+_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 
 
 def connect(config: ServiceConfig) -> FrameSocket:
-    """A connection to this node's service for the run, which is started if it is not there.
+    """Return a connection to this node's service for the run, which is started if it is not
+    running.
 
     Raises:
-        ServiceError: it cannot be started; says why.
+        ServiceError: the service cannot be started, and why.
     """
     config = absolute(config)
     path = address(config.url, config.run, config.node)
-    # one that is told to end holds its place until it has
+    # A service that is told to end keeps its socket until it has ended.
     longest_s = _start_s(config) + config.drain_s
     deadline_s, pause_s = time.monotonic() + longest_s, _PAUSE_S
     while True:
@@ -47,17 +49,17 @@ def connect(config: ServiceConfig) -> FrameSocket:
 
 
 def attach(path: Path) -> FrameSocket | None:
-    """A connection to the service that listens there, if one does.
+    """Return a connection to the service that listens at `path`, or None if none does.
 
     Raises:
-        ServiceError: it is somebody else's, or cannot be reached.
+        ServiceError: it belongs to another user, or cannot be reached.
     """
     sock = _connect(path)
     return FrameSocket(sock) if sock is not None else None
 
 
 def status(path: Path) -> dict[str, Any] | None:
-    """What the service says of itself that listens there; None if none does.
+    """Return the status of the service that listens at `path`, or None if none does.
 
     Raises:
         ServiceError: it does not answer, and why.
@@ -100,10 +102,10 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _start(config: ServiceConfig, path: Path) -> bool:
-    """Whether it is ready; False if there is another one.
+    """Start a service; return whether it is ready, False if another one is running.
 
     Raises:
-        ServiceError: it is not, and why.
+        ServiceError: the service did not start, and why.
     """
     command = [sys.executable, "-m", "checkpointing.service", str(path)]
     process = subprocess.Popen(
@@ -120,7 +122,7 @@ def _start(config: ServiceConfig, path: Path) -> bool:
         out, err = process.communicate(dump(config), timeout=_start_s(config))
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # of the session that it was started in
+            os.killpg(process.pid, signal.SIGKILL)  # the process group that it was started in
         process.communicate()
         raise ServiceError(
             f"the checkpoint service was not ready in {_start_s(config):.0f} s"
@@ -135,12 +137,13 @@ def _start(config: ServiceConfig, path: Path) -> bool:
 
 
 def _start_s(config: ServiceConfig) -> float:
-    """In which a service has to be ready: before that it reads what lies on the node's disk."""
+    """Return the seconds within which a service has to be ready: it first reads what lies on the
+    node's disk."""
     return START_S + (RECOVER_S if config.local else 0.0)
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with this package found first."""
+    """Return the environment of this process with this package first on the import path."""
     here = str(Path(checkpointing.__file__).parents[1])
     others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != here]
     path = os.pathsep.join([here, *others])

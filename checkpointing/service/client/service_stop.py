@@ -1,4 +1,4 @@
-"""Telling the services of a run on this machine that it is over."""
+"""Tells the services of a run on this machine that the run is over."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ logger = logging.getLogger("checkpointing")
 
 
 def end_services(url: str, run: str, within_s: float, *, lost: Collection[int] = ()) -> bool:
-    """Have them write what they hold, within this time, and end; nothing of those that were killed
-    is left either.
+    """Tell the services to write what they hold and to end, within `within_s`; leftovers of
+    services that were killed are removed too.
 
     Args:
-        url, run: as the trainers' `Checkpointer` got them, a path as an absolute one.
-        within_s: how long to wait for them; they plan by that.
-        lost: ranks of the last generation that are gone with all that they had in memory: a save
-            is not waited for if a part of theirs is missing.
+        url, run: as given to the trainers' `Checkpointer`, a path as an absolute one.
+        within_s: how long to wait for the services, in seconds; they plan by it.
+        lost: ranks of the last generation that are gone with all that they had in memory: no
+            service waits for a save of which a part of theirs is missing.
 
     Returns:
         Whether they have ended.
     """
     wires = list(_services(url, run))
     for pid, wire in wires:
-        with suppress(ConnectionError):  # one that is ending already
+        with suppress(ConnectionError):  # the service is already ending
             _ask(wire, {"kind": "grace", "seconds": within_s})
             if lost:
                 _ask(wire, {"kind": "lost", "ranks": sorted(lost)})
@@ -51,16 +51,16 @@ def end_services(url: str, run: str, within_s: float, *, lost: Collection[int] =
 
 
 def report_lost_ranks(url: str, run: str, lost: Collection[int]) -> None:
-    """Tell services that end already which ranks are lost, as of `end_services`: it was not known
-    when they were told to."""
+    """Tell services that are already ending which ranks are lost, as `lost` of `end_services`,
+    because it was not known when they were told to end."""
     for _, wire in _services(url, run):
-        with suppress(ConnectionError):  # it has ended
+        with suppress(ConnectionError):  # the service has ended
             _ask(wire, {"kind": "lost", "ranks": sorted(lost)})
         wire.close()
 
 
 def _ask(wire: FrameSocket, message: dict[str, Any]) -> None:
-    """It has heard of it when this returns."""
+    """Send a message and wait until the service has handled it."""
     wire.send(message | {"number": 2})
     wire.receive()
 
@@ -84,7 +84,7 @@ def _services(url: str, run: str) -> Iterator[tuple[int, FrameSocket]]:
 
 
 def _has_ended(wire: FrameSocket, deadline_s: float) -> bool:
-    """Wait until the other side is gone."""
+    """Wait until the other side has closed the connection; return whether it has."""
     while time.monotonic() < deadline_s:
         if wire.is_over(min(0.5, max(0.0, deadline_s - time.monotonic()))):
             return True

@@ -1,4 +1,4 @@
-"""Making this node's snapshots durable."""
+"""Makes the snapshots of this node's ranks durable."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from checkpointing.store.write.part_writer import (
     write,
 )
 
-# of a part that is to take little memory: how many packs and windows there are in it at least,
-# unless they would be smaller than this, in bytes
+# For a part that may take little memory: the least number of packs and windows that it is divided
+# into, unless they would be smaller than _MIN_PACK, in bytes.
 _PACKS, _MIN_PACK = 256, 4 << 20
 _WINDOWS, _MIN_WINDOW = 64, 2 * GROUP
 
 
 @dataclass
 class RankPartWriter:
-    """Writes one rank's part after another. For one thread.
+    """Writes the parts of this node's ranks, one after another. For one thread.
 
     Attributes:
-        damaged: ids of checkpoints that failed to load: nothing refers to them.
+        damaged: ids of checkpoints that failed to load; nothing refers to them.
         distrusted: packs in which damage was found.
-        rank: whose part is being written, or was last.
+        rank: the rank whose part is being written, or was written last.
     """
 
     store: Store
@@ -47,12 +47,12 @@ class RankPartWriter:
     rank: int | None = None
     _known: dict[int, RunChunkIndex] = field(default_factory=dict)  # by rank
     _budget: EncodeBudget | None = None
-    _until_s: float | None = None  # monotonic: by when all is to be written
+    _until_s: float | None = None  # monotonic time by which everything has to be written
 
     def look(self) -> StoreView:
-        """What may be referred to, seen after the save was announced."""
+        """Return what a save may refer to, as seen after the save was announced."""
         view = look(self.store, self.run)
-        # what could not be restored would make this checkpoint one that cannot be restored either
+        # A checkpoint that refers to one that cannot be restored could not be restored either.
         whole = tuple(m for m in view.manifests if m.save.id not in self.damaged)
         return replace(view, condemned=view.condemned | self.distrusted, manifests=whole)
 
@@ -65,16 +65,15 @@ class RankPartWriter:
         arrived_s: float,
         done: Callable[[int], None] | None = None,
     ) -> WrittenPart:
-        """Make a part durable and say so.
+        """Make a part durable and write its part record.
 
         Args:
             pieces, done: as of `checkpointing.store.write.part_writer.write`. With `done` this
-            takes little
-                memory, by packs that are smaller for a small part.
+                takes little memory, with packs that are smaller for a small part.
             arrived_s: monotonic time from which the snapshot's deadline counts.
 
         Raises:
-            StoreError: something could not be written; what was is left for prune.
+            StoreError: something could not be written; what was written is left for a sweep.
         """
         index = self._of(snapshot.rank).index(view)
         budget = self._next_budget(snapshot, arrived_s)
@@ -104,27 +103,28 @@ class RankPartWriter:
             self._of(rank).committed(save, what.tables, what.packs)
 
     def rates(self) -> tuple[float | None, float | None]:
-        """Raw bytes encoded and stored bytes written per second, as last measured."""
+        """Return the raw bytes encoded and the stored bytes written per second, as last
+        measured."""
         if self._budget is None:
             return None, None
         ahead = self._budget.outlook()
         return ahead.encode_rate, ahead.write_rate
 
     def measured(self) -> SaveRates:
-        """As of all saves so far; the local disk is not its matter."""
+        """Return the rates of all saves so far; the local disk is not measured here."""
         if self._budget is None:
             return SaveRates()
         ahead = self._budget.outlook()
         return SaveRates(ahead.encode_rate, ahead.share, ahead.write_rate)
 
     def hurry(self, deadline_s: float) -> None:
-        """Give what is under way, and what comes, a deadline on the monotonic clock."""
+        """Set a deadline on the monotonic clock for the write under way and all later ones."""
         self._until_s = deadline_s
         if self._budget is not None:
             self._budget.hurry(deadline_s)
 
     def progress(self) -> float:
-        """Raw bytes of the rank under way that are still to be written."""
+        """Return the raw bytes of the present rank's part that are still to be written."""
         return self._budget.outlook().raw_left if self._budget is not None else 0.0
 
     def _of(self, rank: int) -> RunChunkIndex:
@@ -145,7 +145,7 @@ class RankPartWriter:
 
 
 def options_for_small_part(options: WriteOptions, size: int) -> WriteOptions:
-    """For a part of `size` bytes that must not take much memory beside its own."""
+    """Return options for a part of `size` bytes that may not take much memory beside its own."""
     pack = max(size // _PACKS, _MIN_PACK)
     window = max(size // _WINDOWS, _MIN_WINDOW)
     return replace(

@@ -1,5 +1,5 @@
-"""How the nodes of a job agree on a save, through the store alone: the node with rank 0 announces
-it, the others look for the announcement, and later for what became of it."""
+"""How the nodes of a job agree on a save through the store alone: the node with rank 0 announces
+it, the others look for the announcement, and later for the outcome."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
-AHEAD = 64  # sessions after the last one known that are looked for
+AHEAD = 64  # sessions after the last known one that are looked for
 
 
 class SaveFate(Enum):
-    """What became of a save."""
+    """The outcome of a save."""
 
     COMMITTED = "committed"
     ABANDONED = "abandoned"
 
 
 def session_id(generation: Generation, epoch: int) -> str:
-    """A generation saves under one session's name; once that was declared dead, because its node
-    was silent for longer than a lease lasts, under the next one, which every node can tell."""
+    """Return the name of the session under which a generation saves. Once that session was declared
+    dead, because its node was silent for longer than a lease lasts, the generation saves under the
+    name of the next epoch, which every node can compute."""
     if epoch == 0:
         return generation.id
     return blake3(f"{generation.id}/{epoch}".encode()).hexdigest()[:8]
 
 
 def _epochs(generation: Generation, first: int, end: int) -> dict[str, int]:
-    """By session."""
+    """Return the epochs from `first` to before `end`, by session name."""
     return {session_id(generation, epoch): epoch for epoch in range(first, end)}
 
 
 def last_epoch(store: Store, run: str, generation: Generation) -> int:
-    """The one to go on with, for a service that was started again.
+    """Return the epoch to continue with, for a service that was started again.
 
     Raises:
         StoreError: the store is out of reach.
@@ -72,11 +73,11 @@ class AnnouncedSave:
 def announced(
     store: Store, run: str, generation: Generation, epoch: int = 0
 ) -> AnnouncedSave | None:
-    """The newest save that the generation's rank 0 has announced and not ended; None if there is
-    none now.
+    """Return the newest save that the generation's rank 0 has announced and not ended; None if
+    there is none now.
 
     Args:
-        epoch: the last one known.
+        epoch: the last known one.
 
     Raises:
         StoreError: the store is out of reach.
@@ -109,9 +110,8 @@ def _saving(lease: Lease, run: str) -> list[SaveId]:
 
 
 def is_announced(store: Store, save: SaveId) -> bool:
-    """Whether somebody still means to commit it. To be asked before `fate_of_save`: who commits
-    does that
-    first, and takes the announcement back then.
+    """Return whether a session still intends to commit the save. To be called before
+    `fate_of_save`: a leader commits first and then withdraws the announcement.
 
     Raises:
         StoreError: the store is out of reach.
@@ -121,7 +121,7 @@ def is_announced(store: Store, save: SaveId) -> bool:
 
 
 def fate_of_save(store: Store, save: SaveId) -> SaveFate | None:
-    """What became of an announced save; None while nothing has.
+    """Return the outcome of an announced save; None while there is none.
 
     Raises:
         StoreError: the store is out of reach.
@@ -131,7 +131,7 @@ def fate_of_save(store: Store, save: SaveId) -> SaveFate | None:
             continue
         try:
             kind = store.document(stored).kind
-        except FileNotFoundError:  # revised or pruned since, so it was there
+        except FileNotFoundError:  # revised or pruned since, so it was committed
             return SaveFate.COMMITTED
         except CheckpointError as error:
             logger.warning("%s", error)
@@ -143,10 +143,11 @@ def fate_of_save(store: Store, save: SaveId) -> SaveFate | None:
 def newest_committed(
     store: Store, run: str, generation: Generation, epoch: int = 0
 ) -> AnnouncedSave | None:
-    """The generation's newest save that is a checkpoint, for a node that has missed its commit.
+    """Return the generation's newest save that is a checkpoint, for a node that has missed its
+    commit.
 
     Args:
-        epoch: the last one known.
+        epoch: the last known one.
 
     Raises:
         StoreError: the store is out of reach.

@@ -1,4 +1,4 @@
-"""One save after another, as a node takes part in them: as the one that leads, or as another."""
+"""Carries out the saves of a node, one after another, as the save leader or as a follower."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ from checkpointing.store.write.part_writer import WrittenPart
 logger = logging.getLogger("checkpointing")
 
 _POLL_S, _MAX_POLL_S = 0.02, 2.0
-_LOOK = 6  # requests of one look at what became of a save
-_PACE = 2000.0  # of them a second, of all nodes together: S3 takes 5,500 for a prefix
+_LOOK = 6  # number of requests that one look at the outcome of a save takes
+_PACE = 2000.0  # such requests a second from all nodes together: S3 allows 5,500 for a prefix
 
 
 def longest_poll_s(nodes: float) -> float:
-    """Between two looks of one of so many nodes that wait for a commit, seconds."""
+    """Return the seconds between two looks of a node, when so many nodes wait for a commit."""
     return max(_MAX_POLL_S, nodes * _LOOK / _PACE)
 
 
 @dataclass
 class SaveAttempt:
-    """A save under way."""
+    """A save attempt that is under way."""
 
     generation: Generation
     ranks: frozenset[int]  # on this node
     save: SaveId
-    leader: SaveLeader | None = None  # if this node leads
+    leader: SaveLeader | None = None  # set if this node leads
     epoch: int = 0
     written: dict[int, WrittenPart] = field(default_factory=dict)  # by rank
     done: set[int] = field(default_factory=set)  # ranks that have nothing left to write
 
 
 class RegistryInterface(Protocol):
-    """What a round needs of the service."""
+    """What a save attempt needs from the service."""
 
     ledger: ServiceCounters
 
@@ -91,27 +91,27 @@ class RegistryInterface(Protocol):
 
 
 class SaveCoordinator:
-    """Carries out saves. `lead`, `follow` and what comes after are for one thread."""
+    """Carries out saves. `lead`, `follow` and what comes after them are for one thread."""
 
-    def __init__(self, store: Store, config: ServiceConfig, floor: RegistryInterface) -> None:
-        self.store, self._run, self._floor = store, config.run, floor
+    def __init__(self, store: Store, config: ServiceConfig, registry: RegistryInterface) -> None:
+        self.store, self._run, self._registry = store, config.run, registry
         self.writer = RankPartWriter(store, config.run, config.writing())
         self._leaders: dict[Generation, SaveLeader] = {}
         self._term = 0
         self._seen: set[bytes] = set()  # packs that were counted
         self.newest = -1  # the newest step that is known to be committed
-        self.owners: dict[Generation, int] = {}  # of generations that do not say it themselves
+        self.owners: dict[Generation, int] = {}  # owners of generations that do not name theirs
         self._for_rank0: Callable[..., None] = lambda kind, **fields: None
         events = Events(lambda kind, **fields: self._for_rank0(kind, **fields), rank=0)
         self._pruner = Pruner(store, config.run, config.keep, events)
 
     def configure(self, config: ServiceConfig) -> None:
-        """Write and prune by these settings from the next save on."""
+        """Write and prune with these settings from the next save on."""
         self.writer.options = config.writing()
         self._pruner.keep = config.keep
 
     def distrust(self, damaged: frozenset[str], packs: frozenset[bytes]) -> None:
-        """Refer to none of these from now on."""
+        """Refer to none of these checkpoints and packs from now on."""
         self.writer.damaged |= damaged
         self.writer.distrusted |= packs
         self._pruner.damaged |= damaged
@@ -122,7 +122,8 @@ class SaveCoordinator:
         """Announce a save.
 
         Args:
-            term: above 0: this node leads in place of a lost one, for the so-manieth time.
+            term: above 0, this node leads in place of a lost one; counts how often it has come to
+                lead.
 
         Raises:
             SaveError, StoreError: it could not be announced.
@@ -131,10 +132,10 @@ class SaveCoordinator:
         return SaveAttempt(generation, ranks, leader.begin(step), leader)
 
     def take_back(self, generation: Generation, save: SaveId, term: int) -> None:
-        """Announce no longer what a process before this one has committed.
+        """Withdraw the announcement of a save that an earlier process has committed.
 
         Raises:
-            SaveError: nobody can tell what it announced.
+            SaveError: it cannot be known what that process had announced.
             StoreError: the store is out of reach.
         """
         self._leader(generation, term).end_former(save)
@@ -142,7 +143,7 @@ class SaveCoordinator:
     def follow(
         self, generation: Generation, ranks: frozenset[int], epoch: int
     ) -> SaveAttempt | None:
-        """The save that another node leads now, if there is one.
+        """Return the save that another node leads now; None if there is none.
 
         Raises:
             StoreError: the store is out of reach.
@@ -153,7 +154,8 @@ class SaveCoordinator:
         return SaveAttempt(generation, ranks, found.save, epoch=found.epoch)
 
     def meet(self, generation: Generation) -> None:
-        """Before its first save: one that does not say whose it is belongs to the present owner.
+        """Look up the owner of a generation before its first save: one that does not name its owner
+        belongs to the present owner of the run.
 
         Raises:
             StoreError: the store is out of reach.
@@ -162,11 +164,12 @@ class SaveCoordinator:
             self.owners[generation] = run_ownership.newest(self.store, self._run)
 
     def owner(self, generation: Generation) -> int | None:
-        """The take-over that it goes by; None: not known yet."""
+        """Return the number of the takeover that a generation belongs to; None if it is not known
+        yet."""
         return generation.owner if generation.owner is not None else self.owners.get(generation)
 
     def last_epoch(self, generation: Generation) -> int:
-        """The epoch of the last save that was announced.
+        """Return the epoch of the last save that was announced.
 
         Raises:
             StoreError: the store is out of reach.
@@ -174,43 +177,43 @@ class SaveCoordinator:
         return last_epoch(self.store, self._run, generation)
 
     def missed(self, generation: Generation, epoch: int) -> AnnouncedSave | None:
-        """The newest save that was committed while nobody looked.
+        """Return the newest save that was committed while this node did not look.
 
         Raises:
             StoreError: the store is out of reach.
         """
         return newest_committed(self.store, self._run, generation, epoch)
 
-    def carry_out(self, round_: SaveAttempt) -> None:
-        """Write this node's parts, and see the save through.
+    def carry_out(self, attempt: SaveAttempt) -> None:
+        """Write this node's parts, and wait for the commit, or commit if this node leads.
 
         Raises:
-            HopelessError: some rank has not got this step.
+            ImpossibleSaveError: some rank does not have this step.
             SaveError: it cannot be committed under this name.
-            StoreError: something could not be written or read: calling this again goes on.
+            StoreError: something could not be written or read; calling this again continues.
         """
-        self._write_parts(round_)
-        if round_.leader is not None:
-            self._commit(round_, round_.leader)
+        self._write_parts(attempt)
+        if attempt.leader is not None:
+            self._commit(attempt, attempt.leader)
         else:
-            self._await_fate(round_)
-        self.writer.committed(round_.save, round_.written)
+            self._await_outcome(attempt)
+        self.writer.committed(attempt.save, attempt.written)
 
-    def give_up(self, round_: SaveAttempt) -> None:
-        """So that no node waits for this save any longer."""
-        if round_.leader is not None:
-            round_.leader.give_up(round_.save)
+    def give_up(self, attempt: SaveAttempt) -> None:
+        """Give up a save, so that no node waits for it any longer."""
+        if attempt.leader is not None:
+            attempt.leader.give_up(attempt.save)
         else:
-            abandon(self.store, round_.save.manifest())
+            abandon(self.store, attempt.save.manifest())
 
-    def prune(self, round_: SaveAttempt) -> None:
-        """What no policy keeps goes, if this node leads."""
-        if round_.leader is None:
+    def prune(self, attempt: SaveAttempt) -> None:
+        """Prune by the retention policies, if this node leads."""
+        if attempt.leader is None:
             return
-        self._for_rank0 = lambda kind, **fields: self._floor.tell(
-            round_.generation, kind, rank=0, **fields
+        self._for_rank0 = lambda kind, **fields: self._registry.tell(
+            attempt.generation, kind, rank=0, **fields
         )
-        self._pruner.prune(newest=round_.save.id)
+        self._pruner.prune(newest=attempt.save.id)
 
     def close(self) -> None:
         for leader in self._leaders.values():
@@ -227,37 +230,38 @@ class SaveCoordinator:
             self._leaders[generation] = leader
         return leader
 
-    def _write_parts(self, round_: SaveAttempt) -> None:
+    def _write_parts(self, attempt: SaveAttempt) -> None:
         view = self.writer.look()
         self.newest = max([self.newest, *(stored.save.step for stored in view.manifests)])
-        step = round_.save.step
-        left = round_.ranks - round_.done
-        there = having_parts(self.store, round_.save, left)  # by a service before this one
+        step = attempt.save.step
+        left = attempt.ranks - attempt.done
+        # parts written by an earlier process of this service
+        there = having_parts(self.store, attempt.save, left)
         for rank in sorted(left):
             if rank in there:
-                self._has_done(round_, rank)
+                self._has_done(attempt, rank)
                 continue
-            with self._floor.reading(round_.generation, rank, step) as taken:
+            with self._registry.reading(attempt.generation, rank, step) as taken:
                 if taken is None:
                     raise ImpossibleSaveError(
-                        f"{round_.save.id}: rank {rank} has not staged this step"
+                        f"{attempt.save.id}: rank {rank} has not staged this step"
                     )
-                written = self._write_once(round_, taken, view)
+                written = self._write_once(attempt, taken, view)
             if written is not None:
-                round_.written[rank] = written
-                self._floor.ledger.raw_bytes += written.raw_bytes
-                self._floor.ledger.new_bytes += written.new_bytes
-            self._has_done(round_, rank)
+                attempt.written[rank] = written
+                self._registry.ledger.raw_bytes += written.raw_bytes
+                self._registry.ledger.new_bytes += written.new_bytes
+            self._has_done(attempt, rank)
 
-    def _write(self, round_: SaveAttempt, taken: SnapshotRead, view: StoreView) -> WrittenPart:
+    def _write(self, attempt: SaveAttempt, taken: SnapshotRead, view: StoreView) -> WrittenPart:
         snapshot, stream = taken.snapshot, taken.stream
         if stream is None:
             content = pieces(snapshot.layout, taken.memory)
-            return self.writer.write(round_.save, snapshot, content, view, taken.arrived_s)
-        coming = stream.pieces(functools.partial(self._floor.gives_up, round_.generation))
+            return self.writer.write(attempt.save, snapshot, content, view, taken.arrived_s)
+        coming = stream.pieces(functools.partial(self._registry.gives_up, attempt.generation))
         try:
             return self.writer.write(
-                round_.save, snapshot, coming, view, taken.arrived_s, stream.done
+                attempt.save, snapshot, coming, view, taken.arrived_s, stream.done
             )
         except StoreError as error:
             if not stream.is_begun:
@@ -268,118 +272,120 @@ class SaveCoordinator:
             ) from error
 
     def _write_once(
-        self, round_: SaveAttempt, taken: SnapshotRead, view: StoreView
+        self, attempt: SaveAttempt, taken: SnapshotRead, view: StoreView
     ) -> WrittenPart | None:
-        """None: another node, which holds the same, was first."""
+        """Write one rank's part; None if another node, which holds the same snapshot, was first."""
         try:
-            return self._write(round_, taken, view)
+            return self._write(attempt, taken, view)
         except SaveError:
-            save, rank = round_.save, taken.snapshot.rank
+            save, rank = attempt.save, taken.snapshot.rank
             if not having_parts(self.store, save, [rank]):
                 raise
             logger.info("%s: rank %d is written by another node", save.id, rank)
             return None
 
-    def _write_joined(self, round_: SaveAttempt) -> None:
-        """Write also for the ranks of a node that was lost meanwhile.
+    def _write_joined(self, attempt: SaveAttempt) -> None:
+        """Write the parts of the ranks of a node that was lost meanwhile, too.
 
         Raises:
-            MovedError: it was the one that led, and this one does now.
+            LeaderMovedError: the lost node was the leader, and this node is it now.
         """
-        joined = self._floor.ranks_of(round_.generation) - round_.ranks
+        joined = self._registry.ranks_of(attempt.generation) - attempt.ranks
         if 0 in joined:
-            raise LeaderMovedError(f"{round_.save.id}: this node leads now")
+            raise LeaderMovedError(f"{attempt.save.id}: this node leads now")
         if joined:
-            round_.ranks |= joined
-            self._write_parts(round_)
+            attempt.ranks |= joined
+            self._write_parts(attempt)
 
-    def _has_done(self, round_: SaveAttempt, rank: int) -> None:
-        round_.done.add(rank)
-        self._floor.moved()
-        self._floor.tell(round_.generation, "written", rank=rank, step=round_.save.step)
+    def _has_done(self, attempt: SaveAttempt, rank: int) -> None:
+        attempt.done.add(rank)
+        self._registry.moved()
+        self._registry.tell(attempt.generation, "written", rank=rank, step=attempt.save.step)
 
-    def _commit(self, round_: SaveAttempt, leader: SaveLeader) -> None:
+    def _commit(self, attempt: SaveAttempt, leader: SaveLeader) -> None:
         def given_up() -> bool:
-            self._write_joined(round_)
-            return self._floor.gives_up(round_.generation) or self._is_hopeless(round_)
+            self._write_joined(attempt)
+            return self._registry.gives_up(attempt.generation) or self._is_hopeless(attempt)
 
-        alone = len(round_.ranks) == round_.generation.world_size
-        content = leader.commit(round_.save, alone=alone, given_up=given_up)
-        leader.end(round_.save)
-        self._tell_committed(round_, content)
+        alone = len(attempt.ranks) == attempt.generation.world_size
+        content = leader.commit(attempt.save, alone=alone, given_up=given_up)
+        leader.end(attempt.save)
+        self._tell_committed(attempt, content)
 
-    def _tell_committed(self, round_: SaveAttempt, content: ManifestContent) -> None:
+    def _tell_committed(self, attempt: SaveAttempt, content: ManifestContent) -> None:
         new = {
             pack: size
             for pack, size in content.packs.items()
-            if pack_session(pack) == round_.save.session and pack not in self._seen
+            if pack_session(pack) == attempt.save.session and pack not in self._seen
         }
         self._seen |= content.packs.keys()
         raw_bytes = sum(table.raw_bytes for table in content.items.values())
         created = content.header.created
-        self.remember(round_.save, created, raw_bytes)
+        self.remember(attempt.save, created, raw_bytes)
         mark = content.header.marked
         if mark is not None:
-            logger.error("%s: ranks hold different replicas: %s", round_.save.id, summary(mark))
-        self._floor.tell(
-            round_.generation,
+            logger.error("%s: ranks hold different replicas: %s", attempt.save.id, summary(mark))
+        self._registry.tell(
+            attempt.generation,
             "committed",
-            step=round_.save.step,
-            id=round_.save.id,
+            step=attempt.save.step,
+            id=attempt.save.id,
             bytes=raw_bytes,
             new_bytes=sum(new.values()),
             differing=None if mark is None else event_fields(mark),
         )
 
-    def _await_fate(self, round_: SaveAttempt) -> None:
-        """Wait for what the leading node makes of the save."""
-        save, poll_s = round_.save, _POLL_S
-        nodes = round_.generation.world_size / len(round_.ranks)
+    def _await_outcome(self, attempt: SaveAttempt) -> None:
+        """Wait for the outcome of the save, which the leader decides."""
+        save, poll_s = attempt.save, _POLL_S
+        nodes = attempt.generation.world_size / len(attempt.ranks)
         longest_s = longest_poll_s(nodes)
         while True:
             is_meant = is_announced(self.store, save)
             if (found := fate_of_save(self.store, save)) is SaveFate.COMMITTED:
                 break
-            self._look_for_next(round_)
+            self._look_for_next(attempt)
             if found is SaveFate.ABANDONED:
                 raise ImpossibleSaveError(f"{save.id}: a node has given it up")
             if not is_meant:
                 raise ImpossibleSaveError(f"{save.id}: the leading node has taken it back")
-            self._write_joined(round_)
-            if self._floor.gives_up(round_.generation):
+            self._write_joined(attempt)
+            if self._registry.gives_up(attempt.generation):
                 raise SaveError(f"{save.id}: nobody waits for its commit any longer")
-            if self._is_hopeless(round_):
+            if self._is_hopeless(attempt):
                 raise ImpossibleSaveError(f"{save.id}: a part is lost with its node")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, longest_s)
-        self.remember(save, time.time(), sum(w.raw_bytes for w in round_.written.values()))
-        self._floor.tell(round_.generation, "committed", step=save.step, id=save.id)
+        self.remember(save, time.time(), sum(w.raw_bytes for w in attempt.written.values()))
+        self._registry.tell(attempt.generation, "committed", step=save.step, id=save.id)
 
-    def _is_hopeless(self, round_: SaveAttempt) -> bool:
-        """Whether a part will never come, or nobody is left to commit it."""
-        lost = self._floor.lost_ranks - round_.ranks
+    def _is_hopeless(self, attempt: SaveAttempt) -> bool:
+        """Return whether a part will never come, or no node is left to commit the save."""
+        lost = self._registry.lost_ranks - attempt.ranks
         if not lost or 0 in lost:
             return bool(lost)
-        return lost > having_parts(self.store, round_.save, lost)
+        return lost > having_parts(self.store, attempt.save, lost)
 
-    def _look_for_next(self, round_: SaveAttempt) -> None:
-        """Raises:
-        HopelessError, MovedError: the leading node has gone on from the save.
+    def _look_for_next(self, attempt: SaveAttempt) -> None:
+        """Look whether the leader has announced another save.
+
+        Raises:
+            ImpossibleSaveError, LeaderMovedError: the leader has gone on from this save.
         """
-        save = round_.save
-        now = announced(self.store, self._run, round_.generation, round_.epoch)
+        save = attempt.save
+        now = announced(self.store, self._run, attempt.generation, attempt.epoch)
         if now is None or now.save == save:
             return
-        if now.save.step == save.step and now.epoch > round_.epoch:
+        if now.save.step == save.step and now.epoch > attempt.epoch:
             raise LeaderMovedError(f"{save.id} goes on as {now.save.id}")
         if now.save.step >= save.step:
             raise ImpossibleSaveError(f"{save.id}: the leading node has gone on to {now.save.id}")
 
     def remember(self, save: SaveId, created: float, raw_bytes: int) -> None:
-        """A save is committed."""
+        """Record that a save is committed."""
         now = time.time()
         self.newest = max(self.newest, save.step)
-        self._floor.ledger.committed += 1
-        self._floor.ledger.error = None
+        self._registry.ledger.committed += 1
+        self._registry.ledger.error = None
         last = DurableCheckpoint(save.step, save.id, created, now, raw_bytes, now - created)
-        self._floor.ledger.last = last
+        self._registry.ledger.last = last

@@ -1,4 +1,4 @@
-"""The saves of a generation as the node with rank 0 leads them."""
+"""The saves of a generation from the side of their leader, the node with rank 0."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from checkpointing.store.write.manifest_commit import MixedReplicasError, commit
 
 logger = logging.getLogger("checkpointing")
 
-SILENT_S = 600.0  # without another rank's part, after which a save is given up
-MOST_EPOCHS = 8  # that one attempt to announce goes through
+SILENT_S = 600.0  # seconds without another rank's part, after which a save is given up
+MOST_EPOCHS = 8  # number of epochs that one attempt to announce may try
 _POLL_S, _MAX_POLL_S = 0.02, 2.0
 
 
 class ImpossibleSaveError(SaveError):
-    """A save that can never be complete, because a rank has not got its step."""
+    """A save that can never be complete, because a rank does not have its step."""
 
 
 class LeaderMovedError(SaveError):
-    """A save that goes on under another name, led by another node than before."""
+    """A save that continues under another name, because another node leads it now."""
 
 
 class RunTakenOverError(SaveError):
-    """Another process saves the run now: nothing of this generation can be committed any more."""
+    """Another process owns the run now, so that this generation can commit nothing any more."""
 
 
 class SaveLeader:
-    """Announces saves, commits or gives up each, and keeps the lease meanwhile.
+    """Announces saves, commits each or gives it up, and keeps the lease meanwhile.
 
-    A node that leads in place of one that is lost, but may be alive, has sessions of its own, those
-    of odd epochs: so the two can never take each other's lease.
+    A node that leads in place of one that is lost, but may be alive, uses sessions of its own,
+    those of odd epochs, so that the two nodes can never take each other's lease.
     """
 
     def __init__(
@@ -58,16 +58,18 @@ class SaveLeader:
         *,
         is_heir: bool = False,
     ) -> None:
-        """
+        """Create the leader of a generation's saves.
+
         Args:
-            found: the owner to go by if the generation does not say; None: the present one.
-            is_heir: this node leads in place of the one that began to.
+            found: the owner to use if the generation does not name one; None: the present one.
+            is_heir: this node leads in place of the one that led before.
 
         Raises:
             StoreError: the store is out of reach.
         """
         self._store, self._run, self._generation = store, run, generation
-        # of the generation, and not of this process, which has served earlier owners
+        # The owner is that of the generation and not of this process, which has served earlier
+        # owners.
         owner = found if generation.owner is None else generation.owner
         self._owner = run_ownership.newest(store, run) if owner is None else owner
         self._is_heir = is_heir
@@ -79,7 +81,7 @@ class SaveLeader:
         """Announce a save.
 
         Raises:
-            TakenOverError: another process has taken over the run.
+            RunTakenOverError: another process has taken over the run.
             SaveError: it cannot be announced.
             StoreError: the store is out of reach.
         """
@@ -87,7 +89,7 @@ class SaveLeader:
             try:
                 save = self._next_session().begin(step)
             except SaveError as error:
-                # dead, or given up half-way by a process before
+                # the session is dead, or an earlier process gave this save up half-way
                 logger.info("step %d: %s", step, error)
                 self._check_owner()
             else:
@@ -95,7 +97,7 @@ class SaveLeader:
                     if self._is_heir:
                         self._fence_former()
                     return save
-            self._next_epoch()  # under another name it is new
+            self._next_epoch()  # under another session's name the save is new
         raise SaveError(f"step {step} cannot be announced as {MOST_EPOCHS} sessions in turn")
 
     def commit(self, save: SaveId, *, alone: bool, given_up: Callable[[], bool]) -> ManifestContent:
@@ -103,13 +105,13 @@ class SaveLeader:
 
         Args:
             alone: this node has all ranks, and their parts are there.
-            given_up: whether to wait no longer.
+            given_up: returns whether to stop waiting.
 
         Raises:
-            HopelessError: a node has given it up, other nodes were silent for too long, or a tensor
-                would be a mixture of replicas.
-            SaveError: it was declared dead.
-            StoreError: the store is out of reach; calling this again goes on.
+            ImpossibleSaveError: a node has given the save up, other nodes were silent for too long,
+                or a tensor would be a mixture of replicas.
+            SaveError: the session was declared dead.
+            StoreError: the store is out of reach; calling this again continues.
         """
         if not alone:
             self._await_parts(save, given_up)
@@ -121,20 +123,20 @@ class SaveLeader:
             raise ImpossibleSaveError(str(error)) from error
 
     def give_up(self, save: SaveId) -> None:
-        """See to it that a save is never committed, so that no node waits for it."""
+        """Make sure that a save is never committed, so that no node waits for it."""
         abandon(self._store, save.manifest())
         self.end(save)
 
     def end(self, save: SaveId) -> None:
-        """It is committed or given up."""
+        """Withdraw the announcement of a save that is committed or given up."""
         if self._session is not None and self._session.id == save.session:
             self._session.end(save.manifest())
 
     def end_former(self, save: SaveId) -> None:
-        """The same for what a process before this one has announced.
+        """Withdraw the announcement of a save that an earlier process has made.
 
         Raises:
-            SaveError: nobody can tell what it announced.
+            SaveError: it cannot be known what that process had announced.
             StoreError: the store is out of reach.
         """
         session = self._next_session()
@@ -142,7 +144,7 @@ class SaveLeader:
             session.end(save.manifest())
 
     def close(self) -> None:
-        """Give the lease back."""
+        """Remove the lease."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -160,8 +162,9 @@ class SaveLeader:
         self._epoch += 2
 
     def _fence_former(self) -> None:
-        """The lost node commits nothing under its old name, should it be alive. After this one's
-        announcement, so that who sees the old save given up sees what it goes on as."""
+        """Fence the session of the lost leader, so that it commits nothing under its old name if it
+        is alive. Comes after this node's announcement, so that a node that sees the old save given
+        up also sees the one that continues it."""
         for epoch in range(self._epoch - 1, -1, -2):
             session = session_id(self._generation, epoch)
             if is_fenced(self._store, session):
@@ -170,11 +173,11 @@ class SaveLeader:
             fence(self._store, session)
 
     def _check_elsewhere(self, save: SaveId) -> None:
-        """An heir that led while this node was away may have ended what this one begins anew: then
-        nobody comes with parts.
+        """Check whether a node that led while this one was away has ended the save that this node
+        begins anew: no parts would come then.
 
         Raises:
-            MovedError: so it is.
+            LeaderMovedError: that is the case.
         """
         other = newest_committed(self._store, self._run, self._generation, self._epoch)
         if other is not None and other.save.step >= save.step and other.save != save:
@@ -198,12 +201,12 @@ class SaveLeader:
                 seen, poll_s, heard_s = found, _POLL_S, time.monotonic()
             done = fate_of_save(self._store, save)
             if done is SaveFate.COMMITTED:
-                return  # by a process before this one, which has removed the parts
+                return  # an earlier process has committed it and removed the parts
             if done is SaveFate.ABANDONED:
                 raise ImpossibleSaveError(
                     f"{save.id}: a node gave it up; {found} of {needed} parts"
                 )
-            if self._epoch:  # only then may an heir's session have been before it
+            if self._epoch:  # only then may the session of another leader have been before this one
                 self._check_elsewhere(save)
             if given_up() or time.monotonic() - heard_s > SILENT_S:
                 raise ImpossibleSaveError(f"{save.id}: {found} of {needed} ranks have finished")

@@ -1,4 +1,4 @@
-"""The thread that saves: which save is next, and what becomes of it."""
+"""The thread that saves: chooses the next save and handles its outcome."""
 
 from __future__ import annotations
 
@@ -24,197 +24,207 @@ logger = logging.getLogger("checkpointing")
 
 
 class SaveWorker:
-    """Saves what waits in the hall, one step after another, the newest first."""
+    """Saves the snapshots that wait in the registry, one step after another, the newest first."""
 
     def __init__(
         self,
-        hall: SnapshotRegistry,
+        registry: SnapshotRegistry,
         opened: Callable[[], SaveCoordinator],
         linger_s: float,
         spooler: Spooler | None = None,
     ) -> None:
-        """
+        """Create the thread, which `start` starts.
+
         Args:
-            opened: the store, opened if it is not yet; raises StoreError.
-            linger_s: how long snapshots of trainers that are gone wait for another node to lead.
-            spooler: what has a deadline that the store may miss is copied by it first.
+            opened: returns the coordinator of the store, which is opened if it is not open yet;
+                raises StoreError.
+            linger_s: seconds that snapshots of trainers that are gone wait for another node to
+                lead.
+            spooler: copies snapshots first whose deadline the store may miss.
         """
-        self._hall, self._opened, self._linger_s = hall, opened, linger_s
+        self._registry, self._opened, self._linger_s = registry, opened, linger_s
         self._spooler = spooler
-        self.now: SaveAttempt | None = None  # what is being saved
-        self._pending: dict[Generation, SaveAttempt] = {}  # to be gone on with after a failure
-        self._rounds: SaveCoordinator | None = None
+        self.now: SaveAttempt | None = None  # the save under way
+        # save attempts to continue after a failure
+        self._pending: dict[Generation, SaveAttempt] = {}
+        self._coordinator: SaveCoordinator | None = None
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended, at the latest after so long."""
+        """Wait up to `timeout_s` for the thread to end; return whether it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (course := self._hall.next_course()) is not None:
+        while (progress := self._registry.next_course()) is not None:
             try:
-                self._step(course)
+                self._step(progress)
             except Exception as error:
-                # a bug must cost this step, and not all that come
-                logger.exception("saving step %s", self._step_of(course))
-                self._broke(course, error)
-        if self._rounds is not None:
-            self._rounds.close()
+                # a bug must cost this step, and not all later ones
+                logger.exception("saving step %s", self._step_of(progress))
+                self._handle_error(progress, error)
+        if self._coordinator is not None:
+            self._coordinator.close()
 
-    def _step(self, course: GenerationState) -> None:
+    def _step(self, progress: GenerationState) -> None:
         try:
-            self._rounds = rounds = self._opened()
-            round_ = self._next_round(course, rounds)
+            self._coordinator = coordinator = self._opened()
+            attempt = self._next_attempt(progress, coordinator)
         except CheckpointError as error:
-            self._failed(course, None, error)
+            self._failed(progress, None, error)
             return
-        if round_ is not None:
-            self._carry_out(course, round_, rounds)
+        if attempt is not None:
+            self._carry_out(progress, attempt, coordinator)
 
-    def _next_round(self, course: GenerationState, rounds: SaveCoordinator) -> SaveAttempt | None:
-        """The next save: one that failed half-way, or one that this node or the leading one
+    def _next_attempt(
+        self, progress: GenerationState, coordinator: SaveCoordinator
+    ) -> SaveAttempt | None:
+        """Return the next save: one that failed half-way, or one that this node or the leader
         announces; None if there is none yet."""
-        wanted = self._hall.wanted(course)
-        pending = self._pending.get(course.generation)
+        wanted = self._registry.wanted(progress)
+        pending = self._pending.get(progress.generation)
         if pending is not None:
-            if wanted and wanted[-1] > pending.save.step and course.leads:
-                rounds.give_up(pending)
-                del self._pending[course.generation]
+            if wanted and wanted[-1] > pending.save.step and progress.leads:
+                coordinator.give_up(pending)
+                del self._pending[progress.generation]
             else:
-                return self._pending.pop(course.generation)
-        if course.epoch is None:
-            rounds.meet(course.generation)
-            course.epoch = rounds.last_epoch(course.generation)
-            if self._has_missed(course, rounds, course.epoch):
+                return self._pending.pop(progress.generation)
+        if progress.epoch is None:
+            coordinator.meet(progress.generation)
+            progress.epoch = coordinator.last_epoch(progress.generation)
+            if self._has_missed(progress, coordinator, progress.epoch):
                 return None
-        if course.leads:
+        if progress.leads:
             if not wanted:
                 return None
-            self._hall.begin(course, wanted[-1])
-            return rounds.lead(course.generation, course.ranks, wanted[-1], course.term)
-        found = rounds.follow(course.generation, course.ranks, course.epoch)
-        if found is not None and course.is_new(found.save):
-            course.epoch = found.epoch
-            self._hall.begin(course, found.save.step)
+            self._registry.begin(progress, wanted[-1])
+            return coordinator.lead(progress.generation, progress.ranks, wanted[-1], progress.term)
+        found = coordinator.follow(progress.generation, progress.ranks, progress.epoch)
+        if found is not None and progress.is_new(found.save):
+            progress.epoch = found.epoch
+            self._registry.begin(progress, found.save.step)
             return found
-        if not self._has_missed(course, rounds, course.epoch):
-            self._wait(course, is_needed=bool(wanted))
+        if not self._has_missed(progress, coordinator, progress.epoch):
+            self._wait(progress, is_needed=bool(wanted))
         return None
 
-    def _has_missed(self, course: GenerationState, rounds: SaveCoordinator, epoch: int) -> bool:
-        """Whether a step was committed while this process was not there."""
-        missed = rounds.missed(course.generation, epoch)
-        if missed is None or missed.save.step <= course.settled:
+    def _has_missed(
+        self, progress: GenerationState, coordinator: SaveCoordinator, epoch: int
+    ) -> bool:
+        """Return whether a step was committed while this process was not running."""
+        missed = coordinator.missed(progress.generation, epoch)
+        if missed is None or missed.save.step <= progress.settled:
             return False
         step, id_ = missed.save.step, missed.save.id
-        if self._hall.is_awaited(course, step):
-            rounds.remember(missed.save, time.time(), 0)
-            self._hall.tell(course.generation, "committed", step=step, id=id_)
+        if self._registry.is_awaited(progress, step):
+            coordinator.remember(missed.save, time.time(), 0)
+            self._registry.tell(progress.generation, "committed", step=step, id=id_)
         else:
-            self._hall.note(course, step=step, id=id_)
-        self._settled(course, step)
-        if course.leads:
-            rounds.take_back(course.generation, missed.save, course.term)
+            self._registry.note(progress, step=step, id=id_)
+        self._settled(progress, step)
+        if progress.leads:
+            coordinator.take_back(progress.generation, missed.save, progress.term)
         return True
 
-    def _settled(self, course: GenerationState, step: int) -> None:
-        saved = created(self._hall, course.generation, step)
-        self._hall.settled(course, step)
+    def _settled(self, progress: GenerationState, step: int) -> None:
+        saved = created(self._registry, progress.generation, step)
+        self._registry.settled(progress, step)
         if self._spooler is not None:
-            self._spooler.durable(course.generation, step, saved)
+            self._spooler.durable(progress.generation, step, saved)
 
-    def _wait(self, course: GenerationState, *, is_needed: bool) -> None:
-        """For the other node to announce, as long as it may."""
-        alone_s = min(self._hall.alone_s(), time.monotonic() - course.heard_s)
-        if is_needed and (alone_s > self._linger_s or 0 in self._hall.lost_ranks):
-            steps = self._hall.lose(course)
+    def _wait(self, progress: GenerationState, *, is_needed: bool) -> None:
+        """Wait for another node to announce a save, for as long as it may."""
+        alone_s = min(self._registry.alone_s(), time.monotonic() - progress.heard_s)
+        if is_needed and (alone_s > self._linger_s or 0 in self._registry.lost_ranks):
+            steps = self._registry.lose(progress)
             logger.error("steps %s are lost: the node with rank 0 saves no more", steps)
         else:
-            self._hall.later(course, course.poll)
+            self._registry.later(progress, progress.poll)
 
     def _carry_out(
-        self, course: GenerationState, round_: SaveAttempt, rounds: SaveCoordinator
+        self, progress: GenerationState, attempt: SaveAttempt, coordinator: SaveCoordinator
     ) -> None:
-        self.now = round_
+        self.now = attempt
         try:
             if self._spooler is not None:
                 self._spooler.consider()
-            rounds.carry_out(round_)
+            coordinator.carry_out(attempt)
         except LeaderMovedError as error:
             logger.info("%s", error)
-            course.epoch = None  # look what was committed meanwhile
-            self._hall.later(course, course.at_once)
-            self._hall.set_state(course, round_.save.step, SlotState.WAITING)
+            progress.epoch = None  # look up what was committed meanwhile
+            self._registry.later(progress, progress.at_once)
+            self._registry.set_state(progress, attempt.save.step, SlotState.WAITING)
         except CheckpointError as error:
-            self._failed(course, round_, error)
+            self._failed(progress, attempt, error)
         except Exception:
-            self._abandon(round_)
+            self._abandon(attempt)
             raise
         else:
-            self._settled(course, round_.save.step)
+            self._settled(progress, attempt.save.step)
             self.now = None
-            self._prune(round_, rounds)
+            self._prune(attempt, coordinator)
         finally:
             self.now = None
-            self._hall.look_again()
+            self._registry.look_again()
 
     def _failed(
-        self, course: GenerationState, round_: SaveAttempt | None, error: CheckpointError
+        self, progress: GenerationState, attempt: SaveAttempt | None, error: CheckpointError
     ) -> None:
-        step = round_.save.step if round_ else self._step_of(course)
+        step = attempt.save.step if attempt else self._step_of(progress)
         logger.error("saving step %s: %s; earlier checkpoints are untouched", step, error)
-        self._hall.later(course, course.at_once if _is_hopeless(error) else course.retry)
-        if round_ is None and course.saving is not None:
-            self._hall.set_state(course, course.saving, SlotState.WAITING)
+        self._registry.later(progress, progress.at_once if _is_hopeless(error) else progress.retry)
+        if attempt is None and progress.saving is not None:
+            self._registry.set_state(progress, progress.saving, SlotState.WAITING)
         if isinstance(error, RunTakenOverError):
-            self._hall.lose(course)
-        if round_ is not None:
+            self._registry.lose(progress)
+        if attempt is not None:
             if isinstance(error, StoreError):
-                self._pending[course.generation] = round_
-            elif self._abandon(round_):
-                course.given_up = round_.save
+                self._pending[progress.generation] = attempt
+            elif self._abandon(attempt):
+                progress.given_up = attempt.save
             else:
-                self._hall.later(course, course.retry)
+                self._registry.later(progress, progress.retry)
             state = SlotState.LOST if _is_hopeless(error) else SlotState.WAITING
-            self._hall.set_state(course, round_.save.step, state, str(error))
-        self._hall.failed(course, step, str(error))
+            self._registry.set_state(progress, attempt.save.step, state, str(error))
+        self._registry.failed(progress, step, str(error))
 
-    def _abandon(self, round_: SaveAttempt) -> bool:
-        assert self._rounds is not None
+    def _abandon(self, attempt: SaveAttempt) -> bool:
+        assert self._coordinator is not None
         try:
-            self._rounds.give_up(round_)
+            self._coordinator.give_up(attempt)
         except CheckpointError as error:
-            logger.warning("%s stays announced until its lease is over: %s", round_.save.id, error)
+            logger.warning("%s stays announced until its lease is over: %s", attempt.save.id, error)
             return False
         return True
 
-    def _broke(self, course: GenerationState, error: Exception) -> None:
-        """What nobody has foreseen: the step is not tried again."""
-        step = self._step_of(course)
-        self._pending.pop(course.generation, None)
-        self._hall.later(course, course.retry)
+    def _handle_error(self, progress: GenerationState, error: Exception) -> None:
+        """Handle an unexpected error: the step is not tried again."""
+        step = self._step_of(progress)
+        self._pending.pop(progress.generation, None)
+        self._registry.later(progress, progress.retry)
         if step is not None:
-            self._hall.set_state(course, step, SlotState.LOST, f"{type(error).__name__}: {error}")
-        self._hall.failed(course, step, f"{type(error).__name__}: {error}")
+            self._registry.set_state(
+                progress, step, SlotState.LOST, f"{type(error).__name__}: {error}"
+            )
+        self._registry.failed(progress, step, f"{type(error).__name__}: {error}")
 
-    def _prune(self, round_: SaveAttempt, rounds: SaveCoordinator) -> None:
-        if self._hall.is_draining:
+    def _prune(self, attempt: SaveAttempt, coordinator: SaveCoordinator) -> None:
+        if self._registry.is_draining:
             return
         try:
-            rounds.prune(round_)
+            coordinator.prune(attempt)
         except Exception:
-            # the checkpoint is there all the same
-            logger.exception("pruning after %s", round_.save.id)
+            # the checkpoint is committed in any case
+            logger.exception("pruning after %s", attempt.save.id)
 
-    def _step_of(self, course: GenerationState) -> int | None:
-        """The one that is being saved, or would be next."""
-        if course.saving is not None:
-            return course.saving
-        return max(self._hall.wanted(course), default=None)
+    def _step_of(self, progress: GenerationState) -> int | None:
+        """Return the step that is being saved, or would be saved next."""
+        if progress.saving is not None:
+            return progress.saving
+        return max(self._registry.wanted(progress), default=None)
 
 
 def _is_hopeless(error: CheckpointError) -> bool:

@@ -1,4 +1,4 @@
-"""Snapshots and generations as messages, and back."""
+"""Converts snapshots and generations to messages and back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from checkpointing.format.object_keys import MAX_STEP, is_session
 from checkpointing.format.replica_differences import dump_groups, load_groups
 from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
 
-PROTOCOL = 4  # of the messages between trainers and services; both have to have the same
-_MOST_S = 1e15  # seconds, of any time: NaN, infinity and what no float can be are none
+PROTOCOL = 4  # version of the messages between trainers and services, which both must share
+# upper bound of any time in seconds, which refuses NaN, infinity and what no float can be
+_MOST_S = 1e15
 
 
 def load_generation(plain: Mapping[str, Any]) -> Generation:
-    """Raises:
-    ServiceError: it is no generation.
+    """Return the generation in a message.
+
+    Raises:
+        ServiceError: it is no generation.
     """
     try:
         generation = Generation(**plain)
@@ -36,7 +39,7 @@ def dump_rank(rank: int, ranks: frozenset[int], generation: Generation) -> dict[
 
 
 def load_rank(message: Mapping[str, Any]) -> tuple[int, frozenset[int], Generation]:
-    """A trainer's rank, the ranks of its node, and its generation.
+    """Return a trainer's rank, the ranks of its node, and its generation.
 
     Raises:
         ServiceError: they do not fit together.
@@ -57,8 +60,10 @@ def dump_layout(layout: SnapshotLayout) -> dict[str, Any]:
 
 
 def load_layout(plain: Mapping[str, Any]) -> SnapshotLayout:
-    """Raises:
-    ServiceError: it is no layout.
+    """Return the layout in a message.
+
+    Raises:
+        ServiceError: it is no layout.
     """
     try:
         places = tuple(
@@ -76,7 +81,8 @@ def load_layout(plain: Mapping[str, Any]) -> SnapshotLayout:
 
 
 def dump_snapshot(snapshot: RankSnapshot) -> dict[str, Any]:
-    """Without its layout, which is sent once and referred to by its digest."""
+    """Return a snapshot as plain data, without its layout, which is sent once and referred to by
+    its digest."""
     return {
         "generation": asdict(snapshot.generation),
         "rank": snapshot.rank,
@@ -92,8 +98,10 @@ def dump_snapshot(snapshot: RankSnapshot) -> dict[str, Any]:
 
 
 def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, SnapshotLayout]) -> RankSnapshot:
-    """Raises:
-    ServiceError: it is no snapshot, or its layout was never sent.
+    """Return the snapshot in a message.
+
+    Raises:
+        ServiceError: it is no snapshot, or its layout was never sent.
     """
     try:
         fields = dict(plain)
@@ -103,7 +111,7 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, SnapshotLayout
         snapshot = RankSnapshot(
             generation=generation, layout=layout, fingerprints=fingerprints, **fields
         )
-        _ = snapshot.replicas  # or this raises
+        _ = snapshot.replicas  # raises if they do not fit
     except (KeyError, TypeError, ValueError, DamagedError) as error:
         raise ServiceError(f"what came is no snapshot: {error!r}") from error
     counts = (snapshot.rank, snapshot.step, snapshot.slot)
@@ -128,6 +136,6 @@ def _is_place(place: SlotBox) -> bool:
         and all(map(_is_count, numbers))
         and fits
         and (
-            place.length >= 0  # whose dtype is known, or this raises
+            place.length >= 0  # raises if its dtype is not known
         )
     )

@@ -1,4 +1,4 @@
-"""What is still to be sent to a trainer, so that one that does not read keeps nobody waiting."""
+"""A queue of messages to one trainer, so that a trainer that does not read blocks nobody."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from checkpointing.service.protocol.socket_frames import FrameSocket
 
 logger = logging.getLogger("checkpointing")
 
-MOST = 10_000  # messages that wait; a trainer that reads none of so many is cut off
+MOST = 10_000  # most messages that may wait; a trainer that reads none of so many is disconnected
 
 
 class SendQueue:
-    """Sends from a thread of its own, in order. Thread-safe."""
+    """Sends messages in order from a thread of its own. Thread-safe."""
 
     def __init__(self, wire: FrameSocket) -> None:
         self._wire = wire
@@ -28,17 +28,17 @@ class SendQueue:
         self._thread.start()
 
     def put(self, message: Mapping[str, Any], fd: int | None = None) -> None:
-        """Send this soon; never blocks. What cannot be sent any more is forgotten.
+        """Queue a message; never blocks. A message that cannot be sent any more is dropped.
 
         Args:
-            fd: goes along, and is closed here then.
+            fd: is sent along, and closed here afterwards.
         """
         if self._waiting.qsize() > MOST:
             self._wire.close()
         self._waiting.put((message, fd))
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Stop once what is queued has been sent."""
         self._waiting.put(None)
 
     def _send(self) -> None:

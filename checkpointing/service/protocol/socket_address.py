@@ -1,4 +1,4 @@
-"""Where a node's services listen: sockets in a folder that is the user's alone."""
+"""Where a node's services listen: at sockets in a folder that only the user can access."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from checkpointing.errors import ServiceError
 from checkpointing.format.object_keys import check_run
 
 SOCKET = ".sock"
-MAX_PATH = 107  # bytes, of sockaddr_un.sun_path
+MAX_PATH = 107  # bytes, size of sockaddr_un.sun_path without its zero
 
 
 def folder() -> Path:
-    """The user's folder for sockets, made if it is not there: HPCKIT_RUNTIME_DIR, hpckit/ in
-    XDG_RUNTIME_DIR, or /tmp/hpckit-<uid>; a path short enough for a socket's name.
+    """Return the user's folder for sockets, which is created if it is missing: HPCKIT_RUNTIME_DIR,
+    hpckit/ in XDG_RUNTIME_DIR, or /tmp/hpckit-<uid>; its path is short enough for a socket's name.
 
     Raises:
-        ServiceError: it is somebody else's, or open to others.
+        ServiceError: it belongs to another user, or is open to others.
     """
     path = _chosen()
     try:
@@ -34,10 +34,11 @@ def folder() -> Path:
 
 
 def address(url: str, run: str, node: str | None = None) -> Path:
-    """The socket of the service for a run of a store on this node.
+    """Return the path of the socket of the service for a run of a store on this node.
 
     Args:
-        node: this node's name, where several play on one machine; None: HPCKIT_NODE or the host.
+        node: this node's name, where several nodes are simulated on one machine; None: HPCKIT_NODE
+            or the host name.
 
     Raises:
         ServiceError: there can be no socket, and why.
@@ -50,20 +51,20 @@ def address(url: str, run: str, node: str | None = None) -> Path:
 
 
 def service_key(url: str, run: str, node: str | None = None) -> str:
-    """What files of the service for a run of a store on this node are named by; raises as
-    `address`."""
+    """Return the key that names the files of the service for a run of a store on this node; raises
+    as `address`."""
     node = node or os.environ.get("HPCKIT_NODE") or socket.gethostname()
     key = blake3("\0".join([url, check_run(run), node]).encode()).hexdigest()[:16]
     return f"{shown(run)}-{key}"
 
 
 def shown(run: str) -> str:
-    """What of a run's name is in those of its sockets."""
+    """Return the part of a run's name that the names of its sockets contain."""
     return run[:24]
 
 
 def all_sockets() -> list[Path]:
-    """Those that are there, of services alive or dead. Makes nothing.
+    """Return all sockets in the folder, of services alive or dead. Creates nothing.
 
     Raises:
         ServiceError: as `folder`.
@@ -76,8 +77,10 @@ def all_sockets() -> list[Path]:
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Raises:
-    ServiceError: the other side belongs to another user.
+    """Check that the other side of a connection belongs to this user.
+
+    Raises:
+        ServiceError: it belongs to another user.
     """
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
@@ -87,7 +90,7 @@ def check_peer(sock: socket.socket) -> None:
 
 def _chosen() -> Path:
     if chosen := os.environ.get("HPCKIT_RUNTIME_DIR"):
-        return Path(chosen).absolute()  # the service itself works in another folder
+        return Path(chosen).absolute()  # the service itself runs in another working directory
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime).absolute() / "hpckit"
     return Path(f"/tmp/hpckit-{os.getuid()}")

@@ -1,4 +1,4 @@
-"""Frames over a unix socket: length-prefixed JSON, and file descriptors beside it."""
+"""Frames over a unix socket: length-prefixed JSON with file descriptors beside it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 from checkpointing.errors import ServiceError
 
-MAX_FRAME = 256 << 20  # bytes; a layout of a million tensors' boxes takes about half of it
-SEND_S = 10.0  # after which a peer that does not read counts as gone
+MAX_FRAME = 256 << 20  # bytes; the layout of a million tensors' boxes takes about half of it
+SEND_S = 10.0  # seconds after which a peer that does not read counts as gone
 _HEAD = struct.Struct("<I")
-_MAX_FDS = 4  # with one message
+_MAX_FDS = 4  # descriptors with one message
 
 
 class FrameSocket:
@@ -31,14 +31,16 @@ class FrameSocket:
         timeval = struct.pack("ll", seconds, micros)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         self._sending = threading.Lock()
-        self._lock = threading.Lock()  # of what follows
-        self._users = 0  # threads in a call on the socket
+        self._lock = threading.Lock()  # guards the fields below
+        self._users = 0  # number of threads in a call on the socket
         self._closed = False
 
     def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
-        """Raises:
-        ConnectionError: the peer is gone, or has not read for too long.
-        ServiceError: the message is too long.
+        """Send a message with descriptors.
+
+        Raises:
+            ConnectionError: the peer is gone, or has not read for too long.
+            ServiceError: the message is too long.
         """
         body = json.dumps(message, separators=(",", ":")).encode()
         if len(body) > MAX_FRAME:
@@ -54,7 +56,7 @@ class FrameSocket:
             raise ConnectionError(f"the other side is gone: {error}") from error
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message with its descriptors, which the caller owns; None at the end.
+        """Return the next message with its descriptors, which the caller owns; None at the end.
 
         Raises:
             ServiceError: what came is no message.
@@ -72,20 +74,21 @@ class FrameSocket:
         return None
 
     def close(self) -> None:
-        """Wakes up a `receive` under way."""
+        """Close the connection, which wakes up a `receive` under way."""
         with self._lock:
             self._closed = True
-            with contextlib.suppress(OSError):  # it was over already
+            with contextlib.suppress(OSError):  # already closed by the peer
                 self._sock.shutdown(socket.SHUT_RDWR)
             self._close_if_unused()
 
     def has_news(self, wait_s: float) -> bool:
-        """Whether there is something to receive, or the end, within so long."""
+        """Wait up to `wait_s`; return whether there is something to receive, or the end."""
         with self._in_use():
             return bool(select.select([self._sock], [], [], wait_s)[0])
 
     def is_over(self, wait_s: float) -> bool:
-        """Whether the peer has gone, or goes within so long; what it says meanwhile is lost."""
+        """Wait up to `wait_s`; return whether the peer has closed the connection. What it sends
+        meanwhile is lost."""
         with self._in_use():
             try:
                 if not select.select([self._sock], [], [], wait_s)[0]:
@@ -93,16 +96,18 @@ class FrameSocket:
                 return not self._sock.recv(1 << 16, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return False
-            except (OSError, ValueError):  # ValueError: closed here
+            except (OSError, ValueError):  # ValueError: closed by this side
                 return True
 
     def let_go(self) -> None:
-        """Close this process's descriptor; the connection is another's too, and goes on."""
+        """Close the descriptor of this process, while the connection, which another process owns
+        too, stays open."""
         self._sock.close()
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
-        """The descriptor's number is not given to another file while a call goes to it."""
+        """Keep the descriptor's number from being given to another file during a call that uses
+        it."""
         with self._lock:
             self._users += 1
         try:

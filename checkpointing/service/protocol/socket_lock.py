@@ -1,4 +1,5 @@
-"""Of two services for one address one serves; and what is left of one that was killed."""
+"""The lock by which one of several services for one address serves; removes sockets of services
+that were killed."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ from checkpointing.service.protocol.socket_address import all_sockets, shown
 
 
 def lock_socket(path: Path) -> int | None:
-    """The lock's descriptor; None if another process has it, or had it a moment ago."""
+    """Return the descriptor of the lock; None if another process holds it, or held it a moment
+    ago."""
     fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # one that has just ended has removed its file: who comes next locks another one
+        # A process that has just ended has removed its lock file, so that the next one locks
+        # another file.
         if os.path.samestat(os.fstat(fd), path.stat()):
             return fd
     except (BlockingIOError, FileNotFoundError):
@@ -24,7 +27,7 @@ def lock_socket(path: Path) -> int | None:
 
 
 def remove_dead(run: str) -> None:
-    """Remove the sockets of services of `run` that were killed; what they logged stays."""
+    """Remove the sockets of services of `run` that were killed; their logs stay."""
     for path in all_sockets():
         if not path.name.startswith(f"{shown(run)}-"):
             continue

@@ -1,4 +1,4 @@
-"""A rank's state that comes in buckets: while some are read, others are filled."""
+"""The stream of one rank's state through buckets: some are read while others are filled."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from checkpointing.service.snapshots import RankSnapshot, SlotBox, grids
 from checkpointing.staging.buckets import BucketPart, divide
 from checkpointing.store.write.part_writer import TensorPiece
 
-PATIENCE_S = 300.0  # without a bucket from its trainer, after which a state counts as lost
-_POLL_S = 0.1  # between looks at whether anybody still wants it
+PATIENCE_S = 300.0  # seconds without a bucket from the trainer, after which a state counts as lost
+_POLL_S = 0.1  # seconds between looks at whether the state is still wanted
 
 Tell = Callable[..., None]  # called as tell(kind, rank=, **fields); never blocks
 
 
 class BucketStream:
-    """One rank's state on its way. Its trainer says which bucket is full, the worker reads them in
-    that order, and tells which it needs no longer. What lies where in a bucket follows from the
-    layout. Thread-safe.
+    """One rank's state on its way through buckets. The trainer reports each full bucket, the worker
+    reads them in that order and releases those that it needs no longer. The layout tells what lies
+    where in a bucket. Thread-safe.
 
     Args:
         memory: all buckets, uint8[buckets * bucket_bytes].
-        tell: "emptied" goes to all trainers of the node, for who waits for its turn wants to know
-            that something moves; "unread", with why, to this rank's.
+        tell: sends messages: "emptied" to all trainers of the node, because a trainer that waits
+            for its turn has to know that others make progress; "unread", with the reason, to this
+            rank's trainer.
     """
 
     def __init__(
@@ -42,43 +43,45 @@ class BucketStream:
         self._contents = list(divide(grids(self._layout), bucket_bytes)) if memory.size else []
         self._changed = threading.Condition()
         self._full: deque[int] = deque()  # buckets that are not read yet
-        self._in_hand: deque[tuple[int, int]] = deque()  # buckets, and the bytes until their end
-        self._filled = self._bytes = self._done = 0  # buckets; bytes that were read, and are done
+        # buckets being processed, and the byte count at which each ends
+        self._processing: deque[tuple[int, int]] = deque()
+        self._filled = self._bytes = self._done = 0  # buckets filled; bytes read; bytes done
         self._heard_s = time.monotonic()
-        self._why: str | None = None  # it cannot be read any further
+        self._why: str | None = None  # why it cannot be read any further
         self._is_begun = False
 
     @classmethod
     def gone(cls, snapshot: RankSnapshot, tell: Tell) -> BucketStream:
-        """One that a service before this one has read, who knows how far."""
+        """Return a stream that an earlier process of the service was reading: nobody knows how far
+        it had come."""
         stream = cls(snapshot, np.empty(0, np.uint8), 0, tell)
         stream._why = "the service died that was reading it"
         return stream
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing, so that its trainer is needed no longer."""
+        """Whether nothing is missing, so that the trainer is not needed any more."""
         return self._why is None and self._filled == len(self._contents)
 
     @property
     def is_begun(self) -> bool:
-        """Whether some of it was read, so that it cannot be read from the start any more."""
+        """Whether some of it was read, so that it cannot be read from the start again."""
         return self._is_begun
 
     def fill(self, number: int, bucket: int, size: int) -> None:
-        """A bucket is full.
+        """Record that a bucket is full.
 
         Args:
-            number: of its content, counted from 0.
+            number: of the part of the content in it, counted from 0.
             size: bytes of the content.
 
         Raises:
-            ServiceError: it cannot be.
+            ServiceError: the bucket cannot hold that part, or the stream has ended.
         """
         with self._changed:
             if self._why is not None:
                 raise ServiceError(f"step {self._snapshot.step}: {self._why}")
-            taken = {*self._full, *(bucket for bucket, _ in self._in_hand)}
+            taken = {*self._full, *(bucket for bucket, _ in self._processing)}
             is_bucket = 0 <= bucket < self._memory.size // self._bucket_bytes
             is_next = number == self._filled < len(self._contents)
             if not is_bucket or bucket in taken or not is_next or size != self._size(number):
@@ -92,13 +95,13 @@ class BucketStream:
             self._changed.notify_all()
 
     def pieces(self, given_up: Callable[[], bool]) -> Iterator[TensorPiece | None]:
-        """The state, piece by piece as it comes; None where nothing more is there at the moment.
+        """Yield the state piece by piece as it comes, and None when no more is there at the moment.
 
         Args:
-            given_up: whether to wait no longer.
+            given_up: returns whether to stop waiting.
 
         Raises:
-            HopelessError: it does not come to its end, or some of it was read before.
+            ImpossibleSaveError: the state will not be complete, or some of it was read before.
         """
         if self._is_begun:
             raise self._lost("it was read before, and is not there any more")
@@ -115,20 +118,23 @@ class BucketStream:
             raise self._lost(self._why)
 
     def done(self, size: int) -> None:
-        """So many bytes more, in the order of the pieces, are needed no longer."""
+        """Record that `size` more bytes, in the order of the pieces, are needed no longer."""
         emptied = []
         with self._changed:
             self._done += size
-            while self._in_hand and self._in_hand[0][1] <= self._done:
-                emptied.append(self._in_hand.popleft()[0])
+            while self._processing and self._processing[0][1] <= self._done:
+                emptied.append(self._processing.popleft()[0])
         for bucket in emptied:
             step, rank = self._snapshot.step, self._snapshot.rank
             self._tell("emptied", step=step, of=rank, bucket=bucket)
 
     def end(self, why: str) -> None:
-        """Nobody reads on, or nothing more comes; does nothing if all of it was read."""
+        """End the stream because it is not read on or nothing more comes; does nothing if all of it
+        was read."""
         with self._changed:
-            is_over = self._filled == len(self._contents) and not self._full and not self._in_hand
+            is_over = (
+                self._filled == len(self._contents) and not self._full and not self._processing
+            )
             if is_over or self._why is not None:
                 return
             self._why = why
@@ -136,7 +142,7 @@ class BucketStream:
         self._tell("unread", rank=self._snapshot.rank, step=self._snapshot.step, error=why)
 
     def _next(self) -> int | None:
-        """The bucket to be read now; None if there is none yet."""
+        """Return the bucket to read now; None if there is none yet."""
         with self._changed:
             if self._why is not None:
                 raise self._lost(self._why)
@@ -144,7 +150,7 @@ class BucketStream:
                 return None
             bucket = self._full.popleft()
             self._bytes += self._size(self._filled - len(self._full) - 1)
-            self._in_hand.append((bucket, self._bytes))
+            self._processing.append((bucket, self._bytes))
             return bucket
 
     def _wait(self, given_up: Callable[[], bool]) -> None:
@@ -158,7 +164,7 @@ class BucketStream:
             raise self._lost(f"its trainer has sent nothing for {silent_s:.0f} s")
 
     def _size(self, number: int) -> int:
-        """Bytes of a bucket's content."""
+        """Return the bytes of a bucket's content."""
         places = self._layout.places
         parts, _ = self._contents[number]
         return sum(p.box.count * element(places[p.piece].dtype).itemsize for p in parts)
@@ -170,7 +176,7 @@ class BucketStream:
 
 
 def _piece(place: SlotBox, part: BucketPart, memory: NDArray[np.uint8]) -> TensorPiece:
-    """A part of a place, which begins where `memory` does."""
+    """Return a part of a box as a tensor piece; the part starts where `memory` does."""
     kind = element(place.dtype)
     data = memory[: part.box.count * kind.itemsize].view(kind.bits).reshape(part.box.sizes)
     pairs = zip(place.offsets, part.box.offsets, strict=True)
@@ -178,5 +184,5 @@ def _piece(place: SlotBox, part: BucketPart, memory: NDArray[np.uint8]) -> Tenso
 
 
 def is_torn(stream: BucketStream | None) -> bool:
-    """Whether something is missing that cannot come any more once its trainer is gone."""
+    """Return whether something is missing that cannot come once the trainer is gone."""
     return stream is not None and not stream.is_whole

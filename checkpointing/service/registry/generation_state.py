@@ -1,4 +1,4 @@
-"""How far a generation has come on this node."""
+"""The progress of a generation on this node."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import Any
 from checkpointing.format.object_keys import SaveId
 from checkpointing.service.snapshots import Generation
 
-RETRY_S, MAX_RETRY_S = 1.0, 60.0  # after a failed save, if nothing newer comes
-POLL_S, MAX_POLL_S = 0.02, 2.0  # between looks for another node's announcement
+RETRY_S, MAX_RETRY_S = 1.0, 60.0  # seconds after a failed save, if nothing newer comes
+POLL_S, MAX_POLL_S = 0.02, 2.0  # seconds between looks for another node's announcement
 
 
 @dataclass
 class GenerationState:
-    """What the worker keeps in mind of a generation. The service's lock guards it."""
+    """What the save worker keeps of a generation. The service's lock guards it."""
 
     generation: Generation
-    ranks: frozenset[int]  # on this node
-    joined_s: float = field(default_factory=time.monotonic)  # when a rank last took its seat
-    gone: dict[int, float] = field(default_factory=dict)  # ranks, and when to wait no more
-    is_over: bool = False  # a later generation has gone on from it
+    ranks: frozenset[int]  # ranks on this node
+    joined_s: float = field(default_factory=time.monotonic)  # when a rank last joined
+    # ranks that have left, and when to stop waiting for them
+    gone: dict[int, float] = field(default_factory=dict)
+    is_over: bool = False  # a later generation has continued from it
     settled: int = -1  # the newest step that was committed
-    committed: Mapping[str, Any] = field(default_factory=dict)  # what was told of it
-    epoch: int | None = None  # of the last save; None: not looked for yet
+    committed: Mapping[str, Any] = field(default_factory=dict)  # what was reported of that commit
+    epoch: int | None = None  # epoch of the last save; None: not looked up yet
     saving: int | None = None  # the step that is being saved
-    given_up: SaveId | None = None  # the last one, if this node has
-    term: int = 0  # how often this node has come to lead in place of another one
+    given_up: SaveId | None = None  # the last save that this node has given up
+    term: int = 0  # how often this node has become the leader in place of another one
     heard_s: float = field(default_factory=time.monotonic)  # when there was last something to do
-    due_s: float = 0.0  # monotonic; not to be tried before
+    due_s: float = 0.0  # monotonic time before which nothing is tried
     _retry_s: float = RETRY_S
     _poll_s: float = POLL_S
 
@@ -39,21 +40,21 @@ class GenerationState:
         return 0 in self.ranks
 
     def is_new(self, announced: SaveId) -> bool:
-        """Whether this node has to do with it: what a leader that is gone has announced and
-        committed, but not taken back, is neither new nor given up."""
+        """Return whether this node takes part in an announced save: what a lost leader has
+        announced and committed, but not withdrawn, is neither new nor given up."""
         return announced != self.given_up and announced.step > self.settled
 
     def at_once(self) -> None:
-        """There is something new."""
+        """Try at once, because something is new."""
         self.due_s, self._retry_s, self._poll_s = 0.0, RETRY_S, POLL_S
         self.heard_s = time.monotonic()
 
     def retry(self) -> None:
-        """After a failure."""
+        """Delay the next try after a failure, twice as long each time."""
         self.due_s = time.monotonic() + self._retry_s
         self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
 
     def poll(self) -> None:
-        """Nothing is announced yet."""
+        """Delay the next look for an announcement, twice as long each time."""
         self.due_s = time.monotonic() + self._poll_s
         self._poll_s = min(2 * self._poll_s, MAX_POLL_S)

@@ -1,5 +1,5 @@
-"""A rank's place in the service: its shared memory and the snapshots in it. Not thread-safe: the
-service's lock guards it."""
+"""The shared memory of one rank and the snapshots in it. Not thread-safe: the service's lock guards
+it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from checkpointing.service.registry.slot_choice import SlotState, SlotStatus, ch
 from checkpointing.service.snapshots import Generation, RankSnapshot
 from checkpointing.staging.arena import Arena
 
-Notify = Callable[[dict[str, Any]], None]  # tells a trainer something; never blocks
+Notify = Callable[[dict[str, Any]], None]  # sends a message to a trainer; never blocks
 
 _orders = itertools.count()
 
@@ -41,12 +41,13 @@ class RegisteredSnapshot:
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """Memory for a rank's snapshots: in slots, or for parts of them, in buckets.
+    """The division of a rank's shared memory into slots for snapshots, or into buckets for parts of
+    them.
 
     Attributes:
-        slots: snapshots that are held; where there are buckets, those that are on their way.
-        slot_bytes: of a slot, or of a bucket.
-        buckets: 0: snapshots lie in slots.
+        slots: number of snapshots that are held; with buckets, of those that are on their way.
+        slot_bytes: size of a slot, or of a bucket.
+        buckets: number of buckets; 0: snapshots lie in slots.
     """
 
     arena: Arena
@@ -55,8 +56,10 @@ class ArenaLayout:
     buckets: int = 0
 
     def check(self) -> None:
-        """Raises:
-        ServiceError: the slots, or buckets, are not in the memory.
+        """Check that the slots or buckets fit into the memory.
+
+        Raises:
+            ServiceError: they do not.
         """
         count, what = (self.buckets, "buckets") if self.buckets else (self.slots, "slots")
         fits = self.slots > 0 and 0 < count * self.slot_bytes <= self.arena.size
@@ -67,8 +70,10 @@ class ArenaLayout:
             )
 
     def check_holds(self, snapshot: RankSnapshot) -> None:
-        """Raises:
-        ServiceError: this snapshot cannot be in it.
+        """Check that a snapshot fits into its slot.
+
+        Raises:
+            ServiceError: it does not.
         """
         if not 0 <= snapshot.slot < self.slots:
             raise ServiceError(f"rank {snapshot.rank} has no slot {snapshot.slot}")
@@ -86,8 +91,8 @@ class ArenaLayout:
         return mine == (other.slots, other.slot_bytes, other.buckets)
 
     def view(self, slot: int) -> NDArray[np.uint8]:
-        """The bytes of a slot, or of all buckets. They stay for as long as the view is referred
-        to."""
+        """Return the bytes of a slot, or of all buckets. The memory lives as long as the view is
+        referenced."""
         if self.buckets:
             return self.arena.view(0, self.buckets * self.slot_bytes)
         return self.arena.view(slot * self.slot_bytes, self.slot_bytes)
@@ -95,19 +100,19 @@ class ArenaLayout:
 
 @dataclass
 class RankSlots:
-    """One rank's, whoever sits in it: when its trainer has died, the next generation's finds here
-    what it left."""
+    """The memory of one rank, whichever trainer uses it: when its trainer has died, the trainer of
+    the next generation finds here what it left."""
 
     rank: int
-    generation: Generation  # of the trainer that sits here, or sat here last
-    notify: Notify | None = None  # None: nobody sits here
-    visit: int = -1  # the number of the connection that sits here, or sat here last
+    generation: Generation  # of the trainer that is connected, or was last
+    notify: Notify | None = None  # None: no trainer is connected
+    visit: int = -1  # number of the connection in use, or of the last one
     is_contested: bool = False  # an earlier trainer is alive and may write to the memory
-    reached: int = -1  # the newest step that its trainer has staged or skipped
+    reached: int = -1  # the newest step that the trainer has staged or skipped
     furniture: ArenaLayout | None = None
     held: list[RegisteredSnapshot | None] = field(default_factory=list)  # by slot
     _readers: Counter[int] = field(default_factory=Counter)  # by slot
-    _next: ArenaLayout | None = None  # as soon as nobody reads any more
+    _next: ArenaLayout | None = None  # takes effect as soon as nobody reads any more
 
     @property
     def is_bucketed(self) -> bool:
@@ -115,7 +120,8 @@ class RankSlots:
 
     @property
     def slots(self) -> list[SlotStatus]:
-        """What is being read counts as being written, whatever has become of it."""
+        """Return the state of each slot. A slot that is being read counts as being written,
+        whatever its snapshot's state is."""
         return [
             SlotStatus(
                 SlotState.WRITING
@@ -130,8 +136,8 @@ class RankSlots:
         ]
 
     def furnish(self, new: ArenaLayout) -> list[RankSnapshot]:
-        """Take this memory from now on; the snapshots that waited in the one before, and have to
-        go. If it is the same memory, divided in the same way, everything stays."""
+        """Use this memory from now on; return the snapshots that waited in the memory before it and
+        are dropped. If it is the same memory, divided in the same way, all snapshots stay."""
         old = self.furniture
         if old is not None and old.is_same_memory(new):
             if self._next is None and old.has_same_slots(new):
@@ -149,7 +155,7 @@ class RankSlots:
         return lost
 
     def clear(self) -> None:
-        """Give the memory back; who reads from it still may."""
+        """Free the memory; readers of it may continue."""
         for furniture in (self.furniture, self._next):
             if furniture is not None:
                 furniture.arena.close()
@@ -158,7 +164,7 @@ class RankSlots:
         self._readers = Counter()
 
     def claim(self) -> tuple[int | None, RankSnapshot | None]:
-        """A slot that may be filled now, and the waiting snapshot that has to go for it."""
+        """Return a slot that may be filled now, and the waiting snapshot that is dropped for it."""
         slot = choose(self.slots) if self._next is None else None
         if slot is None:
             return None, None
@@ -170,15 +176,17 @@ class RankSlots:
     def put(
         self, snapshot: RankSnapshot, state: SlotState, stream: BucketStream | None = None
     ) -> None:
-        """A slot holds this now."""
+        """Record that a slot holds this snapshot."""
         self._empty([snapshot.slot], "another one has come in its place")
         self.held[snapshot.slot] = RegisteredSnapshot(snapshot, SlotState.WAITING, stream)
         self.reached = max(self.reached, snapshot.step)
         self.set_state(snapshot.generation, snapshot.step, state)
 
     def check(self, snapshot: RankSnapshot) -> None:
-        """Raises:
-        ServiceError: this snapshot cannot be here.
+        """Check that a snapshot can be in this memory.
+
+        Raises:
+            ServiceError: it cannot.
         """
         if self.furniture is None:
             raise ServiceError(f"rank {self.rank} has no memory for snapshots here")
@@ -191,7 +199,7 @@ class RankSlots:
         return next((held for held in self.whole() if held.is_of(generation, step)), None)
 
     def waiting(self, generation: Generation) -> list[int]:
-        """Steps of whole snapshots that are not on their way yet."""
+        """Return the steps of whole snapshots that are not being written yet."""
         return [
             held.snapshot.step
             for held in self.whole()
@@ -201,9 +209,10 @@ class RankSlots:
     def set_state(
         self, generation: Generation, step: int, state: SlotState, why: str = "it was not saved"
     ) -> None:
-        """
+        """Set the state of the snapshot of a step.
+
         Args:
-            why: what comes in buckets is not read on, if it is not.
+            why: the reason that a stream ends with, if it is not read on.
         """
         for index, held in enumerate(self.held):
             if held is not None and held.is_of(generation, step):
@@ -212,7 +221,7 @@ class RankSlots:
                     held.stream.end(why)
 
     def forget(self, generation: Generation, step: int) -> None:
-        """Its slot is free."""
+        """Free the slot of a snapshot."""
         mine = [
             index
             for index, held in enumerate(self.held)
@@ -221,10 +230,11 @@ class RankSlots:
         self._empty(mine, "nobody needs it any more")
 
     def tear(self, why: str, step: int | None = None) -> None:
-        """What comes in buckets, and is not here yet, does not come any more.
+        """End the streams of snapshots that are not complete, because nothing more of them will
+        come.
 
         Args:
-            step: the last one that this is true of; None: of all.
+            step: the last step for which this holds; None: all.
         """
         torn = [
             index
@@ -236,9 +246,10 @@ class RankSlots:
         self._empty(torn, why)
 
     def read(self, slot: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
-        """The bytes of a slot, which is not filled anew until the function is called."""
+        """Return the bytes of a slot, which is not filled anew until the returned function is
+        called."""
         assert self.furniture is not None
-        readers = self._readers  # a new one comes with new memory
+        readers = self._readers  # new memory comes with a new counter
         readers[slot] += 1
 
         def end() -> None:
@@ -248,7 +259,7 @@ class RankSlots:
         return self.furniture.view(slot), end
 
     def status(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the state of the memory as plain data."""
         return {
             "rank": self.rank,
             "generation": self.generation.id,

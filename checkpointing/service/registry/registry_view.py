@@ -1,4 +1,4 @@
-"""What the copies on the node's own disk, and other nodes, see of the seats."""
+"""The registry as the spool on the node's own disk and other nodes see it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from checkpointing.service.snapshots import Generation, RankSnapshot
 class SaveProgress:
     """How far a node's ranks have come."""
 
-    step: int | None  # the newest that all of them have staged
-    durable: int  # the newest that is committed; -1: none
+    step: int | None  # the newest step that all of them have staged
+    durable: int  # the newest committed step; -1: none
 
 
 class RegistryView(RegistrySlots):
-    """Thread-safe."""
+    """The registry with what the spool and replication need. Thread-safe."""
 
-    # --- for copies on the node's own disk
+    # --- for the spool on the node's own disk
 
     def not_durable(self) -> list[RegisteredSnapshot]:
-        """All that is whole, and in memory alone as far as this node knows."""
+        """Return all snapshots that are whole and, as far as this node knows, in memory alone."""
         with self._changed:
-            held = [held for seat in self._seats.values() for held in seat.whole()]
+            held = [
+                held for rank_slots in self._slots_by_rank.values() for held in rank_slots.whole()
+            ]
             unsaved = [one for one in held if one.state in (SlotState.WAITING, SlotState.WRITING)]
             return [one for one in unsaved if one.stream is None]
 
@@ -40,8 +42,8 @@ class RegistryView(RegistrySlots):
     def peeking(
         self, snapshot: RankSnapshot
     ) -> Iterator[tuple[ArenaLayout, NDArray[np.uint8]] | None]:
-        """Its memory and its slot in it, not overwritten while the block runs; None if it is not
-        here any more, or durable by now."""
+        """Yield the memory of a snapshot and its slot, which is not overwritten while the block
+        runs; None if the snapshot is gone or durable by now."""
         with self._changed:
             found = self._find(snapshot.generation, snapshot.rank, snapshot.step)
             there, end = None, nothing
@@ -50,10 +52,10 @@ class RegistryView(RegistrySlots):
                 SlotState.WRITING,
             )
             if found is not None and is_unsaved and found[1].stream is None:
-                seat = found[0]
-                memory, end = seat.read(found[1].snapshot.slot)
-                assert seat.furniture is not None
-                there = (seat.furniture, memory)
+                rank_slots = found[0]
+                memory, end = rank_slots.read(found[1].snapshot.slot)
+                assert rank_slots.furniture is not None
+                there = (rank_slots.furniture, memory)
         del found
         try:
             yield there
@@ -64,7 +66,7 @@ class RegistryView(RegistrySlots):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What is installed in the block is seen as a whole, or not yet."""
+        """Make all that is installed in the block visible at once."""
         with self._changed:
             yield
 
@@ -73,8 +75,8 @@ class RegistryView(RegistrySlots):
     def await_common(
         self, generation: Generation, ranks: frozenset[int], known: SaveProgress, timeout_s: float
     ) -> SaveProgress:
-        """The newest step that all of these ranks have, and the newest durable one: as soon as
-        something else than what is known, or after so long."""
+        """Wait up to `timeout_s` until the newest step that all of these ranks have, or the newest
+        durable one, differs from `known`; return both."""
         with self._changed:
             now = self._common(generation, ranks)
             if now == known:
@@ -85,19 +87,19 @@ class RegistryView(RegistrySlots):
     def look(
         self, generation: Generation, rank: int, step: int
     ) -> tuple[RankSnapshot, NDArray[np.uint8]] | None:
-        """A snapshot and its slot, which may be filled anew at any time: who copies from it asks
-        `still` afterwards."""
+        """Return a snapshot and its slot, which may be filled anew at any time: a caller that
+        copies from it has to ask `still` afterwards."""
         with self._changed:
             found = self._find(generation, rank, step)
             if found is None or found[1].stream is not None:
                 return None
-            seat, held = found
-            if seat.is_contested or seat.furniture is None:
+            rank_slots, held = found
+            if rank_slots.is_contested or rank_slots.furniture is None:
                 return None
-            return held.snapshot, seat.furniture.view(held.snapshot.slot)
+            return held.snapshot, rank_slots.furniture.view(held.snapshot.slot)
 
     def still(self, snapshot: RankSnapshot) -> bool:
-        """Whether the slot of what `look` found still holds it."""
+        """Return whether the slot of a snapshot that `look` has returned still holds it."""
         with self._changed:
             found = self._find(snapshot.generation, snapshot.rank, snapshot.step)
             return found is not None and found[1].snapshot is snapshot and not found[0].is_contested
@@ -108,26 +110,26 @@ class RegistryView(RegistrySlots):
         held = {
             rank: frozenset(
                 held.snapshot.step
-                for held in seat.whole()
+                for held in rank_slots.whole()
                 if held.snapshot.generation == generation
                 and held.state is not SlotState.LOST
-                and held.stream is None  # what comes in buckets lies nowhere
+                and held.stream is None  # a snapshot that comes in buckets has no slot
             )
-            for rank, seat in self._seats.items()
-            if not seat.is_contested
+            for rank, rank_slots in self._slots_by_rank.items()
+            if not rank_slots.is_contested
         }
-        course = self._courses.get(generation)
+        progress = self._generation_states.get(generation)
         return SaveProgress(
-            newest_complete(held, ranks), course.settled if course is not None else -1
+            newest_complete(held, ranks), progress.settled if progress is not None else -1
         )
 
     def _find(
         self, generation: Generation, rank: int, step: int
     ) -> tuple[RankSlots, RegisteredSnapshot] | None:
-        seat = self._seats.get(rank)
-        held = seat.find(generation, step) if seat else None
-        return (seat, held) if seat is not None and held is not None else None
+        rank_slots = self._slots_by_rank.get(rank)
+        held = rank_slots.find(generation, step) if rank_slots else None
+        return (rank_slots, held) if rank_slots is not None and held is not None else None
 
 
 def nothing() -> None:
-    """There is nothing to end."""
+    """Do nothing: there is nothing to release."""

@@ -1,4 +1,4 @@
-"""Which of a rank's places in shared memory may be filled next: a pure rule over their states."""
+"""Chooses which slot of a rank may be filled next: a pure rule over the states of the slots."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ class SlotState(Enum):
 
     EMPTY = "empty"  # nothing whole: never filled, or being filled
     WAITING = "waiting"  # a whole snapshot that is not in the store yet
-    WRITING = "writing"  # one that is on its way there
-    DURABLE = "durable"  # one that is committed
-    LOST = "lost"  # one that other ranks have not got, so that it can be no checkpoint
+    WRITING = "writing"  # a snapshot that is being written to the store
+    DURABLE = "durable"  # a committed snapshot
+    LOST = "lost"  # a snapshot that other ranks do not have, so that it cannot become a checkpoint
 
 
 @dataclass(frozen=True)
 class SlotStatus:
     state: SlotState = SlotState.EMPTY
     step: int = -1
-    order: int = -1  # of arrival: a generation that went back in time has newer ones of lower steps
+    # of arrival: a generation that went back in time has newer snapshots of lower steps
+    order: int = -1
 
 
 def choose(slots: Sequence[SlotStatus]) -> int | None:
-    """The slot to fill next, by index; None if there is none now.
+    """Return the index of the slot to fill next; None if there is none now.
 
-    The newest whole snapshot stays while the next one is copied, for only a copy that has ended
-    can take its place; with one slot alone that cannot be had, and only a committed one goes. What
-    is being written stays. A waiting snapshot is given up only for want of other slots, the oldest
-    first.
+    The newest whole snapshot stays while the next one is copied, because it can be replaced only by
+    a copy that is complete. With a single slot that is impossible: then only a committed snapshot
+    is overwritten. A snapshot that is being written stays. A waiting one is given up only if there
+    is no other slot, the oldest first.
     """
     whole = [slot.order for slot in slots if slot.state is not SlotState.EMPTY]
     newest = max(whole) if len(slots) > 1 and whole else None

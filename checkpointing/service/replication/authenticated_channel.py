@@ -1,5 +1,5 @@
-"""Frames between the services of two nodes, over TCP: who dials and who listens prove to each other
-that they know the generation's key, and each frame carries a hash under a key of its connection."""
+"""Frames between the services of two nodes, over TCP: both sides prove to each other that they know
+the generation's key, and each frame carries a hash under a key of its connection."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from checkpointing.errors import ServiceError
 
 PROTOCOL = 2
 KEY_BYTES = 32
-CHUNK = 4 << 20  # bytes of a snapshot in one frame, at most
-MAX_MESSAGE = 256 << 20  # bytes; a layout of a million tensors' boxes takes about half of it
-MAX_HELLO = 4096  # bytes, of what comes from who has proved nothing yet
-HANDSHAKE_S = 5.0  # in which the other side has to prove itself
-SILENT_S = 15.0  # without a byte, after which a connection counts as lost
+CHUNK = 4 << 20  # most bytes of a snapshot in one frame
+MAX_MESSAGE = 256 << 20  # bytes; the layout of a million tensors' boxes takes about half of it
+MAX_HELLO = 4096  # bytes of what comes before the other side has proved itself
+HANDSHAKE_S = 5.0  # seconds within which the other side has to prove itself
+SILENT_S = 15.0  # seconds without a byte, after which a connection counts as lost
 _HEAD = struct.Struct("<BI")  # kind, length
-_COUNT = struct.Struct("<Q")  # of the frame, in its direction
+_COUNT = struct.Struct("<Q")  # number of the frame, in its direction
 _JSON, _BYTES = 0, 1
 _MAC = 32
 
 
 class PeerGaveUpError(ServiceError):
-    """The other side cannot go on with what it was sending."""
+    """The other side cannot continue what it was sending."""
 
 
 KeyOf = Callable[["ChannelHello"], bytes | None]
@@ -40,33 +40,36 @@ KeyOf = Callable[["ChannelHello"], bytes | None]
 
 @dataclass(frozen=True)
 class ChannelHello:
-    """What who dials says first."""
+    """The first message of the side that connects."""
 
-    generation: str  # id, of which the key is
-    node: int  # who dials, by place in the ring of that generation
-    to: int  # who is meant
-    role: str  # "origin": brings snapshots; "pull": wants one
+    generation: str  # id of the generation whose key is used
+    node: int  # place of the connecting node in the ring of that generation
+    to: int  # place of the node that is meant
+    role: str  # "origin": sends snapshots; "pull": requests one
     nonce: str
     protocol: int = PROTOCOL
 
 
 class AuthenticatedChannel:
-    """One connection after its handshake. One thread uses it; any may hang up."""
+    """A connection after its handshake. One thread uses it; any thread may hang up."""
 
     def __init__(self, sock: socket.socket, sending: bytes, receiving: bytes) -> None:
-        """
+        """Wrap a socket after the handshake.
+
         Args:
             sending, receiving: keys of this connection, one for each direction.
         """
         self._sock, self._sending, self._receiving = sock, sending, receiving
-        self._sent = self._received = 0  # frames
+        self._sent = self._received = 0  # number of frames
         self._buffer = bytearray(CHUNK)
         self._closing = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Raises:
-        ConnectionError: the other side is gone, or does not read.
-        ServiceError: the message is too long.
+        """Send a message.
+
+        Raises:
+            ConnectionError: the other side is gone, or does not read.
+            ServiceError: the message is too long.
         """
         body = json.dumps(message, separators=(",", ":")).encode()
         if len(body) > MAX_MESSAGE:
@@ -74,11 +77,11 @@ class AuthenticatedChannel:
         self._send(_JSON, body)
 
     def send_bytes(self, data: bytes | memoryview) -> None:
-        """At most `CHUNK`. Raises as `send`."""
+        """Send at most `CHUNK` bytes. Raises as `send`."""
         self._send(_BYTES, data)
 
     def receive(self) -> dict[str, Any]:
-        """The next message.
+        """Return the next message.
 
         Raises:
             ConnectionError: the other side is gone, or silent for too long.
@@ -90,11 +93,11 @@ class AuthenticatedChannel:
         return _message(bytes(body))
 
     def receive_bytes(self) -> memoryview:
-        """The next bytes of a snapshot, at least one; valid until the next call.
+        """Return the next bytes of a snapshot, at least one; they are valid until the next call.
 
         Raises:
             ConnectionError, ServiceError: as `receive`.
-            GaveUpError: the other side cannot go on with it, and why.
+            PeerGaveUpError: the other side cannot continue, and why.
         """
         kind, body = self._receive()
         if kind == _JSON:
@@ -104,7 +107,7 @@ class AuthenticatedChannel:
         return body
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer.
+        """Send a message and return the answer.
 
         Raises:
             ConnectionError, ServiceError: as `send` and `receive`.
@@ -117,16 +120,16 @@ class AuthenticatedChannel:
         return answer
 
     def patience(self, seconds: float) -> None:
-        """How long to wait for the other side from now on."""
+        """Set how long to wait for the other side from now on."""
         self._sock.settimeout(seconds)
 
     def hang_up(self) -> None:
         """End the connection, from any thread; wakes up a call under way."""
-        with self._closing, contextlib.suppress(OSError):  # it was over already
+        with self._closing, contextlib.suppress(OSError):  # already closed by the other side
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of it, when no call is under way; a second time does nothing."""
+        """Release the socket when no call is under way; a second call does nothing."""
         self.hang_up()
         with self._closing:
             self._sock.close()
@@ -162,52 +165,57 @@ class AuthenticatedChannel:
 def connect_channel(
     address: str, port: int, key: bytes, hello: ChannelHello
 ) -> AuthenticatedChannel:
-    """A connection to the service that listens there.
+    """Return a connection to the service that listens at `address` and `port`.
 
     Raises:
-        ConnectionError: nobody is there, or it hangs up, as on who does not know the key.
-        ServiceError: it does not know the key.
+        ConnectionError: nobody listens there, or the other side hangs up, as it does if this side
+            does not know the key.
+        ServiceError: the other side does not know the key.
     """
     try:
         sock = socket.create_connection((address, port), timeout=HANDSHAKE_S)
     except OSError as error:
         raise ConnectionError(f"no peer at {address} port {port}: {error}") from error
     try:
-        said = _dump(asdict(hello))
-        _send_plain(sock, said)
+        hello_bytes = _dump(asdict(hello))
+        _send_plain(sock, hello_bytes)
         answer = _message(_receive_plain(sock))
-        told = _Secrets(key, said, str(answer.get("nonce")))
-        if not _is_proof(answer.get("proof"), told.of("listener")):
+        proofs = _Secrets(key, hello_bytes, str(answer.get("nonce")))
+        if not _is_proof(answer.get("proof"), proofs.of("listener")):
             raise ServiceError(f"who listens at {address} port {port} does not know the key")
-        _send_plain(sock, _dump({"proof": told.of("dialler").hex()}))
-        return AuthenticatedChannel(_ready(sock), told.of("to listener"), told.of("to dialler"))
+        _send_plain(sock, _dump({"proof": proofs.of("dialler").hex()}))
+        return AuthenticatedChannel(_ready(sock), proofs.of("to listener"), proofs.of("to dialler"))
     except BaseException:
         sock.close()
         raise
 
 
 def accept_channel(sock: socket.socket, key_of: KeyOf) -> tuple[AuthenticatedChannel, ChannelHello]:
-    """Who has dialled, once it has proved itself. The caller closes `sock` if this raises.
+    """Return the connection of a node that has proved itself, and its hello. The caller closes
+    `sock` if this raises.
 
     Args:
-        key_of: the key to be known; None: who says such a hello is unknown.
+        key_of: returns the key that the other side has to know; None: the sender of such a hello is
+            unknown.
 
     Raises:
-        ConnectionError: it hangs up, or says nothing.
-        ServiceError: it does not know the key, or says what is no hello.
+        ConnectionError: the other side hangs up, or sends nothing.
+        ServiceError: it does not know the key, or sends something that is no hello.
     """
     sock.settimeout(HANDSHAKE_S)
-    said = _receive_plain(sock)
-    hello = _hello(said)
+    hello_bytes = _receive_plain(sock)
+    hello = _hello(hello_bytes)
     key = key_of(hello)
     if key is None:
         raise ServiceError(f"generation {hello.generation!r}, node {hello.node}: unknown here")
     nonce = secrets.token_hex(KEY_BYTES)
-    told = _Secrets(key, said, nonce)
-    _send_plain(sock, _dump({"nonce": nonce, "proof": told.of("listener").hex()}))
-    if not _is_proof(_message(_receive_plain(sock)).get("proof"), told.of("dialler")):
+    proofs = _Secrets(key, hello_bytes, nonce)
+    _send_plain(sock, _dump({"nonce": nonce, "proof": proofs.of("listener").hex()}))
+    if not _is_proof(_message(_receive_plain(sock)).get("proof"), proofs.of("dialler")):
         raise ServiceError("who dials does not know the key")
-    return AuthenticatedChannel(_ready(sock), told.of("to dialler"), told.of("to listener")), hello
+    return AuthenticatedChannel(
+        _ready(sock), proofs.of("to dialler"), proofs.of("to listener")
+    ), hello
 
 
 def new_hello(generation: str, node: int, to: int, role: str) -> ChannelHello:
@@ -215,17 +223,19 @@ def new_hello(generation: str, node: int, to: int, role: str) -> ChannelHello:
 
 
 class _Secrets:
-    """What only who knows the key can tell, of this one handshake."""
+    """What only a side that knows the key can compute, for one handshake."""
 
-    def __init__(self, key: bytes, said: bytes, nonce: str) -> None:
-        self._key, self._heard = key, said + b"\0" + nonce.encode()
+    def __init__(self, key: bytes, hello_bytes: bytes, nonce: str) -> None:
+        self._key, self._transcript = key, hello_bytes + b"\0" + nonce.encode()
 
     def of(self, what: str) -> bytes:
-        return blake3(what.encode() + b"\0" + self._heard, key=self._key).digest()
+        return blake3(what.encode() + b"\0" + self._transcript, key=self._key).digest()
 
 
-def _is_proof(said: object, expected: bytes) -> bool:
-    return isinstance(said, str) and hmac.compare_digest(said.encode(), expected.hex().encode())
+def _is_proof(received: object, expected: bytes) -> bool:
+    return isinstance(received, str) and hmac.compare_digest(
+        received.encode(), expected.hex().encode()
+    )
 
 
 def _mac(key: bytes, count: int, head: bytes, body: bytes | memoryview) -> bytes:
@@ -234,9 +244,9 @@ def _mac(key: bytes, count: int, head: bytes, body: bytes | memoryview) -> bytes
     return hasher.digest(_MAC)
 
 
-def _hello(said: bytes) -> ChannelHello:
+def _hello(hello_bytes: bytes) -> ChannelHello:
     try:
-        hello = ChannelHello(**_message(said))
+        hello = ChannelHello(**_message(hello_bytes))
     except TypeError as error:
         raise ServiceError("what came is no hello of a service") from error
     numbers = (hello.node, hello.to, hello.protocol)
@@ -286,7 +296,8 @@ def _receive_plain(sock: socket.socket) -> bytes:
 
 
 def _read(sock: socket.socket, length: int) -> bytearray:
-    """Memory is taken as bytes come, and not because somebody announces them."""
+    """Read `length` bytes; memory is allocated as bytes arrive, and not because they are
+    announced."""
     found = bytearray()
     while len(found) < length:
         part = bytearray(min(length - len(found), 1 << 20))

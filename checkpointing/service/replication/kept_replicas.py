@@ -1,5 +1,5 @@
-"""Snapshots of other nodes' ranks, in memory of this service: each rank's newest whole one, and the
-one before."""
+"""Replicas of the snapshots of other nodes' ranks, in memory of this service: of each rank the
+newest whole one and the one before."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReplicaOrigin:
 
 @dataclass
 class RankReplicas:
-    """One rank's replicas."""
+    """The replicas of one rank."""
 
     furniture: ArenaLayout
     whole: list[RankSnapshot | None] = field(default_factory=lambda: [None] * SLOTS)
@@ -53,13 +53,13 @@ class RankReplicas:
 
     @property
     def snapshots(self) -> list[RankSnapshot]:
-        """Oldest first."""
+        """Return the whole replicas, oldest first."""
         return sorted((one for one in self.whole if one is not None), key=lambda one: one.step)
 
 
 @dataclass(frozen=True, eq=False)
 class IncomingReplica:
-    """A replica that is coming."""
+    """A replica that is being received."""
 
     origin: ReplicaOrigin
     snapshot: RankSnapshot
@@ -67,45 +67,47 @@ class IncomingReplica:
 
 
 class KeptReplicas:
-    """Thread-safe. What is in the arguments comes from a service that has proved itself."""
+    """The replicas that this node keeps. Thread-safe. The arguments of its methods come from a
+    service that has proved itself."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._making = threading.Lock()  # of memory: what one takes is not free for the next
-        self._lodgers: dict[tuple[ReplicaOrigin, int], RankReplicas] = {}  # by origin and rank
+        # held while memory is allocated, so that two allocations do not count the same free memory
+        self._making = threading.Lock()
+        self._replicas: dict[tuple[ReplicaOrigin, int], RankReplicas] = {}  # by origin and rank
         self._filling: dict[tuple[ReplicaOrigin, int], IncomingReplica] = {}
         self._durable: dict[Generation, int] = {}
-        self.received = self.refused = 0  # replicas
+        self.received = self.refused = 0  # number of replicas
 
     def begin(self, origin: ReplicaOrigin, snapshot: RankSnapshot) -> IncomingReplica | None:
-        """Make room for a replica; None if it is here. One of the same rank that was coming is
-        given up.
+        """Make room for a replica; None if it is already here. A replica of the same rank that was
+        being received is given up.
 
         Raises:
-            ServiceError: it is none of that node's, or there is no memory for it.
+            ServiceError: the snapshot does not belong to that node, or there is no memory for it.
         """
         if snapshot.rank not in origin.node.ranks or snapshot.generation != origin.generation:
             raise ServiceError(f"rank {snapshot.rank} is none of node {origin.node.name}")
         key = (origin, snapshot.rank)
         if not self._has_place(key, snapshot):
-            self._furnish(key, snapshot)
+            self._allocate(key, snapshot)
         with self._lock:
-            lodger = self._lodgers.get(key)
-            if lodger is None:
+            rank_replicas = self._replicas.get(key)
+            if rank_replicas is None:
                 raise ServiceError(f"the replicas of rank {snapshot.rank} have just been given up")
-            if snapshot.step in lodger.steps:
+            if snapshot.step in rank_replicas.steps:
                 return None
-            if lodger.readers:
+            if rank_replicas.readers:
                 raise ServiceError(f"the replicas of rank {snapshot.rank} are being read")
             complete = self._complete(origin)
-            slot = choose_slot(lodger.steps, complete)
-            lodger.whole[slot] = None
-            filling = IncomingReplica(origin, replace(snapshot, slot=slot), lodger)
+            slot = choose_slot(rank_replicas.steps, complete)
+            rank_replicas.whole[slot] = None
+            filling = IncomingReplica(origin, replace(snapshot, slot=slot), rank_replicas)
             self._filling[key] = filling
             return filling
 
     def write(self, filling: IncomingReplica, at: int, data: memoryview) -> None:
-        """Bytes of a replica, from byte `at` of its slot.
+        """Write bytes of a replica, from byte `at` of its slot.
 
         Raises:
             ServiceError: there are too many, or it was given up for another one.
@@ -118,7 +120,7 @@ class KeptReplicas:
             into[at : at + len(data)] = np.frombuffer(data, np.uint8)
 
     def end(self, filling: IncomingReplica) -> None:
-        """It is whole. Raises as `write`."""
+        """Record that a replica is whole. Raises as `write`."""
         with self._lock:
             self._check(filling)
             del self._filling[filling.origin, filling.snapshot.rank]
@@ -126,27 +128,31 @@ class KeptReplicas:
             self.received += 1
 
     def abort(self, filling: IncomingReplica) -> None:
-        """Nothing more comes of it."""
+        """Discard a replica of which nothing more comes."""
         key = (filling.origin, filling.snapshot.rank)
         with self._lock:
             if self._filling.get(key) is filling:
                 del self._filling[key]
 
     def settled(self, generation: Generation, step: int) -> None:
-        """A step is durable: the replicas of it, and of those before, need not be written."""
+        """Record that a step is durable: the replicas of it, and of older steps, need not be
+        written."""
         with self._lock:
             self._durable[generation] = max(step, self._durable.get(generation, -1))
 
     def whole(self) -> list[RankSnapshot]:
-        """All that are here."""
+        """Return all whole replicas."""
         with self._lock:
-            return [one for lodger in self._lodgers.values() for one in lodger.snapshots]
+            return [
+                one for rank_replicas in self._replicas.values() for one in rank_replicas.snapshots
+            ]
 
     @contextmanager
     def reading(
         self, generation: Generation, rank: int, step: int
     ) -> Iterator[tuple[RankSnapshot, NDArray[np.uint8]] | None]:
-        """A replica and its slot, which stays as it is while the block runs; None: not here."""
+        """Yield a replica and its slot, which does not change while the block runs; None if it is
+        not here."""
         with self._lock:
             found = self._find(generation, rank, step)
             if found is not None:
@@ -154,80 +160,83 @@ class KeptReplicas:
         if found is None:
             yield None
             return
-        lodger, snapshot = found
+        rank_replicas, snapshot = found
         try:
-            yield snapshot, lodger.furniture.view(snapshot.slot)
+            yield snapshot, rank_replicas.furniture.view(snapshot.slot)
         finally:
             with self._lock:
-                lodger.readers -= 1
+                rank_replicas.readers -= 1
 
     def origins(self) -> set[ReplicaOrigin]:
         with self._lock:
-            return {origin for origin, _ in self._lodgers}
+            return {origin for origin, _ in self._replicas}
 
     def unsaved(self, origin: ReplicaOrigin) -> dict[int, list[int]]:
-        """Steps that are not known to be durable, by rank, newest last."""
+        """Return the steps that are not known to be durable, by rank, newest last."""
         with self._lock:
             durable = self._durable.get(origin.generation, -1)
             found = {
-                rank: [one.step for one in lodger.snapshots if one.step > durable]
-                for (of, rank), lodger in self._lodgers.items()
+                rank: [one.step for one in rank_replicas.snapshots if one.step > durable]
+                for (of, rank), rank_replicas in self._replicas.items()
                 if of == origin
             }
             return {rank: steps for rank, steps in found.items() if steps}
 
     def take(self, origin: ReplicaOrigin) -> list[tuple[list[RankSnapshot], ArenaLayout]]:
-        """Move out what of an origin is not durable: by rank, oldest first."""
+        """Remove and return the replicas of an origin that are not durable: by rank, oldest
+        first."""
         with self._lock:
             durable = self._durable.get(origin.generation, -1)
             taken = []
-            for key in [key for key in self._lodgers if key[0] == origin]:
-                lodger = self._lodgers[key]
-                wanted = [one for one in lodger.snapshots if one.step > durable]
+            for key in [key for key in self._replicas if key[0] == origin]:
+                rank_replicas = self._replicas[key]
+                wanted = [one for one in rank_replicas.snapshots if one.step > durable]
                 if wanted:
-                    taken.append((wanted, lodger.furniture))
-                    del self._lodgers[key]
+                    taken.append((wanted, rank_replicas.furniture))
+                    del self._replicas[key]
                     self._filling.pop(key, None)
             return taken
 
     def forget(self, origins: Iterable[ReplicaOrigin]) -> None:
-        """Give their memory back; who reads from it still may."""
+        """Free the memory of these origins; readers of it may continue."""
         gone = set(origins)
         with self._lock:
-            for key in [key for key in self._lodgers if key[0] in gone]:
-                self._lodgers.pop(key).furniture.arena.close()
+            for key in [key for key in self._replicas if key[0] in gone]:
+                self._replicas.pop(key).furniture.arena.close()
                 self._filling.pop(key, None)
 
     def status(self) -> list[dict[str, Any]]:
-        """Plain data: what is held for each rank."""
+        """Return plain data: what is held for each rank."""
         with self._lock:
             return [
                 {
                     "node": origin.node.name,
                     "rank": rank,
                     "generation": origin.generation.id,
-                    "steps": [one.step for one in lodger.snapshots],
-                    "bytes": lodger.furniture.arena.size,
+                    "steps": [one.step for one in rank_replicas.snapshots],
+                    "bytes": rank_replicas.furniture.arena.size,
                 }
-                for (origin, rank), lodger in sorted(
-                    self._lodgers.items(), key=lambda item: item[0][1]
+                for (origin, rank), rank_replicas in sorted(
+                    self._replicas.items(), key=lambda item: item[0][1]
                 )
             ]
 
     def _has_place(self, key: tuple[ReplicaOrigin, int], snapshot: RankSnapshot) -> bool:
-        """Whether there is memory for it; what is too small goes."""
+        """Return whether the memory is large enough for a snapshot; memory that is too small is
+        freed."""
         with self._lock:
-            lodger = self._lodgers.get(key)
-            if lodger is None:
+            rank_replicas = self._replicas.get(key)
+            if rank_replicas is None:
                 return False
-            if lodger.furniture.slot_bytes >= snapshot.layout.end:
+            if rank_replicas.furniture.slot_bytes >= snapshot.layout.end:
                 return True
-            del self._lodgers[key]
-            lodger.furniture.arena.close()
+            del self._replicas[key]
+            rank_replicas.furniture.arena.close()
             return False
 
-    def _furnish(self, key: tuple[ReplicaOrigin, int], snapshot: RankSnapshot) -> None:
-        """Without the lock, for it takes a while."""
+    def _allocate(self, key: tuple[ReplicaOrigin, int], snapshot: RankSnapshot) -> None:
+        """Allocate memory for a rank's replicas. Called without the lock, because it takes a
+        while."""
         origin, rank = key
         slot_bytes = max(round_up(snapshot.layout.end, PAGE), PAGE)
         what = f"replicas of rank {rank} of node {origin.node.name}"
@@ -239,7 +248,7 @@ class KeptReplicas:
                 self.refused += 1
             raise
         with self._lock:
-            self._lodgers[key] = RankReplicas(ArenaLayout(arena, SLOTS, slot_bytes))
+            self._replicas[key] = RankReplicas(ArenaLayout(arena, SLOTS, slot_bytes))
 
     # --- under the lock
 
@@ -249,8 +258,8 @@ class KeptReplicas:
 
     def _complete(self, origin: ReplicaOrigin) -> int | None:
         held = {
-            rank: frozenset(one.step for one in lodger.snapshots)
-            for (of, rank), lodger in self._lodgers.items()
+            rank: frozenset(one.step for one in rank_replicas.snapshots)
+            for (of, rank), rank_replicas in self._replicas.items()
             if of == origin
         }
         return newest_complete(held, frozenset(origin.node.ranks))
@@ -258,23 +267,23 @@ class KeptReplicas:
     def _find(
         self, generation: Generation, rank: int, step: int
     ) -> tuple[RankReplicas, RankSnapshot] | None:
-        for (origin, of), lodger in self._lodgers.items():
+        for (origin, of), rank_replicas in self._replicas.items():
             if (origin.generation, of) != (generation, rank):
                 continue
-            for one in lodger.snapshots:
+            for one in rank_replicas.snapshots:
                 if one.step == step:
-                    return lodger, one
+                    return rank_replicas, one
         return None
 
 
 def allocate_arena(slot_bytes: int, slots: int, what: str) -> Arena:
-    """Memory that is there.
+    """Allocate an arena whose memory is there in fact.
 
     Args:
-        what: it is for.
+        what: what the memory is for, for the error message.
 
     Raises:
-        ServiceError: there is not enough.
+        ServiceError: there is not enough memory.
     """
     needed, free = host_memory.need(slot_bytes, slots), host_memory.available()
     if needed > free.bytes:

@@ -1,5 +1,5 @@
-"""A node's part in replication: it sends to the next node of the ring, keeps what the one before
-sends, gives back what is asked for, and stands in for a node that is lost."""
+"""The replication of a node: it sends snapshots to the next node of the ring, keeps those that the
+node before it sends, returns them on request, and saves for a node that is lost."""
 
 from __future__ import annotations
 
@@ -31,66 +31,67 @@ from checkpointing.staging.slot_layout import PAGE, round_up
 
 logger = logging.getLogger("checkpointing")
 
-MOST_RINGS = 4  # generations whose keys are known, the newest ones
+MOST_RINGS = 4  # number of generations, the newest ones, whose keys are known
 _WATCH_S = 0.25
 
 
 class NodeReplication:
-    """Thread-safe. Does nothing before the first `join`."""
+    """Replication as one node takes part in it. Thread-safe. Does nothing before the first
+    `join`."""
 
-    def __init__(self, hall: SnapshotRegistry, config: ServiceConfig) -> None:
-        self._hall, self._config = hall, config
+    def __init__(self, registry: SnapshotRegistry, config: ServiceConfig) -> None:
+        self._registry, self._config = registry, config
         self.replicas = KeptReplicas()
         self._host: PeerServer | None = None
         self._rings: dict[str, ReplicationRing] = {}  # by generation, the newest last
-        self._replicator: ReplicaSender | None = None
-        self._visits: dict[ReplicaOrigin, ConnectionHandler] = {}
-        self._lost: dict[ReplicaOrigin, float] = {}  # monotonic, since when
-        self._adopted: dict[ReplicaOrigin, int] = {}  # how many ranks this node stands in for
-        self.taken_over = 0  # ranks, all in all
+        self._sender: ReplicaSender | None = None
+        self._connections: dict[ReplicaOrigin, ConnectionHandler] = {}
+        self._lost: dict[ReplicaOrigin, float] = {}  # monotonic time since when each node is lost
+        self._adopted: dict[ReplicaOrigin, int] = {}  # number of ranks for which this node saves
+        self.taken_over = 0  # number of ranks in total
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
-        hall.has_lodgers = lambda: bool(self.replicas.origins())
+        registry.has_lodgers = lambda: bool(self.replicas.origins())
 
     def listen(self, address: str, port: int = 0) -> tuple[str, int]:
-        """Be there for other nodes, at this port if that can be had; where that is, which is as
-        before if there was one.
+        """Listen for other nodes, at this port if it is free; return the address and port, which
+        stay the same after the first call.
 
         Raises:
             ServiceError: nobody can listen there.
         """
         with self._lock:
             if self._host is None:
-                self._host = PeerServer(address, port, self._hall, self.replicas, self)
+                self._host = PeerServer(address, port, self._registry, self.replicas, self)
                 self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
                 self._watcher.start()
             return self._host.address, self._host.port
 
     def join(self, ring: ReplicationRing) -> None:
-        """Replicate as one of this ring from now on; a second time does nothing."""
+        """Replicate as a member of this ring from now on; a second call with it does nothing."""
         with self._lock:
             if ring.generation.id in self._rings:
                 return
             self._rings[ring.generation.id] = ring
             for old in list(self._rings)[:-MOST_RINGS]:
                 del self._rings[old]
-            before, self._replicator = self._replicator, None
+            before, self._sender = self._sender, None
             if ring.next is not None:
                 rate = self._config.budget.peer_bytes_per_s
-                self._replicator = ReplicaSender(self._hall, ring, rate)
-                self._replicator.start()
+                self._sender = ReplicaSender(self._registry, ring, rate)
+                self._sender.start()
         if before is not None:
             before.stop(goodbye=False, within_s=0.0)
 
     def pull(
         self, generation: Generation, rank: int, step: int, node: int
     ) -> tuple[RankSnapshot, Arena]:
-        """A snapshot that a node of the newest ring has, at the beginning of memory of its own.
+        """Return a snapshot of a node of the newest ring, at the start of memory of its own.
 
         Raises:
             ConnectionError: that node is gone.
-            ServiceError: it has not got it, or there is no memory for it here.
+            ServiceError: it does not have the snapshot, or there is no memory for it here.
         """
         ring = self._newest()
         if ring is None or not 0 <= node < len(ring.nodes):
@@ -130,22 +131,23 @@ class NodeReplication:
         return replace(snapshot, slot=0), arena
 
     def adopt(self, generation: Generation) -> None:
-        """Have what this node keeps of a generation's lost ranks written, as its own."""
+        """Save what this node keeps of a generation's lost ranks, as if it were its own."""
         with self._lock:
-            there = set(self._visits)
+            there = set(self._connections)
         for origin in self.replicas.origins() - there:
             if origin.generation == generation:
                 self._adopt(origin)
 
     def adopt_lost(self) -> None:
-        """The same, of all nodes that are not there: this one is about to end."""
+        """Save the replicas of all nodes that are not there, because this one is about to end."""
         with self._lock:
-            there = set(self._visits)
+            there = set(self._connections)
         for origin in self.replicas.origins() - there:
             self._adopt(origin)
 
     def resume(self, generation: Generation) -> None:
-        """The generation goes on from what it has restored: what earlier ones left may go."""
+        """Record that the generation continues from what it has restored, so that what earlier ones
+        left may be dropped."""
         origins = self.replicas.origins()
         self.replicas.forget(one for one in origins if one.generation != generation)
         with self._lock:
@@ -154,16 +156,17 @@ class NodeReplication:
                     del known[origin]
 
     def close(self, *, goodbye: bool) -> None:
-        """
+        """End replication.
+
         Args:
             goodbye: nothing that others hold for this node is needed any more.
         """
         self._stop.set()
         with self._lock:
-            replicator, self._replicator = self._replicator, None
+            sender, self._sender = self._sender, None
             host, watcher = self._host, self._watcher
-        if replicator is not None:
-            replicator.stop(goodbye=goodbye)
+        if sender is not None:
+            sender.stop(goodbye=goodbye)
         if host is not None:
             host.close()
         if watcher is not None:
@@ -171,46 +174,46 @@ class NodeReplication:
         self.replicas.forget(self.replicas.origins())
 
     def status(self) -> dict[str, Any] | None:
-        """Plain data; None: this node does not replicate."""
+        """Return plain data; None if this node does not replicate."""
         with self._lock:
-            host, replicator, visits = self._host, self._replicator, list(self._visits)
+            host, sender, connections = self._host, self._sender, list(self._connections)
         if host is None:
             return None
         return {
             "address": f"{host.address}:{host.port}",
             "held": self.replicas.status(),
-            "from": sorted(origin.node.name for origin in visits),
+            "from": sorted(origin.node.name for origin in connections),
             "received": self.replicas.received,
             "no_room": self.replicas.refused,
             "strangers": host.doors.refused,
             "served": host.doors.served,
             "taken_over": self.taken_over,
-            "sent": replicator.status() if replicator is not None else None,
+            "sent": sender.status() if sender is not None else None,
         }
 
-    # --- for the host
+    # --- for the peer server
 
     def ring_of(self, generation: str) -> ReplicationRing | None:
         with self._lock:
             return self._rings.get(generation)
 
-    def arrived(self, origin: ReplicaOrigin, visit: ConnectionHandler) -> None:
+    def arrived(self, origin: ReplicaOrigin, connection: ConnectionHandler) -> None:
         with self._lock:
-            before = self._visits.pop(origin, None)
-            self._visits[origin] = visit
+            before = self._connections.pop(origin, None)
+            self._connections[origin] = connection
             self._lost.pop(origin, None)
             was_adopted = self._adopted.pop(origin, 0)
         if before is not None:
             before.hang_up()
         if was_adopted:
             logger.warning("node %s is there again, and saves its own", origin.node.name)
-            self._hall.hand_back(origin.generation, frozenset(origin.node.ranks))
+            self._registry.hand_back(origin.generation, frozenset(origin.node.ranks))
 
-    def left(self, origin: ReplicaOrigin, visit: ConnectionHandler, *, goodbye: bool) -> None:
+    def left(self, origin: ReplicaOrigin, connection: ConnectionHandler, *, goodbye: bool) -> None:
         with self._lock:
-            if self._visits.get(origin) is not visit:
+            if self._connections.get(origin) is not connection:
                 return  # it is here by another connection
-            del self._visits[origin]
+            del self._connections[origin]
             if not goodbye:
                 self._lost[origin] = time.monotonic()
         if goodbye:
@@ -225,19 +228,20 @@ class NodeReplication:
             self._end_if_deserted()
 
     def _end_if_deserted(self) -> None:
-        """So that no peer holds, and waits for, what nobody needs."""
+        """End the service's part in rings whose trainers are gone, so that no peer holds, and waits
+        for, what nobody needs."""
         with self._lock:
-            replicator = self._replicator
-            if replicator is None or not self._hall.is_deserted(replicator.ranks):
+            sender = self._sender
+            if sender is None or not self._registry.is_deserted(sender.ranks):
                 return
-            self._replicator = None
-        replicator.stop(goodbye=True)
+            self._sender = None
+        sender.stop(goodbye=True)
 
     def _gone(self) -> list[ReplicaOrigin]:
-        """Nodes that do not come back. Of an earlier generation than the newest they may be wanted
-        by trainers who restore, until those are gone too."""
+        """Return the nodes that are lost for good. A node of an earlier generation than the newest
+        may be needed by trainers that restore, until those are gone too."""
         limit_s, now_s = self._config.peer_gone_s, time.monotonic()
-        is_alone, newest = self._hall.alone_s() > limit_s, self._newest()
+        is_alone, newest = self._registry.alone_s() > limit_s, self._newest()
         with self._lock:
             gone = [
                 origin
@@ -250,14 +254,14 @@ class NodeReplication:
         return gone
 
     def _adopt(self, origin: ReplicaOrigin) -> None:
-        """What a lost node has not made durable is written here."""
+        """Write what a lost node has not made durable."""
         name = origin.node.name
         for snapshots, furniture in self.replicas.take(origin):
             *older, newest = snapshots
             rank, steps = newest.rank, [one.step for one in snapshots]
             with self._lock:
                 self._adopted[origin] = self._adopted.get(origin, 0) + 1
-            if self._hall.install(newest, furniture, older, is_heir=True):
+            if self._registry.install(newest, furniture, older, is_heir=True):
                 self.taken_over += 1
                 logger.warning(
                     "node %s is lost: steps %s of rank %d are saved by this one", name, steps, rank
@@ -271,14 +275,14 @@ class NodeReplication:
                 )
 
         with self._lock:
-            is_back = origin in self._visits and self._adopted.pop(origin, 0) > 0
+            is_back = origin in self._connections and self._adopted.pop(origin, 0) > 0
         if is_back:
-            self._hall.hand_back(origin.generation, frozenset(origin.node.ranks))
+            self._registry.hand_back(origin.generation, frozenset(origin.node.ranks))
 
     def _copy(self, generation: Generation, rank: int, step: int) -> tuple[RankSnapshot, Arena]:
-        """Of what is on this node."""
+        """Return a copy of a snapshot that is on this node."""
         with ExitStack() as stack:
-            found = find(self._hall, self.replicas, generation, rank, step, stack)
+            found = find(self._registry, self.replicas, generation, rank, step, stack)
             if found is None:
                 raise ServiceError(f"step {step} of rank {rank} is not here")
             snapshot, cells, still = found

@@ -1,4 +1,4 @@
-"""What services of other nodes ask of this one: to keep replicas, and to give snapshots back."""
+"""Serves the services of other nodes: keeps their replicas, and returns snapshots."""
 
 from __future__ import annotations
 
@@ -43,30 +43,32 @@ from checkpointing.service.snapshots import Generation, RankSnapshot, SnapshotLa
 
 logger = logging.getLogger("checkpointing")
 
-MOST_GREETED = 64  # connections at a time that have not proved themselves
+MOST_GREETED = 64  # most connections at a time that have not proved themselves
 _BUSY_S = 0.5
 
 
 class TransferRefusedError(ServiceError):
-    """What comes is not wanted any more, and cannot be stopped but by hanging up."""
+    """What the other side sends is not wanted any more, and can only be stopped by hanging up."""
 
 
 class PeerRegistry(Protocol):
-    """Who may come."""
+    """Knows which nodes may connect."""
 
     def ring_of(self, generation: str) -> ReplicationRing | None: ...
 
-    def arrived(self, origin: ReplicaOrigin, visit: ConnectionHandler) -> None: ...
+    def arrived(self, origin: ReplicaOrigin, connection: ConnectionHandler) -> None: ...
 
-    def left(self, origin: ReplicaOrigin, visit: ConnectionHandler, *, goodbye: bool) -> None: ...
+    def left(
+        self, origin: ReplicaOrigin, connection: ConnectionHandler, *, goodbye: bool
+    ) -> None: ...
 
 
 @dataclass
 class PeerStatistics:
-    """Counts."""
+    """Counters of the peer server."""
 
-    refused: int = 0  # connections of strangers, or that broke off in the middle
-    served: int = 0  # snapshots that were given back
+    refused: int = 0  # connections that were refused, or that broke off
+    served: int = 0  # snapshots that were returned
 
 
 class PeerServer:
@@ -76,35 +78,36 @@ class PeerServer:
         self,
         address: str,
         port: int,
-        hall: SnapshotRegistry,
+        snapshot_registry: SnapshotRegistry,
         replicas: KeptReplicas,
         registry: PeerRegistry,
     ) -> None:
-        """
+        """Start to listen.
+
         Args:
-            port: wanted; another one if it is taken. 0: any.
+            port: the wanted port; another one is used if it is taken. 0: any.
 
         Raises:
             ServiceError: nobody can listen at this address.
         """
         self._socket = _listening(address, port)
         self.address, self.port = address, int(self._socket.getsockname()[1])
-        self.hall, self.replicas, self.registry = hall, replicas, registry
+        self.hall, self.replicas, self.registry = snapshot_registry, replicas, registry
         self.doors = PeerStatistics()
-        self._greeted = threading.Semaphore(MOST_GREETED)
-        self._visits: set[ConnectionHandler] = set()
+        self._unproven = threading.Semaphore(MOST_GREETED)
+        self._connections: set[ConnectionHandler] = set()
         self._lock = threading.Lock()
         self._is_closed = False
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def close(self) -> None:
-        """Nobody comes any more, and who is there is sent away."""
+        """Stop listening, and close all connections."""
         with self._lock:
             self._is_closed = True
-            visits = list(self._visits)
+            connections = list(self._connections)
         _shut(self._socket)
-        for visit in visits:
-            visit.hang_up()
+        for connection in connections:
+            connection.hang_up()
 
     def _accept(self) -> None:
         for number in itertools.count():
@@ -116,17 +119,19 @@ class PeerServer:
                 logger.error("cannot accept a peer: %s", error)
                 time.sleep(_BUSY_S)
                 continue
-            if not self._greeted.acquire(blocking=False):
+            if not self._unproven.acquire(blocking=False):
                 logger.warning("too many at the door: %s is sent away", where[0])
                 self.doors.refused += 1
                 sock.close()
                 continue
             name = f"peer-{number}"
-            threading.Thread(target=self._meet, args=(sock, where), name=name, daemon=True).start()
+            threading.Thread(
+                target=self._handshake, args=(sock, where), name=name, daemon=True
+            ).start()
         self._socket.close()
 
-    def _meet(self, sock: socket.socket, where: tuple[Any, ...]) -> None:
-        # who sends a byte now and then is cut off all the same
+    def _handshake(self, sock: socket.socket, where: tuple[Any, ...]) -> None:
+        # A peer that sends a byte now and then is disconnected all the same.
         late = threading.Timer(2 * HANDSHAKE_S, _shut, [sock])
         late.daemon = True
         late.start()
@@ -139,18 +144,18 @@ class PeerServer:
             return
         finally:
             late.cancel()
-            self._greeted.release()
-        visit = ConnectionHandler(self, link, hello)
+            self._unproven.release()
+        connection = ConnectionHandler(self, link, hello)
         with self._lock:
-            self._visits.add(visit)
+            self._connections.add(connection)
             is_closed = self._is_closed
         try:
             if not is_closed:
-                visit.serve()
+                connection.serve()
         finally:
             link.close()
             with self._lock:
-                self._visits.discard(visit)
+                self._connections.discard(connection)
 
     def _key_of(self, hello: ChannelHello) -> bytes | None:
         ring = self.registry.ring_of(hello.generation)
@@ -160,7 +165,7 @@ class PeerServer:
 
 
 class ConnectionHandler:
-    """One connection of another node's service."""
+    """One connection from another node's service."""
 
     def __init__(self, host: PeerServer, link: AuthenticatedChannel, hello: ChannelHello) -> None:
         self._host, self._link, self._role = host, link, hello.role
@@ -182,7 +187,7 @@ class ConnectionHandler:
         self._link.hang_up()
 
     def serve(self) -> None:
-        """Until the other side is gone."""
+        """Serve requests until the other side is gone."""
         if self._role == "origin":
             self._host.registry.arrived(self.origin, self)
         try:
@@ -236,7 +241,8 @@ class ConnectionHandler:
             try:
                 self._host.replicas.write(filling, at, data)
             except CheckpointError as error:
-                # the rest is under way: no answer would find its question
+                # The rest of the snapshot is under way, so that an answer could not be matched to a
+                # request.
                 raise TransferRefusedError(str(error)) from error
             at += len(data)
         self._host.replicas.end(filling)
@@ -258,8 +264,8 @@ class ConnectionHandler:
             if found is None:
                 raise ServiceError(f"step {step} of rank {rank} is not here")
             snapshot, cells, still = found
-            said = {"snapshot": dump_snapshot(snapshot), "layout": dump_layout(snapshot.layout)}
-            self._link.send(said)
+            answer = {"snapshot": dump_snapshot(snapshot), "layout": dump_layout(snapshot.layout)}
+            self._link.send(answer)
             send_in_frames(self._link, snapshot, cells, CHUNK, still, lambda amount: None)
         self._host.doors.served += 1
         return {}
@@ -269,21 +275,21 @@ Still = Callable[[RankSnapshot], bool]
 
 
 def find(
-    hall: SnapshotRegistry,
+    snapshot_registry: SnapshotRegistry,
     replicas: KeptReplicas,
     generation: Generation,
     rank: int,
     step: int,
     stack: ExitStack,
 ) -> tuple[RankSnapshot, NDArray[np.uint8], Still] | None:
-    """A snapshot that this node has, of a rank of its own or of another node's.
+    """Find a snapshot that this node has, of a rank of its own or of another node.
 
     Args:
-        stack: until it is closed, a replica stays as it is.
+        stack: a replica does not change until this is closed.
     """
-    own = hall.look(generation, rank, step)
+    own = snapshot_registry.look(generation, rank, step)
     if own is not None:
-        return *own, hall.still
+        return *own, snapshot_registry.still
     found = stack.enter_context(replicas.reading(generation, rank, step))
     return (*found, lambda snapshot: True) if found is not None else None
 

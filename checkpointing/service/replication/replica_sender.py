@@ -1,4 +1,4 @@
-"""Sending this node's snapshots to the next node of the ring, beside all else."""
+"""Sends this node's snapshots to the next node of the ring, in the background."""
 
 from __future__ import annotations
 
@@ -30,56 +30,59 @@ from checkpointing.service.upload_bandwidth import BandwidthTokenBucket
 
 logger = logging.getLogger("checkpointing")
 
-PING_S = 2.0  # between signs of life
+PING_S = 2.0  # seconds between pings
 RETRY_S, MAX_RETRY_S = 0.5, 30.0
-ACCEPT_S = 60.0  # in which a peer has made room for a snapshot
-OVERTAKEN_S = 0.1  # until the next attempt
+ACCEPT_S = 60.0  # seconds within which a peer has to make room for a snapshot
+OVERTAKEN_S = 0.1  # seconds until the next attempt
 _NOTHING = SaveProgress(None, -2)
-_NICER = 5  # than the rest of the service
+_NICER = 5  # added to the niceness of the service
 
 Look = Callable[[int], tuple[RankSnapshot, NDArray[np.uint8]] | None]
 
 
 class SnapshotOvertakenError(ServiceError):
-    """A snapshot that is gone before it was sent: its slot was needed for a newer one."""
+    """A snapshot that was overwritten before it was sent, because its slot was needed for a newer
+    one."""
 
 
 @dataclass
 class SendCounters:
-    """What a replicator did, in numbers."""
+    """Counters of a replica sender."""
 
-    step: int | None = None  # the newest that is whole there, of all ranks
+    step: int | None = None  # the newest step that the peer has in full, of all ranks
     created: float = 0.0  # Unix time of its save
     replicated: int = 0  # steps
-    skipped: int = 0  # steps that a newer one has come before
-    overtaken: int = 0  # of which the slots were filled anew meanwhile
+    skipped: int = 0  # steps that were skipped for a newer one
+    overtaken: int = 0  # steps whose slots were filled anew meanwhile
     failed: int = 0  # attempts
     bytes: int = 0
-    error: str | None = None  # why the last attempt failed; None: it did not
+    error: str | None = None  # why the last attempt failed; None: it succeeded
 
 
 class ReplicaSender:
-    """Keeps the newest step of a generation's ranks of this node at the next one. The newest wins:
-    who is slow or dead there is tried again, later and later, and keeps nobody waiting here."""
+    """Keeps a replica of the newest step of this node's ranks on the next node. The newest step
+    wins; a peer that is slow or gone is tried again at growing intervals, and blocks nothing
+    here."""
 
     def __init__(
-        self, hall: SnapshotRegistry, ring: ReplicationRing, bytes_per_s: float | None
+        self, registry: SnapshotRegistry, ring: ReplicationRing, bytes_per_s: float | None
     ) -> None:
-        """
+        """Create the sender, which runs in a thread of its own.
+
         Args:
-            bytes_per_s: upper bound; None: none.
+            bytes_per_s: upper bound; None: no bound.
         """
         assert ring.next is not None
-        self._hall, self.ring, self._to = hall, ring, ring.next
+        self._registry, self.ring, self._to = registry, ring, ring.next
         self.ranks = frozenset(ring.mine.ranks)
         self._bucket = BandwidthTokenBucket(bytes_per_s) if bytes_per_s is not None else None
         self._chunk = pace(bytes_per_s, CHUNK)
         self.sent = SendCounters()
         self._goodbye = False
-        self._known = _NOTHING  # at the last look
-        self._told = -1  # the newest step that the peer knows to be durable
+        self._known = _NOTHING  # the progress at the last look
+        self._durable_sent = -1  # the newest step that the peer knows to be durable
         self._seen: set[int] = set()  # steps that are neither sent nor skipped
-        self._layouts: set[str] = set()  # that the peer knows
+        self._layouts: set[str] = set()  # layouts that the peer knows
         self._link: AuthenticatedChannel | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="replicate", daemon=True)
@@ -95,14 +98,14 @@ class ReplicaSender:
         """
         self._goodbye = goodbye
         self._stop.set()
-        self._hall.look_again()
+        self._registry.look_again()
         self._thread.join(within_s)
         if (link := self._link) is not None and self._thread.is_alive():
             link.hang_up()
 
     def status(self) -> dict[str, Any]:
-        """Plain data."""
-        known = self._hall.await_common(self.ring.generation, self.ranks, _NOTHING, 0.0)
+        """Return the counters as plain data."""
+        known = self._registry.await_common(self.ring.generation, self.ranks, _NOTHING, 0.0)
         is_behind = known.step is not None and known.step != self.sent.step
         found = self._look(min(self.ranks), known.step) if is_behind else None
         peer = self.ring.nodes[self._to]
@@ -115,13 +118,13 @@ class ReplicaSender:
         }
 
     def _run(self) -> None:
-        with suppress(OSError):  # a limit of the system; the service is nice as a whole
+        with suppress(OSError):  # a limit of the system; the service as a whole is nice already
             nice = os.getpriority(os.PRIO_PROCESS, 0)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(19, nice + _NICER))
         pause_s = RETRY_S
         while not self._stop.is_set():
             try:
-                self._attend()
+                self._wait_and_send()
                 pause_s = RETRY_S
             except SnapshotOvertakenError as error:
                 self.sent.overtaken += 1
@@ -134,9 +137,9 @@ class ReplicaSender:
                 pause_s = min(2 * pause_s, MAX_RETRY_S)
         self._leave()
 
-    def _attend(self) -> None:
+    def _wait_and_send(self) -> None:
         """Wait for something to do, and do it."""
-        now = self._hall.await_common(self.ring.generation, self.ranks, self._known, PING_S)
+        now = self._registry.await_common(self.ring.generation, self.ranks, self._known, PING_S)
         self._known = now
         if self._stop.is_set():
             return
@@ -146,9 +149,9 @@ class ReplicaSender:
         if self._link is None and not has_more:
             return  # the peer has nothing of this node
         link = self._connected()
-        if now.durable > self._told:
+        if now.durable > self._durable_sent:
             link.ask({"op": "durable", "step": now.durable})
-            self._told = now.durable
+            self._durable_sent = now.durable
         if has_more and now.step is not None:
             self._replicate(link, now.step)
         else:
@@ -167,7 +170,7 @@ class ReplicaSender:
         logger.info("step %d is at node %s too, after %.1f s", step, name, took_s)
 
     def _send(self, link: AuthenticatedChannel, rank: int, step: int) -> float:
-        """When it was created."""
+        """Send one rank's snapshot; return the time at which it was created."""
         found = self._look(rank, step)
         if found is None:
             raise SnapshotOvertakenError(f"step {step} of rank {rank} is gone")
@@ -178,7 +181,9 @@ class ReplicaSender:
         answer = link.ask(message)
         self._layouts.add(snapshot.layout.digest)
         if not answer.get("have"):
-            send_in_frames(link, snapshot, cells, self._chunk, self._hall.still, self._may_go_on)
+            send_in_frames(
+                link, snapshot, cells, self._chunk, self._registry.still, self._may_go_on
+            )
             self.sent.bytes += snapshot.layout.end
             if "refused" in (answer := link.receive()):
                 raise ServiceError(f"the peer refuses: {answer['refused']}")
@@ -191,7 +196,7 @@ class ReplicaSender:
             self._bucket.take(amount)
 
     def _look(self, rank: int, step: int | None) -> tuple[RankSnapshot, NDArray[np.uint8]] | None:
-        return None if step is None else self._hall.look(self.ring.generation, rank, step)
+        return None if step is None else self._registry.look(self.ring.generation, rank, step)
 
     def _connected(self) -> AuthenticatedChannel:
         if self._link is None:
@@ -204,13 +209,14 @@ class ReplicaSender:
         return self._link
 
     def _failed(self, error: Exception) -> None:
-        """The peer may have lost all: it says what it has."""
+        """Record a failed attempt. The peer may have lost everything, so it is asked what it
+        has."""
         if self._stop.is_set():
             return
-        if str(error) != self.sent.error:  # the first of a row
+        if str(error) != self.sent.error:  # the first failure of its kind
             logger.warning("no replicas at node %s: %s", self.ring.nodes[self._to].name, error)
         self.sent.failed += 1
-        self.sent.error, self.sent.step, self._told = str(error), None, -1
+        self.sent.error, self.sent.step, self._durable_sent = str(error), None, -1
         self._known = _NOTHING
         self._hang_up()
 
@@ -242,11 +248,11 @@ def send_in_frames(
     Args:
         cells: its slot, which may be filled anew at any time.
         chunk: bytes to send at a time.
-        still: whether it has not been yet.
-        before: called with the bytes of each frame; may wait.
+        still: returns whether the slot still holds the snapshot.
+        before: called with the number of bytes before each frame; may wait.
 
     Raises:
-        OvertakenError: it was; the other side knows.
+        SnapshotOvertakenError: the slot was filled anew; the other side was told.
         ConnectionError: the other side is gone.
     """
     for at in range(0, snapshot.layout.end, chunk):

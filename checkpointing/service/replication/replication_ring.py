@@ -1,4 +1,5 @@
-"""The ring of a generation's nodes: who keeps replicas for whom. Plain data and pure rules."""
+"""The ring of a generation's nodes: which node keeps replicas for which. Plain data and pure
+rules."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ MAX_PORT = 65535
 
 @dataclass(frozen=True)
 class RingNode:
-    """One of the ring, as others reach its service."""
+    """A node of the ring, with the address of its service."""
 
     name: str
     address: str
@@ -26,11 +27,11 @@ class RingNode:
 
 @dataclass(frozen=True)
 class ReplicationRing:
-    """The nodes of a generation, in the order of their first ranks; each replicates to the next.
+    """The nodes of a generation in the order of their first ranks; each replicates to the next.
 
     Attributes:
-        key: 32 random bytes that the services prove themselves by.
-        me: this node, by its place in `nodes`.
+        key: 32 random bytes by which the services prove themselves.
+        me: index of this node in `nodes`.
     """
 
     generation: Generation
@@ -44,12 +45,14 @@ class ReplicationRing:
 
     @property
     def next(self) -> int | None:
-        """Who keeps this node's replicas; None if it is the only one."""
+        """Return the index of the node that keeps this node's replicas; None if there is only
+        one."""
         return (self.me + 1) % len(self.nodes) if len(self.nodes) > 1 else None
 
 
 def dump_ring(ring: ReplicationRing) -> dict[str, Any]:
-    """For a trainer's connection to its own service alone: the key is in it."""
+    """Return the ring as plain data. Only for a trainer's connection to its own service, because
+    the key is in it."""
     return {
         "generation": asdict(ring.generation),
         "nodes": [asdict(node) for node in ring.nodes],
@@ -59,15 +62,18 @@ def dump_ring(ring: ReplicationRing) -> dict[str, Any]:
 
 
 def load_ring(plain: Mapping[str, Any]) -> ReplicationRing:
-    """Raises:
-    ServiceError: it is no ring.
+    """Return the ring in a message.
+
+    Raises:
+        ServiceError: it is no ring.
     """
     generation = load_generation(plain["generation"])
     try:
         nodes = tuple(RingNode(**{**one, "ranks": tuple(one["ranks"])}) for one in plain["nodes"])
         ring = ReplicationRing(generation, nodes, plain["me"], bytes.fromhex(plain["key"]))
     except (KeyError, TypeError, ValueError):
-        raise ServiceError("what came is no ring of nodes") from None  # the key is in it
+        # no cause is shown: the key is in it
+        raise ServiceError("what came is no ring of nodes") from None
     if not _is_ring(ring):
         raise ServiceError("what came is no ring of nodes: its numbers do not fit together")
     return ring
@@ -79,7 +85,7 @@ def _is_ring(ring: ReplicationRing) -> bool:
         type(ring.me) is int
         and 0 <= ring.me < len(ring.nodes)
         and len(ring.key) == KEY_BYTES
-        and len(ranks) == ring.generation.world_size  # before so many are listed
+        and len(ranks) == ring.generation.world_size  # checked before so many ranks are listed
         and all(type(rank) is int for rank in ranks)
         and sorted(ranks) == list(range(len(ranks)))
         and all(isinstance(node.address, str) and node.address for node in ring.nodes)
@@ -88,18 +94,18 @@ def _is_ring(ring: ReplicationRing) -> bool:
 
 
 def pace(bytes_per_s: float | None, most: int) -> int:
-    """Bytes to send at a time, so that at this rate no pause between them is long."""
+    """Return the bytes to send at a time, so that at this rate no pause between them is long."""
     if bytes_per_s is None:
         return most
     return int(min(most, max(64 << 10, bytes_per_s)))
 
 
 def choose_slot(steps: tuple[int | None, int | None], complete: int | None) -> int:
-    """Which of a rank's two replicas gives way to a newer one, by index.
+    """Return the index of the replica of a rank that a newer one replaces.
 
     Args:
-        steps: of the replicas; None: not whole.
-        complete: the newest step that all ranks of the origin have whole here: that one stays.
+        steps: of the two replicas; None: not whole.
+        complete: the newest step that all ranks of the origin have whole here, which is kept.
     """
     wanted = [index for index, step in enumerate(steps) if step is None]
     wanted = wanted or [index for index, step in enumerate(steps) if step != complete]
@@ -107,7 +113,7 @@ def choose_slot(steps: tuple[int | None, int | None], complete: int | None) -> i
 
 
 def newest_complete(held: Mapping[int, frozenset[int]], ranks: frozenset[int]) -> int | None:
-    """The newest step that all of these ranks have.
+    """Return the newest step that all of these ranks have.
 
     Args:
         held: steps by rank.

@@ -1,4 +1,4 @@
-"""Where a snapshot goes before its deadline, and how it is stored there: a pure rule."""
+"""Chooses where a snapshot goes before its deadline, and how it is stored there: a pure rule."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-# What is counted on before anything was measured: a slow store, a slow disk.
+# The rates assumed before anything was measured: those of a slow store and a slow disk.
 STORE_RATE, LOCAL_RATE = float(16 << 20), float(128 << 20)  # bytes per second
-MARGIN = 0.8  # share of the time left to count on: rates are estimates
-CALL_S = 1.0  # before the last moment for a local copy, in which it is made in any case
+MARGIN = 0.8  # share of the time left that is planned with, because rates are estimates
+CALL_S = 1.0  # seconds before the last moment for a local copy, within which it is made in any case
 
 
 class SaveTier(Enum):
-    """Where; the more durable first."""
+    """The place that a snapshot is written to; the more durable one first."""
 
     STORE = "store"
-    LOCAL = "local"  # the node's own disk: a spool copy first, then on towards the store
+    LOCAL = "local"  # the node's own disk: first a spool copy, then the store
 
 
 class TierCodec(Enum):
-    """How it is stored in the store; a spool copy is always raw."""
+    """How a snapshot is stored in the store; a spool copy is always raw."""
 
     COMPRESSED = "compressed"
     RAW = "raw"
@@ -28,11 +28,11 @@ class TierCodec(Enum):
 
 @dataclass(frozen=True)
 class SaveRates:
-    """As measured by earlier saves; None: never.
+    """The rates measured in earlier saves; None: not measured yet.
 
     Attributes:
-        encode: raw bytes per second, of all threads together. Before it is known nothing is
-            encoded under a deadline: see `codec.budget.may_encode`.
+        encode: raw bytes per second, of all threads together. Before it is known nothing is encoded
+            under a deadline: see `may_encode` of the codec's budget.
         share: stored bytes per raw byte of what was encoded.
         store: stored bytes per second to the durable store.
         local: bytes per second to the node's disk, durable there.
@@ -46,12 +46,12 @@ class SaveRates:
 
 @dataclass(frozen=True)
 class SnapshotCopyTask:
-    """What is to be done.
+    """What is to be written.
 
     Attributes:
         to_store: raw bytes that still have to go to the store.
-        to_local: bytes of a spool copy; None: there can be none.
-        compresses: whether the store may have it compressed.
+        to_local: bytes of a spool copy; None: none can be made.
+        compresses: whether the store may hold it compressed.
     """
 
     to_store: float
@@ -61,20 +61,21 @@ class SnapshotCopyTask:
 
 @dataclass(frozen=True)
 class TierChoice:
-    """One way, and the seconds that it takes by what was measured."""
+    """A way to write a snapshot, and the seconds that it takes at the measured rates."""
 
     tier: SaveTier
     codec: TierCodec
     needs_s: float
-    bytes: float  # that are stored
+    bytes: float  # bytes that are stored
 
     def meets(self, left_s: float) -> bool:
-        """Whether it ends within the share of the time left that is counted on."""
+        """Return whether it ends within the share of the time left that is planned with."""
         return self.needs_s <= MARGIN * left_s
 
 
 def choices(task: SnapshotCopyTask, rates: SaveRates) -> list[TierChoice]:
-    """All ways there are, the best first: the more durable, then the smaller, then the faster."""
+    """Return all ways there are, the best first: the more durable, then the smaller, then the
+    faster."""
     order = list(SaveTier)
     return sorted(
         _all(task, rates), key=lambda way: (order.index(way.tier), way.bytes, way.needs_s)
@@ -82,7 +83,7 @@ def choices(task: SnapshotCopyTask, rates: SaveRates) -> list[TierChoice]:
 
 
 def choose(task: SnapshotCopyTask, rates: SaveRates, left_s: float) -> TierChoice:
-    """The best way that meets the deadline; where none does, the one that ends first.
+    """Return the best way that meets the deadline; if none does, the one that ends first.
 
     Args:
         left_s: seconds until the deadline.
@@ -93,8 +94,9 @@ def choose(task: SnapshotCopyTask, rates: SaveRates, left_s: float) -> TierChoic
 
 
 def is_last_call(task: SnapshotCopyTask, rates: SaveRates, left_s: float) -> bool:
-    """Whether a spool copy that does not begin soon comes too late, or the deadline is over: then
-    it is made, whatever is hoped of the store, because a store may stop at any moment."""
+    """Return whether a spool copy that does not begin soon comes too late, or the deadline is over:
+    then the copy is made however likely the store is to be in time, because a store may stop at any
+    moment."""
     if task.to_local is None:
         return False
     local_s = task.to_local / (rates.local or LOCAL_RATE)
@@ -105,7 +107,7 @@ def _all(task: SnapshotCopyTask, rates: SaveRates) -> Iterator[TierChoice]:
     store = rates.store or STORE_RATE
     yield TierChoice(SaveTier.STORE, TierCodec.RAW, task.to_store / store, task.to_store)
     if task.compresses and rates.encode:
-        # writing waits for encoding, which is the worst case
+        # Writing waits for encoding, which is the worst case.
         small = task.to_store * rates.share
         needs_s = task.to_store / rates.encode + small / store
         yield TierChoice(SaveTier.STORE, TierCodec.COMPRESSED, needs_s, small)

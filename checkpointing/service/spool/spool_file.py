@@ -44,14 +44,14 @@ from checkpointing.storage.posix.syscalls import Syscalls
 
 MAGIC = b"HPKSPL01"
 VERSION = 1
-BLOCK = 4 << 20  # bytes that have a hash of their own
-MAX_HEADER = 256 << 20  # bytes; refused above, before anything is allocated
+BLOCK = 4 << 20  # bytes of a block, which has a hash of its own
+MAX_HEADER = 256 << 20  # bytes; a larger one is refused before anything is allocated
 HASH = 32
 _PREFIX = struct.Struct("<8sII")
 
 
 class PrivateFiles(Syscalls):
-    """Files that are the user's alone, whatever the umask."""
+    """File operations that create files which only the user can access, whatever the umask."""
 
     def create(self, path: str) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -62,13 +62,13 @@ class PrivateFiles(Syscalls):
 
 @dataclass(frozen=True)
 class SpoolHeader:
-    """What a file says beside the bytes.
+    """What a spool file holds beside the bytes of the slot.
 
     Attributes:
-        owner: the take-over of the run that the snapshot's generation goes by; None: not known.
+        owner: the takeover of the run that the snapshot's generation belongs to; None: not known.
         store: uuid of the store; None: it was not reached.
         since: newest step known to be committed when this was written; -1: none.
-        slots, slot_bytes: how the memory that it lay in was divided.
+        slots, slot_bytes: how the memory that the snapshot lay in was divided.
     """
 
     snapshot: RankSnapshot
@@ -80,41 +80,41 @@ class SpoolHeader:
 
     @property
     def bytes(self) -> int:
-        """Of the slot that are used."""
+        """The bytes of the slot that are used."""
         return self.snapshot.layout.end
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of the file."""
         snapshot = self.snapshot
         return f"{snapshot.generation.id}-{snapshot.rank}-{snapshot.step}.snapshot"
 
 
 @dataclass(frozen=True)
 class SpoolFileHeader:
-    """A file whose header is whole."""
+    """The header of a file, after it was checked."""
 
     spooled: SpoolHeader
-    hash: bytes  # of the header
-    start: int  # of the slot's bytes
+    hash: bytes  # hash of the header
+    start: int  # offset of the slot's bytes in the file
 
     @cached_property
     def blocks(self) -> list[tuple[int, int]]:
-        """First byte of each block in the slot, and the one after its last."""
+        """Return where each block begins and ends in the slot."""
         return _blocks(self.spooled.bytes)
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file."""
-        used = self.spooled.bytes  # which may be any number, and so many blocks are not listed
+        """The size of the whole file in bytes."""
+        used = self.spooled.bytes  # may be any number, so the blocks are not listed here
         return self.start + used + HASH * (-(-used // BLOCK) + 1)
 
 
 def header(spooled: SpoolHeader) -> bytes:
-    """The file up to the slot's bytes.
+    """Return the content of the file before the slot's bytes.
 
     Raises:
-        ServiceError: what is said beside the tensors is too long.
+        ServiceError: what is recorded beside the tensors is too long.
     """
     plain = {
         "snapshot": dump_snapshot(spooled.snapshot),
@@ -135,14 +135,14 @@ def header(spooled: SpoolHeader) -> bytes:
 
 
 def write(path: Path, spooled: SpoolHeader, memory: NDArray[np.uint8], threads: int) -> int:
-    """Make a file durable that was not there; its size in bytes.
+    """Write a new file durably; return its size in bytes.
 
     Args:
-        memory: its slot, shape (slot_bytes,); must not change meanwhile.
-        threads: that hash while others are written.
+        memory: the slot of the snapshot, shape (slot_bytes,); must not change meanwhile.
+        threads: number of threads that hash while others write.
 
     Raises:
-        OSError: nothing is left behind as far as possible.
+        OSError: it could not be written; nothing is left behind as far as possible.
         ServiceError: as `header`.
     """
     sys, head = PrivateFiles(), header(spooled)
@@ -162,7 +162,7 @@ def write(path: Path, spooled: SpoolHeader, memory: NDArray[np.uint8], threads: 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[int, SpoolFileHeader]]:
-    """A file whose header has been checked, and its descriptor.
+    """Open a file; yields its descriptor and its header, which has been checked.
 
     Raises:
         OSError: it cannot be read, or is a link.
@@ -174,7 +174,8 @@ def opened(path: Path) -> Iterator[tuple[int, SpoolFileHeader]]:
 
 
 def read(fd: int, head: SpoolFileHeader, into: NDArray[np.uint8], threads: int, path: Path) -> None:
-    """Copy the slot's bytes, each checked. What is in `into` after an error is of no use.
+    """Copy the slot's bytes from a file, each block checked. After an error the content of `into`
+    is undefined.
 
     Args:
         into: shape (spooled.bytes,).
@@ -269,7 +270,7 @@ def _write(
     blocks: Sequence[memoryview],
     hashes: Sequence[Future[bytes]],
 ) -> int:
-    """The content of a new file, durable; its size in bytes."""
+    """Write the content of a new file durably; return its size in bytes."""
     fd = sys.create(path)
     try:
         _put(sys, fd, memoryview(head))
@@ -280,10 +281,10 @@ def _write(
         _put(sys, fd, memoryview(tail))
         sys.fsync(fd)
     except OSError:
-        with suppress(OSError):  # the first error is the one that tells
+        with suppress(OSError):  # the first error is the one to report
             sys.close(fd)
         raise
-    sys.close(fd)  # may report what fsync did not
+    sys.close(fd)  # may report an error that fsync did not
     return len(head) + sum(map(len, blocks)) + len(tail)
 
 
@@ -299,7 +300,7 @@ def _link(sys: Syscalls, temporary: str, path: str) -> None:
     try:
         sys.link(temporary, path)
     except OSError as error:
-        # one that is there says the same, and may be damaged
+        # A file of that name holds the same snapshot, and may be damaged.
         if not isinstance(error, FileExistsError) and not is_no_link(error):
             raise
         sys.rename(temporary, path)

@@ -1,4 +1,4 @@
-"""The folder of a run's snapshots on a node's own disk."""
+"""The folder of a run's snapshots on the node's own disk."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NAME = re.compile(r"([0-9a-f]{8})-(\d{1,10})-(\d{1,10})\.snapshot")
 
 @dataclass(frozen=True)
 class SpoolEntry:
-    """One that is there, by its name."""
+    """A file in the folder, as its name describes it."""
 
     path: Path
-    generation: str  # its id
+    generation: str  # id of the generation
     rank: int
     step: int
     bytes: int
@@ -38,27 +38,29 @@ class SpoolEntry:
 
 
 class SpoolFolder:
-    """The files of one service: of one run of a store, on one node. For one thread at a time.
+    """The files of one service, for one run of a store on one node. For one thread at a time.
 
-    Other services of the user have other folders beside it, so `bound` is of this run alone.
+    Other services of the user have folders of their own beside it, so `bound` is for this run
+    alone.
     """
 
     def __init__(self, root: Path, key: str, bound: int | None, threads: int) -> None:
-        """
+        """Describe the folder; creates nothing.
+
         Args:
-            root: the user's folder on the disk; it is made, but not what it lies in.
-            key: of the service, see `address.service_key`.
+            root: the user's folder on the disk; it is created, but not its parent.
+            key: key of the service, see `socket_address.service_key`.
             bound: most bytes of all files; None: what the disk holds.
-            threads: that hash.
+            threads: number of threads that hash.
         """
         self.root, self.folder = root, root / key
         self._bound, self._threads = bound, threads
 
     def files(self) -> list[SpoolEntry]:
-        """What is there, in the order of generation, rank and step; makes nothing.
+        """Return the files, ordered by generation, rank and step; creates nothing.
 
         Raises:
-            ServiceError: the folder is somebody else's, or cannot be read.
+            ServiceError: the folder belongs to another user, or cannot be read.
         """
         try:
             if not _exists(self.root) or not _exists(self.folder):
@@ -83,16 +85,16 @@ class SpoolFolder:
             raise ServiceError(f"cannot clean the spool {self.folder}: {error}") from error
 
     def put(self, spooled: SpoolHeader, memory: NDArray[np.uint8], over: Iterable[str] = ()) -> int:
-        """Write a snapshot; the bytes of its file.
+        """Write a snapshot; return the size of its file in bytes.
 
         Args:
             memory: its slot.
-            over: names of files that are of no more use than this one: they make room for it if
-                need be, the first first.
+            over: names of files that are of no more use than this one; they are removed to make
+                room if necessary, in this order.
 
         Raises:
             OSError: the disk is full or broken, or `bound` is reached; nothing is left behind.
-            ServiceError: the folder is somebody else's.
+            ServiceError: the folder belongs to another user.
         """
         make(self.root)
         make(self.folder)
@@ -100,7 +102,7 @@ class SpoolFolder:
         return spool_file.write(self.folder / spooled.name, spooled, memory, self._threads)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Files that are not there any more are passed over.
+        """Remove files; those that are gone already are skipped.
 
         Raises:
             OSError: one cannot be removed.
@@ -114,7 +116,7 @@ class SpoolFolder:
             files.fsync_dir(PrivateFiles(), str(self.folder))
 
     def close(self) -> None:
-        """Remove the folder if nothing is in it."""
+        """Remove the folder if it is empty."""
         try:
             self.folder.rmdir()
         except FileNotFoundError:
@@ -147,11 +149,11 @@ class SpoolFolder:
 
 
 def make(path: Path) -> None:
-    """A private folder, whose name is durable.
+    """Create a private folder durably.
 
     Raises:
-        OSError: it cannot be made.
-        ServiceError: as `check`, or what it lies in is not there.
+        OSError: it cannot be created.
+        ServiceError: as `check`, or its parent is missing.
     """
     if not _exists(path):
         if not path.parent.is_dir():
@@ -161,15 +163,17 @@ def make(path: Path) -> None:
             )
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        with suppress(PermissionError):  # where one may pass through but not look
+        with suppress(PermissionError):  # a folder that may be passed through but not read
             files.fsync_dir(PrivateFiles(), str(path.parent))
     check(path)
 
 
 def check(path: Path) -> None:
-    """Raises:
-    OSError: it is not there.
-    ServiceError: it is somebody else's, open to others, or no folder.
+    """Check that a folder is private.
+
+    Raises:
+        OSError: it is not there.
+        ServiceError: it belongs to another user, is open to others, or is no folder.
     """
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -1,5 +1,5 @@
-"""At the start of a service: the snapshots on the node's own disk that nobody has gone on from are
-put back into memory, as if their trainers had left them there."""
+"""Loads spooled snapshots when a service starts: those from which no training has continued are put
+back into memory as if their trainers had left them there."""
 
 from __future__ import annotations
 
@@ -35,42 +35,43 @@ class CommittedStep:
 
     session: str
     step: int
-    created: float  # Unix time of its save(); -inf if its manifest cannot be read
+    created: float  # Unix time of the call of `save`; -inf if its manifest cannot be read
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """What the store knows of a run."""
+    """What the store knows about a run."""
 
-    uuid: str  # the store's
-    owner: int  # number of the last take-over; 0: none
+    uuid: str  # uuid of the store
+    owner: int  # number of the last takeover; 0: none
     commits: Sequence[CommittedStep]
 
 
 @dataclass(frozen=True)
 class SpoolCandidate:
-    """A file whose header is whole, and that is not stale."""
+    """A spool file whose header is whole and that is not stale."""
 
     file: SpoolEntry
     spooled: SpoolHeader
 
 
-def why_stale(spooled: SpoolHeader, past: RunHistory) -> str | None:
-    """Why a spooled snapshot must not be gone on from; None: it may. A pure function.
+def why_stale(spooled: SpoolHeader, history: RunHistory) -> str | None:
+    """Return why training must not continue from a spooled snapshot; None if it may. A pure
+    function.
 
-    It is stale if it is durable, or if anybody has gone on from an earlier state since. Whoever
-    takes over a run and commits nothing leaves no state that counts more.
+    A snapshot is stale if it is durable, or if training has continued from an earlier state since.
+    A takeover of the run without a commit does not make it stale.
     """
     snapshot, owner = spooled.snapshot, spooled.owner or 0
-    newest = max((commit.step for commit in past.commits), default=-1)
-    if spooled.store is not None and spooled.store != past.uuid:
-        return f"it is of another store: {spooled.store}, and not {past.uuid}"
-    if owner > past.owner:
-        return f"the store knows of {past.owner} take-overs of the run, and this is of {owner}"
+    newest = max((commit.step for commit in history.commits), default=-1)
+    if spooled.store is not None and spooled.store != history.uuid:
+        return f"it is of another store: {spooled.store}, and not {history.uuid}"
+    if owner > history.owner:
+        return f"the store knows of {history.owner} take-overs of the run, and this is of {owner}"
     if newest < spooled.since:
         return f"step {spooled.since} was committed then, and is not there: the run was taken back"
     mine = {session_id(snapshot.generation, epoch) for epoch in range(AHEAD)}
-    for commit in past.commits:
+    for commit in history.commits:
         if commit.session in mine and commit.step >= snapshot.step:
             return f"step {commit.step} of its generation is committed"
         if commit.session in mine:
@@ -79,18 +80,20 @@ def why_stale(spooled: SpoolHeader, past: RunHistory) -> str | None:
             return f"step {commit.step} is committed"
         if commit.created > snapshot.created:
             return f"step {commit.step} was saved later, and is committed"
-        if commit.step > snapshot.step and past.owner > owner:
+        if commit.step > snapshot.step and history.owner > owner:
             return f"step {commit.step} is committed, and the run was taken over since"
     return None
 
 
 def run_history(store: Store, run: str) -> RunHistory:
-    """Raises:
-    StoreError: it is out of reach.
+    """Read what the store knows about a run.
+
+    Raises:
+        StoreError: the store is out of reach.
     """
     owner = run_ownership.newest(
         store, run
-    )  # before the commits: what is missed is no older than it
+    )  # read before the commits, so that what is missed is no older than it
     found, problems = committed(store, run)
     commits = [
         CommittedStep(one.stored.save.session, one.stored.save.step, one.document.header.created)
@@ -101,7 +104,7 @@ def run_history(store: Store, run: str) -> RunHistory:
 
 
 def newest_generation(candidates: Sequence[SpoolCandidate]) -> list[SpoolCandidate]:
-    """Those of the last generation that has left something, the newest step first; a pure
+    """Return the files of the last generation that has left any, the newest step first; a pure
     function."""
 
     def age(one: SpoolCandidate) -> tuple[int, float]:
@@ -123,35 +126,36 @@ class RecoveredSnapshots:
 
 
 class SpoolRecovery:
-    """One service's."""
+    """Recovers the spooled snapshots of one service."""
 
     def __init__(
-        self, hall: SnapshotRegistry, spool: SpoolFolder, spooler: Spooler, threads: int
+        self, registry: SnapshotRegistry, spool: SpoolFolder, spooler: Spooler, threads: int
     ) -> None:
-        """
+        """Describe a recovery.
+
         Args:
-            threads: that read and check.
+            threads: number of threads that read and check.
         """
-        self._hall, self._spool, self._spooler = hall, spool, spooler
+        self._registry, self._spool, self._spooler = registry, spool, spooler
         self._threads = threads
 
     def revive(
         self, store: Store, run: str, found: Sequence[SpoolEntry], owners_of: dict[Generation, int]
     ) -> int:
-        """Verify what is there, remove what is stale or damaged, and hold the rest; how many
-        ranks' snapshots that is.
+        """Verify the files, remove stale and damaged ones, and hold the rest in memory; return how
+        many ranks have snapshots in it.
 
         Args:
-            owners_of: the take-overs of generations that do not say it themselves are put there,
-                so that none is taken for one of the present owner.
+            owners_of: receives the takeovers of generations that do not name theirs, so that none
+                is mistaken for one of the present owner.
 
         Raises:
-            StoreError: the store is out of reach: nothing was touched.
+            StoreError: the store is out of reach; nothing was changed.
             ServiceError, OSError: the folder cannot be used.
         """
         until_s = time.monotonic() + RECOVER_S
-        past = run_history(store, run)
-        candidates = [one for file in found if (one := self._candidate(file, past)) is not None]
+        history = run_history(store, run)
+        candidates = [one for file in found if (one := self._candidate(file, history)) is not None]
         chosen = newest_generation(candidates)
         for one in chosen[:1]:
             generation = one.spooled.snapshot.generation
@@ -163,17 +167,17 @@ class SpoolRecovery:
         by_rank = itertools.groupby(
             sorted(chosen, key=lambda one: one.file.rank), key=lambda one: one.file.rank
         )
-        revived: list[RecoveredSnapshots] = []
-        for rank, those in by_rank:
+        loaded: list[RecoveredSnapshots] = []
+        for rank, rank_files in by_rank:
             if time.monotonic() > until_s:
                 logger.error("rank %d and later ones stay on the disk: no time is left", rank)
                 break
-            if (back := self._revive(list(those))) is not None:
-                revived.append(back)
-        with self._hall.at_once():  # or a save would begin with some of the ranks
-            return sum(self._install(one) for one in revived)
+            if (back := self._load(list(rank_files))) is not None:
+                loaded.append(back)
+        with self._registry.at_once():  # otherwise a save would begin with some of the ranks
+            return sum(self._install(one) for one in loaded)
 
-    def _candidate(self, file: SpoolEntry, past: RunHistory) -> SpoolCandidate | None:
+    def _candidate(self, file: SpoolEntry, history: RunHistory) -> SpoolCandidate | None:
         try:
             with spool_file.opened(file.path) as (_, head):
                 spooled = head.spooled
@@ -183,48 +187,50 @@ class SpoolRecovery:
         except DamagedError as error:
             self._discard(file, f"damage: {error}")
             return None
-        if (why := why_stale(spooled, past)) is not None:
+        if (why := why_stale(spooled, history)) is not None:
             self._discard(file, why)
             return None
         self._spooler.knows(file.path.name, spooled.snapshot)
         return SpoolCandidate(file, spooled)
 
-    def _revive(self, those: Sequence[SpoolCandidate]) -> RecoveredSnapshots | None:
-        """One rank's snapshots in memory; `those` are the newest first."""
-        shape = (those[0].spooled.slots, those[0].spooled.slot_bytes)
-        those = [one for one in those if (one.spooled.slots, one.spooled.slot_bytes) == shape]
+    def _load(self, rank_files: Sequence[SpoolCandidate]) -> RecoveredSnapshots | None:
+        """Read one rank's snapshots into memory; `rank_files` are the newest first."""
+        shape = (rank_files[0].spooled.slots, rank_files[0].spooled.slot_bytes)
+        rank_files = [
+            one for one in rank_files if (one.spooled.slots, one.spooled.slot_bytes) == shape
+        ]
         slots, slot_bytes = shape
         try:
-            host_memory.require(slot_bytes, min(slots, len(those)))
+            host_memory.require(slot_bytes, min(slots, len(rank_files)))
             with Arena.create(slots * slot_bytes, "revived") as arena:
-                read = self._read(those, arena, slots, slot_bytes)
+                read = self._read(rank_files, arena, slots, slot_bytes)
                 if not read:
                     return None
                 memory = Arena.attach(os.dup(arena.fd), writable=False)
         except CheckpointError as error:
-            _stays(those[0].file.rank, error)
+            _report_kept(rank_files[0].file.rank, error)
             return None
         return RecoveredSnapshots(read[::-1], ArenaLayout(memory, slots, slot_bytes))
 
-    def _install(self, revived: RecoveredSnapshots) -> int:
-        """How many are held."""
-        *older, newest = revived.snapshots
+    def _install(self, loaded: RecoveredSnapshots) -> int:
+        """Install one rank's snapshots in the registry; return how many are held."""
+        *older, newest = loaded.snapshots
         try:
-            is_held = self._hall.install(newest, revived.furniture, older)
+            is_held = self._registry.install(newest, loaded.furniture, older)
         except CheckpointError as error:
-            revived.furniture.arena.close()
-            _stays(newest.rank, error)
+            loaded.furniture.arena.close()
+            _report_kept(newest.rank, error)
             return 0
-        steps = [snapshot.step for snapshot in revived.snapshots]
+        steps = [snapshot.step for snapshot in loaded.snapshots]
         logger.info("rank %d: steps %s are back from the local disk", newest.rank, steps)
         return len(steps) if is_held else 0
 
     def _read(
-        self, those: Sequence[SpoolCandidate], arena: Arena, slots: int, slot_bytes: int
+        self, rank_files: Sequence[SpoolCandidate], arena: Arena, slots: int, slot_bytes: int
     ) -> list[RankSnapshot]:
-        """What is whole of it, each in a slot."""
+        """Return the snapshots that are whole, each in a slot."""
         read: list[RankSnapshot] = []
-        for one in those:
+        for one in rank_files:
             if len(read) == slots:
                 break
             into = arena.view(len(read) * slot_bytes, one.spooled.bytes)
@@ -236,7 +242,7 @@ class SpoolRecovery:
             except OSError as error:
                 logger.error("%s cannot be read: %s", one.file.path, error)
             else:
-                # its deadline was that of another time
+                # The deadline was one of an earlier time.
                 read.append(replace(one.spooled.snapshot, slot=len(read), deadline_s=None))
         return read
 
@@ -248,5 +254,5 @@ class SpoolRecovery:
             logger.error("%s cannot be removed: %s", file.path, error)
 
 
-def _stays(rank: int, error: CheckpointError) -> None:
+def _report_kept(rank: int, error: CheckpointError) -> None:
     logger.error("rank %d: its local copies stay on the disk: %s", rank, error)

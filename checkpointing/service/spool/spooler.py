@@ -1,5 +1,5 @@
-"""Which snapshots get a copy on the node's own disk, and when: those that have a deadline which the
-store may miss, and what is left at the end."""
+"""Decides which snapshots are copied to the node's own disk, and when: those with a deadline that
+the store may miss, and what is left when the service ends."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from checkpointing.service.spool.spool_folder import SpoolFolder
 
 logger = logging.getLogger("checkpointing")
 
-LOOK_S = 0.2  # between looks at how what has a deadline comes on
-_LARGE = 1 << 20  # bytes; what is smaller says little about a disk
+LOOK_S = 0.2  # seconds between looks at the snapshots with a deadline
+_LARGE = 1 << 20  # bytes; a smaller file says little about the speed of a disk
 
 
 @dataclass(frozen=True)
 class StoreOutlook:
-    """How the service's way to the store looks.
+    """The state of the service's writes to the store.
 
     Attributes:
-        under_way: what is being written, and
+        under_way: the save that is being written.
         left: raw bytes of it that this node still has to write.
         compresses: whether it may compress.
         store, since: as of `SpoolHeader`.
@@ -66,36 +66,37 @@ class UnsavedStep:
 
 @dataclass(frozen=True)
 class SpooledCopy:
-    """A file that is there."""
+    """A spool file that exists."""
 
-    generation: str  # its id
+    generation: str  # id of the generation
     step: int
-    created: float  # Unix time of the snapshot's save(), seconds
+    created: float  # Unix time of the call of `save`, in seconds
 
 
 class Spooler:
-    """Looks at what is not durable yet, again and again, and copies. Thread-safe."""
+    """Looks repeatedly at what is not durable yet, and copies it if necessary. Thread-safe."""
 
     def __init__(
         self,
-        hall: SnapshotRegistry,
+        registry: SnapshotRegistry,
         spool: SpoolFolder | None,
-        ahead: Callable[[], StoreOutlook],
+        outlook: Callable[[], StoreOutlook],
         owner: Callable[[Generation], int | None],
     ) -> None:
-        """
+        """Create the spooler.
+
         Args:
-            spool: None: there is no disk to copy to; choices are made and told all the same.
-            ahead: how it looks now.
-            owner: as of `SpoolHeader`.
+            spool: None: there is no disk to copy to; choices are made and logged all the same.
+            ahead: returns the present state of the writes to the store.
+            owner: returns the owner of a generation, as of `SpoolHeader`.
         """
-        self._hall, self._spool, self._ahead, self._owner = hall, spool, ahead, owner
-        self._lock = threading.Lock()  # of all that follows
-        self._files: dict[str, SpooledCopy] = {}  # by name
+        self._registry, self._spool, self._outlook, self._owner = registry, spool, outlook, owner
+        self._lock = threading.Lock()  # guards all fields below
+        self._files: dict[str, SpooledCopy] = {}  # by file name
         self._tried: set[tuple[Generation, int, int]] = set()  # with rank and step
-        self._told: dict[tuple[Generation, int], TierChoice] = {}
+        self._reported: dict[tuple[Generation, int], TierChoice] = {}
         self._local: float | None = None  # bytes per second
-        self._durable: deque[tuple[Generation, int, float]] = deque()  # has no need of the lock
+        self._durable: deque[tuple[Generation, int, float]] = deque()  # is used without the lock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
 
@@ -103,16 +104,16 @@ class Spooler:
         self._thread.start()
 
     def knows(self, name: str, snapshot: RankSnapshot) -> None:
-        """A snapshot's file is there, from before."""
+        """Record that a snapshot has a file from before."""
         with self._lock:
             self._files[name] = _written(snapshot)
             self._tried.add(_key(snapshot))
 
     def consider(self, *, ends: bool = False) -> None:
-        """Choose for all that is not durable; return when what is to be copied now is.
+        """Choose for all that is not durable; return when everything that has to be copied now is.
 
         Args:
-            ends: the service does: all that is whole is copied.
+            ends: whether the service ends: then all that is whole is copied.
         """
         try:
             self._consider_all(ends=ends)
@@ -123,17 +124,18 @@ class Spooler:
     def _consider_all(self, *, ends: bool) -> None:
         with self._lock:
             self._clear()
-            ahead, before = self._ahead(), 0.0
-            for unsaved in _in_order(self._hall.not_durable(), ahead):
-                is_now = ahead.under_way == (unsaved.generation, unsaved.step)
-                before += ahead.left if is_now else unsaved.raw_bytes
-                self._consider(unsaved, before, ahead, ends=ends)
+            outlook, before = self._outlook(), 0.0
+            for unsaved in _in_order(self._registry.not_durable(), outlook):
+                is_now = outlook.under_way == (unsaved.generation, unsaved.step)
+                before += outlook.left if is_now else unsaved.raw_bytes
+                self._consider(unsaved, before, outlook, ends=ends)
 
     def durable(self, generation: Generation, step: int, created: float) -> None:
-        """A step is in the store: its files go soon, and those of what it has overtaken.
+        """Record that a step is in the store: its files are removed soon, and those of older
+        states.
 
         Args:
-            created: Unix time of its save(), seconds.
+            created: Unix time of the call of `save`, in seconds.
         """
         self._durable.append((generation, step, created))
 
@@ -152,7 +154,7 @@ class Spooler:
             self.consider()
 
     def _consider(
-        self, unsaved: UnsavedStep, to_store: float, ahead: StoreOutlook, *, ends: bool
+        self, unsaved: UnsavedStep, to_store: float, outlook: StoreOutlook, *, ends: bool
     ) -> None:
         deadline_s = self._deadline_s(unsaved)
         if deadline_s is None and not ends:
@@ -162,34 +164,35 @@ class Spooler:
         to_local = None
         if self._spool is not None and missing:
             to_local = float(sum(held.snapshot.layout.end for held in missing))
-        rates = replace(ahead.rates, local=self._local)
-        task = SnapshotCopyTask(to_store, to_local, ahead.compresses)
+        rates = replace(outlook.rates, local=self._local)
+        task = SnapshotCopyTask(to_store, to_local, outlook.compresses)
         choice = choose(task, rates, left_s)
         if not ends:
-            self._tell(unsaved, choice, left_s)
+            self._report(unsaved, choice, left_s)
         if to_local is not None and (
             ends or choice.tier is SaveTier.LOCAL or is_last_call(task, rates, left_s)
         ):
-            self._copy_all(unsaved, missing, ahead)
+            self._copy_all(unsaved, missing, outlook)
 
     def _deadline_s(self, unsaved: UnsavedStep) -> float | None:
-        """On the monotonic clock."""
+        """Return the deadline of a step on the monotonic clock."""
         ends = [
             held.arrived_s + held.snapshot.deadline_s
             for held in unsaved.parts
             if held.snapshot.deadline_s is not None
         ]
-        if (stop_at_s := self._hall.stop_at_s) is not None:
+        if (stop_at_s := self._registry.stop_at_s) is not None:
             ends.append(stop_at_s)
         return min(ends, default=None)
 
-    def _tell(self, unsaved: UnsavedStep, choice: TierChoice, left_s: float) -> None:
-        """Once, and when another tier is chosen; not what is only left to do after a copy."""
+    def _report(self, unsaved: UnsavedStep, choice: TierChoice, left_s: float) -> None:
+        """Report a choice once, and again when another tier is chosen; what is left to do after a
+        copy is not reported."""
         key = (unsaved.generation, unsaved.step)
-        told = self._told.get(key)
+        told = self._reported.get(key)
         if told is not None and (told.tier is SaveTier.LOCAL or told.tier is choice.tier):
             return
-        self._told[key] = choice
+        self._reported[key] = choice
         logger.info(
             "step %d has to be durable in %.1f s: %s, %s, takes %.1f s by what was measured",
             unsaved.step,
@@ -198,26 +201,26 @@ class Spooler:
             choice.codec.value,
             choice.needs_s,
         )
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "step": unsaved.step,
             "tier": choice.tier.value,
             "codec": choice.codec.value,
             "left_s": left_s,
             "needs_s": choice.needs_s,
         }
-        self._hall.ledger.choice = {**said, "outcome": None}
-        self._hall.tell(unsaved.generation, "tier", **said)
+        self._registry.ledger.choice = {**fields, "outcome": None}
+        self._registry.tell(unsaved.generation, "tier", **fields)
 
     def _copy_all(
-        self, unsaved: UnsavedStep, missing: list[RegisteredSnapshot], ahead: StoreOutlook
+        self, unsaved: UnsavedStep, missing: list[RegisteredSnapshot], outlook: StoreOutlook
     ) -> None:
-        ledger = self._hall.ledger
+        ledger = self._registry.ledger
         begun_s, size, problems = time.monotonic(), 0, []
         for held in missing:
             snapshot = held.snapshot
             self._tried.add(_key(snapshot))
             try:
-                size += self._copy(held, ahead)
+                size += self._copy(held, outlook)
             except (OSError, ServiceError) as error:
                 why = f"rank {snapshot.rank}: {error}"
                 logger.error("step %d has no local copy: %s", unsaved.step, why)
@@ -228,34 +231,34 @@ class Spooler:
         if problems:
             ledger.spool_failed += len(problems)
             ledger.spool_error = problems[0]
-            self._came_to(unsaved.step, "no local copy")
-            self._hall.tell(
+            self._record_outcome(unsaved.step, "no local copy")
+            self._registry.tell(
                 unsaved.generation, "spool_failed", step=unsaved.step, error="; ".join(problems)
             )
         elif size:
             logger.info("step %d has a local copy: %d bytes in %.2f s", unsaved.step, size, seconds)
             ledger.spooled += len(missing)
             ledger.local_bytes_per_s, ledger.spool_error = self._local, None
-            self._came_to(unsaved.step, "local copy")
-            self._hall.tell(
+            self._record_outcome(unsaved.step, "local copy")
+            self._registry.tell(
                 unsaved.generation, "spooled", step=unsaved.step, bytes=size, seconds=seconds
             )
 
-    def _came_to(self, step: int, outcome: str) -> None:
-        """What became of the last choice, if it was for this step."""
-        choice = self._hall.ledger.choice
+    def _record_outcome(self, step: int, outcome: str) -> None:
+        """Record the outcome of the last choice, if it was for this step."""
+        choice = self._registry.ledger.choice
         if choice is not None and choice["step"] == step:
-            self._hall.ledger.choice = {**choice, "outcome": outcome}
+            self._registry.ledger.choice = {**choice, "outcome": outcome}
             logger.info("step %d, for which %s was chosen: %s", step, choice["tier"], outcome)
 
-    def _copy(self, held: RegisteredSnapshot, ahead: StoreOutlook) -> int:
-        """The bytes of the file; 0 if it is not needed any more."""
+    def _copy(self, held: RegisteredSnapshot, outlook: StoreOutlook) -> int:
+        """Copy a snapshot; return the size of the file, 0 if it is not needed any more."""
         snapshot = held.snapshot
-        with self._hall.peeking(snapshot) as found:
+        with self._registry.peeking(snapshot) as found:
             if found is None or self._spool is None:
                 return 0
             furniture, memory = found
-            spooled = self._spooled(held, furniture, ahead)
+            spooled = self._spooled(held, furniture, outlook)
             over = [name for name, _ in sorted(self._files.items(), key=lambda i: i[1].created)]
             going = [name for name in over if self._files[name].created < snapshot.created]
             size = self._spool.put(spooled, memory, going)
@@ -263,29 +266,32 @@ class Spooler:
         return size
 
     def _spooled(
-        self, held: RegisteredSnapshot, furniture: ArenaLayout, ahead: StoreOutlook
+        self, held: RegisteredSnapshot, furniture: ArenaLayout, outlook: StoreOutlook
     ) -> SpoolHeader:
         snapshot = held.snapshot
         owner = self._owner(snapshot.generation)
         return SpoolHeader(
-            snapshot, owner, ahead.store, ahead.since, furniture.slots, furniture.slot_bytes
+            snapshot, owner, outlook.store, outlook.since, furniture.slots, furniture.slot_bytes
         )
 
     def _clear(self) -> None:
-        """Files that are of no use any more."""
+        """Remove files that are of no use any more."""
         if self._durable:
             self._look()
         while self._durable:
             generation, step, created = self._durable.popleft()
-            self._came_to(step, "durable")
+            self._record_outcome(step, "durable")
             gone = [n for n, w in self._files.items() if _is_over(w, generation, step, created)]
             self._tried = {t for t in self._tried if t[0] != generation or t[2] > step}
-            self._told = {k: c for k, c in self._told.items() if k[0] != generation or k[1] > step}
+            self._reported = {
+                k: c for k, c in self._reported.items() if k[0] != generation or k[1] > step
+            }
             if self._spool is not None and gone:
                 self._remove(gone)
 
     def _look(self) -> None:
-        """Find files that nobody has told of: damaged ones, or of a start without a store."""
+        """Find files that are not recorded yet: damaged ones, or those of a start without a
+        store."""
         if self._spool is None:
             return
         try:
@@ -307,9 +313,12 @@ class Spooler:
             self._files.pop(name, None)
 
 
-def created(hall: SnapshotRegistry, generation: Generation, step: int) -> float:
-    """Unix time of the save() of a step that is in memory here; 0 if it is not."""
-    times = [s.created for s, _ in hall.snapshots() if (s.generation, s.step) == (generation, step)]
+def created(registry: SnapshotRegistry, generation: Generation, step: int) -> float:
+    """Return the Unix time of the call of `save` for a step that is in memory here; 0 if it is
+    not."""
+    times = [
+        s.created for s, _ in registry.snapshots() if (s.generation, s.step) == (generation, step)
+    ]
     return max(times, default=0.0)
 
 
@@ -322,14 +331,15 @@ def _written(snapshot: RankSnapshot) -> SpooledCopy:
 
 
 def _is_over(written: SpooledCopy, generation: Generation, step: int, created: float) -> bool:
-    """Whether a file is of no use once a step is durable."""
+    """Return whether a file is of no use once a step is durable."""
     if written.generation == generation.id:
         return written.step <= step
     return written.created <= created
 
 
-def _in_order(held: list[RegisteredSnapshot], ahead: StoreOutlook) -> list[UnsavedStep]:
-    """By step, in the order in which they will be written: what is under way, then the newest."""
+def _in_order(held: list[RegisteredSnapshot], outlook: StoreOutlook) -> list[UnsavedStep]:
+    """Return the steps in the order in which they will be written: the one under way, then the
+    newest."""
     steps: dict[tuple[Generation, int], list[RegisteredSnapshot]] = {}
     for one in held:
         steps.setdefault((one.snapshot.generation, one.snapshot.step), []).append(one)
@@ -337,7 +347,7 @@ def _in_order(held: list[RegisteredSnapshot], ahead: StoreOutlook) -> list[Unsav
     return sorted(
         found,
         key=lambda unsaved: (
-            (unsaved.generation, unsaved.step) != ahead.under_way,
+            (unsaved.generation, unsaved.step) != outlook.under_way,
             -max(part.order for part in unsaved.parts),
         ),
     )

@@ -1,4 +1,4 @@
-"""Calls of an fsspec file system, each under a deadline."""
+"""Calls an fsspec file system with a deadline for each call."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-_GRACE_S = 5.0  # beyond the deadline, for a loop that is busy
+_GRACE_S = 5.0  # seconds beyond the deadline, for a busy loop
 
 Prepare = Callable[[AbstractFileSystem], Awaitable[None]]
 
 
 class FsspecCalls:
-    """One file system, made by the first call: some drivers connect when they are made.
+    """The calls of one file system, which the first call creates, because some drivers connect when
+    they are created.
 
-    Drivers with coroutines run on their loop. Others may not be safe to share between threads, so
-    their calls take turns, each in a thread that can be abandoned.
+    Asynchronous drivers run on their own loop. Others may not be thread-safe, so their calls are
+    serialised, each in a thread that can be abandoned.
 
     Args:
-        make: the file system.
+        make: creates the file system.
         prepare: run once on the loop before the first request.
     """
 
@@ -35,10 +36,10 @@ class FsspecCalls:
         self._turn = threading.Lock()
 
     def run(self, seconds: float, method: str, *args: Any, **kwargs: Any) -> Any:
-        """What fs.<method>(...) returns.
+        """Returns the result of fs.<method>(...).
 
         Raises:
-            TimeoutError: no answer in `seconds`.
+            TimeoutError: there was no answer within `seconds`.
             Exception: whatever the driver raises.
         """
         return self.each(seconds, method, [args], **kwargs)[0]
@@ -46,14 +47,14 @@ class FsspecCalls:
     def each(
         self, seconds: float, method: str, calls: list[tuple[Any, ...]], **kwargs: Any
     ) -> list[Any]:
-        """`run` for each of `calls`, at the same time where the driver can."""
+        """Call `run` for each of `calls`, concurrently where the driver can."""
         fs = self._fs
         if fs is not None and fs.async_impl:
             return self._on_loop(fs, seconds, method, calls, kwargs)
         return self._in_thread(seconds, method, calls, kwargs)
 
     def close(self) -> None:
-        """Forget the file system; its connections close with it."""
+        """Drop the file system, whose connections close with it."""
         with self._lock:
             self._fs = None
 
@@ -100,7 +101,7 @@ class FsspecCalls:
                 with self._turn:
                     function = getattr(fs, method)
                     outcome.set_result([function(*args, **kwargs) for args in calls])
-            except BaseException as error:  # noqa: BLE001 - handed to the caller whole
+            except BaseException as error:  # noqa: BLE001 - passed to the caller as it is
                 outcome.set_exception(error)
 
         threading.Thread(target=run, name=f"fsspec-{method}", daemon=True).start()

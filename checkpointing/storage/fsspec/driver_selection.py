@@ -1,4 +1,4 @@
-"""From a URL to a storage by the fsspec driver of its scheme."""
+"""Opens a storage by the fsspec driver of its URL's scheme."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from checkpointing.storage.fsspec.call_deadlines import FsspecCalls
 from checkpointing.storage.fsspec.fsspec_storage import DriverTraits, FsspecStorage
 from checkpointing.storage.retry import StorageRetryPolicy
 
-# where an object that is being written cannot be seen, and where one may be made exclusively
+# drivers where an object that is being written is not visible, and whether one can be created
+# exclusively
 _WHOLE = {"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a"}
 _EXCLUSIVE = {"abfs", "abfss", "az", "gcs", "gs", "s3", "s3a"}
 
@@ -22,13 +23,14 @@ _EXCLUSIVE = {"abfs", "abfss", "az", "gcs", "gs", "s3", "s3a"}
 def open_fsspec(
     url: str, options: Mapping[str, Any], reach_s: float | None = None
 ) -> FsspecStorage:
-    """A storage by the driver of the URL's scheme; nothing is sent yet.
+    """Returns a storage on the driver of the URL's scheme. Sends nothing yet.
 
     Args:
         reach_s: see `open_storage`.
 
     Raises:
-        StoreError: no such driver, its package is missing, or it cannot write objects whole.
+        StoreError: there is no such driver, its package is missing, or it cannot write objects
+            atomically.
     """
     scheme = url.partition("://")[0].lower()
     shown = _without_secrets(url)

@@ -1,5 +1,5 @@
-"""What an error of an fsspec driver means. Drivers agree on little, so this looks at what they have
-in common: numbers of HTTP or of the system, and the kinds of Python."""
+"""Classifies the errors of fsspec drivers. Drivers agree on little, so this uses what they have in
+common: HTTP status codes, errno values and Python's exception types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from checkpointing.storage.posix import posix_errors
 from checkpointing.storage.retry import reason
 from checkpointing.storage.s3.s3_errors import ServerAnswer, to_raise
 
-# of the program or the settings, and not of the network
+# errors of the program or the settings, not of the network
 _FINAL = (
     ArithmeticError,
     AssertionError,
@@ -28,16 +28,17 @@ _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotF
 
 
 def answer_of(error: Exception) -> ServerAnswer | None:
-    """The answer of an HTTP server behind `error`, None if there was none."""
+    """Returns the answer of an HTTP server that caused `error`; None if there was none."""
     for link in _chain(error):
         response = getattr(link, "response", None)
-        if isinstance(response, dict) and isinstance(response.get("Error"), dict):  # botocore
+        # botocore's form
+        if isinstance(response, dict) and isinstance(response.get("Error"), dict):
             said, about = response["Error"], response.get("ResponseMetadata", {})
             status = _status(about.get("HTTPStatusCode"))
             return ServerAnswer(
                 status, str(said.get("Code", "")), str(said.get("Message", ""))[:300]
             )
-    # not of what lies behind it: clients give numbers of HTTP to broken transfers too
+    # without the causes of the error, because clients also give HTTP numbers to broken transfers
     for name in ("status", "status_code", "code"):
         status = _status(getattr(error, name, None))
         if status is not None:
@@ -46,7 +47,8 @@ def answer_of(error: Exception) -> ServerAnswer | None:
 
 
 def classify(error: Exception, what: str) -> Exception | None:
-    """None for an error that may pass, otherwise what to raise. See `Retrier`."""
+    """Returns None for a transient error, otherwise the exception to raise. See
+    `RequestRetrier`."""
     if isinstance(error, CheckpointError | NoExclusiveCreateError):
         return error
     answer = answer_of(error)
@@ -55,7 +57,7 @@ def classify(error: Exception, what: str) -> Exception | None:
     if any(type(link).__name__ in _NO_CREDENTIALS for link in _chain(error)):
         return StoreAccessError(f"{what}: {reason(error)}; set credentials")
     if isinstance(error, OSError):
-        # an OSError without a number is what drivers make of things of the network
+        # drivers raise an OSError without a number for network errors
         return None if error.errno is None and _is_plain(error) else _by_number(error, what)
     if isinstance(error, _FINAL):
         return StoreError(f"{what}: {reason(error)}")

@@ -1,4 +1,4 @@
-"""Objects in whatever fsspec has a driver for."""
+"""A storage on any file system that fsspec has a driver for."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from checkpointing.storage.s3.s3_errors import ExpiredCredentialsError, S3ErrorK
 T = TypeVar("T")
 
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
-_BATCH = 100  # deletes at the same time
+_BATCH = 100  # number of concurrent deletes
 _CONFLICT, _EXISTS, _RANGE = 409, 412, 416
 
 
 @dataclass(frozen=True)
 class DriverTraits:
-    """What is known of a driver.
+    """The properties of a driver.
 
     Attributes:
-        whole: an object appears with its last byte; otherwise it is written beside its name and
-            moved.
-        exclusive: its mode="create" is one atomic step of the server.
-        write: more arguments of its pipe_file.
-        read: more arguments of its cat_file, for whole objects.
+        whole: whether an object appears only with its last byte; otherwise it is written under a
+            temporary name and moved.
+        exclusive: whether its mode="create" is one atomic operation of the server.
+        write: additional arguments of its pipe_file.
+        read: additional arguments of its cat_file, for whole objects.
     """
 
     whole: bool
@@ -52,16 +52,17 @@ class DriverTraits:
 
 @dataclass(frozen=True)
 class CallDeadlines:
-    """Seconds for one call."""
+    """The deadlines of calls, in seconds."""
 
     small: float = 30.0
     large: float = 150.0
 
 
 class FsspecStorage:
-    """Objects under one path of an fsspec file system; a `Storage`.
+    """A `Storage` of the objects under one path of an fsspec file system.
 
-    How durable an object is when it was written is up to the server: fsspec has no word for it.
+    Whether an object is durable once it is written depends on the server: fsspec has no way to ask
+    for it.
     """
 
     def __init__(
@@ -77,12 +78,12 @@ class FsspecStorage:
     ) -> None:
         """
         Args:
-            server: the one that is asked, for messages; "" where only the driver knows it.
+            server: name of the server, for messages; "" where only the driver knows it.
         """
         self._calls, self._url, self._traits = calls, url.rstrip("/"), traits
         self._root = root.rstrip("/")
         self._deadlines = deadlines or CallDeadlines()
-        # a driver may raise anything; what `classify` does not know it makes a StoreError
+        # a driver may raise anything; errors that `classify` does not know become a StoreError
         self._retrier = RequestRetrier(
             policy or StorageRetryPolicy(),
             (Exception,),
@@ -154,18 +155,19 @@ class FsspecStorage:
         try:
             return self._retrier.run(what, call)
         except ExpiredCredentialsError:
-            self._calls.close()  # a new file system reads the credentials anew
+            self._calls.close()  # a new file system reads the credentials again
             return self._retrier.run(what, call)
 
     def _seconds(self, size: int) -> float:
         return self._deadlines.large if size >= 4 << 20 else self._small_s()
 
     def _small_s(self) -> float:
-        """For a small call; less than usual while no answer ever came."""
+        """Returns the deadline of a small call, shorter than usual while no call was ever
+        answered."""
         return self._retrier.try_s(self._deadlines.small)
 
     def _whole_s(self) -> float:
-        """For an object or a listing of unknown size."""
+        """Returns the deadline of a call for an object or a listing of unknown size."""
         return self._retrier.try_s(self._deadlines.large)
 
     def _write(self, verb: str, key: str, data: bytes) -> None:
@@ -203,7 +205,7 @@ class FsspecStorage:
             if not _is_there(error):
                 raise
             try:
-                # maybe made by an earlier try, whose reply was lost
+                # maybe created by an earlier try whose reply was lost
                 return self._get(key) == data
             except FileNotFoundError:
                 raise TransientRequestError("there and gone") from error
@@ -219,7 +221,7 @@ class FsspecStorage:
             size: int = self._calls.run(self._small_s(), "info", path)["size"]
             return b"" if start <= size else None
         seconds = self._seconds(length)
-        # by keyword: drivers differ in what comes second
+        # passed by keyword, because drivers differ in the second argument
         return bytes(self._calls.run(seconds, "cat_file", path, start=start, end=start + length))
 
     def _find(self, prefix: str) -> Sequence[ObjectInfo]:
@@ -258,10 +260,11 @@ class FsspecStorage:
 
 
 def modified_of(info: Mapping[str, Any], path: str) -> float:
-    """When a file was last written, Unix time in seconds, out of what a driver says of it.
+    """Returns when a file was last written, as Unix time in seconds, from the driver's info about
+    it.
 
     Raises:
-        StoreError: it does not say.
+        StoreError: the info has no such time.
     """
     for name in _TIMES:
         value = info.get(name)

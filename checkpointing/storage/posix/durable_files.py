@@ -1,4 +1,4 @@
-"""File-system steps that survive a crash at any instruction (local disks and NFS)."""
+"""File-system operations that survive a crash at any instruction (local disks and NFS)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ _NO_DIR_FSYNC = (errno.EINVAL, errno.ENOTSUP)
 
 
 def parent(path: str) -> str:
-    """The directory that an absolute path lies in."""
+    """Returns the directory of an absolute path."""
     return path.rpartition("/")[0] or "/"
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is one that is being written, or was when its writer died."""
+    """Whether the name is that of a temporary file, which is being written or whose writer died."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def write_temporary(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> str:
-    """A new file beside `path` with `parts` end to end, its content durable, its name not yet.
+    """Write a new temporary file beside `path` with `parts` end to end. Its content is durable on
+    return, its name not yet.
 
     Raises:
-        OSError: nothing is left behind as far as possible. Any error poisons the file for good:
-            after a failed fsync a second one may report success for data that is gone.
+        OSError: it failed, and the file is removed if possible. After any error the file must not
+            be used again: after a failed fsync, a second one may report success for data that is
+            lost.
     """
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
     try:
         written = _write(sys, temporary, parts)
-        # NFSv4 can write without any error into a file that somebody has removed
+        # NFSv4 can write without any error into a file that another process has removed
         with opened(sys, temporary) as fd:
             found = sys.fstat(fd)
         if (found.inode, found.size) != (written.inode, sum(map(_size, parts))):
@@ -54,7 +56,7 @@ def write_temporary(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> str:
 
 
 def discard(sys: Syscalls, temporary: str) -> None:
-    """Remove a temporary; one that stays is removed later by the sweep."""
+    """Remove a temporary file; if that fails, a later sweep removes it."""
     with suppress(OSError):
         sys.unlink(temporary)
 
@@ -77,17 +79,18 @@ def fsync_dir(sys: Syscalls, path: str) -> None:
 
 
 def make_dir(sys: Syscalls, path: str) -> None:
-    """Make a directory if there is none, and its name durable in any case: another process may
-    have made it and died before it could do the same."""
+    """Create a directory if there is none. Make its name durable in any case, since another process
+    may have created it and died before doing so."""
     with suppress(FileExistsError):
         sys.mkdir(path)
     fsync_dir(sys, parent(path))
 
 
 def make_root(sys: Syscalls, path: str) -> None:
-    """The same for a directory and all above it.
+    """Create a directory and all its parents, as `make_dir`.
 
-    Those above one that exists are left alone, because by this order they were durable before it.
+    The parents of an existing directory are skipped: because of this order, they were durable
+    before it.
     """
     chain = [path]
     if not _is_dir(sys, path):
@@ -97,7 +100,7 @@ def make_root(sys: Syscalls, path: str) -> None:
         if not _is_dir(sys, folder):
             with suppress(FileExistsError):
                 sys.mkdir(folder)
-        with suppress(PermissionError):  # where one may pass through but not look
+        with suppress(PermissionError):  # directories that may be traversed but not read
             fsync_dir(sys, parent(folder))
 
 
@@ -112,9 +115,9 @@ def _is_dir(sys: Syscalls, path: str) -> bool:
 
 
 def refresh(sys: Syscalls, root: str, folder: str) -> None:
-    """Let a name that another machine made be found: an NFS client remembers for up to a minute
-    that there was none, but asks the server about each directory that is opened, and learns what
-    is in one that is listed anew."""
+    """Make an NFS client see a name that another machine created. The client remembers for up to a
+    minute that there was no such name, but asks the server about each directory that is opened, and
+    sees the content of one that is listed again."""
     chain = [folder]
     while chain[0] not in (root, "/"):
         chain.insert(0, parent(chain[0]))
@@ -129,13 +132,13 @@ def refresh(sys: Syscalls, root: str, folder: str) -> None:
 
 
 def list_again(sys: Syscalls, folder: str) -> None:
-    """Let an NFS client forget what it believes of names in a folder."""
+    """Make an NFS client drop its cache of the names in a folder."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         sys.scandir(folder)
 
 
 def _appears(sys: Syscalls, folder: str) -> bool:
-    """Whether a folder that seemed to be missing is there after all."""
+    """Whether a folder that seemed to be missing exists after all."""
     list_again(sys, parent(folder))
     with suppress(NotADirectoryError):
         return _is_dir(sys, folder)
@@ -146,7 +149,7 @@ def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
     """Whether the file holds `parts` end to end.
 
     Raises:
-        OSError: not readable.
+        OSError: it cannot be read.
     """
     with opened(sys, path) as fd:
         if sys.fstat(fd).size != sum(map(_size, parts)):
@@ -163,7 +166,8 @@ def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
 
 
 def read_at(sys: Syscalls, fd: int, offset: int, into: memoryview) -> int:
-    """Fill `into` from `offset`; how many bytes, fewer where the file ends before that."""
+    """Fill `into` from `offset`. Returns the number of bytes, fewer where the file ends before
+    that."""
     done = 0
     while done < len(into):
         count = sys.preadv(fd, into[done:], offset + done)
@@ -175,7 +179,7 @@ def read_at(sys: Syscalls, fd: int, offset: int, into: memoryview) -> int:
 
 @contextmanager
 def opened(sys: Syscalls, path: str) -> Iterator[int]:
-    """A descriptor for reading."""
+    """Open a file for reading, for the duration of the block; yields its descriptor."""
     fd = sys.open(path)
     try:
         yield fd
@@ -190,10 +194,10 @@ def _write(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> FileStat:
         sys.fsync(fd)
         written = sys.fstat(fd)
     except OSError:
-        with suppress(OSError):  # the first error is the one that tells
+        with suppress(OSError):  # the first error is the informative one
             sys.close(fd)
         raise
-    sys.close(fd)  # may report what fsync did not
+    sys.close(fd)  # may report an error that fsync did not
     return written
 
 

@@ -1,4 +1,4 @@
-"""What an error of a file system means: it passes, or what to tell the user."""
+"""Classifies errors of a file system: transient, or what to tell the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from checkpointing.errors import StoreAccessError, StoreError, StoreFullError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         errno.EAGAIN,
         errno.EBUSY,
@@ -27,11 +27,12 @@ _NO_LINK = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS
 
 
 def classify(error: Exception, what: str) -> Exception | None:
-    """None for an error that may pass, otherwise what to raise. See `Retrier`."""
+    """Returns None for a transient error, otherwise the exception to raise. See
+    `RequestRetrier`."""
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, f"{what}: no such object")
     number = error.errno if isinstance(error, OSError) else None
-    if number in _PASSING:
+    if number in _TRANSIENT:
         return None
     text = error.strerror if isinstance(error, OSError) else str(error)
     if number in _FULL:

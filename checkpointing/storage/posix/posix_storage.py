@@ -1,4 +1,4 @@
-"""Objects as files: local disks and NFS."""
+"""A storage of files, on local disks and NFS."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from checkpointing.storage.retry import (
 T = TypeVar("T")
 
 POLICY = StorageRetryPolicy(longest_s=5.0, most_tries=5)
-_NFS_REMOVED = ".nfs"  # how an NFS client renames a file that is removed while open
+_NFS_REMOVED = ".nfs"  # prefix to which an NFS client renames a file that is removed while open
 
 
 class PosixStorage:
-    """Objects under one directory; a `Storage`, and `SweepsTemporaries`.
+    """A `Storage` of the files under one directory, which implements `SupportsTemporaryRemoval`.
 
-    An object is written to a temporary name beside its own, made durable, and then linked to its
-    name. An error of write, fsync or close poisons that file: what is tried again is the whole
-    object, in a new file.
+    An object is written under a temporary name beside its own, made durable, and then linked to its
+    name. After an error of write, fsync or close that file is never used again: a retry writes the
+    whole object to a new file.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PosixStorage:
     ) -> None:
         """
         Args:
-            root: absolute path; made by the first object, with its parents.
+            root: absolute path; created with its parents when the first object is written.
         """
         self._root = os.path.normpath(root)
         self._sys = syscalls or Syscalls()
@@ -87,7 +87,7 @@ class PosixStorage:
         return data
 
     def read_into(self, key: str, start: int, into: memoryview) -> None:
-        """See `ReadsInto`."""
+        """See `SupportsReadInto`."""
         check_range(start, len(into))
         path = self._path(key)
         self._run("read", path, lambda: self._found(path, lambda: self._fill(path, start, into)))
@@ -108,7 +108,7 @@ class PosixStorage:
             self._run("remove from", folder, partial(self._fsync_if_there, folder))
 
     def sweep_temporaries(self, older_than_s: float) -> int:
-        """See `SweepsTemporaries`."""
+        """See `SupportsTemporaryRemoval`."""
         try:
             now = self._run("sweep", self._root, self._now)
         except FileNotFoundError:
@@ -133,7 +133,8 @@ class PosixStorage:
             try:
                 return call()
             except OSError as error:
-                if error.errno == errno.ESTALE:  # or an NFS client finds the old folder again
+                # the error makes an NFS client look the folder up again
+                if error.errno == errno.ESTALE:
                     with suppress(OSError):
                         files.refresh(self._sys, self._root, files.parent(path))
                 raise
@@ -162,11 +163,11 @@ class PosixStorage:
         files.fsync_dir(self._sys, files.parent(path))
 
     def _link_new(self, temporary: str, path: str, parts: Sequence[Buffer]) -> None:
-        """Give a file its name, which nobody else uses."""
+        """Link a file to a name that no other caller uses."""
         try:
             self._sys.link(temporary, path)
         except FileExistsError:
-            # one's own: an earlier try of this put, or a reply of NFS that was lost
+            # this caller's own file, of an earlier try or an NFS reply that was lost
             if not files.same_content(self._sys, path, parts):
                 raise StoreError(
                     f"write {path}: there is another object of this name, which stays as it is"
@@ -195,7 +196,7 @@ class PosixStorage:
             raise
         finally:
             files.discard(self._sys, temporary)
-        # also where another caller made it, who may not have come as far as this
+        # also where another caller created it, which may have died before it made the name durable
         files.fsync_dir(self._sys, files.parent(path))
         return holds
 
@@ -204,7 +205,7 @@ class PosixStorage:
         try:
             self._sys.rename(temporary, path)
         except FileNotFoundError:
-            # NFS says so after a lost reply to a rename that was done
+            # NFS reports this after a lost reply to a rename that succeeded
             if not files.same_content(self._sys, path, parts):
                 raise
         except OSError:
@@ -233,11 +234,11 @@ class PosixStorage:
         return self._found(path, lambda: self._read_once(path, start, length))
 
     def _found(self, path: str, read: Callable[[], T]) -> T:
-        """What `read` returns; if there is no such file, it may only be a view of its folder that
-        is too old.
+        """Returns the result of `read`. If there is no such file, `read` is called again after a
+        refresh of the folder, whose cached listing may be outdated.
 
         Raises:
-            FileNotFoundError: there is none, or it is no file.
+            FileNotFoundError: it does not exist, or is no file.
         """
         try:
             return _of_a_file(read)
@@ -250,7 +251,7 @@ class PosixStorage:
         with files.opened(self._sys, path) as fd:
             size = self._sys.fstat(fd).size
             wanted = size - start if length is None else length
-            data = bytearray(max(0, min(wanted, size - start)))  # no more than there is
+            data = bytearray(max(0, min(wanted, size - start)))  # at most the bytes that exist
             count = files.read_at(self._sys, fd, start, memoryview(data))
         _check_end(path, start, wanted, count, size)
         return data
@@ -262,7 +263,7 @@ class PosixStorage:
         _check_end(path, start, len(into), count, size)
 
     def _list(self, prefix: str) -> Sequence[tuple[ObjectInfo, bool]]:
-        """All files in a folder and below, each with whether it is a temporary."""
+        """Returns all files in a folder and below, each with whether it is a temporary."""
         files.refresh(self._sys, self._root, f"{self._root}/{prefix}".rstrip("/"))
         return [*self._walk(prefix)]
 
@@ -283,7 +284,7 @@ class PosixStorage:
     def _stat(self, key: str) -> FileStat | None:
         try:
             return self._sys.stat(f"{self._root}/{key}")
-        except FileNotFoundError:  # removed since its folder was read
+        except FileNotFoundError:  # removed since its folder was listed
             return None
 
     def _unlink(self, path: str) -> None:
@@ -295,7 +296,7 @@ class PosixStorage:
             files.fsync_dir(self._sys, folder)
 
     def _now(self) -> float:
-        """The time by the clock of the file system."""
+        """Returns the time by the clock of the file system."""
         temporary = files.write_temporary(self._sys, f"{self._root}/clock", [])
         try:
             return self._sys.stat(temporary).modified

@@ -15,7 +15,7 @@ _NO_ADVICE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ESPIPE)
 
 @dataclass(frozen=True)
 class FileStat:
-    """What is looked at of a file."""
+    """The attributes of a file that are used."""
 
     inode: int
     size: int  # bytes
@@ -23,14 +23,14 @@ class FileStat:
 
 
 class Syscalls:
-    """Thin: one call each, paths absolute, errors as OSError."""
+    """Thin wrappers: one system call each, with absolute paths; errors are OSError."""
 
     def create(self, path: str) -> int:
-        """A new file, open for writing; O_EXCL. Permissions are left to the umask."""
+        """Create a new file and open it for writing, with O_EXCL. Permissions follow the umask."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def open(self, path: str) -> int:
-        """A file, open for reading."""
+        """Open a file for reading."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def open_dir(self, path: str) -> int:
@@ -67,8 +67,8 @@ class Syscalls:
         os.mkdir(path)  # noqa: PTH102
 
     def scandir(self, path: str) -> list[tuple[str, bool]]:
-        """Names in a directory, each with whether it is a directory; not from an NFS client's
-        memory of an earlier listing."""
+        """Returns the names in a directory, each with whether it is a directory. Does not use a
+        listing that an NFS client has cached."""
         fd = self.open_dir(path)
         try:
             _forget_listing(fd)
@@ -82,15 +82,15 @@ def _forget_listing(fd: int) -> None:
     """Drop what the kernel has cached of an open directory.
 
     An NFS client (always with version 3) trusts its cache until the directory's time changes, and
-    many servers count that in ticks of 1 to 10 ms: what another machine makes in the tick of one
-    listing would be missing from all later ones.
+    many servers count that time in ticks of 1 to 10 ms: a file that another machine creates in the
+    same tick as a listing would be missing from all later listings.
     """
     if sys.platform != "linux":
         return
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError as error:
-        if error.errno not in _NO_ADVICE:  # file systems that have no such cache
+        if error.errno not in _NO_ADVICE:  # file systems without such a cache
             raise
 
 

@@ -1,4 +1,5 @@
-"""obstore clients of one bucket, with a deadline for every request and no retries of their own."""
+"""obstore clients of one bucket, with a deadline for every request and without retries of their
+own."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     Provider = Callable[[], S3Credential]
 
 LARGE = 4 << 20  # bytes from which a request counts as large
-_LARGE_S = 150.0  # for an object of 72 MiB: half a MiB per second
-_READ_AGAIN = timedelta(minutes=10)  # how long keys from ~/.aws are used without another look
+_LARGE_S = 150.0  # seconds for an object of 72 MiB: half a MiB per second
+_READ_AGAIN = timedelta(minutes=10)  # how long keys from ~/.aws are used before they are read again
 _METADATA_SERVICE = re.compile(r"/latest/(api/token|meta-data)")
 
-_DIRECT = (  # variables of credentials that obstore can use by itself
+_DIRECT = (  # variables for credentials that obstore uses itself
     "AWS_ACCESS_KEY_ID",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -43,7 +44,7 @@ _TEXT = re.compile(r"<Message>([^<]{1,300})</Message>")
 
 @dataclass(frozen=True)
 class ObstoreClients:
-    """Of one bucket and one set of credentials; each has connections of its own."""
+    """The clients of one bucket and one set of credentials; each has its own connections."""
 
     small: S3Store
     upload: S3Store
@@ -52,19 +53,17 @@ class ObstoreClients:
     endpoint: str | None  # without the bucket; None: AWS itself
 
     def for_upload(self, size: int) -> S3Store:
-        """
-        Args:
-            size: bytes of the object.
-        """
+        """Returns the client for an upload of `size` bytes."""
         return self.upload if size >= LARGE else self.small
 
 
 def build(place: S3Location, options: S3StoreOptions, env: Mapping[str, str]) -> ObstoreClients:
-    """Clients by options, environment and ~/.aws, in this order. Reads files, sends nothing.
+    """Returns clients configured by options, environment and ~/.aws, in this order of precedence.
+    Reads files, sends nothing.
 
     Raises:
-        StoreAccessError: a profile that is not there or holds no credentials.
-        StoreError: an option that cannot be used.
+        StoreAccessError: a profile does not exist or has no credentials.
+        StoreError: an option cannot be used.
     """
     config, provider, profile = _config(options, env)
     endpoint = options.endpoint_from(env) or _profile_endpoint(profile)
@@ -102,7 +101,7 @@ def build(place: S3Location, options: S3StoreOptions, env: Mapping[str, str]) ->
 
 
 def answer_of(error: Exception) -> ServerAnswer:
-    """What an error of obstore says about the answer of the server."""
+    """Returns the server's answer from an error of obstore."""
     text = str(error).partition("\n\nDebug source:")[0]
     status, code, message = _STATUS.search(text), _CODE.search(text), _TEXT.search(text)
     if message:
@@ -116,7 +115,8 @@ def answer_of(error: Exception) -> ServerAnswer:
 
 
 def said(error: Exception) -> str:
-    """An error in one line, with what it was on the network, which obstore says below it only."""
+    """Describes an error in one line, with its cause on the network, which obstore has only in the
+    lines below."""
     below = str(error).partition("\n\nDebug source:")[2]
     found = _CAUSE.findall(below)
     cause = found[-1] if found else "no answer in time" if "TimedOut" in below else ""
@@ -124,8 +124,8 @@ def said(error: Exception) -> str:
 
 
 def lacks_credentials(error: Exception) -> bool:
-    """Whether the request never went out, because the last source of credentials, the metadata
-    service of cloud machines, gave none."""
+    """Whether the request was never sent because the last source of credentials, the metadata
+    service of cloud machines, had none."""
     return _METADATA_SERVICE.search(str(error).partition("\n\nDebug source:")[0]) is not None
 
 
@@ -148,7 +148,8 @@ def _client(
 def _config(
     options: S3StoreOptions, env: Mapping[str, str]
 ) -> tuple[S3Config, Provider | None, Mapping[str, str]]:
-    """What obstore is told, where it gets credentials, and settings of the profile."""
+    """Returns the configuration of obstore, its source of credentials, and settings of the
+    profile."""
     config: S3Config = {}
     region = options.region or env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
     provider: Provider | None = None
@@ -168,8 +169,8 @@ def _config(
 
 
 def _given(key_id: str, secret: str, token: str | None) -> Provider:
-    """A provider and not settings, beside which obstore would use AWS_SESSION_TOKEN, which belongs
-    to other keys."""
+    """Returns a credential provider. With plain settings instead, obstore would also use
+    AWS_SESSION_TOKEN, which belongs to other keys."""
 
     def give() -> S3Credential:
         return {
@@ -183,7 +184,7 @@ def _given(key_id: str, secret: str, token: str | None) -> Provider:
 
 
 def _needs_profile(options: S3StoreOptions, env: Mapping[str, str]) -> bool:
-    """Whether credentials are to be had from ~/.aws, which obstore does not read."""
+    """Whether credentials must be read from ~/.aws, which obstore does not read."""
     if options.profile or env.get("AWS_PROFILE"):
         return True
     if any(env.get(name) for name in _DIRECT):
@@ -196,7 +197,8 @@ def _needs_profile(options: S3StoreOptions, env: Mapping[str, str]) -> bool:
 def _from_profile(
     name: str | None,
 ) -> tuple[Provider | None, Mapping[str, str]]:
-    """Credentials by botocore's chain, read anew each time, and settings of the profile."""
+    """Returns credentials by botocore's chain, read again each time, and settings of the
+    profile."""
     try:
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
@@ -226,7 +228,7 @@ def _from_profile(
         scoped = session.get_scoped_config()
         settings = {k: v for k, v in scoped.items() if isinstance(v, str)}
         if session.get_credentials() is None and name is None:
-            return None, settings  # a ~/.aws without keys: the machine's own may do
+            return None, settings  # ~/.aws has no keys; the machine's own credentials may work
         read()
     except BotoCoreError as error:
         raise StoreAccessError(f"AWS credentials: {error}") from error

@@ -1,4 +1,4 @@
-"""What an answer of an S3 server means: a pure function of status and error code."""
+"""Classifies the answer of an S3 server: a pure function of status and error code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STALE_KEYS = {
     "TokenRefreshRequired",
 }
 _ACCESS = {"AccessDenied", "AccountProblem", "AllAccessDisabled", "RequestTimeTooSkewed"}
-_DAMAGED_ON_THE_WAY = {
+_CORRUPTED_IN_TRANSIT = {
     "BadDigest",
     "IncompleteBody",
     "RequestTimeout",
@@ -34,22 +34,22 @@ class S3ErrorKind(Enum):
 
     PASSING = auto()
     FULL = auto()
-    STALE_KEYS = auto()  # other credentials may work
+    STALE_KEYS = auto()  # other credentials may be accepted
     ACCESS = auto()
     NO_BUCKET = auto()
     MISSING = auto()
-    UNSUPPORTED = auto()  # the server does not know this kind of request
+    UNSUPPORTED = auto()  # the server does not support this kind of request
     REGION = auto()
     REFUSED = auto()
 
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """What a server said, or that it said nothing."""
+    """The answer of a server, or that there was none."""
 
-    status: int | None  # HTTP; None if there was no whole answer
-    code: str = ""  # of S3
-    text: str = ""  # for people
+    status: int | None  # HTTP status; None if there was no complete answer
+    code: str = ""  # S3's error code
+    text: str = ""  # for messages
 
     def __str__(self) -> str:
         head = " ".join(str(part) for part in (self.status, self.code) if part)
@@ -57,17 +57,17 @@ class ServerAnswer:
 
 
 class ExpiredCredentialsError(StoreAccessError):
-    """Refused, but credentials that are read anew may be taken."""
+    """Access was refused, but credentials that are read again may be accepted."""
 
 
 def kind_of(answer: ServerAnswer) -> S3ErrorKind:
-    """What to do about `answer`, which is not a success."""
+    """Returns what to do about `answer`, which is not a success."""
     by_code = [
         (_FULL, S3ErrorKind.FULL),
         (_STALE_KEYS, S3ErrorKind.STALE_KEYS),
         (_ACCESS, S3ErrorKind.ACCESS),
         ({"NoSuchBucket"}, S3ErrorKind.NO_BUCKET),
-        (_DAMAGED_ON_THE_WAY, S3ErrorKind.PASSING),
+        (_CORRUPTED_IN_TRANSIT, S3ErrorKind.PASSING),
         (_REGION, S3ErrorKind.REGION),
         ({"NotImplemented"}, S3ErrorKind.UNSUPPORTED),
     ]
@@ -99,7 +99,8 @@ def _by_status(status: int | None) -> S3ErrorKind:
 
 
 def to_raise(answer: ServerAnswer, what: str) -> Exception | None:
-    """None for an error that may pass, otherwise what to raise. See `Retrier`."""
+    """Returns None for a transient error, otherwise the exception to raise. See
+    `RequestRetrier`."""
     if answer.code == "RequestTimeTooSkewed":
         return StoreAccessError(f"{what}: {answer}; the clock of this machine is wrong")
     match kind_of(answer):

@@ -1,4 +1,5 @@
-"""How to get at a bucket: options of the store, the environment, and the files in ~/.aws."""
+"""The options to access a bucket, from the store's options, the environment and the files in
+~/.aws."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ class S3Location:
     """A folder in a bucket."""
 
     bucket: str
-    prefix: str  # without slashes at its ends; "" is the whole bucket
+    prefix: str  # without leading and trailing slashes; "" is the whole bucket
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """From s3://bucket/folder.
+        """Parse s3://bucket/folder.
 
         Raises:
-            StoreError: it is not of this form.
+            StoreError: the URL is not of this form.
         """
         parts = urlsplit(url)
         form = "s3://bucket/folder"
@@ -52,13 +53,13 @@ class S3Location:
 
 @dataclass(frozen=True)
 class S3StoreOptions:
-    """What `options` of an s3:// store may hold. Unset ones come from AWS_* and ~/.aws."""
+    """The `options` of an s3:// store. Unset ones are taken from AWS_* and ~/.aws."""
 
     client: Literal["obstore", "s3fs"] = "obstore"
-    """obstore is 2-5 times lighter on the processor; s3fs is for sites that have nothing else."""
+    """obstore takes 2-5 times less CPU time; s3fs is for sites that have nothing else."""
 
     endpoint: str | None = None
-    """URL of a server that is not AWS; http:// is allowed if it says so."""
+    """URL of a server other than AWS; plain http:// must be given explicitly."""
 
     region: str | None = None
 
@@ -72,7 +73,7 @@ class S3StoreOptions:
     """A profile of ~/.aws."""
 
     anonymous: bool = False
-    """Send no credentials: to read what is public."""
+    """Send no credentials, to read public data."""
 
     ca_bundle: str | None = None
     """Path of a PEM file with certificates to trust besides those of the system."""
@@ -81,24 +82,25 @@ class S3StoreOptions:
     """"virtual" puts the bucket into the host name."""
 
     unsigned_payload: bool | None = None
-    """Leave the hash of the content out of the signature, which saves most of the time of the
-    processor; by default over https, which protects the content by itself."""
+    """Leave the hash of the content out of the signature, which saves most of the CPU time; default
+    over https, which protects the content itself."""
 
     timeout_s: float = 30.0
-    """Of one small request, and of silence in a large one."""
+    """Seconds for one small request, and for silence in a large one."""
 
     budget_s: float = 120.0
-    """How long to try again while no request at all succeeds."""
+    """Seconds to retry while no request at all succeeds."""
 
     reach_s: float | None = None
-    """How long to try until a first request is answered; None: as `budget_s`."""
+    """Seconds to retry until a first request is answered; None: as `budget_s`."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
-        """Checked options.
+        """Returns the checked options.
 
         Raises:
-            StoreError: unknown name, or a value of the wrong kind; no value is ever shown.
+            StoreError: a name is unknown, or a value has the wrong type; the message never contains
+                values.
         """
         known = sorted(f.name for f in fields(cls))
         for name, value in options.items():
@@ -109,7 +111,7 @@ class S3StoreOptions:
         return cls(**options)
 
     def endpoint_from(self, env: Mapping[str, str]) -> str | None:
-        """The endpoint, None for AWS itself.
+        """Returns the endpoint; None for AWS itself.
 
         Raises:
             StoreError: it is no http(s) URL, or holds credentials.
@@ -119,7 +121,7 @@ class S3StoreOptions:
 
 
 def check_endpoint(endpoint: str) -> str:
-    """`endpoint` without a slash at its end.
+    """Returns `endpoint` without a trailing slash.
 
     Raises:
         StoreError: it is no http(s) URL, or holds credentials.
@@ -133,7 +135,7 @@ def check_endpoint(endpoint: str) -> str:
 
 
 def server_of(endpoint: str | None) -> str:
-    """The server of an endpoint in words; None is AWS itself."""
+    """Describes the server of an endpoint; None is AWS itself."""
     if endpoint is None:
         return "Amazon's S3 (AWS_ENDPOINT_URL names no other server)"
     return f"the S3 endpoint {endpoint} (of the options, AWS_ENDPOINT_URL or ~/.aws)"

@@ -1,4 +1,4 @@
-"""Objects in S3, by obstore."""
+"""A storage on S3 by obstore."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ logger = logging.getLogger("checkpointing")
 
 T = TypeVar("T")
 
-# obstore has one set of threads per process, which a fork loses: the child would wait for ever
-_used_by: int | None = None  # process whose threads they are
+# obstore has one thread pool per process, which a fork loses: the child would wait for ever
+_used_by: int | None = None  # the process that has the thread pool
 
 _PAGE = 1000  # objects per request of a list, and per request of a delete
 _RANGE = 416
@@ -55,11 +55,12 @@ _NO_BULK_DELETE = (400, 405, 411, 501)
 
 
 class S3Storage:
-    """Objects under a prefix of a bucket; a `Storage`.
+    """A `Storage` of the objects under a prefix of a bucket.
 
-    Every object is one single PUT, never a multipart upload: those leave invisible parts behind
-    when a writer dies, and some servers ignore conditions on them. Nothing is sent before the first
-    request. A `replace` whose reply was lost may be done by the server late, after a newer one.
+    Every object is written by a single PUT, never a multipart upload: those leave invisible parts
+    behind when a writer dies, and some servers ignore conditions on them. Nothing is sent before
+    the first request. The server may carry out a `replace` whose reply was lost late, after a newer
+    one.
     """
 
     def __init__(self, place: S3Location, options: S3StoreOptions) -> None:
@@ -78,7 +79,7 @@ class S3Storage:
         )
         self._exclusive = ExclusiveCreator(self, self._create, probe=True)
         self._built: ObstoreClients | None = None
-        self._built_for_s = 0.0  # seconds that they allow a small request
+        self._built_for_s = 0.0  # time limit of a small request for which they were built, seconds
         self._served = False
         self._bulk_delete = True
         self._lock = threading.Lock()
@@ -144,7 +145,7 @@ class S3Storage:
         try:
             obstore.put(to.for_upload(len(data)), key, data, mode="create", use_multipart=False)
         except AlreadyExistsError as error:
-            # maybe made by an earlier try, whose reply was lost
+            # maybe created by an earlier try whose reply was lost
             try:
                 return _get(to, key) == data
             except FileNotFoundError:
@@ -198,7 +199,7 @@ class S3Storage:
         try:
             result = self._retrier.run(what, lambda: call(used))
         except ExpiredCredentialsError:
-            # keys are rotated while a training runs: one more look for newer ones
+            # keys may be rotated during a training, so they are read once more
             with self._lock:
                 if self._built is used:
                     self._built = None
@@ -246,9 +247,10 @@ def _get(by: ObstoreClients, key: str) -> bytes:
 
 
 def _list_on(by: ObstoreClients, prefix: str, found: list[ObjectInfo]) -> None:
-    """Add all objects to `found`, from the last one there on: pages are not asked for twice."""
+    """Add all objects to `found`, beginning after its last one, so that no page is requested
+    twice."""
     if any(a.key >= b.key for a, b in pairwise(found)):
-        found.clear()  # a server that does not go by the order of keys
+        found.clear()  # the server does not list in the order of keys
     last = found[-1].key if found else None
     pages = obstore.list(by.small, prefix.rstrip("/") or None, offset=last, chunk_size=_PAGE)
     for page in pages:

@@ -1,4 +1,4 @@
-"""Objects in S3 by s3fs, for sites without obstore."""
+"""A storage on S3 by s3fs, for sites without obstore."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from checkpointing.storage.fsspec.fsspec_storage import CallDeadlines, DriverTra
 from checkpointing.storage.retry import StorageRetryPolicy
 from checkpointing.storage.s3.s3_options import S3Location, S3StoreOptions, server_of
 
-_ONE_PART = 1 << 32  # bytes; a multipart upload ignores the condition of a create on some servers
+_ONE_PART = 1 << 32  # bytes; in a multipart upload some servers ignore the condition of a create
 
 
 def open_s3fs(place: S3Location, options: S3StoreOptions) -> FsspecStorage:
-    """A storage by s3fs; nothing is sent yet.
+    """Returns a storage on s3fs. Sends nothing yet.
 
     Raises:
         StoreError: an option cannot be used.
@@ -26,7 +26,7 @@ def open_s3fs(place: S3Location, options: S3StoreOptions) -> FsspecStorage:
         whole=True,
         exclusive=True,
         write={"chunksize": _ONE_PART},
-        read={"max_concurrency": 1},  # or it asks for the size first
+        read={"max_concurrency": 1},  # otherwise it asks for the size first
     )
     arguments = _arguments(options)
     return FsspecStorage(
@@ -47,7 +47,7 @@ def _file_system(arguments: dict[str, Any]) -> S3FileSystem:
 
 
 async def _drop_expect(fs: S3FileSystem) -> None:
-    """Let uploads not wait for "100 Continue": nothing limits that wait."""
+    """Stop uploads from waiting for "100 Continue", since that wait has no time limit."""
     client = await fs.set_session()
     client.meta.events.unregister("before-call.s3", add_expect_header)
 

@@ -1,6 +1,7 @@
-"""Removing checkpoints that no policy keeps: what goes, why, and the first half of doing it.
+"""Prunes checkpoints that no retention policy keeps: decides which, with the reason, and removes
+their manifests.
 
-The packs go later, in checkpointing/store/deletion/pack_sweep.py.
+Their packs are removed later, by checkpointing/store/deletion/pack_sweep.py.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass(frozen=True)
 class PruneChoice:
-    """What becomes of one checkpoint."""
+    """The decision about one checkpoint."""
 
     found: CatalogEntry
     decision: Decision
@@ -53,8 +54,8 @@ class PruneChoice:
 
     @property
     def drops(self) -> tuple[str, ...]:
-        """Items that go while others stay. None if nothing would stay: names of items that there
-        are not (a typing error) keep all of it."""
+        """The items that are removed while others stay. None are if nothing would stay: policies
+        that name only items which do not exist (a typing error) keep all of it."""
         keep, items = self.decision.items or (), self.found.document.items
         keep = (*keep, RECORD) if set(keep) & set(items) else tuple(items)
         return tuple(item for item in items if item not in keep)
@@ -62,18 +63,18 @@ class PruneChoice:
 
 @dataclass
 class PruneResult:
-    """What a prune did."""
+    """The result of a prune."""
 
     choices: list[PruneChoice]
-    removed: list[str] = field(default_factory=list)  # ids
-    reduced: list[str] = field(default_factory=list)  # ids that lost items
-    spared: dict[str, str] = field(default_factory=dict)  # id -> why it could not go now
+    removed: list[str] = field(default_factory=list)  # ids of removed checkpoints
+    reduced: list[str] = field(default_factory=list)  # ids of checkpoints that lost items
+    spared: dict[str, str] = field(default_factory=dict)  # id -> why it could not be removed now
     swept: SweepResult | None = None
 
 
 @dataclass(frozen=True)
 class _Row:
-    """What retention looks at."""
+    """What retention policies look at."""
 
     step: int
     id: str
@@ -85,13 +86,15 @@ class _Row:
 def choose(
     store: Store, run: str, policies: Sequence[KeepPolicy], ignore: frozenset[str] = frozenset()
 ) -> list[PruneChoice]:
-    """What `policies` and pins make of a run's checkpoints, newest first. Changes nothing.
+    """Return the decisions that `policies` and pins make on a run's checkpoints, newest first.
+    Changes nothing.
 
     Args:
-        ignore: ids that neither count nor go.
+        ignore: ids that neither count nor are removed.
 
     Raises:
-        DamagedError, FormatError: a mark cannot be read, so it is not known what is pinned.
+        DamagedError, FormatError: a checkpoint mark cannot be read, so it is not known what is
+            pinned.
     """
     found = [f for f in committed(store, run)[0] if f.stored.save.id not in ignore]
     rows = [_row(f) for f in found]
@@ -108,16 +111,17 @@ def prune(
     keep: frozenset[str] = frozenset(),
     ignore: frozenset[str] = frozenset(),
 ) -> PruneResult:
-    """Remove what no policy keeps. Safe beside saves, readers and other prunes, from anywhere.
-    A checkpoint that is being read or revised is spared until the next prune.
+    """Remove what no policy keeps. May run on any host, concurrently with saves, readers and other
+    prunes. A checkpoint that is being read or revised is spared until the next prune.
 
     Args:
-        grace_s: seconds that condemned packs stay, besides what the leases ask for.
+        grace_s: seconds that packs stay after they were marked for deletion, besides what leases
+            require.
         keep: ids that stay in any case.
-        ignore: ids that neither count nor go, because the caller has found them damaged.
+        ignore: ids that neither count nor are removed, because the caller has found them damaged.
 
     Raises:
-        StoreError: the store is out of reach; another prune goes on from there.
+        StoreError: the store is out of reach; another prune continues from there.
     """
     result = PruneResult(choose(store, run, policies, ignore))
     changes = [c for c in result.choices if (c.decision.goes or c.drops) and c.id not in keep]
@@ -128,9 +132,11 @@ def prune(
 
 
 def _apply(store: Store, run: str, changes: Sequence[PruneChoice], result: PruneResult) -> None:
-    doomed = revisions(store, [choice.found.stored.save for choice in changes])
-    with marking_for_deletion(store, [key for keys in doomed.values() for key in keys]) as removal:
-        pinned = pins(store, run)  # after they were condemned: who pins looks for that
+    removable = revisions(store, [choice.found.stored.save for choice in changes])
+    with marking_for_deletion(
+        store, [key for keys in removable.values() for key in keys]
+    ) as removal:
+        pinned = pins(store, run)  # read after the mark for deletion, which `pin` looks for
         for choice in changes:
             save = choice.found.stored.save
             if why := pinned.get(choice.id) or removal.why_needed(save):

@@ -1,4 +1,4 @@
-"""Tombs: the first phase of a deletion."""
+"""Deletion marks (`tombs/…`): the first phase of a deletion."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from checkpointing.store.store import Store
 
 
 def write(store: Store, *, packs: Iterable[str] = (), manifests: Iterable[str] = ()) -> str:
-    """Condemn objects; the tomb's key."""
+    """Mark objects for deletion; return the key of the deletion mark."""
     key = object_keys.deletion_mark(secrets.token_hex(8))
     store.storage.create(key, dump_deletion_mark(DeletionMark(tuple(packs), tuple(manifests))))
     return key
 
 
 def list_deletion_marks(store: Store) -> list[tuple[ObjectInfo, DeletionMark]]:
-    """All tombs. One that cannot be read is removed: it is safe to condemn anew."""
+    """Return all deletion marks. One that cannot be read is removed: its objects can safely be
+    marked again."""
     found = []
     for entry in store.storage.list(object_keys.TOMBS):
         try:
@@ -34,20 +35,21 @@ def list_deletion_marks(store: Store) -> list[tuple[ObjectInfo, DeletionMark]]:
 
 
 def _load(data: bytes, where: str) -> DeletionMark:
-    """Only of what may be condemned: what a tomb names is deleted."""
-    tomb = load_deletion_mark(data, where)
-    for kind, keys in ((object_keys.PACKS, tomb.packs), (object_keys.RUNS, tomb.manifests)):
+    """Parse a deletion mark. Only packs and manifests are accepted, because what it names is
+    deleted."""
+    mark = load_deletion_mark(data, where)
+    for kind, keys in ((object_keys.PACKS, mark.packs), (object_keys.RUNS, mark.manifests)):
         if wrong := [key for key in keys if not (key.startswith(kind) and is_key(key))]:
             raise DamagedError(f"{where}: condemns {wrong[0]!r}, which is no object of its kind")
-    return tomb
+    return mark
 
 
 def marked_for_deletion(store: Store) -> set[str]:
-    """Keys of all manifests that a prune is removing."""
-    return {key for _, tomb in list_deletion_marks(store) for key in tomb.manifests}
+    """Return the keys of all manifests that a prune is removing."""
+    return {key for _, mark in list_deletion_marks(store) for key in mark.manifests}
 
 
 def packs_marked_for_deletion(store: Store) -> set[bytes]:
-    """Packs that a prune may delete at any time: nothing new may refer to them."""
-    keys = (key for _, tomb in list_deletion_marks(store) for key in tomb.packs)
+    """Return the packs that a sweep may delete at any time: nothing new may refer to them."""
+    keys = (key for _, mark in list_deletion_marks(store) for key in mark.packs)
     return {pack for key in keys if (pack := object_keys.parse_pack(key)) is not None}

@@ -1,7 +1,8 @@
-"""Removing manifests: condemned first, then a look at who needs them, then gone.
+"""Removes manifests: first marks them for deletion, then looks for sessions that need them, then
+deletes them.
 
-Who pins or reads one says so first and then looks whether it is condemned, so one of the two sees
-the other.
+A session that pins or reads a checkpoint first writes its pin or lease and then looks whether the
+manifest is marked for deletion, so one of the two sees the other.
 """
 
 from __future__ import annotations
@@ -19,28 +20,29 @@ from checkpointing.store.sessions import session_leases
 from checkpointing.store.sessions.session_leases import SessionLease
 from checkpointing.store.store import Store
 
-CONDEMNED_S = 86400.0  # seconds after which the tomb of manifests counts as a crashed prune's
+# seconds after which a deletion mark of manifests counts as that of a crashed prune
+CONDEMNED_S = 86400.0
 
 
 @dataclass
 class ManifestRemoval:
-    """The right to remove some manifests, for a while. Made by `marking_for_deletion`."""
+    """The right to remove some manifests, for a limited time. Created by `marking_for_deletion`."""
 
     store: Store
-    keys: frozenset[str]  # condemned
+    keys: frozenset[str]  # keys marked for deletion
     until_s: float  # monotonic time
-    needed: dict[SaveId, str]  # what leases name, and why it has to stay
-    unknown: str | None  # why anything may be needed
+    needed: dict[SaveId, str]  # the saves that leases name, and why they have to stay
+    unknown: str | None  # why it is not known which saves are needed
 
     def why_needed(self, save: SaveId) -> str | None:
-        """Why the manifests of a save have to stay; None if no lease names any of them."""
+        """Return why the manifests of a save have to stay; None if no lease names any of them."""
         return self.unknown or self.needed.get(save)
 
     def remove(self, save: SaveId) -> None:
-        """Remove the condemned manifests of a save, the last revision first.
+        """Remove the marked manifests of a save, the last revision first.
 
         Raises:
-            StoreError: too late; others may count on them again.
+            StoreError: too late; other sessions may rely on them again.
         """
         mine = [
             parsed[1] for key in self.keys if (parsed := parse_manifest(key)) and parsed[0] == save
@@ -56,19 +58,20 @@ class ManifestRemoval:
 def marking_for_deletion(
     store: Store, keys: Collection[str], *, by: str | None = None
 ) -> Iterator[ManifestRemoval]:
-    """Condemn manifests while the block runs, and look at the leases of those who need them.
+    """Mark manifests for deletion while the block runs, and read the leases of sessions that need
+    them.
 
     Args:
         by: the caller's session, whose own needs do not count.
     """
     until_s = time.monotonic() + CONDEMNED_S / 2
-    tomb = deletion_marks.write(store, manifests=sorted(keys))
+    mark = deletion_marks.write(store, manifests=sorted(keys))
     try:
         held = session_leases.leases(store, session_leases.storage_time(store))
         others = [h for h in held if h.is_alive and h.session != by]
         yield ManifestRemoval(store, frozenset(keys), until_s, *_needed(others))
     finally:
-        store.storage.delete([tomb])
+        store.storage.delete([mark])
 
 
 def _needed(held: Iterable[SessionLease]) -> tuple[dict[SaveId, str], str | None]:
@@ -83,7 +86,7 @@ def _needed(held: Iterable[SessionLease]) -> tuple[dict[SaveId, str], str | None
 
 
 def revisions(store: Store, saves: Collection[SaveId]) -> dict[SaveId, list[str]]:
-    """Keys of all manifests of these saves, damaged ones too."""
+    """Return the keys of all manifests of these saves, including damaged ones."""
     found: dict[SaveId, list[str]] = {save: [] for save in saves}
     for stored in (s for run in {save.run for save in saves} for s in store.manifests(run)):
         if stored.save not in found:
@@ -94,13 +97,13 @@ def revisions(store: Store, saves: Collection[SaveId]) -> dict[SaveId, list[str]
         except FileNotFoundError:
             continue
         except (DamagedError, FormatError):
-            pass  # it goes with the others
+            pass  # it is removed with the others
         found[stored.save].append(stored.key)
     return found
 
 
 def superseded(store: Store) -> dict[SaveId, list[str]]:
-    """Keys of manifests, damaged ones too, that a later revision has replaced."""
+    """Return the keys of manifests, including damaged ones, that a later revision has replaced."""
     found: dict[SaveId, list[str]] = {}
     last: set[SaveId] = set()
     for stored in store.manifests():  # later revisions first
@@ -108,7 +111,7 @@ def superseded(store: Store) -> dict[SaveId, list[str]]:
             if store.document(stored).kind != forms.MANIFEST:
                 continue
         except (FileNotFoundError, FormatError):
-            continue  # it takes the place of nothing
+            continue  # an abandoned save replaces nothing
         except DamagedError:
             if stored.save not in last:
                 continue

@@ -1,4 +1,5 @@
-"""Rewriting packs of which little is still needed, so that a sweep can free the rest."""
+"""Compacts the store: rewrites packs of which little is still needed, so that a sweep can free the
+rest."""
 
 from __future__ import annotations
 
@@ -26,25 +27,25 @@ THRESHOLD = 0.3  # share of a pack's bytes that nothing needs, above which it is
 
 @dataclass
 class CompactionResult:
-    """What a compaction did."""
+    """The result of a compaction."""
 
-    packs: list[str] = field(default_factory=list)  # keys of those that were rewritten
-    freed_bytes: int = 0  # of these packs: what the next sweeps remove
-    written_bytes: int = 0  # of the new ones
+    packs: list[str] = field(default_factory=list)  # keys of the packs that were rewritten
+    freed_bytes: int = 0  # bytes of these packs, which the next sweeps remove
+    written_bytes: int = 0  # bytes of the new packs
     revisions: list[str] = field(default_factory=list)  # keys of the new manifests
     spared: dict[str, str] = field(default_factory=dict)  # id -> why it still needs the old packs
 
 
 @dataclass
-class _Live:
+class _NeededChunks:
     """What checkpoints need of one pack."""
 
     size: int  # bytes of the pack
-    lengths: dict[int, int] = field(default_factory=dict)  # of its needed chunks, by offset
+    lengths: dict[int, int] = field(default_factory=dict)  # lengths of its needed chunks, by offset
 
     @property
     def bytes(self) -> int:
-        """Of a pack of the needed chunks alone."""
+        """The bytes of a pack with the needed chunks alone."""
         rows = len(self.lengths) * ROW.itemsize
         return len(MAGIC) + sum(self.lengths.values()) + rows + TRAILER.itemsize
 
@@ -55,49 +56,49 @@ def compact(
     threshold: float = THRESHOLD,
     on_bytes: Callable[[int], None] | None = None,
 ) -> CompactionResult:
-    """Copy what is needed of packs that are mostly dead into new ones, and revise all checkpoints
-    that refer to them, of any run. The chunks stay as they are stored; what they need of other
-    chunks stays too. What is freed goes with the next sweeps.
+    """Copy what is needed of mostly unneeded packs into new ones, and revise all checkpoints of any
+    run that refer to them. Chunks keep their stored form, and chunks that others are stored
+    relative to are kept too. The old packs are removed by the next sweeps.
 
     Args:
-        run: only packs that its checkpoints refer to; None: all.
-        threshold: share of a pack that is dead, above which it is rewritten.
-        on_bytes: told how many stored bytes were copied.
+        run: only packs that this run's checkpoints refer to; None: all.
+        threshold: share of a pack that nothing needs, above which it is rewritten.
+        on_bytes: called with the number of stored bytes that were copied.
 
     Raises:
-        DamagedError: a manifest cannot be read, or what would be copied is damaged: repair it.
-        SaveError: the session was declared dead.
+        DamagedError: a manifest cannot be read, or a chunk to copy is damaged: repair it.
+        SaveError: the session was fenced.
         StoreError: the store is out of reach.
     """
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold is a share from 0 to below 1, got {threshold!r}")
-    live, of_run = _survey(store, run)
-    victims = choose({p: (e.size, e.bytes) for p, e in live.items() if p in of_run}, threshold)
-    affected = [f for f in _committed(store) if _packs(f).keys() & victims]
+    live, of_run = _needed_by_pack(store, run)
+    to_rewrite = choose({p: (e.size, e.bytes) for p, e in live.items() if p in of_run}, threshold)
+    affected = [f for f in _committed(store) if _packs(f).keys() & to_rewrite]
     result = CompactionResult()
     if not affected:
         return result
     with ExitStack() as stack:
         session = stack.enter_context(Session(store, affected[0].stored.save.run))
-        # keeps the checkpoints where they are, and the new packs too until all refer to them
-        affected = [found for found in affected if _hold(stack, session, found)]
-        moved, packs = _copy(store, session, affected, victims, on_bytes)
+        # The leases keep the checkpoints, and the new packs too until all manifests refer to them.
+        affected = [found for found in affected if _hold_lease(stack, session, found)]
+        moved, packs = _copy(store, session, affected, to_rewrite, on_bytes)
         result.written_bytes = sum(packs.values())
         for found in affected:
             _revise(store, session, found, moved, packs, result)
     kept = _referred(store)
-    for pack in sorted(victims - kept):
+    for pack in sorted(to_rewrite - kept):
         result.packs.append(pack_key(pack))
         result.freed_bytes += live[pack].size
     return result
 
 
 def choose(packs: Mapping[bytes, tuple[int, int]], threshold: float) -> set[bytes]:
-    """The packs to rewrite.
+    """Return the packs to rewrite.
 
     Args:
-        packs: by name, bytes that it has, and that a pack of its needed chunks alone would have.
-        threshold: share of dead bytes above which it pays.
+        packs: by name, the bytes of the pack, and those of a pack with its needed chunks alone.
+        threshold: share of unneeded bytes above which a pack is rewritten.
     """
     return {pack for pack, (size, needed) in packs.items() if size - needed > threshold * size}
 
@@ -109,26 +110,27 @@ def _committed(store: Store) -> list[CatalogEntry]:
     return found
 
 
-def _survey(store: Store, run: str | None) -> tuple[dict[bytes, _Live], set[bytes]]:
-    """What is needed of every pack, and which packs the run's checkpoints refer to."""
-    live: dict[bytes, _Live] = {}
+def _needed_by_pack(store: Store, run: str | None) -> tuple[dict[bytes, _NeededChunks], set[bytes]]:
+    """Return what is needed of every pack, and which packs the run's checkpoints refer to."""
+    live: dict[bytes, _NeededChunks] = {}
     of_run: set[bytes] = set()
     for found in _committed(store):
         try:
             sizes, tables = found.document.packs(), list(_tables(found))
         except FileNotFoundError:
-            continue  # removed since, or revised: then its chunks count a little too late
+            continue  # removed or revised since: then its chunks count a little longer than needed
         if run in (None, found.stored.save.run):
             of_run |= sizes.keys()
         for table in tables:
             for chunk in table.all_chunks():
-                entry = live.setdefault(chunk.pack, _Live(sizes[chunk.pack]))
+                entry = live.setdefault(chunk.pack, _NeededChunks(sizes[chunk.pack]))
                 entry.lengths[chunk.offset] = chunk.length
     return live, of_run
 
 
 def _packs(found: CatalogEntry) -> Mapping[bytes, int]:
-    """Sizes of what it refers to; nothing if it was removed, or revised, since it was found."""
+    """Return the sizes of the packs that a checkpoint refers to; empty if it was removed or revised
+    since it was found."""
     try:
         return found.document.packs()
     except FileNotFoundError:
@@ -140,8 +142,9 @@ def _tables(found: CatalogEntry) -> Iterator[ItemTable]:
         yield found.document.table(item)
 
 
-def _hold(stack: ExitStack, session: Session, found: CatalogEntry) -> bool:
-    """Keep a checkpoint until the stack ends; False if it is gone already."""
+def _hold_lease(stack: ExitStack, session: Session, found: CatalogEntry) -> bool:
+    """Hold a lease on a checkpoint until the stack ends; return False if the checkpoint is gone
+    already."""
     try:
         stack.enter_context(session.reading(found.stored.key))
     except FileNotFoundError:
@@ -153,14 +156,15 @@ def _copy(
     store: Store,
     session: Session,
     affected: Iterable[CatalogEntry],
-    victims: set[bytes],
+    to_rewrite: set[bytes],
     on_bytes: Callable[[int], None] | None,
 ) -> tuple[Mapping[Place, Chunk], dict[bytes, int]]:
-    """The new place of every chunk that is needed of the victims, by its old one, and the packs."""
+    """Copy the needed chunks of the packs to rewrite; return the new place of each by its old one,
+    and the new packs."""
     chunks: dict[Place, Chunk] = {}
     for found in affected:
         for table in _tables(found):
-            chunks |= {c.place: c for c in table.all_chunks() if c.pack in victims}
+            chunks |= {c.place: c for c in table.all_chunks() if c.pack in to_rewrite}
     moved: dict[Place, Chunk] = {}
     fetcher = ChunkFetcher(store.storage)
     with ChunkPacker(store.storage, session.id) as packer:
@@ -181,7 +185,7 @@ def _copy(
 
 
 def relocate(chunk: Chunk, moved: Mapping[Place, Chunk]) -> Chunk:
-    """A chunk, and its bases, where they lie now."""
+    """Return a chunk, and its bases, with their new places."""
     base = None if chunk.base is None else relocate(chunk.base, moved)
     new = moved.get(chunk.place, chunk)
     if new is chunk and base is chunk.base:
@@ -203,7 +207,7 @@ def _revise(
     try:
         result.revisions.append(publish(store, session, found, change))
     except (SaveError, FileNotFoundError) as error:
-        session.check()  # if it is dead, nothing more can be revised
+        session.check()  # if the session is fenced, nothing more can be revised
         result.spared[found.stored.save.id] = str(error)
 
 

@@ -1,6 +1,7 @@
-"""Removing objects that nothing refers to: mark, condemn, and, when nobody can want them, delete.
+"""Sweeps the store: removes objects that nothing refers to. Packs are first marked for deletion and
+deleted once no session can need them.
 
-Each step is safe on its own and may be the last one of a crashed process; the next sweep goes on.
+Each step is safe on its own and may be the last one of a crashed process; the next sweep continues.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ from checkpointing.store.store import Store, StoredManifest
 
 logger = logging.getLogger("checkpointing")
 
-GRACE_S = 60.0  # seconds: not for safety, which the leases give, but for listings that lag (NFS)
-FENCED_S = 7 * 86400.0  # seconds that fences and abandoned saves stay, for processes that slept
-TEMPORARY_S = 86400.0  # seconds after which a half-written file is nobody's
+GRACE_S = 60.0  # seconds: not for safety, which the leases ensure, but for listings that lag (NFS)
+# seconds that fences and abandoned saves stay, for processes that were suspended
+FENCED_S = 7 * 86400.0
+TEMPORARY_S = 86400.0  # seconds after which a half-written file belongs to nobody
 
 
 @dataclass
 class SweepResult:
-    """What a sweep did."""
+    """The result of a sweep."""
 
-    condemned: int = 0  # packs
-    deleted: int = 0  # packs
+    condemned: int = 0  # packs marked for deletion
+    deleted: int = 0  # packs deleted
     deleted_bytes: int = 0
-    waiting: dict[str, str] = field(default_factory=dict)  # tomb -> why it has to wait
-    ended: list[str] = field(default_factory=list)  # sessions that were declared dead
-    unreadable: list[str] = field(default_factory=list)  # manifests: while there are any, no sweep
+    waiting: dict[str, str] = field(default_factory=dict)  # deletion mark -> why it has to wait
+    ended: list[str] = field(default_factory=list)  # sessions that were fenced
+    # manifests; while there are any, nothing is swept
+    unreadable: list[str] = field(default_factory=list)
 
 
 def sweep(store: Store, *, grace_s: float = GRACE_S) -> SweepResult:
@@ -57,16 +60,16 @@ def sweep(store: Store, *, grace_s: float = GRACE_S) -> SweepResult:
     _remove_parts(store)
     _remove_superseded(store)
     _condemn(store, now, result)
-    _bury(store, now, grace_s, result)
-    _remove_tombs(store, now)
-    _remove_relics(store, now)
+    _delete_marked_packs(store, now, grace_s, result)
+    _remove_stale_marks(store, now)
+    _remove_leftovers(store, now)
     if isinstance(store.storage, SupportsTemporaryRemoval):
         store.storage.sweep_temporaries(TEMPORARY_S)
     return result
 
 
 def live_packs(store: Store, result: SweepResult) -> set[bytes] | None:
-    """Packs that any manifest refers to; None if that cannot be known."""
+    """Return the packs that any manifest refers to; None if that cannot be known."""
     live: set[bytes] = set()
     for stored in store.manifests():
         try:
@@ -82,7 +85,8 @@ def live_packs(store: Store, result: SweepResult) -> set[bytes] | None:
 
 
 def _condemn(store: Store, now: float, result: SweepResult) -> None:
-    # in this order: a pack's save announces itself first, and has a manifest before it is done
+    # In this order: a save announces itself before it writes packs, and has a manifest before its
+    # announcement ends.
     packs = {
         pack: e.key
         for e in store.storage.list(object_keys.PACKS)
@@ -92,7 +96,7 @@ def _condemn(store: Store, now: float, result: SweepResult) -> None:
     live = live_packs(store, result)
     if live is None:
         return
-    already = {key for _, tomb in deletion_marks.list_deletion_marks(store) for key in tomb.packs}
+    already = {key for _, mark in deletion_marks.list_deletion_marks(store) for key in mark.packs}
     garbage = [
         key
         for pack, key in packs.items()
@@ -103,9 +107,9 @@ def _condemn(store: Store, now: float, result: SweepResult) -> None:
         result.condemned = len(garbage)
 
 
-def _bury(store: Store, now: float, grace_s: float, result: SweepResult) -> None:
-    """Delete what the tombs condemn and nothing needs."""
-    due = [(entry, tomb) for entry, tomb in deletion_marks.list_deletion_marks(store) if tomb.packs]
+def _delete_marked_packs(store: Store, now: float, grace_s: float, result: SweepResult) -> None:
+    """Delete the packs that deletion marks name and nothing needs."""
+    due = [(entry, mark) for entry, mark in deletion_marks.list_deletion_marks(store) if mark.packs]
     if not due:
         return
     held = [h for h in session_leases.leases(store, now) if h.is_alive]
@@ -114,10 +118,10 @@ def _bury(store: Store, now: float, grace_s: float, result: SweepResult) -> None
     if live is None:
         return
     sizes = {e.key: e.size for e in store.storage.list(object_keys.PACKS)}
-    # another sweep may have found some of it needed, and ended the tomb before this one looked:
-    # then saves that began since may refer to it
+    # Another sweep may have found some of the packs needed and removed the deletion mark before
+    # this one looked; saves that began since may refer to them.
     there = {entry.key for entry in store.storage.list(object_keys.TOMBS)}
-    for entry, tomb in due:
+    for entry, mark in due:
         if entry.key not in there:
             continue
         reason = session_leases.blocks(held, entry.key, manifests)
@@ -126,18 +130,21 @@ def _bury(store: Store, now: float, grace_s: float, result: SweepResult) -> None
         if reason:
             result.waiting[entry.key] = reason
             continue
-        doomed = [key for key in tomb.packs if object_keys.parse_pack(key) not in live]
-        store.storage.delete(doomed)
-        _remove_brought_back(store, {*doomed, *(key for key in tomb.packs if key not in sizes)})
-        result.deleted += sum(key in sizes for key in doomed)
-        result.deleted_bytes += sum(sizes.get(key, 0) for key in doomed)
+        unneeded = [key for key in mark.packs if object_keys.parse_pack(key) not in live]
+        store.storage.delete(unneeded)
+        _remove_recreated_manifests(
+            store, {*unneeded, *(key for key in mark.packs if key not in sizes)}
+        )
+        result.deleted += sum(key in sizes for key in unneeded)
+        result.deleted_bytes += sum(sizes.get(key, 0) for key in unneeded)
         store.storage.delete([entry.key])
 
 
-def _remove_brought_back(store: Store, gone: set[str]) -> None:
-    """Manifests that refer to what was garbage and is gone: a committer that slept has made them
-    once more after they were pruned. It has not removed them itself if it saw the packs, but then
-    before they were deleted, so that the manifests are there now."""
+def _remove_recreated_manifests(store: Store, gone: set[str]) -> None:
+    """Remove manifests that refer to packs which were unneeded and are deleted: a process that was
+    suspended during its commit has created such a manifest once more after it was pruned. That
+    process has not removed the manifest itself if it still saw the packs, but it saw them before
+    they were deleted, so the manifest exists now."""
     packs = {object_keys.parse_pack(key) for key in gone}
     for stored in store.manifests():
         try:
@@ -145,7 +152,7 @@ def _remove_brought_back(store: Store, gone: set[str]) -> None:
             if document.kind != forms.MANIFEST or packs.isdisjoint(document.packs()):
                 continue
         except (FileNotFoundError, DamagedError, FormatError):
-            continue  # said already
+            continue  # already reported
         if stored.revision or session_leases.is_fenced(store, stored.save.session):
             logger.warning("%s was pruned before, and is removed once more", stored.key)
             store.storage.delete([stored.key])
@@ -153,7 +160,8 @@ def _remove_brought_back(store: Store, gone: set[str]) -> None:
 
 
 def _remove_parts(store: Store) -> None:
-    """Part records of saves that were committed, and of those that nobody is working on."""
+    """Remove part records of saves that were committed, and of those that no session is working
+    on."""
     entries = [e for e in store.storage.list(object_keys.RUNS) if object_keys.parse_part(e.key)]
     if not entries:
         return
@@ -164,12 +172,12 @@ def _remove_parts(store: Store) -> None:
             continue
         session_leases.abandon(
             store, parsed[0].manifest()
-        )  # if it was committed, this does nothing
+        )  # does nothing if the save was committed
         store.storage.delete([entry.key])
 
 
 def _announced(held: Iterable[SessionLease]) -> set[str] | None:
-    """Manifests that are being made; None if that cannot be known."""
+    """Return the manifests that are being made; None if that cannot be known."""
     alive = [h.lease for h in held if h.is_alive]
     if any(lease is None for lease in alive):
         return None
@@ -177,7 +185,8 @@ def _announced(held: Iterable[SessionLease]) -> set[str] | None:
 
 
 def _remove_superseded(store: Store) -> None:
-    """Revisions that somebody was reading when the next one came, or whose removal crashed."""
+    """Remove revisions that were being read when the next one was published, or whose removal
+    crashed."""
     found = superseded(store)
     if not found:
         return
@@ -187,40 +196,38 @@ def _remove_superseded(store: Store) -> None:
                 removal.remove(save)
 
 
-def _remove_tombs(store: Store, now: float) -> None:
-    """Tombs of manifests that crashed prunes left. Until they go, nobody can pin what they name."""
+def _remove_stale_marks(store: Store, now: float) -> None:
+    """Remove deletion marks of manifests that crashed prunes left. Until they are removed, nobody
+    can pin what they name."""
     left = [
-        (entry, tomb) for entry, tomb in deletion_marks.list_deletion_marks(store) if not tomb.packs
+        (entry, mark) for entry, mark in deletion_marks.list_deletion_marks(store) if not mark.packs
     ]
     if not left:
         return
-    named = {key for _, tomb in left for key in tomb.manifests}
+    named = {key for _, mark in left for key in mark.manifests}
     there = {s.key for s in store.manifests() if s.key in named and not _is_abandoned(store, s)}
-    for entry, tomb in left:
-        if now - entry.modified > CONDEMNED_S or there.isdisjoint(tomb.manifests):
+    for entry, mark in left:
+        if now - entry.modified > CONDEMNED_S or there.isdisjoint(mark.manifests):
             store.storage.delete([entry.key])
 
 
 def _is_abandoned(store: Store, stored: StoredManifest) -> bool:
-    """Whether it stands where a manifest was, or would have been. Not, as far as is known, if it
-    cannot be read."""
+    """Return whether the object is an abandoned save in the place of a manifest. False, as far as
+    is known, if it cannot be read."""
     try:
         return store.document(stored).kind == forms.ABANDONED
     except (FileNotFoundError, DamagedError, FormatError):
         return False
 
 
-def _remove_relics(store: Store, now: float) -> None:
+def _remove_leftovers(store: Store, now: float) -> None:
     old = [
         entry.key
         for entry in store.storage.list(object_keys.LEASES)
         if now - entry.modified > FENCED_S and object_keys.is_leftover(entry.key)
     ]
-    for folder in (
-        object_keys.RUNS,
-        object_keys.LEASES,
-        object_keys.TOMBS,
-    ):  # of arbitrations that were cut short
+    # objects of arbitrations that were interrupted
+    for folder in (object_keys.RUNS, object_keys.LEASES, object_keys.TOMBS):
         scratch = (entry for entry in store.storage.list(folder) if "~" in entry.key)
         old += [entry.key for entry in scratch if now - entry.modified > FENCED_S]
     for stored in store.manifests():

@@ -1,6 +1,7 @@
-"""How two checkpoints differ, tensor by tensor, read a few tiles at a time.
+"""Compares two checkpoints, tensor by tensor, reading a few tiles at a time.
 
-They may be of different runs, stores and worlds: chunks with equal ids are equal wherever they lie.
+They may be of different runs, stores and world sizes: chunks with equal ids have equal content
+wherever they lie.
 """
 
 from __future__ import annotations
@@ -29,32 +30,34 @@ Kind = Literal["same", "changed", "only_a", "only_b", "other_shape", "other_dtyp
 
 @dataclass(frozen=True)
 class TensorChange:
-    """By how much a tensor changed."""
+    """How much a tensor changed."""
 
-    chunks: int  # of B
+    chunks: int  # number of chunks of B
     chunks_changed: int
     elements: int
-    elements_changed: int  # whose bits differ
-    not_finite: int  # of those, where either is NaN or infinite: not in the numbers below
+    elements_changed: int  # elements whose bits differ
+    # changed elements of which either is NaN or infinite, which are left out of the numbers below
+    not_finite: int
     max_abs: float | int | None  # largest |B - A|; None for dtypes without arithmetic here
-    relative_l2: float | None  # |B - A| / |A|; None likewise, and where A is zero
+    relative_l2: float | None  # |B - A| / |A|; None for such dtypes, and where A is zero
 
 
 @dataclass(frozen=True)
 class TensorDiff:
-    """What became of one tensor from A to B."""
+    """The difference of one tensor from A to B."""
 
     name: str
     kind: Kind
     a: TensorSpec | None
     b: TensorSpec | None
-    change: TensorChange | None = None  # if it was compared by content, and differs
-    problem: str | None = None  # if it is damaged
+    change: TensorChange | None = None  # set if it was compared by content, and differs
+    problem: str | None = None  # set if it is damaged
 
 
 @dataclass(frozen=True)
 class ValueDiff:
-    """What became of one value; as `checkpointing.format.values.json_values.readable` gives it."""
+    """The difference of one value; the values are as
+    `checkpointing.format.values.json_values.readable` returns them."""
 
     name: str
     kind: Literal["same", "changed", "only_a", "only_b"]
@@ -64,11 +67,12 @@ class ValueDiff:
 
 @dataclass(frozen=True)
 class CheckpointComparison:
-    """What the tables of two checkpoints tell. Tensors that are "changed" are yet to be read."""
+    """What the tables of two checkpoints tell. The content of tensors that are "changed" is not
+    read yet."""
 
     tensors: list[TensorDiff]
     values: list[ValueDiff]
-    bytes: int  # decoded, that `measured` will read of both
+    bytes: int  # decoded bytes that `measured` will read of both
 
 
 def compare(
@@ -91,7 +95,7 @@ def compare(
 
 
 def matches(name: str, globs: Sequence[str] | None) -> bool:
-    """Whether one of the patterns matches; `*` matches across "/" too."""
+    """Return whether one of the patterns matches; `*` matches across "/" too."""
     return globs is None or any(fnmatchcase(name, glob) for glob in globs)
 
 
@@ -101,19 +105,20 @@ def measured(
     b: Checkpoint,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> list[TensorDiff]:
-    """The tensors of a comparison, with numbers for those that changed.
+    """Return the tensors of a comparison, with numbers for those that changed.
 
-    What differs in its cut alone, because another number of ranks saved it, turns out to be "same";
-    what cannot be read is "damaged".
+    A tensor that is only cut differently, because another number of ranks saved it, turns out to be
+    "same"; one that cannot be read is "damaged".
 
     Args:
-        on_bytes: told how many decoded bytes of either were dealt with.
+        on_bytes: called with the number of decoded bytes, of either checkpoint, that were
+            processed.
 
     Raises:
         StoreError: a store is out of reach.
     """
     changed = [tensor for tensor in comparison.tensors if tensor.kind == "changed"]
-    sums = {t.name: _Sums(TensorDistance(t.b.dtype)) for t in changed if t.b}
+    sums = {t.name: _TensorDistances(TensorDistance(t.b.dtype)) for t in changed if t.b}
     for batch in _batches(_jobs(changed, a, b)):
         for job, read in _read_batch(batch, a, b):
             sums[job.tensor].add(job, read)
@@ -158,7 +163,8 @@ def _compare_values(
         elif name not in a:
             found.append(ValueDiff(name, "only_b", b=readable(b[name])))
         else:
-            # as text, because 1, 1.0 and True are equal in Python and are not the same value
+            # Compared as text, because 1, 1.0 and True are equal in Python and are not the same
+            # value.
             one, other = readable(a[name]), readable(b[name])
             same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
             found.append(ValueDiff(name, "same" if same else "changed", one, other))
@@ -167,12 +173,12 @@ def _compare_values(
 
 @dataclass(frozen=True)
 class _Job:
-    """A box to look at: one chunk of B, and the same box of A however it is cut there."""
+    """A box to compare: one chunk of B, and the same box of A however it is cut there."""
 
     tensor: str
     dtype: str
     box: Box
-    is_same: bool  # by the ids; then A alone is read, for its norm, if it has one
+    is_same: bool  # by the ids; then A alone is read, for its norm, if the dtype has one
 
     @property
     def reads_a(self) -> bool:
@@ -180,7 +186,7 @@ class _Job:
 
     @property
     def bytes(self) -> int:
-        """Decoded, that are read of A and B."""
+        """The decoded bytes that are read of A and B."""
         size = self.box.count * element(self.dtype).itemsize
         return size * (self.reads_a + (not self.is_same))
 
@@ -212,7 +218,8 @@ def _batches(jobs: Iterable[_Job]) -> Iterator[list[_Job]]:
 def _read_batch(
     batch: Sequence[_Job], a: Checkpoint, b: Checkpoint
 ) -> Iterator[tuple[_Job, _Arrays | DamagedError]]:
-    """What the jobs ask for; where something is damaged, one by one, to know which."""
+    """Read the boxes of a batch; if something is damaged, read them one by one to find out
+    which."""
     try:
         arrays = _read(batch, a, b)
     except DamagedError as error:
@@ -241,7 +248,7 @@ def _room(job: _Job) -> Array:
     return np.empty(job.box.sizes, element(job.dtype).bits)
 
 
-class _Sums:
+class _TensorDistances:
     """What has been found out about one tensor."""
 
     def __init__(self, distance: TensorDistance) -> None:

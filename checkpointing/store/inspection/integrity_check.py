@@ -1,4 +1,5 @@
-"""Whether checkpoints are whole: three levels, each says object, tensor and step."""
+"""Checks whether checkpoints are whole, on three levels; a problem names object, tensor and
+step."""
 
 from __future__ import annotations
 
@@ -22,17 +23,19 @@ from checkpointing.store.store import Store
 
 Level = Literal["quick", "crc", "full"]
 
-TOGETHER = 8  # checkpoints: a base that all of them need is read once and not eight times
-MOST_CHUNKS = 1 << 20  # of checkpoints that are checked together: some hundred bytes of memory each
+# checkpoints checked together: a base that all of them need is read once and not eight times
+TOGETHER = 8
+# chunks of checkpoints that are checked together: some hundred bytes of memory each
+MOST_CHUNKS = 1 << 20
 
 
 @dataclass(frozen=True)
 class IntegrityProblem:
-    """One thing that is wrong with a checkpoint."""
+    """One problem of a checkpoint."""
 
     step: int
     id: str
-    tensor: str  # "" if it is not one tensor's
+    tensor: str  # "" if it does not concern a single tensor
     text: str  # names the object
 
     def __str__(self) -> str:
@@ -40,7 +43,8 @@ class IntegrityProblem:
 
 
 def together(found: Sequence[CatalogEntry]) -> Iterator[Sequence[CatalogEntry]]:
-    """Checkpoints in groups to `verify_all`, in their order: as many as memory is for."""
+    """Split checkpoints into groups for `verify_all`, in their order, each as large as memory
+    allows."""
     group: list[CatalogEntry] = []
     chunks = 0
     for one in found:
@@ -60,7 +64,7 @@ def verify(
     level: Level = "full",
     on_bytes: Callable[[int], None] | None = None,
 ) -> list[IntegrityProblem]:
-    """Check a checkpoint; what is wrong with it, nothing if it is whole. See `verify_all`."""
+    """Check a checkpoint; return its problems, none if it is whole. See `verify_all`."""
     return verify_all(store, [found], level, on_bytes)[0]
 
 
@@ -70,18 +74,19 @@ def verify_all(
     level: Level = "full",
     on_bytes: Callable[[int], None] | None = None,
 ) -> list[list[IntegrityProblem]]:
-    """Check checkpoints; what is wrong with each, nothing if it is whole. Chunks that several need
-    are read once. The tables of all are in memory: `together` says how many to give at a time.
+    """Check checkpoints; return the problems of each, none if it is whole. Chunks that several need
+    are read once. The tables of all are in memory: `together` says how many to pass at a time.
 
     Args:
         level: "quick" compares the manifests with the tables at the ends of the packs, "crc" reads
             all stored bytes and compares checksums, "full" decodes them and compares hashes.
-        on_bytes: told how many stored bytes were dealt with, from any thread.
+        on_bytes: called with the number of stored bytes that were processed, from any thread.
 
     Raises:
         StoreError: the store is out of reach.
     """
-    if level == "quick" and len(found) > 1:  # of the packs it is one manifest that says the sizes
+    # the sizes of packs are checked against those in one manifest
+    if level == "quick" and len(found) > 1:
         return [verify(store, one, level, on_bytes) for one in found]
     problems: list[list[IntegrityProblem]] = [[] for _ in found]
     owners: Owners = {}
@@ -95,12 +100,12 @@ def verify_all(
     return problems
 
 
-Needed: TypeAlias = tuple[Chunk, str]  # and its dtype, without which an id says nothing
+Needed: TypeAlias = tuple[Chunk, str]  # a chunk and its dtype, without which an id has no meaning
 Owners: TypeAlias = dict[Needed, dict[int, str]]  # a tensor that needs it, by number of checkpoint
 
 
 def _add_owners(owners: Owners, number: int, found: CatalogEntry) -> Iterator[IntegrityProblem]:
-    """Add what a checkpoint needs; what is wrong with its tables."""
+    """Add what a checkpoint needs; yield the problems of its tables."""
     save = found.stored.save
     for item in found.document.items:
         try:
@@ -129,7 +134,8 @@ def _quick(
     by_pack: dict[bytes, list[Needed]] = {}
     for needed in owners:
         by_pack.setdefault(needed[0].pack, []).append(needed)
-    sizes = found[0].document.packs() if owners else {}  # no tables, maybe because it is damaged
+    # without tables, the manifest itself may be damaged
+    sizes = found[0].document.packs() if owners else {}
     with ThreadPoolExecutor(THREADS, "verify") as pool:
         check = partial(_check_pack, storage, sizes)
         for problems, group in zip(
@@ -161,7 +167,7 @@ def _check_pack(
 
 
 def read_footer(storage: Storage, key: str, size: int) -> pack_format.Rows:
-    """The table at the end of a pack of `size` bytes.
+    """Return the table at the end of a pack of `size` bytes.
 
     Raises:
         FileNotFoundError: it is not there.

@@ -1,6 +1,7 @@
-"""What checkpoints cost: bytes that only one of them needs, that several share, and that none does.
+"""Computes what checkpoints cost: bytes that only one of them needs, that several share, and that
+none needs.
 
-What is counted is copies of chunks by where they lie, each once per store.
+Copies of chunks are counted by where they lie, each once per store.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from checkpointing.format.packs import MAGIC, ROW, TRAILER
 from checkpointing.store.catalog import committed
 from checkpointing.store.store import Store
 
-# a copy of a chunk: the index of its pack in Refs.packs, where it starts and ends, who refers to it
+# A reference to a copy of a chunk: the index of its pack in ChunkReferences.packs, its offset and
+# length, and the index of the item that refers to it.
 _REF = np.dtype([("pack", "<i8"), ("offset", "<i8"), ("length", "<i8"), ("owner", "<i8")])
 _Rows = NDArray[Any]
 
@@ -35,7 +37,7 @@ class ItemOfSave:
 
 @dataclass
 class ChunkReferences:
-    """Who refers to what, in a whole store: 32 bytes of memory per reference."""
+    """All references to chunks in a store: 32 bytes of memory per reference."""
 
     owners: list[ItemOfSave] = field(default_factory=list)
     packs: dict[bytes, int] = field(default_factory=dict)  # name -> index
@@ -43,7 +45,8 @@ class ChunkReferences:
     _is_sorted: bool = False
 
     def add(self, save: SaveId, item: str, chunks: Iterable[Chunk]) -> None:
-        """An item, and all chunks and bases that it refers to, in any order, also repeatedly."""
+        """Add an item with all chunks and bases that it refers to, in any order; they may
+        repeat."""
         places = {(c.pack, c.offset): c.length for c in chunks}
         rows = np.zeros(len(places), _REF)
         rows["pack"] = [self.packs.setdefault(pack, len(self.packs)) for pack, _ in places]
@@ -55,7 +58,7 @@ class ChunkReferences:
         self._is_sorted = False
 
     def rows(self) -> _Rows:
-        """All references, those to one place next to each other."""
+        """All references; those to one place follow each other."""
         if not self._is_sorted:
             rows = np.concatenate([np.zeros(0, _REF), *self._rows])
             self._rows = [rows[np.lexsort((rows["offset"], rows["pack"]))]]
@@ -65,10 +68,10 @@ class ChunkReferences:
 
 @dataclass(frozen=True)
 class StoredCost:
-    """Stored bytes."""
+    """A number of stored bytes."""
 
     total: int  # of all that it refers to
-    alone: int  # of what no other checkpoint refers to: what removing it would free
+    alone: int  # of what no other checkpoint refers to, which removing it would free
 
     @property
     def shared(self) -> int:
@@ -86,28 +89,29 @@ class CheckpointUsage:
 
 @dataclass(frozen=True)
 class PackUsage:
-    """The packs of a store, in bytes of whole objects."""
+    """The content of a store's packs, in bytes of whole objects."""
 
     packs: int
     bytes: int
     live_bytes: int  # chunks that a checkpoint needs, and their rows in the packs' tables
-    dead_bytes: int  # in packs that are needed for other chunks: `compact` frees them
-    garbage_packs: (
-        int  # that no checkpoint refers to: prune frees them, unless a save is using them
-    )
+    # unneeded bytes in packs that are needed for other chunks; a compaction frees them
+    dead_bytes: int
+    # packs that no checkpoint refers to; a sweep frees them, unless a save is using them
+    garbage_packs: int
     garbage_bytes: int
-    missing: tuple[str, ...]  # keys of packs that are referred to, but not there
+    missing: tuple[str, ...]  # keys of packs that are referred to, but missing
 
 
 @dataclass(frozen=True)
 class UnneededSpace:
-    """Bytes of packs that no checkpoint needs, so that nobody checks them."""
+    """Bytes of packs that no checkpoint needs, and that no check reads."""
 
     bytes: int  # all of it
-    packs: int  # that no checkpoint refers to: of saves that run, were not finished or were removed
-    pack_bytes: int  # of these
-    condemned_bytes: int  # of these, what prune has named already, and deletes after a while
-    dead_bytes: int  # in packs that are needed for other chunks
+    # packs that no checkpoint refers to: of saves that run, were not finished or were removed
+    packs: int
+    pack_bytes: int  # bytes of these packs
+    condemned_bytes: int  # bytes of those packs that are marked for deletion
+    dead_bytes: int  # unneeded bytes in packs that are needed for other chunks
     is_most: bool  # checkpoints that cannot be read may need some of it
 
 
@@ -115,13 +119,14 @@ class UnneededSpace:
 class FreedSpace:
     """What removing checkpoints, or items of them, frees."""
 
-    bytes: int  # of chunks that nothing else refers to
-    packs: int  # in which nothing else is left, so that they go
-    pack_bytes: int  # chunks in these packs; the rest of `bytes` stays dead in other packs
+    bytes: int  # bytes of chunks that nothing else refers to
+    packs: int  # packs in which nothing else is left, so that they are removed
+    # bytes of chunks in these packs; the rest of `bytes` stays unneeded in other packs
+    pack_bytes: int
 
 
 def per_checkpoint(refs: ChunkReferences) -> list[CheckpointUsage]:
-    """What each checkpoint costs, in the order in which they were added."""
+    """Return what each checkpoint costs, in the order in which they were added."""
     saves = list(dict.fromkeys(owner.save for owner in refs.owners))
     index = {save: i for i, save in enumerate(saves)}
     save_of = np.array([index[owner.save] for owner in refs.owners], np.int64)
@@ -139,10 +144,10 @@ def per_checkpoint(refs: ChunkReferences) -> list[CheckpointUsage]:
 
 
 def pack_usage(refs: ChunkReferences, sizes: Mapping[bytes, int]) -> PackUsage:
-    """What the packs of a store are filled with.
+    """Return what the packs of a store are filled with.
 
     Args:
-        sizes: of all packs that there are, by name, in bytes.
+        sizes: bytes of all packs that exist, by name.
     """
     rows = refs.rows()
     starts, _ = _groups(rows)
@@ -165,7 +170,7 @@ def pack_usage(refs: ChunkReferences, sizes: Mapping[bytes, int]) -> PackUsage:
 
 
 def freed(refs: ChunkReferences, goes: Callable[[ItemOfSave], bool]) -> FreedSpace:
-    """What is freed if every owner goes of whom `goes` says so."""
+    """Return what is freed if every item for which `goes` returns True is removed."""
     rows = refs.rows()
     starts, _ = _groups(rows)
     owner_goes = np.array([goes(owner) for owner in refs.owners], bool)
@@ -183,23 +188,21 @@ def freed(refs: ChunkReferences, goes: Callable[[ItemOfSave], bool]) -> FreedSpa
 
 @dataclass(frozen=True)
 class MeasuredStore:
-    """A store, read: what its checkpoints refer to, and what could not be read."""
+    """The references of a store's checkpoints as they were read, and what could not be read."""
 
     refs: ChunkReferences
-    sizes: Mapping[bytes, int]  # of the packs that there are, in bytes
-    problems: Mapping[
-        SaveId, str
-    ]  # whose tables cannot be read: what they need counts as not needed
-    stored: Mapping[
-        SaveId, int
-    ]  # what each states of itself: bases are not in it, shared bytes are
+    sizes: Mapping[bytes, int]  # bytes of the packs that exist
+    # checkpoints whose tables cannot be read: what they need counts as not needed
+    problems: Mapping[SaveId, str]
+    # bytes that each manifest states: without bases, including shared bytes
+    stored: Mapping[SaveId, int]
 
 
 def unneeded(measured: MeasuredStore, condemned: Collection[bytes]) -> UnneededSpace:
-    """What of a store no checkpoint needs.
+    """Return the bytes of a store that no checkpoint needs.
 
     Args:
-        condemned: packs that tombs name.
+        condemned: packs that deletion marks name.
     """
     packs = pack_usage(measured.refs, measured.sizes)
     waiting = set(condemned) - measured.refs.packs.keys()
@@ -217,7 +220,7 @@ def measure(store: Store, on_checkpoint: Callable[[int], None] | None = None) ->
     """Read the tables of all checkpoints of a store.
 
     Args:
-        on_checkpoint: told 1 after each.
+        on_checkpoint: called with 1 after each.
 
     Raises:
         StoreError: the store is out of reach.
@@ -235,21 +238,21 @@ def measure(store: Store, on_checkpoint: Callable[[int], None] | None = None) ->
             problems[one.stored.save] = str(error)
         if on_checkpoint:
             on_checkpoint(1)
-    # packs last: what is referred to and was not removed meanwhile is in the listing
+    # Packs are listed last: a pack that is referred to and was not removed meanwhile is listed.
     entries = store.storage.list(object_keys.PACKS)
     sizes = {pack: e.size for e in entries if (pack := object_keys.parse_pack(e.key)) is not None}
     return MeasuredStore(refs, sizes, problems, {f.stored.save: f.stored_bytes for f in found})
 
 
 def _groups(rows: _Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each place begins in sorted rows, and for every row which place it is."""
+    """Return where each place begins in sorted rows, and for every row the index of its place."""
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows["pack"]) != 0) | (np.diff(rows["offset"]) != 0)
     return np.flatnonzero(is_new), np.cumsum(is_new) - 1
 
 
 def _all(flags: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Per place, whether the flag holds for all its rows."""
+    """Return, per place, whether the flag holds for all its rows."""
     if not len(flags):
         return flags
     found: NDArray[np.bool_] = np.logical_and.reduceat(flags, starts)
@@ -257,7 +260,7 @@ def _all(flags: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.bool
 
 
 def _first_of_pairs(group: NDArray[np.int64], save: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows that name each pair of place and checkpoint once."""
+    """Return the rows that name each pair of place and checkpoint once."""
     pairs = group * (int(save.max(initial=0)) + 1) + save
     first: NDArray[np.int64] = np.unique(pairs, return_index=True)[1]
     return first

@@ -1,4 +1,5 @@
-"""How far two pieces of a tensor are apart, from their raw elements; sums over many pieces."""
+"""The distance of two pieces of a tensor, computed from their raw elements; sums over many
+pieces."""
 
 from __future__ import annotations
 
@@ -21,23 +22,23 @@ _COMPLEX = {"complex32": "f2", "complex64": "f4", "complex128": "f8"}
 
 
 def is_number(dtype: str) -> bool:
-    """Whether differences of it mean something here: not those of bool, float8 and float4."""
+    """Return whether differences of the dtype have a meaning here: not those of bool, float8 and
+    float4."""
     return dtype in _INTEGERS or dtype in _FLOATS or dtype in _COMPLEX or dtype == "bfloat16"
 
 
 @dataclass
 class TensorDistance:
-    """Between tensors A and B of one dtype, as far as they have been compared."""
+    """The distance of tensors A and B of one dtype, as far as they have been compared."""
 
     dtype: str
     elements: int = 0
     changed: int = 0  # elements whose bits differ: NaN equals the same NaN, and 0.0 is not -0.0
-    not_finite: int = (
-        0  # of those that changed, where A or B is NaN or infinite: in no number below
-    )
+    # changed elements where A or B is NaN or infinite, which are left out of all other numbers
+    not_finite: int = 0
     max_abs: float | int = 0  # largest |B - A|, exact for integers
-    _squares: float = 0.0  # of B - A
-    _norm: float = 0.0  # of A, squared
+    _squares: float = 0.0  # sum of the squares of B - A
+    _norm: float = 0.0  # sum of the squares of A
 
     @property
     def relative_l2(self) -> float | None:
@@ -45,7 +46,7 @@ class TensorDistance:
         return math.sqrt(self._squares / self._norm) if self._norm > 0 else None
 
     def add(self, a: Array, b: Array) -> bool:
-        """Compare raw elements as `Checkpoint.read` gives them; whether any differs."""
+        """Compare raw elements as `Checkpoint.read` returns them; return whether any differs."""
         a, b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
         differs = _differs(a, b)
         changed = int(np.count_nonzero(differs))
@@ -58,7 +59,7 @@ class TensorDistance:
         return changed > 0
 
     def add_equal(self, a: Array | None, elements: int) -> None:
-        """Count elements that are known to be equal; `a` is needed of numbers alone."""
+        """Count elements that are known to be equal; `a` is needed only for dtypes with numbers."""
         self.elements += elements
         if a is not None and is_number(self.dtype):
             self._add_norm(np.ascontiguousarray(a).reshape(-1))
@@ -97,7 +98,7 @@ def _differs(a: Array, b: Array) -> NDArray[np.bool_]:
 
 
 def _widened(dtype: str, bits: Array) -> Array:
-    """The numbers, as float64 or complex128."""
+    """Return the numbers as float64 or complex128."""
     if dtype == "bfloat16":
         numbers = (bits.astype("u4") << 16).view("f4")
     else:
@@ -108,7 +109,7 @@ def _widened(dtype: str, bits: Array) -> Array:
 
 
 def _distance_of_integers(a: Array, b: Array) -> Array:
-    """|a - b| without overflow: the wrapped difference is right as an unsigned number."""
+    """Return |a - b| without overflow: the wrapped difference is right as an unsigned number."""
     unsigned = np.dtype(f"u{a.dtype.itemsize}")
     in_a, in_b = a.view(unsigned), b.view(unsigned)
     apart: Array = np.where(a > b, in_a - in_b, in_b - in_a)
@@ -116,6 +117,7 @@ def _distance_of_integers(a: Array, b: Array) -> Array:
 
 
 def _sum_of_squares(values: Array) -> float:
-    """Of float64 or complex128. Not by vdot, whose threads cost more than they bring here."""
+    """Return the sum of squares of float64 or complex128. vdot is not used: its threads cost more
+    than they gain here."""
     with np.errstate(over="ignore"):
         return float(np.square(values.view(np.float64)).sum())

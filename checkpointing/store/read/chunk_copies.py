@@ -1,4 +1,4 @@
-"""Where else a chunk may lie: in other packs of the store, and in other stores."""
+"""Finds other copies of a chunk: in other packs of the store, and in other stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ logger = logging.getLogger("checkpointing")
 
 
 class StoreCopies:
-    """All chunks of all checkpoints of some stores, by id. Made when first asked. Thread-safe."""
+    """All chunks of all checkpoints of some stores, by id. Built on the first call of `find`.
+    Thread-safe."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self._stores = stores
@@ -24,7 +25,7 @@ class StoreCopies:
         self._found: dict[bytes, list[tuple[Storage, Chunk]]] | None = None
 
     def find(self, id_: bytes) -> Iterable[tuple[Storage, Chunk]]:
-        """Copies of the chunk, wherever."""
+        """Return the copies of a chunk in all stores."""
         with self._lock:
             if self._found is None:
                 self._found = {}

@@ -1,4 +1,5 @@
-"""From stored bytes to a chunk's content: decoded, its bases first, and checked against its id."""
+"""Decodes stored bytes to the content of a chunk, its bases first, and checks it against the
+chunk's id."""
 
 from __future__ import annotations
 
@@ -12,30 +13,33 @@ from checkpointing.format.element_types import element
 from checkpointing.format.object_keys import pack_key
 from checkpointing.storage import Buffer
 
-Stored: TypeAlias = Callable[[Chunk], Buffer | DamagedError]  # its stored bytes, or why not
+# returns the stored bytes of a chunk, or why there are none
+Stored: TypeAlias = Callable[[Chunk], Buffer | DamagedError]
 
 
 def fresh(depth: int, size: int) -> memoryview:
-    """Memory of a chunk's own."""
+    """Return newly allocated memory for a chunk."""
     return memoryview(bytearray(size))
 
 
 class ChunkDecoder:
-    """Decodes one chunk after the other, and keeps what the last one was relative to: chunks of one
-    base, one after the other, cost one decoding of it. For one thread."""
+    """Decodes one chunk after the other, and keeps the bases of the last one, so that consecutive
+    chunks with one base cost one decoding of it. For one thread."""
 
     def __init__(self, stored: Stored, room: Callable[[int, int], memoryview] = fresh) -> None:
-        """
+        """Create the decoder.
+
         Args:
-            stored: gives stored bytes, as long as the decoder is used.
-            room: gives memory for the content of a chunk, by how many bases it has, and its size;
-                may be the same for every chunk with so many bases.
+            stored: returns stored bytes, which stay valid as long as the decoder is used.
+            room: returns memory for the content of a chunk, given the number of its bases and its
+                size; may be the same for every chunk with that number of bases.
         """
         self._stored, self._room = stored, room
         self._path: list[tuple[Chunk, str, Buffer]] = []  # the last chunk, after all its bases
 
     def content(self, chunk: Chunk, dtype: str) -> Buffer:
-        """The content of a chunk, checked; valid until the next call if `room` is.
+        """Return the content of a chunk, checked; valid until the next call if the memory of `room`
+        is.
 
         Raises:
             DamagedError: it is not what was written; names the object.
@@ -43,7 +47,7 @@ class ChunkDecoder:
         raw = self._unchecked(chunk, dtype)
         if chunk_id(dtype, raw) != chunk.id:
             if chunk.base is not None:
-                self.content(chunk.base, dtype)  # raises if it is the base that is damaged
+                self.content(chunk.base, dtype)  # raises if the base is what is damaged
             raise DamagedError(f"{where(chunk)}: the bytes do not match their hash")
         return raw
 
@@ -55,7 +59,7 @@ class ChunkDecoder:
         data = self._stored(chunk)
         if isinstance(data, DamagedError):
             raise data
-        del self._path[depth:]  # what is there is about to be overwritten
+        del self._path[depth:]  # its memory is about to be overwritten
         raw = data if chunk.codec is Codec.RAW else self._decode(chunk, dtype, data, base)
         self._path.append((chunk, dtype, raw))
         return raw
@@ -72,7 +76,7 @@ class ChunkDecoder:
 
 
 def content(chunk: Chunk, dtype: str, stored: Stored) -> Buffer:
-    """The content of one chunk, in memory of its own or that of `stored`.
+    """Return the content of one chunk, in memory of its own or that of `stored`.
 
     Raises:
         DamagedError: it is not what was written; names the object.
@@ -91,5 +95,5 @@ def check_stored(chunk: Chunk, data: Buffer) -> None:
 
 
 def where(chunk: Chunk) -> str:
-    """A chunk's place, for messages."""
+    """Return a chunk's place, for messages."""
     return f"{pack_key(chunk.pack)} at byte {chunk.offset}"

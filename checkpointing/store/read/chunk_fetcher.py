@@ -1,5 +1,5 @@
-"""Reading chunks: ranged reads that lie close together made one, in parallel, in bounded memory;
-nothing is handed out before it was decoded and matched its hash."""
+"""Reads chunks in parallel and in bounded memory: ranges that lie close together are read at once,
+and no content is passed on before it was decoded and matched its hash."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from checkpointing.store.read.read_batches import batches, chain, length, ranges
 logger = logging.getLogger("checkpointing")
 
 BATCH = 16 << 20  # bytes of decoded chunks that one thread has in memory at a time
-HOT = 4 << 20  # the same where small reads cost little: what stays in the processor's cache
-BORROWED = 16 << 20  # bytes that are read into memory of the thread: of usual chunks, a batch
+HOT = 4 << 20  # the same where small reads are cheap: what stays in the processor's cache
+# most bytes that are read into memory of the thread: a batch of chunks of usual size
+BORROWED = 16 << 20
 PAGE = 4096  # bytes
-# How much farther into a page bytes lie in memory than in their file: copies, of the kernel and of
-# numpy, take up to four times as long if they are to lie a little farther than they are from. This
-# way a pack's chunks lie at the beginning of cache lines, as do tensors, or a little before.
+# How much farther into a page bytes lie in memory than in their file. The kernel and numpy take up
+# to four times as long for a copy to a place that lies a little farther into a page than its
+# source. With this shift a pack's chunks lie at the beginning of cache lines, as tensors do, or a
+# little before.
 SHIFT = 64 - len(MAGIC)
 THREADS = min(8, 2 * (os.cpu_count() or 1))
 
@@ -40,7 +42,8 @@ class ChunkRequest:
     chunk: Chunk
     dtype: str
     tensor: str  # for messages
-    use: Callable[[Buffer], None]  # may run in any thread; what it is given lives for the call
+    # may run in any thread; its argument is valid during the call only
+    use: Callable[[Buffer], None]
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,21 @@ class DamagedChunk:
     """A chunk that cannot be read as it was written."""
 
     want: ChunkRequest
-    problem: str  # with the object's name
+    problem: str  # names the object
 
     def __str__(self) -> str:
         return f"{self.want.tensor!r}: {self.problem}"
 
 
 class ChunkCopies(Protocol):
-    """Other places where a chunk may lie."""
+    """Finds other places where a chunk may lie."""
 
     def find(self, id_: bytes) -> Iterable[tuple[Storage, Chunk]]:
-        """Copies of it, wherever; the one that was found damaged may be among them."""
+        """Return the copies of a chunk; the one that was found damaged may be among them."""
 
 
 class ChunkFetcher:
-    """Reads from one store, and where that is damaged from other copies. Thread-safe."""
+    """Reads chunks from one store and, where that is damaged, from other copies. Thread-safe."""
 
     def __init__(
         self, storage: Storage, copies: ChunkCopies | None = None, threads: int = THREADS
@@ -75,11 +78,12 @@ class ChunkFetcher:
     def fetch(
         self, wants: Iterable[ChunkRequest], on_batch: Callable[[int], None] | None = None
     ) -> list[DamagedChunk]:
-        """Read all `wants`, in any order; what could not be read from anywhere. A base of several
-        of them is decoded once, as far as one thread can deal with them one after the other.
+        """Read all `wants`, in any order; return those that could not be read from anywhere. A base
+        of several chunks is decoded once, as far as one thread can process them one after the
+        other.
 
         Args:
-            on_batch: told the raw bytes of each batch that is done, for progress.
+            on_batch: called with the raw bytes of each completed batch, for progress.
 
         Raises:
             StoreError: the store is out of reach.
@@ -94,7 +98,7 @@ class ChunkFetcher:
         return damaged
 
     def one(self, chunk: Chunk, dtype: str, tensor: str) -> Buffer:
-        """The content of one chunk, in memory of its own.
+        """Return the content of one chunk, in memory of its own.
 
         Raises:
             DamagedError: it cannot be read from anywhere.
@@ -106,7 +110,7 @@ class ChunkFetcher:
             return content(chunk, dtype, lambda at: stored[at.place])
         except DamagedError as error:
             damage = DamagedChunk(ChunkRequest(chunk, dtype, tensor, lambda raw: None), str(error))
-            found = self._elsewhere(damage)
+            found = self._from_copies(damage)
             if found is None:
                 raise DamagedError(str(damage)) from error
             return found
@@ -120,7 +124,7 @@ class ChunkFetcher:
                 raw = decoder.content(want.chunk, want.dtype)
             except DamagedError as error:
                 damage = DamagedChunk(want, str(error))
-                found = self._elsewhere(damage)
+                found = self._from_copies(damage)
                 if found is None:
                     damaged.append(damage)
                     continue
@@ -129,24 +133,23 @@ class ChunkFetcher:
         return sum(want.chunk.raw_length for want in batch), damaged
 
     def borrow(self, chunks: Iterable[Chunk]) -> Mapping[Place, Buffer | DamagedError]:
-        """The stored bytes of chunks, or why there are none, by place; good until this thread
-        borrows again."""
+        """Return the stored bytes of chunks, or why there are none, by place; they are valid until
+        this thread calls this again."""
         groups = list(ranges(chunks))
         stored: dict[Place, Buffer | DamagedError] = {}
-        for group, into in zip(groups, self._rooms(groups), strict=True):
+        for group, into in zip(groups, self._buffers(groups), strict=True):
             stored.update(self.read_group(group, into))
         return stored
 
-    def _rooms(self, groups: Sequence[Sequence[Chunk]]) -> Iterator[memoryview | None]:
-        """Memory of this thread for each of these ranges; None: memory is for the storage to take,
-        after it has looked whether there is so much."""
+    def _buffers(self, groups: Sequence[Sequence[Chunk]]) -> Iterator[memoryview | None]:
+        """Yield memory of this thread for each of these ranges; None: the storage allocates memory
+        itself, once it has checked that there is so much to read."""
         total = sum(length(group) + PAGE for group in groups)
         if not self._fills or total > BORROWED:
             yield from (None for _ in groups)
             return
-        memory = thread_buffer(
-            "fetch stored", -(-total // HOT) * HOT
-        )  # soon large enough for all batches
+        # rounded up, so that it is soon large enough for all batches
+        memory = thread_buffer("fetch stored", -(-total // HOT) * HOT)
         at, address = 0, int(memory.__array_interface__["data"][0])
         for group in groups:
             at += (group[0].offset + SHIFT - address - at) % PAGE
@@ -156,10 +159,10 @@ class ChunkFetcher:
     def read_group(
         self, group: Sequence[Chunk], into: memoryview | None = None
     ) -> dict[Place, Buffer | DamagedError]:
-        """The stored bytes of chunks that lie close together in one pack, by place.
+        """Return the stored bytes of chunks that lie close together in one pack, by place.
 
         Args:
-            into: memory for what lies between the first one's start and the last one's end.
+            into: memory for all bytes from the start of the first chunk to the end of the last.
         """
         start = group[0].offset
         try:
@@ -167,7 +170,7 @@ class ChunkFetcher:
         except (FileNotFoundError, DamagedError) as error:
             if len(group) == 1:
                 return {group[0].place: _read_problem(group[0], error)}
-            # some of them may be there
+            # Some of them may exist.
             return {k: v for chunk in group for k, v in self.read_group([chunk]).items()}
         return {c.place: data[c.offset - start :][: c.length] for c in group}
 
@@ -177,15 +180,16 @@ class ChunkFetcher:
         self._fills.read_into(pack_key(pack), start, into)
         return into
 
-    def _elsewhere(self, damage: DamagedChunk) -> Buffer | None:
-        """The content of a damaged chunk, read again or from a copy; None if from nowhere."""
-        found = self._again(damage.want)
+    def _from_copies(self, damage: DamagedChunk) -> Buffer | None:
+        """Return the content of a damaged chunk, read again or from a copy; None if there is no
+        intact one."""
+        found = self._read_again(damage.want)
         if found is None and (found := self._from_copy(damage.want)) is not None:
             self.healed.append(damage)
         return found
 
-    def _again(self, want: ChunkRequest) -> Buffer | None:
-        """The content, if what was damaged was so on its way only."""
+    def _read_again(self, want: ChunkRequest) -> Buffer | None:
+        """Return the content if it was damaged only on its way; None otherwise."""
         try:
             raw = content(want.chunk, want.dtype, self._stored)
         except DamagedError:
@@ -209,7 +213,7 @@ class ChunkFetcher:
 
 
 def room(depth: int, size: int) -> memoryview:
-    """Memory of this thread for a chunk's content; another one for each number of bases."""
+    """Return memory of this thread for a chunk's content; another one for each number of bases."""
     return thread_buffer(f"fetch decoded {depth}", size).data
 
 

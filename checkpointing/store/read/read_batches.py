@@ -1,4 +1,4 @@
-"""Which chunks are read together: pure functions."""
+"""Chooses which chunks are read together: pure functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from checkpointing.format.chunks import Chunk, Place
 
 T = TypeVar("T")
 
-GAP = 64 << 10  # bytes that may be read in vain to save a request, but never more than 1/16
+GAP = 64 << 10  # bytes that may be read needlessly to save a request, but never more than 1/16
 
 
 def chain(chunk: Chunk) -> Iterator[Chunk]:
-    """A chunk, and all that it is relative to."""
+    """Yield a chunk, then all its bases."""
     at: Chunk | None = chunk
     while at is not None:
         yield at
@@ -21,11 +21,12 @@ def chain(chunk: Chunk) -> Iterator[Chunk]:
 
 
 def batches(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> Iterator[list[T]]:
-    """All `wants`, in groups that lie close together, each of about `size` decoded bytes with all
-    bases. Those that need one base are next to each other, after it if it is wanted itself."""
+    """Divide all `wants` into groups that lie close together, each of about `size` decoded bytes
+    with all bases. Chunks with the same base follow each other, after the base if it is wanted
+    itself."""
     batch: list[T] = []
     filled = 0
-    seen: tuple[Place, ...] = ()  # the last one's, after its bases
+    seen: tuple[Place, ...] = ()  # the path of the last one: its bases and itself
     for path, want in _in_order(wants, chunk_of):
         sizes = [at.raw_length for at in chain(chunk_of(want))]
         shared = sum(a == b for a, b in zip(path, seen, strict=False))
@@ -42,9 +43,9 @@ def batches(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> It
 def _in_order(
     wants: Iterable[T], chunk_of: Callable[[T], Chunk]
 ) -> Iterator[tuple[tuple[Place, ...], T]]:
-    """The wants, each with its place after those of all its bases: families that have a base in
-    common one after the other, by where their most relative member lies, because those of one
-    checkpoint were written one after the other."""
+    """Yield the wants, each with the places of all its bases and its own. Chunks that share a base
+    follow each other. Such families are ordered by the place of their member with the most bases,
+    because those members of one checkpoint were written one after the other."""
     families: dict[Place, list[tuple[tuple[Place, ...], T]]] = {}
     for want in wants:
         path = tuple(at.place for at in chain(chunk_of(want)))[::-1]
@@ -62,7 +63,7 @@ def _key(family: Sequence[tuple[tuple[Place, ...], T]]) -> Place:
 
 
 def by_place(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> Iterator[list[T]]:
-    """All `wants`, in groups that lie close together, each of about `size` stored bytes."""
+    """Divide all `wants` into groups that lie close together, each of about `size` stored bytes."""
     group: list[T] = []
     filled = 0
     for want in sorted(wants, key=lambda want: chunk_of(want).place):
@@ -77,7 +78,7 @@ def by_place(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> I
 
 
 def ranges(chunks: Iterable[Chunk], gap: int = GAP) -> Iterator[list[Chunk]]:
-    """Chunks grouped into ranges to read at once: of one pack, with little between them."""
+    """Group chunks into ranges to read at once: of one pack, with little between them."""
     unique = {(c.pack, c.offset, c.length): c for c in chunks}
     group: list[Chunk] = []
     for _, chunk in sorted(unique.items(), key=lambda pair: pair[0]):
@@ -90,7 +91,7 @@ def ranges(chunks: Iterable[Chunk], gap: int = GAP) -> Iterator[list[Chunk]]:
 
 
 def length(group: Sequence[Chunk]) -> int:
-    """Bytes from the start of the first of a range to the end of all."""
+    """Return the bytes from the start of the first chunk of a range to the end of the last."""
     return max(chunk.offset + chunk.length for chunk in group) - group[0].offset
 
 

@@ -1,4 +1,5 @@
-"""A checkpoint that stands alone: no chunk of it relative to another one."""
+"""Makes a checkpoint independent of bases, so that no chunk of it is stored relative to another
+one."""
 
 from __future__ import annotations
 
@@ -19,24 +20,24 @@ from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.write.packer import ChunkPacker
 
-_WORTH = 0.97  # of the raw bytes: what a codec has to save to be worth its decoding
+_WORTH = 0.97  # share of the raw bytes that an encoding may take at most to be worth its decoding
 
 
 def flatten(
     store: Store, run: str, found: CatalogEntry, on_bytes: Callable[[int], None] | None = None
 ) -> str:
-    """Make a revision in which every chunk is self-contained; the manifest's key.
+    """Publish a revision in which every chunk is self-contained; return the manifest's key.
 
-    Chunks that have no base stay where they are; without any that has one, nothing is made, and
-    the key is that of the manifest there is. A few chunks and packs are in memory at a time.
+    Chunks without a base stay where they are. If no chunk has a base, nothing is written, and the
+    key is that of the present manifest. Only a few chunks and packs are in memory at a time.
 
     Args:
-        on_bytes: told how many raw bytes were rewritten.
+        on_bytes: called with the number of raw bytes that were rewritten.
 
     Raises:
-        FileNotFoundError: the checkpoint is not there any more, or prune is removing it.
+        FileNotFoundError: the checkpoint does not exist any more, or a prune is removing it.
         DamagedError: it cannot be read as it was written: repair it first.
-        SaveError: somebody else revised it at the same time.
+        SaveError: another process revised it at the same time.
         StoreError: the store is out of reach.
     """
     with Session(store, run) as session, session.reading(found.stored.key):
@@ -51,14 +52,14 @@ def flatten(
 
 
 def relative_chunks(content: ManifestContent) -> dict[Chunk, tuple[str, str]]:
-    """Chunks that need a base, each with a tensor that it is of and its dtype."""
+    """Return the chunks that have a base, each with a tensor that it belongs to and its dtype."""
     return {
         chunk: owner for chunk, owner in placed_chunks(content).items() if chunk.base is not None
     }
 
 
 def placed_chunks(content: ManifestContent) -> dict[Chunk, tuple[str, str]]:
-    """All chunks but bases, each with a tensor that it is of and its dtype."""
+    """Return all chunks but bases, each with a tensor that it belongs to and its dtype."""
     return dict(_placed(content))
 
 
@@ -72,7 +73,8 @@ def _placed(content: ManifestContent) -> Iterator[tuple[Chunk, tuple[str, str]]]
 def _rewrite(
     store: Store, session: Session, content: ManifestContent, on_bytes: Callable[[int], None] | None
 ) -> tuple[Mapping[Chunk, Chunk], dict[bytes, int]]:
-    """New self-contained chunks by the ones they replace, and the packs that they lie in."""
+    """Return new self-contained chunks by the ones that they replace, and the packs that they lie
+    in."""
     flat: dict[Chunk, Chunk] = {}
     lock = threading.Lock()
 
@@ -96,7 +98,7 @@ def _rewrite(
 
 
 def self_contained(raw: Buffer, dtype: str) -> tuple[Codec, Buffer]:
-    """Content as it is stored without a base: a codec, and bytes that nobody else has."""
+    """Return content as it is stored without a base: a codec, and bytes that are not shared."""
     kind = element(dtype)
     layout = WordLayout(kind.word, kind.is_float, kind.itemsize)
     stored = encode(Codec.PLANES, raw, layout)

@@ -1,4 +1,4 @@
-"""Healing a checkpoint with good copies of what is damaged in it, from this store or others."""
+"""Repairs a checkpoint: replaces what is damaged with good copies from this store or others."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass
 class RepairResult:
-    """What a repair did."""
+    """The result of a repair."""
 
-    healed: list[str] = field(default_factory=list)  # what was wrong, and where a copy was
-    lost: list[IntegrityProblem] = field(default_factory=list)  # what there is no copy of
-    key: str | None = None  # of the new manifest; None: there was nothing to heal, or no way to
+    healed: list[str] = field(default_factory=list)  # what was wrong, and where a copy was found
+    lost: list[IntegrityProblem] = field(default_factory=list)  # what no copy was found of
+    # key of the new manifest; None: there was nothing to repair, or no way to
+    key: str | None = None
 
 
 @dataclass(frozen=True)
-class _Damaged:
+class _DamagedChunk:
     """A chunk that cannot be read as it was written."""
 
     chunk: Chunk
@@ -55,8 +56,8 @@ class _Damaged:
 
 
 @dataclass(frozen=True)
-class _Good:
-    """Its content, as it is going to be stored, and where it was found."""
+class _GoodChunk:
+    """The content of a chunk in the form in which it will be stored, and where it was found."""
 
     stored: Buffer
     codec: Codec
@@ -64,7 +65,7 @@ class _Good:
 
 
 class _NothingToDo(Exception):  # noqa: N818 - no error
-    """Leaves `publish` without a new manifest."""
+    """Ends `publish` without a new manifest."""
 
 
 def repair(
@@ -76,33 +77,34 @@ def repair(
     *,
     dry_run: bool = False,
 ) -> RepairResult:
-    """Verify a checkpoint in full, and make a revision of it in which what can be healed is.
+    """Verify a checkpoint in full, and publish a revision in which everything is repaired that can
+    be.
 
     Copies are looked for in the other packs of this store, and in `others`. A manifest that is
-    damaged or gone is made anew of the one that another store has of the same save, with copies of
-    what is not here. What is lost stays as it is, beside what was healed; but a checkpoint that is
-    gone comes back whole or not at all.
+    damaged or missing is rebuilt from the one that another store has of the same save, with copies
+    of what is missing here. What is lost stays as it is, beside what was repaired; but a checkpoint
+    that is missing is restored completely or not at all.
 
     Args:
         found: the checkpoint; its save, if it has no readable manifest.
         others: stores that may hold copies; they are only read.
-        on_bytes: told how many raw bytes were verified.
-        dry_run: write nothing; the result says what would be healed, from verified copies.
+        on_bytes: called with the number of raw bytes that were verified.
+        dry_run: write nothing; the result says what would be repaired, from verified copies.
 
     Raises:
-        FileNotFoundError: the checkpoint was removed meanwhile, or prune is removing it.
-        FormatError: it is of a format that is not known here, which is not damage.
-        SaveError: somebody else revised it at the same time, or it was never committed.
+        FileNotFoundError: the checkpoint was removed meanwhile, or a prune is removing it.
+        FormatError: it has a format that is not known here, which is not damage.
+        SaveError: another process revised it at the same time, or it was never committed.
         StoreError: a store is out of reach.
     """
     result = RepairResult()
     save = found if isinstance(found, SaveId) else found.stored.save
-    there, source, problem = _look(store, save)
+    there, source, problem = _find_manifests(store, save)
     if isinstance(found, CatalogEntry) and not there:
         raise FileNotFoundError(f"{save.id} of run {save.run!r} was removed since it was found")
     if source is None:
         _check_committed(store, there)
-        copy = _elsewhere(save, others)
+        copy = _manifest_elsewhere(save, others)
         if copy is None:
             text = f"{problem}; no other store has it"
             result.lost.append(IntegrityProblem(save.step, save.id, "", text))
@@ -127,10 +129,11 @@ def _make(
     source: CatalogEntry | None,
     healing: _Healing,
 ) -> str:
-    """Make the revision that is healed; its key.
+    """Publish the repaired revision; return its key.
 
     Args:
-        source: what is there; None: nothing that can be read, and `document` is another store's.
+        source: the checkpoint as it is here; None: nothing of it can be read, and `document` is
+            another store's.
     """
     save = document.save
     with ExitStack() as stack:
@@ -140,20 +143,22 @@ def _make(
             stack.enter_context(session.reading(source.stored.key))
             key = publish(store, session, source, change)
         else:
-            key = _bring_back(store, session, document, change)
+            key = _rebuild_manifest(store, session, document, change)
         _remove_others(store, session, save, key)
     return key
 
 
 def _revisions(store: Store, save: SaveId) -> list[StoredManifest]:
-    """All manifests of a save, and what stands in their places, the last one first."""
+    """Return all manifests of a save, including abandoned ones, the last one first."""
     return [stored for stored in store.manifests(save.run) if stored.save == save]
 
 
 def _check_committed(store: Store, there: Sequence[StoredManifest]) -> None:
-    """Raises:
-    SaveError: the save was declared dead before it was committed. (A revision that was declared
-        dead says nothing of the checkpoint.)
+    """Check that the save was not abandoned. (An abandoned revision says nothing about the
+    checkpoint.)
+
+    Raises:
+        SaveError: the save was abandoned before it was committed.
     """
     for stored in there:
         try:
@@ -165,12 +170,14 @@ def _check_committed(store: Store, there: Sequence[StoredManifest]) -> None:
             continue
 
 
-def _look(store: Store, save: SaveId) -> tuple[list[StoredManifest], CatalogEntry | None, str]:
-    """All revisions, and the last that can be read, or what is wrong."""
+def _find_manifests(
+    store: Store, save: SaveId
+) -> tuple[list[StoredManifest], CatalogEntry | None, str]:
+    """Return all revisions, and the last one that can be read, or the problem."""
     while True:
         there = _revisions(store, save)
         found, problem = _readable(store, save, there)
-        # one that went meanwhile may have been revised
+        # A revision that disappeared meanwhile may have been replaced by a later one.
         if found is not None or _revisions(store, save) == there:
             return there, found, problem
 
@@ -178,10 +185,10 @@ def _look(store: Store, save: SaveId) -> tuple[list[StoredManifest], CatalogEntr
 def _readable(
     store: Store, save: SaveId, there: Sequence[StoredManifest]
 ) -> tuple[CatalogEntry | None, str]:
-    """The last revision that can be read, or what is wrong."""
+    """Return the last revision that can be read, or the problem."""
     problem = f"{save.manifest()}: the manifest is not there"
     for stored in there:
-        store.forget(stored.key)  # what was read before may be damaged since
+        store.forget(stored.key)  # what was read before may have been damaged since
         try:
             document = store.document(stored)
             if document.kind == MANIFEST:
@@ -195,25 +202,27 @@ def _readable(
     return None, problem
 
 
-def _elsewhere(save: SaveId, others: Sequence[Store]) -> tuple[ManifestDocument, Store] | None:
-    """The manifest of the same save in another store."""
+def _manifest_elsewhere(
+    save: SaveId, others: Sequence[Store]
+) -> tuple[ManifestDocument, Store] | None:
+    """Return the manifest of the same save in another store."""
     for other in others:
-        _, found, _ = _look(other, save)
+        _, found, _ = _find_manifests(other, save)
         if found is not None:
             return found.document, other
     return None
 
 
-def _bring_back(
+def _rebuild_manifest(
     store: Store,
     session: Session,
     copy: ManifestDocument,
     change: Callable[[ManifestContent], ManifestContent],
 ) -> str:
-    """Make a manifest that is gone or damaged anew, in the order of a save; its key.
+    """Rebuild a manifest that is missing or damaged, with the steps of a save; return its key.
 
-    It is a revision: under the first one's key, what stands for a repair that was declared dead
-    would say that there never was a checkpoint.
+    It is a revision: under the key of the first manifest, an abandoned repair would look like a
+    save that was never committed.
     """
     number = _next_revision(store, copy.save)
     key = copy.save.manifest(number)
@@ -246,7 +255,7 @@ def _remove_others(store: Store, session: Session, save: SaveId, key: str) -> No
 
 
 class _Healing:
-    """The change from a checkpoint's content to one that is as whole as it can be."""
+    """Changes a checkpoint's content to one that is as complete as it can be."""
 
     def __init__(
         self,
@@ -261,8 +270,10 @@ class _Healing:
         self._recovery, self._on_bytes = ChunkRecovery(store, others), on_bytes
 
     def change(self, session: Session, content: ManifestContent) -> ManifestContent:
-        """Raises:
-        _NothingToDo: nothing is damaged, or nothing can be healed.
+        """Return the repaired content, as `publish` asks for it.
+
+        Raises:
+            _NothingToDo: nothing is damaged, or nothing can be repaired.
         """
         save, healed = content.header.save, {}
         with ChunkPacker(self._store.storage, session.id) as packer:
@@ -278,7 +289,7 @@ class _Healing:
         return replace_chunks(content, lambda chunk: healed.get(chunk, chunk), packer.packs)
 
     def look(self, document: ManifestDocument, source: CatalogEntry | None) -> None:
-        """Find out all that `change` would, and write nothing but a reader's lease.
+        """Find out what `change` would do, and write nothing but a read lease.
 
         Raises:
             _NothingToDo: as `change`.
@@ -290,7 +301,7 @@ class _Healing:
                 self._note(document.save, damaged, good)
         self._conclude(document.save)
 
-    def _note(self, save: SaveId, damaged: _Damaged, good: _Good | None) -> None:
+    def _note(self, save: SaveId, damaged: _DamagedChunk, good: _GoodChunk | None) -> None:
         if good is None:
             lost = IntegrityProblem(save.step, save.id, damaged.tensor, damaged.problem)
             self._result.lost.append(lost)
@@ -307,9 +318,9 @@ class _Healing:
         if not result.healed:
             raise _NothingToDo
 
-    def _damaged(self, content: ManifestContent) -> list[_Damaged]:
-        """What cannot be read; and what lies in a pack that prune may remove at any time, which
-        only a manifest that comes back can refer to."""
+    def _damaged(self, content: ManifestContent) -> list[_DamagedChunk]:
+        """Return the chunks that cannot be read, and those in a pack that a sweep may delete at any
+        time, which only a manifest that is rebuilt can refer to."""
         owners = placed_chunks(content)
         condemned = packs_marked_for_deletion(self._store)
         going = [chunk for chunk in owners if _packs(chunk) & condemned]
@@ -320,25 +331,27 @@ class _Healing:
         found = ChunkFetcher(self._store.storage).fetch(wants, self._on_bytes)
         problems = dict.fromkeys(going, "its pack is condemned")
         problems |= {damage.want.chunk: damage.problem for damage in found}
-        return [_Damaged(chunk, *owners[chunk], text) for chunk, text in problems.items()]
+        return [_DamagedChunk(chunk, *owners[chunk], text) for chunk, text in problems.items()]
 
-    def _recovered(self, damaged: Sequence[_Damaged]) -> Iterator[tuple[_Damaged, _Good | None]]:
-        """Each with its good content, a few at a time."""
+    def _recovered(
+        self, damaged: Sequence[_DamagedChunk]
+    ) -> Iterator[tuple[_DamagedChunk, _GoodChunk | None]]:
+        """Yield each chunk with its good content, a few at a time."""
         with ThreadPoolExecutor(THREADS, "repair") as pool:
             for first in range(0, len(damaged), THREADS):
                 group = damaged[first : first + THREADS]
                 yield from zip(group, pool.map(self._recover, group), strict=True)
 
-    def _recover(self, damaged: _Damaged) -> _Good | None:
+    def _recover(self, damaged: _DamagedChunk) -> _GoodChunk | None:
         found = self._recovery.recover(damaged.chunk, damaged.dtype)
         if found is None:
             return None
         codec, stored = self_contained(found[0], damaged.dtype)
-        return _Good(stored, codec, found[1])
+        return _GoodChunk(stored, codec, found[1])
 
 
 def _number(key: str) -> int:
-    """Of a manifest's key: which revision it is."""
+    """Return the number of the revision from a manifest's key."""
     parsed = parse_manifest(key)
     return -1 if parsed is None else parsed[1]
 

@@ -1,4 +1,4 @@
-"""The content of a chunk from whatever copies of it and of its bases are left."""
+"""Recovers the content of a chunk from whatever copies of it and of its bases are left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from checkpointing.store.store import Store
 
 
 class ChunkRecovery:
-    """Looks in one store, and then in all copies that it and others have.
+    """Looks for a chunk in one store, and then in all copies that it and other stores have.
 
     A copy of a chunk may be relative to a base that is damaged where it lies; then copies of the
     base are looked for, too.
@@ -27,7 +27,7 @@ class ChunkRecovery:
         self._copies = StoreCopies([store, *others])
 
     def recover(self, chunk: Chunk, dtype: str) -> tuple[bytes, str] | None:
-        """The verified content, and where it was found; None if it is lost."""
+        """Return the verified content, and where it was found; None if it is lost."""
         for storage, place in self._places(chunk):
             try:
                 raw = self._content(storage, place, dtype)
@@ -46,7 +46,7 @@ class ChunkRecovery:
         found = self.recover(place.base, dtype)
         if found is None:
             raise DamagedError(f"the base of {place.id.hex()} is lost")
-        # the base as if it were stored as it is
+        # The base as if it were stored without encoding.
         plain = replace(place.base, codec=Codec.RAW, base=None)
         return content(
             replace(place, base=plain),

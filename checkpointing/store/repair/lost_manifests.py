@@ -1,4 +1,4 @@
-"""Checkpoints that another store has, and this one has lost the manifests of, or never had."""
+"""Finds checkpoints that another store has, and whose manifests this one has lost or never had."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from checkpointing.store.store import Store
 @dataclass(frozen=True)
 class LostCheckpoint:
     """A checkpoint that another store has, and this one has no manifest of. `is_left`: all its
-    packs are here, so that it costs nothing to bring it back; or some that nothing else needs, so
-    that it was not pruned, but lost."""
+    packs are here, so that restoring it costs nothing; or some packs that nothing else needs, which
+    shows that it was not pruned, but lost."""
 
-    info: CheckpointInfo  # what the other store says
+    info: CheckpointInfo  # as in the other store
     is_left: bool
 
 
 def lost_checkpoints(store: Store, run: str, others: Sequence[Store]) -> list[LostCheckpoint]:
-    """What `repair` can bring back of a run: each once, from the first store that has it.
+    """Return what `repair` can restore of a run: each checkpoint once, from the first store that
+    has it.
 
     Raises:
         StoreError: a store is out of reach.
@@ -46,12 +47,12 @@ def lost_checkpoints(store: Store, run: str, others: Sequence[Store]) -> list[Lo
 
 
 def is_left(packs: Set[bytes], there: Set[bytes], needed: Set[bytes]) -> bool:
-    """See `LostCheckpoint`.
+    """Return whether a checkpoint's packs show that it was lost, see `LostCheckpoint`.
 
     Args:
-        packs: that the checkpoint refers to.
-        there: in the store, and not condemned.
-        needed: by checkpoints of the store.
+        packs: packs that the checkpoint refers to.
+        there: packs in the store that are not marked for deletion.
+        needed: packs that checkpoints of the store need.
     """
     return packs <= there or bool(packs & there - needed)
 

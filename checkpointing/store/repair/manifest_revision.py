@@ -1,7 +1,8 @@
-"""A new revision of a checkpoint: the same tensors, with items left out or chunks in other places.
+"""Publishes revisions of a checkpoint: the same tensors, with items left out or chunks in other
+places.
 
-Manifests never change. A revision is a manifest of its own, made exclusively under the next number;
-the one before is removed after it.
+Manifests never change. A revision is a manifest of its own, created exclusively under the next
+number; the one before is removed after it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ def publish(
     found: CatalogEntry,
     change: Callable[[ManifestContent], ManifestContent],
 ) -> str:
-    """Make the next revision of a checkpoint, then remove the one that it was made of, unless
-    another session reads it; the new one's key.
+    """Publish the next revision of a checkpoint, then remove the one that it was made from, unless
+    another session reads it; return the new one's key.
 
     Args:
-        session: of the caller; holds the lease meanwhile.
-        change: gives the new content; the packs that it writes are written between the
+        session: the caller's session, which holds the lease meanwhile.
+        change: returns the new content; the packs that it writes are written between the
             announcement and the commit.
 
     Raises:
-        SaveError: somebody else has revised or removed it, or prune is deleting what it needs.
+        SaveError: another process has revised or removed the checkpoint, or a sweep is deleting
+            what it needs.
         FileNotFoundError: it was removed.
         DamagedError, FormatError: it cannot be read.
     """
@@ -46,7 +48,8 @@ def publish(
     key = save.manifest(number)
     session.announce(key)
     try:
-        # as in every save: first the announcement, then the tombs, then what there is
+        # In the order of every save: first the announcement, then the deletion marks, then what
+        # exists.
         condemned = packs_marked_for_deletion(store)
         if _next_revision(store, found) != number:
             raise SaveError(f"{save.id} was revised by somebody else at the same time")
@@ -63,7 +66,7 @@ def publish(
 
 
 def drop_items(content: ManifestContent, keep: tuple[str, ...]) -> ManifestContent:
-    """Only these items."""
+    """Return the content with these items only."""
     dropped = tuple(sorted(set(content.items) - set(keep)))
     items = {name: table for name, table in content.items.items() if name in keep}
     header = replace(content.header, dropped=tuple(sorted({*content.header.dropped, *dropped})))
@@ -73,7 +76,8 @@ def drop_items(content: ManifestContent, keep: tuple[str, ...]) -> ManifestConte
 def replace_chunks(
     content: ManifestContent, change: Callable[[Chunk], Chunk], packs: dict[bytes, int]
 ) -> ManifestContent:
-    """Every placed chunk changed; `packs` has the sizes of packs that come in."""
+    """Return the content with every chunk changed that is placed in a tensor; `packs` has the sizes
+    of packs that are added."""
     items = {}
     for name, table in content.items.items():
         chunks: dict[str, Mapping[Box, Chunk]] = {
@@ -85,13 +89,13 @@ def replace_chunks(
 
 
 def with_packs(content: ManifestContent) -> ManifestContent:
-    """Only the packs that are referred to."""
+    """Return the content with only the packs that it refers to."""
     used = {pack for table in content.items.values() for pack in table.packs()}
     return replace(content, packs={p: content.packs[p] for p in sorted(used)})
 
 
 def _next_revision(store: Store, found: CatalogEntry) -> int:
-    """The number that the next revision gets.
+    """Return the number of the next revision.
 
     Raises:
         SaveError: the checkpoint was revised or removed since it was found.
@@ -110,4 +114,4 @@ def _is_manifest(store: Store, stored: StoredManifest) -> bool:
     try:
         return store.document(stored).kind == MANIFEST
     except (FileNotFoundError, DamagedError, FormatError):
-        return False  # it takes the place of nothing
+        return False  # an abandoned save replaces nothing

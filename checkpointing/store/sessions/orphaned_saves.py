@@ -1,4 +1,4 @@
-"""Committing saves that are complete, and that nobody came to commit."""
+"""Commits saves that are complete and that nobody has committed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger("checkpointing")
 
 
 def commit_orphaned_saves(store: Store, run: str) -> list[SaveId]:
-    """Commit the saves of a run of which all parts are there; those that were committed.
+    """Commit the saves of a run of which all parts exist; return those that were committed.
 
-    Saves that a live session is working on, that were declared dead, or whose packs prune has
-    condemned or removed are left alone.
+    Saves that a live session is working on, that were abandoned, or whose packs are marked for
+    deletion or deleted are left alone.
 
     Raises:
         StoreError: the store is out of reach.
@@ -32,7 +32,7 @@ def commit_orphaned_saves(store: Store, run: str) -> list[SaveId]:
 
 
 def _announced(store: Store) -> set[str]:
-    """Keys of manifests that live sessions are making.
+    """Return the keys of manifests that live sessions are making.
 
     Raises:
         DamagedError: a lease cannot be read, so that it is not known what its session is making.

@@ -1,4 +1,4 @@
-"""Keeping a checkpoint from being pruned while it is read."""
+"""Keeps a checkpoint from being pruned while it is read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from checkpointing.store.store import Store, StoredManifest
 
 @contextmanager
 def leased(store: Store, stored: StoredManifest, note: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lease on the checkpoint for the length of the block, if the store can be written.
+    """Hold a lease on the checkpoint while the block runs, if the store is writable.
 
     Args:
-        note: told if it cannot.
+        note: called with the reason if it is not.
 
     Raises:
-        FileNotFoundError: it was removed before the lease was there.
+        FileNotFoundError: it was removed before the lease was written.
     """
     with ExitStack() as stack:
         session = stack.enter_context(Session(store, stored.save.run))

@@ -1,7 +1,8 @@
-"""Who may save a run: the process that took it over last, and those that came to it since.
+"""The run owner: decides who may save a run, which is the process that took it over last, and the
+ones that began to save it since.
 
-A fence ends a session that is saving. This keeps out the one that holds no lease at the moment, and
-has not heard that others went on from where it was.
+A fence ends a session that is saving. Ownership also stops a process that holds no lease at the
+moment, and does not know that others have continued from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
-_KEPT = 4  # of the newest: a listing beside one more take-over must not find none at all
+_KEPT = 4  # newest records that are kept: a listing beside another takeover must not find none
 
 
 def newest(store: Store, run: str) -> int:
-    """The number of the last take-over of a run; 0 if there was none."""
+    """Return the number of the last takeover of a run; 0 if there was none."""
     return max(_numbers(store, run), default=0)
 
 
 def claim(store: Store, run: str) -> int:
-    """Be the next owner of a run; its number. Of several at one moment each gets its own.
+    """Become the next owner of a run; return its number. Each of several concurrent callers gets
+    its own.
 
     Raises:
         StoreError: the store is out of reach.
@@ -44,11 +46,11 @@ def claim(store: Store, run: str) -> int:
 
 
 def check(store: Store, run: str, number: int | None) -> None:
-    """To be called when a save was announced.
+    """Check that no other process has taken the run over. To be called after a save was announced.
 
     Args:
-        number: of the take-over that the saver goes by; None: what this process took over itself,
-            or else found when it first began to save the run.
+        number: of the takeover that the saver belongs to; None: the one that this process made or,
+            if it made none, found when it first began to save the run.
 
     Raises:
         SaveError: another process has taken the run over since.
@@ -56,14 +58,15 @@ def check(store: Store, run: str, number: int | None) -> None:
     last = newest(store, run)
     known = store.owners.setdefault(run, last) if number is None else number
     if last > known:
+        by = _describe_owner(store, run, last)
         raise SaveError(
-            f"another process took over the run {run!r}{_who(store, run, last)}: end this one, or "
+            f"another process took over the run {run!r}{by}: end this one, or "
             "restore from the run's newest checkpoint to take it back"
         )
 
 
 def whoami() -> str:
-    """Host and process, for people."""
+    """Return host and process, for messages."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -81,11 +84,11 @@ def _forget(store: Store, run: str, last: int) -> None:
         logger.warning("old owners of run %r stay until the next take-over: %s", run, error)
 
 
-def _who(store: Store, run: str, number: int) -> str:
+def _describe_owner(store: Store, run: str, number: int) -> str:
     key = object_keys.owner(run, number)
     try:
         owner = load_owner(store.storage.get(key), key)
     except (FileNotFoundError, DamagedError, FormatError):
-        return ""  # that there is one is what counts
+        return ""  # the existence of the record is what counts
     when = datetime.fromtimestamp(owner.created, UTC)
     return f" at {when:%Y-%m-%d %H:%M:%S} UTC from {owner.host}"

@@ -1,5 +1,5 @@
-"""Taking over a run from whoever was saving it: their complete saves are committed, their others
-never will be."""
+"""Takes over a run from the processes that were saving it: their complete saves are committed, all
+others are abandoned."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass
 class TakeoverResult:
-    """What was found."""
+    """The result of a takeover."""
 
-    owner: int = 0  # its number: what sessions of other processes of the new owner go by
+    # number of the owner, to be passed to sessions of other processes of the new owner
+    owner: int = 0
     committed: list[str] = field(default_factory=list)  # ids of saves that only lacked the commit
     abandoned: list[str] = field(default_factory=list)  # ids of saves that can never be committed
-    sessions: list[str] = field(default_factory=list)  # that were ended
+    sessions: list[str] = field(default_factory=list)  # sessions that were fenced
 
 
 def take_over(store: Store, run: str) -> TakeoverResult:
-    """Become the only writer of a run. Whoever saved it before fails from now on, and says so,
-    also if it is not saving at this moment.
+    """Become the only writer of a run. Any former owner fails with an error from now on, even if it
+    is not saving at this moment.
 
     Raises:
         StoreError: the store is out of reach.
     """
-    # the owner first, then the leases: who begins a save writes its lease first, then looks at the
-    # owners
+    # First the owner, then the leases: a session that begins a save writes its lease first, then
+    # looks at the owners.
     result = TakeoverResult(run_ownership.claim(store, run))
     for held in session_leases.leases(store, now=0.0):
         if held.lease is None or held.lease.run != run or not held.lease.saving:
@@ -44,14 +45,15 @@ def take_over(store: Store, run: str) -> TakeoverResult:
                 result.committed.append(id_)
         for key in session_leases.fence(store, held.session):
             parsed = object_keys.parse_manifest(key)
-            if parsed is not None and parsed[1] == 0:  # else a revision, and the save is there
+            # otherwise it is a revision, and the save is committed
+            if parsed is not None and parsed[1] == 0:
                 result.abandoned.append(parsed[0].id)
         result.sessions.append(held.session)
     return result
 
 
 def _finish(store: Store, key: str) -> str | None:
-    """Commit an announced save if all its parts are there; its id if this did it."""
+    """Commit an announced save if all its parts exist; return its id if this call committed it."""
     parsed = object_keys.parse_manifest(key)
     if parsed is None or parsed[1] != 0:
         return None

@@ -1,7 +1,8 @@
-"""A session: who saves or reads, as prune sees it.
+"""Sessions: a session saves or reads in a store, and protects with its lease what it needs from
+prunes and sweeps.
 
-The order of the steps is what keeps prune and saves apart; FORMAT.md derives it. No step depends on
-how fast another process is; time decides only when a silent session counts as dead.
+The order of the steps is what keeps sweeps and saves apart; FORMAT.md derives it. No step depends
+on how fast another process is; time decides only when a silent session counts as dead.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from checkpointing.store.write.manifest_commit import part_entries
 
 logger = logging.getLogger("checkpointing")
 
-TTL_S = 600.0  # seconds without renewal after which prune may declare a session dead
-_RENEWALS = 4  # per TTL, so that three may fail in a row
-_GAP = 1_000_000  # renewals: what a killed process has under way lands below its successor's
+TTL_S = 600.0  # seconds without renewal after which a sweep may fence a session
+_RENEWALS = 4  # renewals per TTL, so that three may fail in a row
+# renewal numbers skipped, so that what a killed process has under way stays below its successor's
+_GAP = 1_000_000
 
 
 class Session:
@@ -45,18 +47,19 @@ class Session:
         owner: int | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
-        """
+        """Create a session.
+
         Args:
-            session: to go on with that of another process, which must have ended: what it had
-                announced is held from now on. What is not begun anew before the first save ends
-                is given up then.
-            owner: the number of the take-over (`takeover.take_over`) that this session's saves go
-                by; None: the one that this process made or, if it made none, found.
+            session: id of the session of another process, which must have ended, to continue: what
+                it had announced is protected from now on. What is not begun anew before the first
+                save ends is given up then.
+            owner: the number of the takeover (`run_takeover.take_over`) that this session's saves
+                belong to; None: the one that this process made or, if it made none, found.
 
         Raises:
-            SaveError: `session` was declared dead, or its leases cannot be read.
-            StoreError: there is a `session`, and the store is out of reach.
-            ValueError: `session` or `run` cannot be the name of one.
+            SaveError: `session` was fenced, or its leases cannot be read.
+            StoreError: a `session` is given, and the store is out of reach.
+            ValueError: `session` or `run` is no valid name of one.
         """
         if session is not None and not object_keys.is_session(session):
             raise ValueError(f"a session is eight hex digits, got {session!r}")
@@ -78,15 +81,15 @@ class Session:
         """Announce a save. Only after this may any rank look for chunks to refer to.
 
         Raises:
-            SaveError: the session was declared dead meanwhile: a new one is needed. Or another
+            SaveError: the session was fenced meanwhile, so that a new one is needed; or another
                 process took over the run.
         """
         save = SaveId(self.run, step, self.id)
         self._check_not_given_up(save)
         self.announce(save.manifest())
         try:
-            # the lease first, then the look: who takes over becomes the owner first, then looks at
-            # the leases
+            # First the lease, then this check: a takeover first becomes the owner, then reads the
+            # leases.
             run_ownership.check(self.store, self.run, self._owner)
         except SaveError:
             self.end(save.manifest())
@@ -94,21 +97,24 @@ class Session:
         return save
 
     def announce(self, key: str) -> None:
-        """Say that a manifest is going to be made under `key`; raises as `begin`."""
-        # in this order: a tomb that is read here was written, and its manifests removed, before
-        # any rank lists manifests; one that is not read here will wait for this save
-        tombs = tuple(entry.key for entry in self.store.storage.list(object_keys.TOMBS))
+        """Record in the lease that a manifest is going to be created under `key`; raises as
+        `begin`."""
+        # In this order: if a deletion mark is listed here, its manifests were removed before any
+        # rank lists manifests; if it is not listed here, its sweep will wait for this save.
+        marks = tuple(entry.key for entry in self.store.storage.list(object_keys.TOMBS))
         with self._lock:
-            # said before, by another process of this session too: what was chosen since then
-            # counts on what was said then
-            tombs = self._lease.saving.get(key, tombs)
+            # If the key was announced before, also by another process of this session, what was
+            # chosen since then relies on the deletion marks that were recorded then.
+            marks = self._lease.saving.get(key, marks)
             self._inherited.discard(key)
-            self._renew(replace(self._lease, saving={**self._lease.saving, key: tombs}))
+            self._renew(replace(self._lease, saving={**self._lease.saving, key: marks}))
         self._check_fence()
 
     def check(self) -> None:
-        """Raises:
-        SaveError: the session may have been declared dead; nothing may be committed by it.
+        """Check that the session's lease is valid.
+
+        Raises:
+            SaveError: the session may have been fenced; it may commit nothing.
         """
         with self._lock:
             renewed_s = self._renewed_s
@@ -120,7 +126,7 @@ class Session:
         self._check_fence()
 
     def end(self, key: str) -> None:
-        """The manifest was committed or given up; what it refers to is protected no longer."""
+        """End the protection for a manifest that was committed or given up."""
         with self._lock:
             over = {key} | self._inherited
             self._inherited.clear()
@@ -132,13 +138,14 @@ class Session:
         """Keep the checkpoint with this manifest while the block runs.
 
         Raises:
-            FileNotFoundError: it is not there, or prune has begun to remove it.
+            FileNotFoundError: it does not exist, or a prune has begun to remove it.
         """
         with self._lock:
             self._renew(replace(self._lease, reading=(*self._lease.reading, key)))
         try:
-            # the lease first, then the look: prune condemns first, then looks at the leases. Tombs
-            # before manifests: what a tomb that is over named is gone
+            # First the lease, then this look: a prune first marks for deletion, then reads the
+            # leases. Deletion marks are read before manifests: what a deletion mark that is over
+            # named is gone.
             going = marked_for_deletion(self.store)
             if key in going or key not in {stored.key for stored in self.store.manifests()}:
                 raise FileNotFoundError(f"{key} was removed, or prune is removing it")
@@ -150,15 +157,15 @@ class Session:
                 self._renew_or_drop(replace(self._lease, reading=tuple(reading)))
 
     def renew(self) -> None:
-        """Renew the lease if there is one: a thread does so, four times per TTL."""
+        """Renew the lease if there is one. A thread calls this four times per TTL."""
         with self._lock:
             if self._renewed_s is not None:
                 self._renew_or_drop(self._lease)
-            elif self._keys:  # or prune would declare an idle session dead
+            elif self._keys:  # otherwise a sweep would fence an idle session
                 self._delete_leases(self._keys)
 
     def close(self) -> None:
-        """Give the lease back."""
+        """Remove the lease and end the thread that renews it."""
         with self._lock:
             self._stop.set()
             if self._renewed_s is not None:
@@ -173,7 +180,7 @@ class Session:
         self.close()
 
     def _renew(self, lease: Lease) -> None:
-        self._renewals += 1  # of tries: what was given up may land late
+        self._renewals += 1  # counts tries: a write that was given up may arrive late
         lease = replace(lease, renewals=self._renewals)
         key = object_keys.lease(self.id, lease.renewals)
         self._keys.append(key)
@@ -186,8 +193,8 @@ class Session:
             self._thread.start()
 
     def _renew_or_drop(self, lease: Lease) -> None:
-        """Renew a lease that protects something, remove one that does not. What fails now is done
-        by the next renewal, or by prune."""
+        """Renew a lease that protects something, remove one that does not. If this fails now, the
+        next renewal or a sweep does it."""
         try:
             if lease.saving or lease.reading:
                 self._renew(lease)
@@ -199,7 +206,8 @@ class Session:
             logger.warning("lease of session %s: %s; trying again", self.id, error)
 
     def _delete_leases(self, keys: list[str]) -> None:
-        """Older ones protect too much, but nothing too little: what fails is left for later."""
+        """Delete leases. Older ones protect too much, but never too little, so what fails is left
+        for later."""
         try:
             self.store.storage.delete(keys)
         except StoreError as error:
@@ -212,7 +220,7 @@ class Session:
             self.renew()
 
     def _continue(self) -> None:
-        """Hold what a process before has announced."""
+        """Protect what an earlier process of this session has announced."""
         self._check_fence()
         keys, held = session_leases.of_session(self.store, self.id)
         if held is None:
@@ -237,9 +245,11 @@ class Session:
             raise
 
     def _check_not_given_up(self, save: SaveId) -> None:
-        """Raises:
-        SaveError: there are parts from before, of which nobody knows whether prune has removed
-            what they refer to, since for a while nobody had announced them.
+        """Check that nothing an earlier process wrote for this save went unprotected.
+
+        Raises:
+            SaveError: there are part records from before, of which it is not known whether a sweep
+                has removed what they refer to, because for a while the save was not announced.
         """
         is_held = save.manifest() in self._lease.saving
         if self._may_have_parts and not is_held and part_entries(self.store, save):

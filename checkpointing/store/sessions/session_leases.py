@@ -1,4 +1,4 @@
-"""Other sessions, as prune sees them: who is alive, and putting an end to who is not."""
+"""Reads the leases of other sessions: which are alive, and how to fence those that are not."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
-UNREADABLE_S = 24 * 3600.0  # seconds that a lease which cannot be read keeps everything alive
+UNREADABLE_S = 24 * 3600.0  # seconds that a lease which cannot be read keeps everything protected
 
 
 @dataclass(frozen=True)
 class SessionLease:
-    """What a session says in its leases, and how old the newest is by the storage's clock."""
+    """What a session states in its leases, and how old the newest is by the storage's clock."""
 
     session: str
     lease: Lease | None  # None: it cannot be read
@@ -34,7 +34,7 @@ class SessionLease:
 
 
 def storage_time(store: Store) -> float:
-    """Now, by the storage's clock: Unix time in seconds."""
+    """Return the present Unix time in seconds by the storage's clock."""
     key = object_keys.clock(secrets.token_hex(4))
     store.storage.put(key, [b"clock"])
     try:
@@ -46,7 +46,7 @@ def storage_time(store: Store) -> float:
 
 
 def leases(store: Store, now: float) -> list[SessionLease]:
-    """All sessions that have leases."""
+    """Return all sessions that have leases."""
     found: dict[str, SessionLease] = {}
     for entry, session, lease in _read_all(store):
         held = SessionLease(session, lease, now - entry.modified)
@@ -55,8 +55,8 @@ def leases(store: Store, now: float) -> list[SessionLease]:
 
 
 def of_session(store: Store, session: str) -> tuple[list[str], SessionLease | None]:
-    """Keys of the leases of one session, and what they say; None if there are none. Its age is by
-    the clock of the storage, from its beginning."""
+    """Return the keys of the leases of one session, and what they state; None if there are none.
+    The age counts from Unix time 0 by the storage's clock."""
     held: SessionLease | None = None
     found = _read_all(store, session)
     for entry, _, lease in found:
@@ -68,10 +68,12 @@ def of_session(store: Store, session: str) -> tuple[list[str], SessionLease | No
 def _read_all(
     store: Store, session: str | None = None
 ) -> list[tuple[ObjectInfo, str, Lease | None]]:
-    """All leases, or those of one session, with their sessions; None for one that cannot be read.
+    """Return all leases, or those of one session, with their sessions; None for one that cannot be
+    read.
 
-    One that is gone when it is read may have been renewed, and a listing beside a renewal may show
-    neither of the two: so until a second listing shows nothing new.
+    A lease that is gone when it is read may have been renewed, and a listing concurrent with a
+    renewal may show neither of the two. So leases are listed again until a second listing shows
+    nothing new.
     """
     listed = _listed(store, session)
     while True:
@@ -91,7 +93,7 @@ def _listed(store: Store, session: str | None) -> list[tuple[ObjectInfo, str]]:
 def _read(
     store: Store, listed: Iterable[tuple[ObjectInfo, str]]
 ) -> list[tuple[ObjectInfo, str, Lease | None]] | None:
-    """None if one of them is gone."""
+    """Read the listed leases; return None if one of them is gone."""
     found: list[tuple[ObjectInfo, str, Lease | None]] = []
     for entry, session in listed:
         try:
@@ -106,8 +108,8 @@ def _read(
 
 
 def _join(one: SessionLease, other: SessionLease) -> SessionLease:
-    """What two leases of a session say together. A renewal is written before the one before it is
-    removed, and one that was given up may land late: so both count."""
+    """Return what two leases of a session state together. A renewal is written before the lease
+    before it is removed, and one that was given up may arrive late, so both count."""
     age_s = min(one.age_s, other.age_s)
     if one.lease is None or other.lease is None:
         return SessionLease(one.session, None, age_s)
@@ -120,10 +122,11 @@ def _join(one: SessionLease, other: SessionLease) -> SessionLease:
 
 
 def fence(store: Store, session: str) -> list[str]:
-    """Make sure that a session commits nothing any more; the keys of saves that it had begun.
+    """Fence a session, so that it commits nothing any more; return the keys of manifests that it
+    had announced.
 
-    First the fence, then a look at what was announced: a session announces first, then looks for
-    the fence. So one of them sees the other.
+    First the fence is written, then the announcements are read; a session announces first, then
+    looks for the fence. So one of them sees the other.
     """
     store.storage.create(object_keys.fence(session), b"")
     mine = _read_all(store, session)
@@ -134,7 +137,7 @@ def fence(store: Store, session: str) -> list[str]:
 
 
 def is_fenced(store: Store, session: str) -> bool:
-    """Whether a session was declared dead."""
+    """Return whether a session was fenced."""
     try:
         store.storage.get(object_keys.fence(session))
     except FileNotFoundError:
@@ -143,25 +146,25 @@ def is_fenced(store: Store, session: str) -> bool:
 
 
 def abandon(store: Store, key: str) -> bool:
-    """Take the place of a manifest that was announced, so that it can never be committed; False
-    if it had been."""
+    """Put an abandoned save in the place of an announced manifest, so that it can never be
+    committed; return False if it had been."""
     parsed = object_keys.parse_manifest(key)
     return parsed is not None and store.storage.create(key, build_abandoned(parsed[0]))
 
 
-def blocks(held: Iterable[SessionLease], tomb: str, manifests: set[str]) -> str | None:
-    """Why what `tomb` condemns cannot be removed yet; None if it can.
+def blocks(held: Iterable[SessionLease], mark: str, manifests: set[str]) -> str | None:
+    """Return why what the deletion mark `mark` names cannot be removed yet; None if it can.
 
     Args:
-        held: the leases that are alive, read after the tomb was written.
-        tomb: its key.
-        manifests: keys of those that there are.
+        held: the live leases, read after the deletion mark was written.
+        mark: its key.
+        manifests: keys of the existing manifests.
     """
     for other in held:
         if other.lease is None:
             return f"the lease of session {other.session} cannot be read"
-        for key, tombs in other.lease.saving.items():
-            if tomb not in tombs:
+        for key, marks in other.lease.saving.items():
+            if mark not in marks:
                 return f"{other.lease.owner} is saving {key}, and began before"
         for key in other.lease.reading:
             if key not in manifests:

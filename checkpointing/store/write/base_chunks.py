@@ -1,4 +1,4 @@
-"""Reading what new chunks are going to be relative to: many of them with one request."""
+"""Reads the bases that new chunks are going to be relative to, many of them with one request."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from checkpointing.store.read.read_batches import chain
 
 
 class BaseReader:
-    """Reads bases of tiles that are written one after the other. For one thread."""
+    """Reads bases for tiles that are written one after the other. For one thread."""
 
     def __init__(self, fetcher: ChunkFetcher, following: Callable[[], Iterable[Chunk]]) -> None:
-        """
+        """Create the reader.
+
         Args:
-            following: the bases that the tiles to come will ask for, as far as one can tell.
+            following: returns the bases that the next tiles will probably ask for.
         """
         self._fetcher, self._following = fetcher, following
         self._stored: Mapping[Place, Buffer | DamagedError] = {}
         self._decoder = ChunkDecoder(self._stored_bytes, room)
 
     def read(self, chunk: Chunk, dtype: str, tensor: str) -> Buffer:
-        """The content of a chunk, checked; good until the next call for another tile.
+        """Return the content of a chunk, checked; valid until the next call for another tile.
 
         Raises:
             DamagedError: it cannot be read from anywhere.
@@ -38,7 +39,7 @@ class BaseReader:
         try:
             return self._decoder.content(chunk, dtype)
         except DamagedError:
-            return self._fetcher.one(chunk, dtype, tensor)  # again, then from a copy
+            return self._fetcher.one(chunk, dtype, tensor)  # reads it again, then a copy
 
     def _stored_bytes(self, chunk: Chunk) -> Buffer | DamagedError:
         return self._stored[chunk.place]

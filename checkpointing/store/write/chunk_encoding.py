@@ -1,4 +1,4 @@
-"""How each new chunk is stored: which codec, and relative to which base."""
+"""Chooses how each new chunk is stored: with which codec, and relative to which base."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from checkpointing.storage import Buffer
 
 logger = logging.getLogger("checkpointing")
 
-MOST_CYCLES = 1 << 20  # bases that are kept in mind
+MOST_CYCLES = 1 << 20  # most bases that are remembered
 SMALL = 256  # bytes; a smaller chunk is stored raw: a codec would save less than its rows take
-CHECK_EVERY = 64  # chunks of a kind: the first and then each so many-th is decoded again at once
+# of each kind of chunks, one in so many, the first included, is decoded again at once
+CHECK_EVERY = 64
 
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk's stored bytes, and how to read them."""
+    """The stored bytes of a chunk, and how to read them."""
 
     stored: Buffer
     codec: Codec
@@ -40,9 +41,9 @@ class ChunkEncoder:
 
     Attributes:
         encoder: chooses by measured samples; None: everything is stored raw.
-        depth: bases that a reader may have to decode before a chunk, at least 1. At 1 the base is
-            always a keyframe, a chunk that stands alone. More store less, and read more, at a
-            restore and at each save: benchmarks/README.md says how much.
+        depth: most bases that a reader has to decode before a chunk, at least 1. At 1 the base is
+            always a keyframe, a chunk without a base. A larger depth stores less, and reads more,
+            at a restore and at each save: benchmarks/README.md says how much.
 
     Raises:
         ValueError: `depth` is out of range.
@@ -50,8 +51,8 @@ class ChunkEncoder:
 
     encoder: AdaptiveEncoder | None = field(default_factory=AdaptiveEncoder)
     depth: int = 1
-    _checks: _Checks = field(default_factory=lambda: _Checks())
-    _cycles: _Cycles = field(default_factory=lambda: _Cycles())
+    _checks: _DecodeChecks = field(default_factory=lambda: _DecodeChecks())
+    _cycles: _BaseLifetimes = field(default_factory=lambda: _BaseLifetimes())
 
     def __post_init__(self) -> None:
         if not 1 <= self.depth <= MAX_DEPTH:
@@ -61,7 +62,7 @@ class ChunkEncoder:
             )
 
     def reads(self, name: str, dtype: str, before: Chunk) -> Chunk | None:
-        """The base that `encode` is going to ask for, as far as one can tell; for reading ahead."""
+        """Return the base that `encode` will probably ask for, so that it can be read ahead."""
         if self.encoder is None or before.raw_length < SMALL:
             return None
         if not self.encoder.chooser.wants_base(kind_of(name, dtype)):
@@ -78,14 +79,14 @@ class ChunkEncoder:
         read: Callable[[Chunk], Buffer],
         budget: EncodeBudget | None = None,
     ) -> EncodedChunk:
-        """The stored form of a chunk.
+        """Return the stored form of a chunk.
 
         Args:
-            name: of its tensor.
+            name: name of its tensor.
             row: bytes per row.
             before: the chunk that the last checkpoint has in this place.
-            read: gives the content of a chunk of the store, checked.
-            budget: of the save.
+            read: returns the content of a chunk of the store, checked.
+            budget: budget of the save.
         """
         if self.encoder is None or len(raw) < SMALL:
             return EncodedChunk(raw, Codec.RAW)
@@ -109,25 +110,24 @@ class ChunkEncoder:
         return EncodedChunk(found.data, found.codec, base if found.on_base else None)
 
 
-class _Cycles:
-    """When a base has served its time: as soon as a delta to it is larger than the mean of all that
-    was stored in its place since, itself included. Going on would raise that mean. Then the base's
-    own base, if it has one, is asked, and last of all a new keyframe is stored.
-    """
+class _BaseLifetimes:
+    """Decides when a base is replaced: as soon as a delta to it is larger than the mean of all that
+    was stored in its place since, itself included. Keeping it would raise that mean. Then the
+    base's own base, if it has one, is considered, and last of all a new keyframe is stored."""
 
     def __init__(self) -> None:
         self._stored: dict[bytes, tuple[int, int]] = {}  # base -> bytes, chunks
         self._lock = threading.Lock()
 
     def is_over(self, base: Chunk, delta: int) -> bool:
-        """Whether a delta of so many bytes is too large; never the first one."""
+        """Return whether a delta of so many bytes is too large; never true of the first one."""
         with self._lock:
             total, count = self._stored.get(base.id, (base.length, 1))
             return count > 1 and delta * count > total
 
     def older(self, base: Chunk, delta: int) -> Chunk | None:
-        """The nearest base below `base` that can still serve, if a delta to it has at least so many
-        bytes; None: there is none, and a new keyframe is due."""
+        """Return the nearest base below `base` that is not to be replaced, for a delta of at least
+        `delta` bytes; None if there is none, so that a new keyframe is stored."""
         with self._lock:
             self._stored.pop(base.id, None)
         older = base.base
@@ -136,16 +136,17 @@ class _Cycles:
         return older
 
     def add(self, base: Chunk, delta: int) -> None:
-        """A delta of so many bytes was stored."""
+        """Record that a delta of so many bytes was stored."""
         with self._lock:
             total, count = self._stored.get(base.id, (base.length, 1))
             if len(self._stored) >= MOST_CYCLES:
-                self._stored.clear()  # of tensors long gone, for the most part
+                self._stored.clear()  # most of them belong to tensors that no longer exist
             self._stored[base.id] = (total + delta, count + 1)
 
 
-class _Checks:
-    """Which chunks are decoded again, so that no defect of a codec goes unnoticed for months."""
+class _DecodeChecks:
+    """Chooses which chunks are decoded again, so that no defect of a codec goes unnoticed for
+    months."""
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[str, Codec]] = Counter()
@@ -171,13 +172,14 @@ def _is_exact(
 
 
 def kind_of(name: str, dtype: str) -> str:
-    """Tensors that compress alike, those of all layers: "model/layers..mlp.weight/float32"."""
+    """Return the kind of a tensor: tensors of all layers that compress alike have the same kind,
+    "model/layers..mlp.weight/float32"."""
     return f"{_NUMBER.sub('', name)}/{dtype}"
 
 
 def base_of(before: Chunk, depth: int) -> Chunk | None:
-    """What a chunk in this place is to be relative to: the last one, or the nearest of its bases
-    that is not relative to too many others itself."""
+    """Return the base of a chunk in this place: the last chunk there, or the nearest of its bases
+    that does not itself have too many bases."""
     base: Chunk | None = before
     while base is not None and base.depth >= depth:
         base = base.base

@@ -1,4 +1,4 @@
-"""What a new save may refer to instead of writing it again: chunks that are there."""
+"""The chunks that a new save may refer to instead of writing them again."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ class ChunkIndex:
     """Chunks by content, and those of the newest checkpoint of the run by place (for deltas)."""
 
     tables: Mapping[str, ItemTable] = field(default_factory=dict)  # by item
-    packs: dict[bytes, int] = field(default_factory=dict)  # of all chunks, with their sizes
+    packs: dict[bytes, int] = field(default_factory=dict)  # packs of all chunks, with their sizes
 
-    condemned: frozenset[bytes] = frozenset()  # packs that prune may delete at any time
-    _by_id: dict[bytes, Chunk] = field(default_factory=dict)  # of tables that this process made
-    _stored: list[ChunkLookup] = field(default_factory=list)  # of those that it has read
+    condemned: frozenset[bytes] = frozenset()  # packs that a sweep may delete at any time
+    # chunks of tables that this process made
+    _by_id: dict[bytes, Chunk] = field(default_factory=dict)
+    _stored: list[ChunkLookup] = field(default_factory=list)  # chunks of tables that it has read
 
     def find(self, id_: bytes) -> Chunk | None:
-        """A chunk of this content."""
+        """Return a chunk with this content."""
         if (chunk := self._by_id.get(id_)) is not None:
             return chunk
         found = (stored.find(id_) for stored in self._stored)
         return next((chunk for chunk in found if chunk is not None), None)
 
     def at(self, name: str, box: Box) -> Chunk | None:
-        """What the newest checkpoint has in this very place."""
+        """Return the chunk that the newest checkpoint has in this very place."""
         table = self.tables.get(forms.item_of(name))
         chunk = table.chunks.get(name, {}).get(box) if table else None
         return chunk if chunk is not None and self._is_safe(chunk) else None
@@ -64,15 +65,17 @@ class ChunkIndex:
 
 @dataclass(frozen=True)
 class StoreView:
-    """What is there, seen after a save was announced. Plain data: one rank looks for all."""
+    """What exists in the store, as seen after a save was announced. Plain data: one rank looks for
+    all."""
 
-    condemned: frozenset[bytes]  # packs that prune may delete at any time
+    condemned: frozenset[bytes]  # packs that a sweep may delete at any time
     manifests: tuple[StoredManifest, ...]  # of the run, newest first
 
 
 def look(store: Store, run: str) -> StoreView:
-    """To be called after the save was announced: only what is found then is safe from prune."""
-    condemned = frozenset(packs_marked_for_deletion(store))  # before manifests are listed
+    """Return the view for a save. To be called after the save was announced: only what is found
+    then is safe from sweeps."""
+    condemned = frozenset(packs_marked_for_deletion(store))  # read before manifests are listed
     return StoreView(condemned, tuple(store.manifests(run)))
 
 
@@ -80,8 +83,9 @@ def look(store: Store, run: str) -> StoreView:
 class RunChunkIndex:
     """The index of a run, kept from save to save by one rank of its session.
 
-    Of its own last checkpoint a rank remembers the part that it wrote itself; only to begin with
-    are manifests read: the newest of this run, or, for a run that has none, of every other run.
+    Of its own last checkpoint a rank remembers the part that it wrote itself. Manifests are read
+    only at the beginning: the newest of this run or, if the run has none, the newest of every other
+    run.
     """
 
     store: Store
@@ -91,10 +95,10 @@ class RunChunkIndex:
     )
 
     def index(self, view: StoreView | None = None) -> ChunkIndex:
-        """What may be referred to now.
+        """Return the chunks that may be referred to now.
 
         Args:
-            view: made after the save was announced; None: to be made now.
+            view: created after the save was announced; None: it is created now.
         """
         view = view or look(self.store, self.run)
         found = view.manifests

@@ -1,4 +1,5 @@
-"""Chunks by their content, of columns: nothing is made of those that nobody asks for."""
+"""Looks chunks up by content in columns: no objects are created for chunks that are never asked
+for."""
 
 from __future__ import annotations
 
@@ -10,16 +11,18 @@ from numpy.typing import NDArray
 from checkpointing.format.chunk_columns import ChunkColumns
 from checkpointing.format.chunks import Chunk
 
-_KEY = 8  # bytes of an id that it is looked up by; all of them are compared then
+_KEY = 8  # bytes of an id that are looked up; a hit is compared in full
 
 
 class ChunkLookup:
-    """Those of some columns that are safe to refer to."""
+    """The chunks of some columns that may be referred to safely."""
 
     def __init__(self, columns: ChunkColumns, condemned: Collection[bytes]) -> None:
-        """
+        """Index the columns.
+
         Args:
-            condemned: packs. A chunk in one of them is not safe, nor is what is relative to it.
+            condemned: packs marked for deletion. A chunk in one of them is not safe, nor is one
+                that is relative to it.
         """
         self._columns = columns
         rows = np.flatnonzero(~_unsafe(columns, condemned))
@@ -28,7 +31,7 @@ class ChunkLookup:
         self._rows, self._keys = rows[order], keys[order]
 
     def find(self, id_: bytes) -> Chunk | None:
-        """The first chunk of this content."""
+        """Return the first chunk with this content."""
         key = np.frombuffer(id_, "<u8", 1)
         low, end = (int(np.searchsorted(self._keys, key, side)[0]) for side in ("left", "right"))
         for row in self._rows[low:end]:
@@ -38,8 +41,8 @@ class ChunkLookup:
 
 
 def _unsafe(columns: ChunkColumns, condemned: Collection[bytes]) -> NDArray[np.bool_]:
-    doomed = np.array([pack in condemned for pack in columns.packs], bool)
-    found = doomed[columns["pack"]] if len(columns) else np.zeros(0, bool)
+    is_condemned = np.array([pack in condemned for pack in columns.packs], bool)
+    found = is_condemned[columns["pack"]] if len(columns) else np.zeros(0, bool)
     bases = columns["base"].astype(np.int64)
     has_base = np.flatnonzero(bases >= 0)
     while True:

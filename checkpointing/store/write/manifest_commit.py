@@ -28,7 +28,7 @@ from checkpointing.store.write.part_writer import WrittenPart
 
 logger = logging.getLogger("checkpointing")
 
-POLL_S = 0.05  # between looks for other ranks' parts; doubled up to MAX_POLL_S
+POLL_S = 0.05  # seconds between looks for other ranks' parts; doubled up to MAX_POLL_S
 MAX_POLL_S = 2.0
 
 
@@ -43,10 +43,10 @@ def write_part(
     written: WrittenPart,
     replicas: RankFingerprints | None = None,
 ) -> None:
-    """Say durably what one rank has made durable. After this, others may commit.
+    """Write the part record of a rank durably. After this, other processes may commit.
 
     Args:
-        replicas: what the rank holds that others hold too, to be compared with theirs.
+        replicas: fingerprints of what other ranks hold too, to be compared with theirs.
     """
     record = build_part(ManifestContent(header, written.tables, written.packs, replicas), rank)
     if not store.storage.create(header.save.part(rank), record):
@@ -54,22 +54,22 @@ def write_part(
 
 
 def having_parts(store: Store, save: SaveId, ranks: Collection[int]) -> set[int]:
-    """Those of `ranks` of which nothing is left to write, because their parts are there, or the
+    """Return those of `ranks` that have nothing left to write, because their parts exist or the
     save is committed: for a writer that was started again in the middle of a save."""
     keys = {entry.key for entry in part_entries(store, save)}
     found = {rank for rank in ranks if save.part(rank) in keys}
-    # after the look at the parts, which the commit ends
+    # Read after the parts, which the commit removes.
     return set(ranks) if found != set(ranks) and _committed(store, save) else found
 
 
 def part_entries(store: Store, save: SaveId) -> list[ObjectInfo]:
-    """The part records of a save that are there."""
+    """Return the part records of a save that exist."""
     listed = store.storage.list(part_folder(save.run))
     return [e for e in listed if (parsed := parse_part(e.key)) and parsed[0] == save]
 
 
 def parts(store: Store, save: SaveId) -> dict[int, ManifestContent]:
-    """The parts that are there, by rank.
+    """Return the parts that exist, by rank.
 
     Raises:
         FileNotFoundError: one was removed meanwhile.
@@ -95,18 +95,21 @@ def commit(
     wait_s: float = 0.0,
     adopted: bool = False,
 ) -> ManifestContent:
-    """Make the checkpoint of the parts of all ranks. May be called by anyone, any number of times.
+    """Commit the checkpoint that consists of the parts of all ranks. May be called by any process,
+    any number of times.
 
     Args:
-        check: called last before the commit, and after it; raises SaveError if it must not be.
-        wait_s: how long to wait for parts that are missing.
-        adopted: the caller announced it after its packs were chosen, so they are looked at anew.
+        check: called last before the commit, and after it; raises SaveError if the save must not be
+            committed.
+        wait_s: how long to wait for missing parts, in seconds.
+        adopted: the caller announced the save after its packs were chosen, so they are checked
+            anew.
 
     Returns:
         What was committed, by this call or an earlier one.
 
     Raises:
-        SaveError: parts are missing or do not fit, or the save was declared dead.
+        SaveError: parts are missing or do not fit, or the save was abandoned.
         DamagedError, FormatError: a part cannot be used.
     """
     try:
@@ -128,13 +131,13 @@ def commit(
 def make_manifest(
     store: Store, key: str, content: ManifestContent, check: Callable[[], None]
 ) -> None:
-    """The commit itself.
+    """Create the manifest, which is the commit itself.
 
     Args:
         check: of the session that announced `key`.
 
     Raises:
-        SaveError: the session may have been declared dead, or `key` is taken.
+        SaveError: the session may have been fenced, or `key` is taken.
     """
     try:
         manifest = build_manifest(content)
@@ -148,32 +151,34 @@ def make_manifest(
     try:
         check()
     except SaveError:
-        # stopped between the two, for so long that all may have been over: if the manifest had
-        # been there and was pruned, this has brought it back without its packs. While they are
-        # there it stays, even if they are condemned: a successor may count on it. Then prune either
-        # finds it and spares them, or removes it after them
+        # This process was suspended between the two, for so long that all may have been over: if
+        # the manifest had existed and was pruned, this has brought it back without its packs. While
+        # the packs exist it stays, even if they are marked for deletion: a successor may rely on
+        # it. Then a sweep either finds it and spares them, or removes it after them.
         if _was_swept(store, key, content):
             store.storage.delete([key])
             raise
 
 
 def check_packs(save: SaveId, content: ManifestContent, condemned: Collection[bytes]) -> None:
-    """Raises:
-    SaveError: a checkpoint refers to what prune may delete at any time.
+    """Check that no pack of a checkpoint is marked for deletion.
+
+    Raises:
+        SaveError: the checkpoint refers to packs that a sweep may delete at any time.
     """
     if doomed := content.packs.keys() & set(condemned):
         raise SaveError(f"{save.id} needs {pack_key(min(doomed))}, which prune may be deleting")
 
 
 def _keeps_packs(store: Store, content: ManifestContent) -> bool:
-    """Whether all packs are there and stay, for a manifest to be made."""
+    """Return whether all packs of a manifest to be created exist and will stay."""
     condemned = packs_marked_for_deletion(store)
     return condemned.isdisjoint(content.packs) and not _missing(store, content)
 
 
 def _was_swept(store: Store, key: str, content: ManifestContent) -> bool:
-    """Whether packs are gone because nothing referred to them: what other manifests refer to is
-    missing for another reason, and can be repaired."""
+    """Return whether packs are gone because nothing referred to them. Packs that other manifests
+    refer to are missing for another reason, and can be repaired."""
     missing = _missing(store, content)
     for stored in store.manifests() if missing else ():
         if stored.key == key:
@@ -218,7 +223,7 @@ def _all_parts(store: Store, save: SaveId, world_size: int, wait_s: float) -> Ma
 
 
 def _committed(store: Store, save: SaveId) -> ManifestContent | None:
-    """The checkpoint, if somebody has committed it already (and removed the parts)."""
+    """Return the checkpoint if it is committed already (and the parts are removed)."""
     for stored in store.manifests(save.run):
         if stored.save == save:
             try:

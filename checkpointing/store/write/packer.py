@@ -1,4 +1,4 @@
-"""Filling packs with chunks and uploading them, a few at a time."""
+"""Fills packs with chunks and uploads them, a few at a time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from checkpointing.format.object_keys import new_pack, pack_key
 from checkpointing.format.packs import MAGIC, footer
 from checkpointing.storage import Buffer, Storage
 
-PACK_BYTES = 64 << 20  # few objects, and yet one request and one retry each
-UPLOADS = 3  # packs on their way at a time; with the one being filled, what a save holds in memory
+PACK_BYTES = 64 << 20  # large enough for few objects, and yet one request and one retry each
+# packs that are uploaded at a time; with the one being filled, what a save holds in memory
+UPLOADS = 3
 
 
 class ChunkPacker:
-    """Writes chunks of one save. For one thread; a context manager that waits for its uploads."""
+    """Writes chunks of one save into packs. For one thread; a context manager that waits for its
+    uploads."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class ChunkPacker:
         self._last_s = time.monotonic()  # when the last upload ended
         self._pool = ThreadPoolExecutor(uploads, "upload")
         self._pending: deque[Future[None]] = deque()
-        self.packs: dict[bytes, int] = {}  # begun, and their sizes; durable after finish()
+        self.packs: dict[bytes, int] = {}  # packs begun, and their sizes; durable after finish()
         self._begin()
 
     def add(

@@ -1,4 +1,5 @@
-"""Writing what one rank saves: cut, hash, refer or encode, pack."""
+"""Writes what one rank saves: cuts it into tiles, hashes them, refers to or encodes them, packs
+them."""
 
 from __future__ import annotations
 
@@ -31,20 +32,20 @@ from checkpointing.store.write.chunk_index import ChunkIndex
 from checkpointing.store.write.packer import PACK_BYTES, ChunkPacker
 
 WINDOW = 64 << 20
-GROUP = 8 << 20  # bytes of tiles that one thread deals with, and reads the bases for at once
+GROUP = 8 << 20  # bytes of tiles that one thread processes, and reads the bases of, at once
 THREADS = min(4, os.cpu_count() or 1)
 AHEAD = 64  # tiles that are looked at for bases to read with the one that is asked for
 
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """What one rank holds of one tensor."""
+    """The piece of a tensor that one rank holds."""
 
-    name: str  # full: "model/wte.weight"
+    name: str  # full name: "model/wte.weight"
     dtype: str
-    shape: Shape  # of the whole tensor
+    shape: Shape  # shape of the whole tensor
     offsets: Shape  # where the piece starts in it
-    data: NDArray[Any]  # of any dtype of that size; its shape is the piece's
+    data: NDArray[Any]  # any dtype of that size; its shape is the piece's
 
     @property
     def box(self) -> Box:
@@ -53,22 +54,22 @@ class TensorPiece:
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """What one rank has made durable, or found to be there."""
+    """What one rank has made durable, or found in the store."""
 
     tables: Mapping[str, ItemTable]  # by item
-    packs: Mapping[bytes, int]  # all that the tables refer to, with their sizes
-    new_bytes: int  # of the packs that were written
+    packs: Mapping[bytes, int]  # all packs that the tables refer to, with their sizes
+    new_bytes: int  # bytes of the packs that were written
     raw_bytes: int
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a rank writes."""
+    """Options of how a rank writes."""
 
     pack_bytes: int = PACK_BYTES  # a pack is closed before it grows beyond this
-    threads: int = THREADS  # that hash and encode
+    threads: int = THREADS  # threads that hash and encode
     encoder: ChunkEncoder = field(default_factory=ChunkEncoder)
-    window: int = WINDOW  # bytes of tiles that are being worked on at a time
+    window: int = WINDOW  # bytes of tiles that are processed at a time
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class _Tile:
 
 
 @dataclass(frozen=True)
-class _Done:
-    """A tile after hashing: a chunk that is known, or a new one's bytes."""
+class _ProcessedTile:
+    """A tile after hashing: a known chunk, or the bytes of a new one."""
 
     tile: _Tile
     id: bytes
@@ -104,26 +105,26 @@ def write(
     *,
     done: Callable[[int], None] | None = None,
 ) -> WrittenPart:
-    """Make the pieces durable, and say where they lie.
+    """Make the pieces durable, and return where they lie.
 
     Args:
-        save: announced before `index` was made.
-        pieces: taken one after the other, no faster than they are dealt with; must not change
-            meanwhile. Several may be boxes of one tensor. None among them: no more is there now,
-            and before the next one is asked for, what there was is dealt with.
+        save: announced before `index` was created.
+        pieces: taken one after the other, no faster than they are processed; must not change
+            meanwhile. Several may be boxes of one tensor. A None among them says that no more
+            exists now: all earlier pieces are processed before the next one is asked for.
         values: by full name, encoded.
         budget: time for encoding; None: as long as it takes.
-        done: called with the bytes of tiles that are needed no longer, in the order of the pieces:
-            those may change then. Without it, none may before this returns.
+        done: called with the number of bytes of tiles that are needed no longer, in the order of
+            the pieces: those may change then. Without it, none may change before this returns.
 
     Raises:
-        StoreError: something could not be written; what was is left for prune.
+        StoreError: something could not be written; what was written is left for a sweep.
     """
     tables = _Tables()
-    work = _Work(store, index, options, budget, keeps=done is None)
+    processor = _TileProcessor(store, index, options, budget, keeps=done is None)
     written: dict[bytes, Chunk] = {}
     with ChunkPacker(store.storage, save.session, options.pack_bytes, budget=budget) as packer:
-        for tile in _in_order(work, tables.noting(pieces), options):
+        for tile in _in_order(processor, tables.noting(pieces), options):
             chunk = tile.known or written.get(tile.id)
             if chunk is None:
                 chunk = written[tile.id] = _pack(packer, tile)
@@ -138,14 +139,14 @@ def write(
 
 
 class _Tables:
-    """The tables of what was written, which grow with the pieces that come."""
+    """The tables of what was written, extended with each piece that comes."""
 
     def __init__(self) -> None:
         self._tables: dict[str, ItemTable] = {}
         self.raw_bytes = 0
 
     def noting(self, pieces: Iterable[TensorPiece | None]) -> Iterator[TensorPiece | None]:
-        """The same pieces, each known here before it is dealt with."""
+        """Yield the same pieces, after each was recorded here."""
         for piece in pieces:
             if piece is not None:
                 self._note(piece)
@@ -168,7 +169,7 @@ class _Tables:
             table.place(piece.name, TensorSpec(piece.dtype, piece.shape, tile), {})
 
 
-def _pack(packer: ChunkPacker, done: _Done) -> Chunk:
+def _pack(packer: ChunkPacker, done: _ProcessedTile) -> Chunk:
     assert done.encoded is not None
     new = done.encoded
     return packer.add(done.id, new.stored, done.tile.data.nbytes, new.codec, new.base)
@@ -187,8 +188,8 @@ def _tiles(pieces: Iterable[TensorPiece | None]) -> Iterator[_Tile | None]:
 
 
 def _groups(tiles: Iterable[_Tile | None]) -> Iterator[list[_Tile]]:
-    """Tiles that one thread deals with; an empty group where there are no more at the moment, and
-    at the end."""
+    """Yield tiles in groups for one thread; an empty group where there are no more at the moment,
+    and at the end."""
     group: list[_Tile] = []
     size = 0
     for tile in tiles:
@@ -205,10 +206,11 @@ def _groups(tiles: Iterable[_Tile | None]) -> Iterator[list[_Tile]]:
 
 
 def _in_order(
-    work: _Work, pieces: Iterable[TensorPiece | None], options: WriteOptions
-) -> Iterator[_Done]:
-    """Every tile once it is done, in the order of the pieces, with a bounded number in flight."""
-    waiting: deque[tuple[int, Future[list[_Done]]]] = deque()
+    processor: _TileProcessor, pieces: Iterable[TensorPiece | None], options: WriteOptions
+) -> Iterator[_ProcessedTile]:
+    """Yield every tile once it is done, in the order of the pieces, with a bounded number in
+    flight."""
+    waiting: deque[tuple[int, Future[list[_ProcessedTile]]]] = deque()
     in_flight = 0
     with ThreadPoolExecutor(options.threads, "encode") as pool:
         for group in _groups(_tiles(pieces)):
@@ -218,15 +220,15 @@ def _in_order(
                 in_flight -= size
             if group:
                 in_flight += _bytes(group)
-                waiting.append((_bytes(group), pool.submit(work.do, group)))
+                waiting.append((_bytes(group), pool.submit(processor.do, group)))
 
 
 def _bytes(tiles: Iterable[_Tile]) -> int:
     return sum(tile.data.nbytes for tile in tiles)
 
 
-class _Work:
-    """What is done to tiles, in any thread."""
+class _TileProcessor:
+    """The processing of tiles, in any thread."""
 
     def __init__(
         self,
@@ -237,18 +239,19 @@ class _Work:
         *,
         keeps: bool,
     ) -> None:
-        """
+        """Prepare the processing.
+
         Args:
-            keeps: the tiles stay as they are until the last upload has ended, so that what is
-                stored as it is need not be copied.
+            keeps: the tiles do not change until the last upload has ended, so that what is stored
+                raw need not be copied.
         """
         self._keeps = keeps
         self._index, self._encoder, self._budget = index, options.encoder, budget
         self._fetcher = ChunkFetcher(store.storage, threads=1)
         self._relative: set[str] = set()  # kinds of which the last chunk was stored on a base
 
-    def do(self, group: Sequence[_Tile]) -> list[_Done]:
-        """Deal with tiles that lie one after the other."""
+    def do(self, group: Sequence[_Tile]) -> list[_ProcessedTile]:
+        """Process tiles that lie one after the other."""
         hashed = [self._hash(tile) for tile in group]
         rest = deque(tile for tile, _, _, known in hashed if known is None)
         bases = BaseReader(self._fetcher, lambda: self._to_come(rest))
@@ -256,13 +259,13 @@ class _Work:
         for tile, raw, id_, known in hashed:
             if known is None:
                 rest.popleft()
-                done.append(_Done(tile, id_, encoded=self._encode(tile, raw, bases)))
+                done.append(_ProcessedTile(tile, id_, encoded=self._encode(tile, raw, bases)))
             else:
-                done.append(_Done(tile, id_, known=known))
+                done.append(_ProcessedTile(tile, id_, known=known))
         return done
 
     def _hash(self, tile: _Tile) -> tuple[_Tile, Buffer, bytes, Chunk | None]:
-        """A tile, its bytes, its id, and the chunk that holds it already."""
+        """Return a tile, its bytes, its id, and the chunk that holds it already."""
         raw = _contiguous(tile.data)
         id_ = chunk_id(tile.dtype, raw)
         known = self._index.find(id_)
@@ -287,7 +290,8 @@ class _Work:
         return encoded
 
     def _to_come(self, tiles: Iterable[_Tile]) -> Iterator[Chunk]:
-        """What will be read for tiles, if they fare like the last ones of their kinds."""
+        """Yield the chunks that will probably be read for these tiles: the bases of kinds whose
+        last chunk was stored on one."""
         for tile in islice(tiles, AHEAD):
             if tile.kind not in self._relative:
                 continue
@@ -305,6 +309,6 @@ def _contiguous(data: NDArray[Any]) -> Buffer:
 
 
 def _row_bytes(box: Box, kind: ElementType) -> int:
-    """Bytes of one step along the first dimension: an embedding's row."""
+    """Return the bytes of one step along the first dimension: an embedding's row."""
     rows = box.sizes[0] if len(box.sizes) > 1 else box.count
     return box.count // max(rows, 1) * kind.itemsize

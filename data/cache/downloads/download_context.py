@@ -1,4 +1,4 @@
-"""What all downloads of a store share."""
+"""The state that all downloads of a node store share."""
 
 import threading
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from data.source.sources import Sources
 
 @dataclass(frozen=True)
 class DownloadContext:
-    """Of one store, in one process."""
+    """The shared state of the downloads of one node store, in one process."""
 
     folder: CacheFolder
     sources: Sources
@@ -20,10 +20,10 @@ class DownloadContext:
     metrics: CacheMetrics
     trouble: DiskFailures
     changed: threading.Condition
-    """Notified of every step of every download of this process."""
+    """The condition that every progress of every download in this process notifies."""
 
     turns: threading.Semaphore
-    """How many more downloads may begin."""
+    """The semaphore that limits simultaneous downloads."""
 
     closing: threading.Event
     frozen_s: float

@@ -1,4 +1,5 @@
-"""Getting one shard into the cache by one process of the node, in a thread of its own or inline."""
+"""Downloading one shard into the cache, by one process of the node, in a background thread or
+inline."""
 
 import logging
 import os
@@ -16,57 +17,58 @@ from data.source.protocol import ObjectVersion, short_tag
 
 _log = logging.getLogger(__name__)
 
-_TELL_S = 0.005
-_TURN_S = 0.1  # how often who waits for a turn looks whether another process has fetched it
-POLL_S = 0.02  # how often another process's download is looked at
+_NOTIFY_S = 0.005
+_TURN_S = 0.1  # while waiting for a turn: how often to look for the finished shard
+POLL_S = 0.02  # how often another process's download is checked
 
 
 class DownloadJob:
-    """Gets one shard; or waits for the process that does, and takes over if that one dies.
+    """A job that downloads one shard, or waits for the process that does and takes over if that one
+    dies.
 
-    `origin` and `entry` are known once the source has answered. In the end `done` is set, with
-    `error` if it failed and `bypass` if the cache has no place for it.
+    `origin` and `entry` are known once the source has answered. At the end `done` is set, with
+    `error` if the download failed and `bypass` if the cache has no room for the shard.
     """
 
-    def __init__(self, tools: DownloadContext, ref: ShardRef, when_s: float) -> None:
+    def __init__(self, context: DownloadContext, ref: ShardRef, when_s: float) -> None:
         self.ref, self.pid = ref, os.getpid()
         self.origin: ObjectVersion | None = None
         self.entry: CacheEntry | None = None
         self.error: BaseException | None = None
         self.bypass = False
         self.spoiled = False
-        """Whether something came that was not the shard, even if that is mended by now."""
+        """Whether wrong bytes have arrived, even if they have been fetched again since."""
         self.no_room: str | None = None
-        """Why the cache has no place for it."""
+        """Why the cache has no room for the shard."""
         self.done = False
         self.asked = False
-        """Whether its source was asked for the version that there is."""
+        """Whether the source has been asked for the object's current version."""
         self.round_trip_s = 0.0
-        """That its source took to answer."""
-        self._tools, self._when_s = tools, when_s
+        """Seconds that the source took to answer the first request."""
+        self._context, self._when_s = context, when_s
         self._url = masked(ref.url)
-        self._told_s = float("-inf")
+        self._notified_s = float("-inf")
 
     @property
     def gets_wanted(self) -> bool:
-        """Whether it gets the version that somebody wants who comes now."""
+        """Whether it downloads the version that a reader which comes now needs."""
         if self.ref.hash is not None or not self.asked:
             return True
         return self.origin is not None and self.ref.tag == short_tag(self.origin.tag) != 0
 
     def run(self) -> None:
-        """Do all of it in this thread."""
+        """Run the whole download in this thread."""
         try:
             self._run()
         except OSError as error:
-            self._tools.trouble.note(error)
+            self._context.trouble.note(error)
             self.bypass = True
         except BaseException as error:  # noqa: BLE001 (raised again by whoever reads the shard)
-            self._tools.metrics.add(failures=1)
+            self._context.metrics.add(failures=1)
             self.error = error
-        with self._tools.changed:
+        with self._context.changed:
             self.done = True
-            self._tools.changed.notify_all()
+            self._context.changed.notify_all()
 
     def _run(self) -> None:
         try:
@@ -74,12 +76,12 @@ class DownloadJob:
         except ObjectChangedError as error:
             self.spoiled = True
             _log.warning("%s; it is fetched anew", error)
-            self._tools.metrics.add(refetches=1)
+            self._context.metrics.add(refetches=1)
             self._once()
 
     def _once(self) -> None:
         self.asked, began_s = True, time.monotonic()
-        origin = self._tools.sources.stat(self.ref.url)
+        origin = self._context.sources.stat(self.ref.url)
         self.round_trip_s = time.monotonic() - began_s
         self.origin = _checked(origin, self.ref)
         size = self.ref.bytes if self.origin.bytes is None else self.origin.bytes
@@ -89,58 +91,60 @@ class DownloadJob:
                 " of it first"
             )
         self.entry = CacheEntry.of(self.ref, size, self.origin.tag)
-        self._step()
-        if size > self._tools.budget.bytes:
-            self._no_room(f"is larger than the cache, {size} bytes of {self._tools.budget.bytes}")
+        self._notify_progress()
+        if size > self._context.budget.bytes:
+            self._no_room(f"is larger than the cache, {size} bytes of {self._context.budget.bytes}")
             return
-        self._single(self.entry, self.origin)
+        self._download_or_wait(self.entry, self.origin)
 
-    def _single(self, entry: CacheEntry, origin: ObjectVersion) -> None:
-        """Single flight: download, or wait until somebody else has."""
-        folder, since_s = self._tools.folder, time.monotonic()
+    def _download_or_wait(self, entry: CacheEntry, origin: ObjectVersion) -> None:
+        """Download the shard, or wait until another process has, so that only one downloads it."""
+        folder, since_s = self._context.folder, time.monotonic()
         if folder.open_whole(entry) is not None:
-            self._tools.metrics.add(hits=1)
+            self._context.metrics.add(hits=1)
             return
-        self._tools.metrics.add(misses=1)
-        watch = DownloadStallWatch(self._tools.frozen_s)
-        while not self._tools.closing.is_set():
+        self._context.metrics.add(misses=1)
+        watch = DownloadStallWatch(self._context.frozen_s)
+        while not self._context.closing.is_set():
             if folder.open_whole(entry) is not None:
                 return
-            if not self._tools.turns.acquire(timeout=_TURN_S):
+            if not self._context.turns.acquire(timeout=_TURN_S):
                 continue
             try:
-                if self._alone(entry, origin, since_s):
+                if self._try_download(entry, origin, since_s):
                     return
             finally:
-                self._tools.turns.release()
+                self._context.turns.release()
             if watch.is_frozen(folder.part_size(entry), time.monotonic()):
-                self._leave_frozen()
+                self._bypass_frozen()
                 return
-            with self._tools.changed:
-                self._tools.changed.wait(POLL_S)
+            with self._context.changed:
+                self._context.changed.wait(POLL_S)
         raise FetchError(self._url, "not fetched: the store was closed meanwhile")
 
-    def _alone(self, entry: CacheEntry, origin: ObjectVersion, since_s: float) -> bool:
-        """Whether nobody else was at it, and it is done."""
-        folder = self._tools.folder
+    def _try_download(self, entry: CacheEntry, origin: ObjectVersion, since_s: float) -> bool:
+        """Download if no other process does; returns False if another one holds the lock."""
+        folder = self._context.folder
         lock = FileLock.try_acquire(folder.path(entry, "lock"))
         if lock is None:
             return False
         with lock:
             failure = folder.failure(entry, since_s)
-            if failure is not None:  # of who had the lock while we waited
+            if failure is not None:  # by the process that held the lock while this one waited
                 self.spoiled = failure.damaged
                 kind = DamagedShardError if failure.damaged else FetchError
                 raise kind(self._url, failure.problem, failure.attempts)
-            self._locked(entry, origin)
+            self._download_locked(entry, origin)
         return True
 
-    def _locked(self, entry: CacheEntry, origin: ObjectVersion) -> None:
-        """What the one does who holds the lock."""
-        folder = self._tools.folder
+    def _download_locked(self, entry: CacheEntry, origin: ObjectVersion) -> None:
+        """Download the shard while this process holds its lock, once more if the hash is wrong."""
+        folder = self._context.folder
         if folder.open_whole(entry) is not None or folder.recheck(entry):
             return
-        download = Download(self._tools, self.ref, entry, origin, self._when_s, self._step)
+        download = Download(
+            self._context, self.ref, entry, origin, self._when_s, self._notify_progress
+        )
         for again in (False, True):
             try:
                 found = download.run()
@@ -151,42 +155,43 @@ class DownloadJob:
                 return
             self.spoiled = True
             move_to_quarantine(folder, entry, "part")
-            self._tools.metrics.add(quarantined=1, refetches=not again)
+            self._context.metrics.add(quarantined=1, refetches=not again)
             wanted = self.ref.hash
             _log.warning("shard %s came with the hash %s and not %s", self._url, found, wanted)
         problem = f"came twice with other bytes than its manifest says, whose hash is {found}"
         folder.note_failure(entry, problem, (), damaged=True)
         raise DamagedShardError(self._url, problem)
 
-    def _leave_frozen(self) -> None:
-        """Whoever downloads it holds the lock and does not get on: nobody is to wait for that."""
-        metrics = self._tools.metrics
+    def _bypass_frozen(self) -> None:
+        """Bypass the cache, because the process that downloads the shard makes no progress."""
+        metrics = self._context.metrics
         metrics.add(frozen=1)
         if metrics.frozen == 1:
             _log.warning(
                 "shard %s is downloaded by a process that has not got on for %.0f s: it is read"
                 " from its source; this is said once, see the metrics for how often it happens",
                 self._url,
-                self._tools.frozen_s,
+                self._context.frozen_s,
             )
         self.bypass = True
 
     def _no_room(self, problem: str) -> None:
-        self._tools.metrics.add(no_room=1)
+        self._context.metrics.add(no_room=1)
         _log.info("shard %s %s and is read from its source", self._url, problem)
         self.no_room, self.bypass = problem, True
 
-    def _step(self) -> None:
-        """Wake those who wait, though not for every piece."""
+    def _notify_progress(self) -> None:
+        """Wake the waiting readers, but not for every piece that arrives."""
         now_s = time.monotonic()
-        if now_s - self._told_s >= _TELL_S:
-            self._told_s = now_s
-            with self._tools.changed:
-                self._tools.changed.notify_all()
+        if now_s - self._notified_s >= _NOTIFY_S:
+            self._notified_s = now_s
+            with self._context.changed:
+                self._context.changed.notify_all()
 
 
 def _checked(origin: ObjectVersion, ref: ShardRef) -> ObjectVersion:
-    """Raises FetchError if the object is not as long as the manifest says."""
+    """Return `origin`. Raises FetchError if the object has another length than the manifest
+    says."""
     if None not in (ref.bytes, origin.bytes) and ref.bytes != origin.bytes:
         raise FetchError(
             masked(ref.url),
@@ -197,5 +202,5 @@ def _checked(origin: ObjectVersion, ref: ShardRef) -> ObjectVersion:
 
 
 def copy_of_error(error: BaseException) -> BaseException:
-    """A copy to raise in another thread, with the trace of its own."""
+    """Return a copy of an error to raise in another thread, with its own traceback."""
     return type(error)(*error.args) if isinstance(error, DataError) else error

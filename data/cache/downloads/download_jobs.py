@@ -1,4 +1,4 @@
-"""The jobs of one process: one for each shard that is on its way."""
+"""The download jobs of one process: one for each shard that is being downloaded."""
 
 import os
 import threading
@@ -11,25 +11,26 @@ from data.cache.files.cache_entry import ShardRef
 
 
 class DownloadJobs:
-    """Thread-safe; begins anew in a child after a fork, which has no threads of its parent.
+    """The running download jobs of one process. Thread-safe; a forked child starts with none, since
+    it has none of its parent's threads.
 
     Args:
-        make_tools: gives jobs what they share, with the condition that they notify and the turns
-            that they take.
-        downloads: jobs that download at a time; the others wait for their turn.
+        make_context: makes the `DownloadContext`, of the condition that jobs notify and the
+            semaphore that limits them.
+        downloads: number of simultaneous downloads; other jobs wait.
     """
 
     def __init__(
         self,
-        make_tools: Callable[[threading.Condition, threading.Semaphore], DownloadContext],
+        make_context: Callable[[threading.Condition, threading.Semaphore], DownloadContext],
         downloads: int,
     ) -> None:
-        self._make_tools, self._downloads = make_tools, downloads
+        self._make_context, self._downloads = make_context, downloads
         self.after_fork()
         _all.add(self)
 
     def start(self, ref: ShardRef, when_s: float) -> DownloadJob:
-        """The job that gets `ref`, begun in the background unless one is under way.
+        """Return the running job of `ref`, or start one in the background.
 
         Args:
             when_s: when it is needed, by the monotonic clock.
@@ -41,7 +42,8 @@ class DownloadJobs:
         return job
 
     def run(self, ref: ShardRef, when_s: float) -> DownloadJob:
-        """The job that gets `ref`, at its end; run in this thread unless it is under way."""
+        """Return the finished job of `ref`; it runs in this thread unless one is running
+        already."""
         job, new = self._get(ref, when_s)
         if new:
             self._run(job)
@@ -50,12 +52,12 @@ class DownloadJobs:
         return job
 
     def wait(self, seconds: float) -> None:
-        """Until a job of this process gets on, or `seconds` at most."""
+        """Wait until a job of this process makes progress, at most `seconds`."""
         with self._changed:
             self._changed.wait(seconds)
 
     def wake(self) -> None:
-        """All who wait look again."""
+        """Wake all waiting threads, which then check again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -68,9 +70,9 @@ class DownloadJobs:
         with self._changed:
             job = self._running.get(ref)
             if job is not None and job.gets_wanted:
-                return job, False  # else it may get an older version than there is now
-            tools = self._make_tools(self._changed, self._turns)
-            self._running[ref] = job = DownloadJob(tools, ref, when_s)
+                return job, False  # the running job may fetch an older version than the current one
+            context = self._make_context(self._changed, self._turns)
+            self._running[ref] = job = DownloadJob(context, ref, when_s)
             return job, True
 
     def _run(self, job: DownloadJob) -> None:

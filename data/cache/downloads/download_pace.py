@@ -1,29 +1,29 @@
-"""Whether bytes of a shard that is on its way are waited for, or read from its source by a request
-of their own."""
+"""The decision whether a read waits for a download or requests its bytes from the source."""
 
 from dataclasses import dataclass
 
 LEAST_ROUND_TRIP_S = 0.05
-"""To answer sooner than this is not worth a second reading of the same bytes."""
+"""Seconds: an answer that comes sooner than this is not worth reading the same bytes twice."""
 LEAST_WATCHED_S = 0.02
-"""How fast a download gets on is not known before, though it does."""
+"""Seconds that a download must have been watched before its rate is known."""
 NEAR_BYTES = 1 << 20
-"""A download that has begun brings so much about as soon as another request would."""
-_EARLY = 64  # one part of so many of a shard
-_FIRST = 16  # a first read of one part of so many of a shard at most
-_AGAIN = 32  # of all of them together
+"""A download that has begun brings this many bytes about as soon as a separate request would."""
+_EARLY = 64  # the part of a shard that early reads may take in all: 1 / this
+_FIRST = 16  # the largest first separate read of a shard: 1 / this
+_AGAIN = 32  # the part of a shard that may be read separately in all: 1 / this
 
 
 @dataclass
 class DownloadPace:
-    """How fast a download gets on, as one reader sees it: since its first new bytes."""
+    """The progress of a download as one reader sees it, from its first new bytes on."""
 
     began_s: float
     _size: int = 0
     _grows: bool = False
 
     def seen(self, size: int, now_s: float) -> tuple[float, float]:
-        """(seconds that it was watched, bytes per second), now that `size` bytes are there."""
+        """Return (seconds watched, bytes per second), given that `size` bytes have arrived by
+        now."""
         if size > self._size and not self._grows:
             self._size, self.began_s, self._grows = size, now_s, True
         watched_s = now_s - self.began_s
@@ -33,16 +33,16 @@ class DownloadPace:
 def is_quicker(
     lead: int, watched_s: float, rate: float, round_trip_s: float, *, early: bool = False
 ) -> bool:
-    """Whether a request of its own answers before a download has got as far.
+    """Return whether a separate request would answer before the download arrives there.
 
-    A download that nothing has come of yet is given the time of three requests: it makes two.
+    A download that has brought nothing yet is given the time of three requests, since it makes two.
 
     Args:
-        lead: bytes that the download has to bring before those that are wanted.
-        watched_s, rate: of its `DownloadPace`.
-        round_trip_s: of one request to its source.
-        early: as of `is_early`. If what is wanted is far, a batch is not made to wait until it is
-            known how fast the download gets on.
+        lead: bytes that the download still has to bring before the wanted ones.
+        watched_s, rate: as of its `DownloadPace`.
+        round_trip_s: the duration of one request to its source.
+        early: as of `is_early`. If the wanted bytes are far ahead, a batch does not wait until the
+            rate of the download is known.
     """
     if early and lead > NEAR_BYTES:
         return True
@@ -53,13 +53,16 @@ def is_quicker(
 
 
 def is_early(size: int, before: int, whole: int) -> bool:
-    """Whether `size` bytes belong to the first ones that are read of a shard of `whole` bytes while
-    it is on its way, after `before`: a first batch is made of such."""
+    """Return whether `size` bytes are among the first that are read of a shard of `whole` bytes
+    during its download, after `before` bytes were: the first batch is made of such reads."""
     return before == 0 or before + size <= whole // _EARLY
 
 
 def is_affordable(size: int, before: int, whole: int) -> bool:
-    """Whether `size` bytes of a shard of `whole` may be read by themselves, after `before` were:
-    the first read may, so that the first batch is there soon; all of them hardly add to an epoch.
+    """Return whether `size` bytes of a shard of `whole` may be requested separately, after `before`
+    were.
+
+    The first read may, so that the first batch comes soon; all of them add little to the traffic of
+    an epoch.
     """
     return size <= whole // _FIRST if before == 0 else before + size <= whole // _AGAIN

@@ -1,15 +1,15 @@
-"""Whether another process's download still gets on."""
+"""Detection of a download by another process that makes no progress."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class DownloadStallWatch:
-    """Looks at the size of what another process downloads.
+    """Watches the size of a file that another process downloads.
 
     Args:
-        frozen_s: seconds without a change after which it counts as frozen: by SIGSTOP, by a disk
-            that hangs, or as good as that.
+        frozen_s: seconds without a change after which the download counts as frozen, such as by
+            SIGSTOP or by a disk that hangs.
     """
 
     frozen_s: float
@@ -17,10 +17,10 @@ class DownloadStallWatch:
     _since_s: float | None = None
 
     def is_frozen(self, size: int | None, now_s: float) -> bool:
-        """Whether nothing has changed for so long.
+        """Return whether the size has not changed for `frozen_s`.
 
         Args:
-            size: bytes that are there; None: there is no download.
+            size: bytes that have arrived; None if there is no download.
         """
         if self._since_s is None or size != self._size:
             self._size, self._since_s = size, now_s

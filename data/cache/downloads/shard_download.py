@@ -1,7 +1,8 @@
-"""Bringing the bytes of one shard into the cache, from where an earlier try has stopped.
+"""The download of one shard into the cache, resumed where an earlier one stopped.
 
-The order of steps keeps what readers of all processes rely on: a part grows only while its lock is
-held; it is marked whole after its hash was seen; only then has it the name of a shard.
+The order of steps keeps the invariants on which the readers of all processes rely: a part grows
+only while its lock is held; it is marked whole only after its hash was checked; only then does it
+get the name of a shard.
 """
 
 import errno
@@ -20,36 +21,37 @@ from data.source.protocol import ObjectVersion
 
 
 class NoRoomError(Exception):
-    """There is no place for a shard; the text says why."""
+    """The cache has no room for a shard; the text says why."""
 
 
 class Download:
-    """Of `entry`, by whoever holds its lock; `step` is called as bytes arrive."""
+    """The download of `entry` by the process that holds its lock. `step` is called as bytes
+    arrive."""
 
     def __init__(
         self,
-        tools: DownloadContext,
+        context: DownloadContext,
         ref: ShardRef,
         entry: CacheEntry,
         origin: ObjectVersion,
         when_s: float,
         step: Callable[[], None],
     ) -> None:
-        self._tools, self._hash = tools, ref.hash
+        self._context, self._hash = context, ref.hash
         self._url, self._shown = ref.url, masked(ref.url)
         self._entry, self._origin = entry, origin
         self._when_s, self._step = when_s, step
 
     def run(self) -> str:
-        """The hash of what came; the shard is in place if it is the right one, or none is known.
+        """Download and return the hash; publishes the shard if the hash is right or none is known.
 
         Raises NoRoomError, FetchError, ObjectChangedError; OSError of the disk.
         """
-        folder, entry = self._tools.folder, self._entry
+        folder, entry = self._context.folder, self._entry
         known = self._origin.tag is not None or self._hash is not None
         folder.keep_part(entry, self._origin.tag, known)
         fd = space_reservation.allocate(
-            folder, self._tools.budget, entry, self._when_s, self._tools.metrics
+            folder, self._context.budget, entry, self._when_s, self._context.metrics
         )
         if fd is None:
             raise NoRoomError("finds no room in the cache")
@@ -65,18 +67,18 @@ class Download:
             folder.discard_part(entry, DROPPED)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self._tools.trouble.note(error)
+            self._context.trouble.note(error)
             raise NoRoomError("finds the disk full") from error
         finally:
             os.close(fd)
 
     def _fill(self, fd: int) -> str:
-        folder, entry = self._tools.folder, self._entry
+        folder, entry = self._context.folder, self._entry
         have = os.fstat(fd).st_size
         started = CachedShardRecord(self._shown, self._origin.tag, shard_record.boot())
         shard_record.write(folder.path(entry, "json"), started)
         hasher = hash_upto(fd, have)
-        self._tools.metrics.add(downloads=1, bytes_resumed=have)
+        self._context.metrics.add(downloads=1, bytes_resumed=have)
         if have < entry.bytes:
             have = self._stream(fd, have, hasher.update)
         if have != entry.bytes:
@@ -89,20 +91,20 @@ class Download:
         return found
 
     def _stream(self, fd: int, have: int, seen: Callable[[bytes], object]) -> int:
-        """Write what comes from byte `have` on; how far that is."""
+        """Write what the source sends from byte `have` on; returns the end."""
         size = self._entry.bytes
-        for piece in self._tools.sources.stream(self._url, have, self._origin.tag):
+        for piece in self._context.sources.stream(self._url, have, self._origin.tag):
             if have + len(piece) > size:
                 raise FetchError(self._shown, f"brought more than its {size} bytes")
             _write(fd, piece, have)
             seen(piece)
             have += len(piece)
-            self._tools.metrics.add(bytes_fetched=len(piece))
+            self._context.metrics.add(bytes_fetched=len(piece))
             self._step()
-            if self._tools.closing.is_set():
+            if self._context.closing.is_set():
                 raise FetchError(self._shown, "not fetched: the store was closed meanwhile")
             if have == self._origin.bytes:
-                break  # what goes wrong from here on does not matter
+                break  # errors from here on do not matter
         return have
 
 

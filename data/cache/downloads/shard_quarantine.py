@@ -1,4 +1,5 @@
-"""Shards found damaged: put aside for a look at them, fetched once more, and then an error."""
+"""Quarantine of damaged shards: they are kept for inspection and fetched once more; if they are
+still damaged, that is an error."""
 
 import logging
 import os
@@ -12,7 +13,7 @@ from data.errors import DamagedShardError
 _log = logging.getLogger(__name__)
 
 AGAIN_S = 3600.0
-"""A shard that is damaged twice within this time is damaged where it comes from."""
+"""Seconds: a shard found damaged twice within this time is taken to be damaged at its source."""
 
 
 def move_to_quarantine(folder: CacheFolder, entry: CacheEntry, kind: str) -> None:
@@ -30,10 +31,11 @@ def report(
     hash: str | None,
     reason: str,
 ) -> None:
-    """Somebody found the whole shard open at `fd` damaged; the next download replaces it.
+    """Report that the whole shard that is open at `fd` is damaged, so that the next download
+    replaces it.
 
-    Raises DamagedShardError if that would not help: it has the hash that it should have, or was
-    fetched anew a short time ago. Raises OSError.
+    Raises DamagedShardError if fetching again would not help, because the shard has the hash that
+    it should have or was fetched again a short time ago. Raises OSError.
     """
     if hash is not None and hash_of(fd) == hash:
         raise DamagedShardError(
@@ -42,7 +44,7 @@ def report(
     marker = folder.path(entry, "damaged")
     again = _age_s(marker) < AGAIN_S
     if replace(folder, entry, fd) is None:
-        return  # somebody else reported it, and it has been replaced
+        return  # another reader reported it, and it has been replaced
     marker.touch(mode=0o600)
     _log.warning("shard %s was damaged in the cache (%s) and is put aside", url, reason)
     if again:
@@ -50,16 +52,17 @@ def report(
 
 
 def replace(folder: CacheFolder, entry: CacheEntry, fd: int) -> bool | None:
-    """Put aside the shard that is open at `fd`: False. None if it is another one by now."""
+    """Move the shard that is open at `fd` to quarantine and return False; None if the file at its
+    path is another one by now."""
     with folder.ledger():
-        if not _is(folder.path(entry, "shard"), fd):
+        if not _is_open_file(folder.path(entry, "shard"), fd):
             return None
         move_to_quarantine(folder, entry, "shard")
         folder.path(entry, "json").unlink(missing_ok=True)
         return False
 
 
-def _is(path: "os.PathLike[str]", fd: int) -> bool:
+def _is_open_file(path: "os.PathLike[str]", fd: int) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116
     except FileNotFoundError:

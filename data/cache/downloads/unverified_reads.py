@@ -1,4 +1,5 @@
-"""What was given to readers before its hash was seen: if it proves wrong, they are told."""
+"""Bytes that readers got before the hash of their shard was checked: if it proves wrong, the reader
+is notified by an error."""
 
 import logging
 import os
@@ -17,14 +18,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Served:
+class _UnverifiedRead:
     url: str
     job: DownloadJob
     file: FileHandle | None
-    """The growing one that was read; None: a range from its source."""
+    """The growing file that was read; None for a range from its source."""
 
     def verdict(self) -> Literal["right", "wrong", "never", "later"]:
-        done = self.job.done  # before the mode is looked at, which is set first
+        done = self.job.done  # read before the mode is checked, which is set first
         mode = None if self.file is None else self.file.mode
         if mode == DAMAGED or self.job.spoiled:
             return "wrong"
@@ -36,29 +37,30 @@ class _Served:
 
 
 class UnverifiedReads:
-    """Of one store, in one process. Thread-safe."""
+    """The unverified reads of one node store in one process. Thread-safe."""
 
     def __init__(self) -> None:
         self.after_fork()
         _all.add(self)
 
     def served(self, url: str, job: DownloadJob, file: FileHandle | None) -> None:
-        """Bytes of a shard were given that `job` will verify."""
+        """Note that bytes of a shard were returned which `job` will verify."""
         key = (id(job), id(file))
-        if key not in self._served:
+        if key not in self._reads:
             with self._lock:
-                self._served[key] = _Served(url, job, file)
+                self._reads[key] = _UnverifiedRead(url, job, file)
 
     def check(self) -> None:
-        """Raises DamagedShardError, once, if something was wrong that was given."""
-        if not self._served:
+        """Check the shards verified so far. Raises DamagedShardError, once, if returned bytes were
+        wrong."""
+        if not self._reads:
             return
         wrong: str | None = None
         with self._lock:
-            for key, one in list(self._served.items()):
+            for key, one in list(self._reads.items()):
                 verdict = one.verdict()
                 if verdict != "later":
-                    del self._served[key]
+                    del self._reads[key]
                 if verdict == "wrong":
                     wrong = one.url
                 elif verdict == "never" and one.job.ref.hash is not None:
@@ -72,15 +74,15 @@ class UnverifiedReads:
             )
 
     def settle(self, wait: Callable[[float], None]) -> None:
-        """Wait until all that was given is known to be right. Raises as `check`."""
+        """Wait until all returned bytes are verified. Raises as `check` does."""
         self.check()
-        while self._served:
+        while self._reads:
             wait(POLL_S)
             self.check()
 
     def after_fork(self) -> None:
-        """What the parent gave is its own affair, and a thread of it may have held the lock."""
-        self._served: dict[tuple[int, int], _Served] = {}
+        """Forget the parent's reads, and replace the lock, which a thread of it may have held."""
+        self._reads: dict[tuple[int, int], _UnverifiedRead] = {}
         self._lock = threading.Lock()
 
 

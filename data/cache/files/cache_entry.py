@@ -1,16 +1,16 @@
-"""How shards are named and marked in the cache.
+"""Names and permission marks of the files in a cache folder.
 
-Of each shard version there are files of one stem, `<url key>-<version>-<bytes>-<name>`:
+The files of a shard version share one stem, `<url key>-<version>-<bytes>-<name>`:
 
     .part     the growing download; its size is how much of it may be read
     .shard    the whole, verified shard
-    .json     what is known of it: see `record`
-    .lock     locked by who downloads
-    .failed   why the last download failed, for those who waited for it
-    .damaged  when it was last found damaged
+    .json     the record of the shard: see `shard_record`
+    .lock     locked by the process that downloads
+    .failed   why the last download failed, for the processes that waited for it
+    .damaged  when the shard was last found damaged
 
-The permission bits of a .part or .shard say how it stands with it. They belong to the file and not
-to its name, so they reach readers that hold it open after it was renamed or removed.
+The permission bits of a .part or .shard are its state. They belong to the file and not to its name,
+so readers that hold it open see them after it was renamed or removed.
 """
 
 import re
@@ -23,8 +23,8 @@ from data.source.protocol import short_tag
 
 GROWING = 0o600
 WHOLE = 0o400  # verified, never changes again
-DROPPED = 0o200  # removed before it was whole; what it holds is right
-DAMAGED = 0o000  # what it holds is wrong, or of a version of the object that is gone
+DROPPED = 0o200  # removed before it was whole; the bytes in it are right
+DAMAGED = 0o000  # its bytes are wrong, or of an earlier version of the object
 
 KINDS = ("part", "shard", "json", "lock", "failed", "damaged")
 
@@ -40,7 +40,7 @@ class ShardRef:
     hash: str | None = None
     """blake3 of the whole file, in hex."""
     tag: int | None = None
-    """Of the version that was indexed, as a number: see `short_tag`; None if not known."""
+    """The tag of the version that was indexed, as a number (see `short_tag`); None if not known."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class CacheEntry:
     """One version of one shard in a cache."""
 
     key: str
-    """Of the URL without credentials: 24 hex digits."""
+    """The hash of the URL without credentials: 24 hex digits."""
 
     version: str
-    """Of the hash, or else of the tag: 12 hex digits."""
+    """The hash of the content hash, or else of the tag: 12 hex digits."""
 
     bytes: int
     name: str
@@ -62,7 +62,7 @@ class CacheEntry:
 
     @classmethod
     def parse(cls, file: str) -> tuple["CacheEntry", str] | None:
-        """The entry and the kind of a file of this name; None for any other file."""
+        """Return the entry and the kind of a file of this name; None for any other file."""
         stem, _, kind = file.rpartition(".")
         match = _STEM.fullmatch(stem)
         if match is None or kind not in KINDS:
@@ -72,12 +72,13 @@ class CacheEntry:
 
     @classmethod
     def of(cls, ref: ShardRef, size: int, tag: str | None) -> "CacheEntry":
-        """The entry of a shard of `size` bytes; `tag` counts where no hash is known."""
+        """Return the entry of a shard of `size` bytes; `tag` is used where no hash is known."""
         return cls._of(ref, size, short_tag(tag))
 
     @classmethod
     def indexed(cls, ref: ShardRef) -> "CacheEntry | None":
-        """The entry of the version that the manifest speaks of; None if it does not tell which."""
+        """Return the entry of the version that the manifest describes; None if it gives neither
+        hash nor tag."""
         if ref.bytes is None or (ref.hash is None and not ref.tag):
             return None
         return cls._of(ref, ref.bytes, ref.tag or 0)
@@ -90,7 +91,7 @@ class CacheEntry:
 
 
 def url_key(url: str) -> str:
-    """24 hex digits for the object at `url`, whatever the credentials in it."""
+    """Return 24 hex digits for the object at `url`, which do not depend on credentials in it."""
     return digest(Address.parse(url).identity)[:24]
 
 

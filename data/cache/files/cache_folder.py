@@ -1,4 +1,4 @@
-"""The files of a cache, and what may be done with them. Raises OSError where the disk fails."""
+"""The files of a cache and the operations on them. They raise OSError if the disk fails."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from data.errors import DataError
 _log = logging.getLogger(__name__)
 
 _PIECE = 4 << 20  # bytes hashed at a time
-_FAILED_S = 3600.0  # how long a .failed file is kept at most
+_FAILED_S = 3600.0  # how long a .failed file is kept
 
 
 class DownloadFailure(NamedTuple):
@@ -31,14 +31,14 @@ class DownloadFailure(NamedTuple):
     problem: str
     attempts: tuple[str, ...]
     damaged: bool
-    """Whether it came, and was not what it should be."""
+    """Whether the object was fetched but had wrong content."""
 
 
 class CacheFolder:
-    """The folder `root`; holds no state beside it, so any process may come and go.
+    """The cache folder `root`. It has no state but its files, so processes may come and go.
 
     Args:
-        patience_s: how long to wait for what another process holds for moments.
+        patience_s: how long to wait for locks that other processes hold briefly.
     """
 
     def __init__(self, root: Path, patience_s: float = 30.0) -> None:
@@ -47,10 +47,10 @@ class CacheFolder:
         self.quarantine = root / "quarantine"
 
     def make(self, allow_shared: bool) -> None:
-        """Make the folder for this user alone.
+        """Create the folder, for this user alone.
 
-        Raises DataError if it is another user's, no folder, or on a file system that other
-        machines share, unless that is allowed.
+        Raises DataError if it is another user's, no folder, or on a file system that other machines
+        share, unless that is allowed.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = self.root.lstat()
@@ -78,15 +78,16 @@ class CacheFolder:
         return self.root / f"{entry.stem}.{kind}"
 
     def ledger(self) -> FileLock:
-        """Held while room is made, shortly; the files themselves are the ledger.
+        """Return the lock that is held briefly while space is freed. The files themselves are the
+        ledger.
 
-        Raises TimeoutError if somebody has it who does not get on.
+        Raises TimeoutError if a process that makes no progress holds it.
         """
         return FileLock.acquire(self.root / "ledger.lock", self._patience_s)
 
     def open_whole(self, entry: CacheEntry) -> FileHandle | None:
-        """The whole shard, open and marked as used; None if it is not there or not to be trusted
-        before it was looked at again."""
+        """Open the whole shard and mark it as used; None if it is missing or must be verified again
+        first."""
         found = shard_record.read(self.path(entry, "json"))
         if found is None or found.hash is None or found.boot != shard_record.boot():
             return None
@@ -98,30 +99,30 @@ class CacheFolder:
         return file
 
     def open_part(self, entry: CacheEntry) -> FileHandle | None:
-        """The growing download, open and marked as used; None if there is none."""
+        """Open the growing download and mark it as used; None if there is none."""
         file = self._open(self.path(entry, "part"))
         if file is not None:
             mark_used(file.fd)
         return file
 
     def part_size(self, entry: CacheEntry) -> int | None:
-        """How far the download is; None if there is none."""
+        """Return how many bytes of the download have arrived; None if there is none."""
         try:
             return self.path(entry, "part").lstat().st_size
         except FileNotFoundError:
             return None
 
     def finish(self, entry: CacheEntry, fd: int, found: CachedShardRecord) -> None:
-        """Make the part the shard; `fd` is the open part, whole and verified."""
+        """Turn the part into the shard; `fd` is the open part, whole and verified."""
         shard_record.write(self.path(entry, "json"), found)
         os.fchmod(fd, WHOLE)
         self.path(entry, "part").rename(self.path(entry, "shard"))
         self.path(entry, "failed").unlink(missing_ok=True)
 
     def recheck(self, entry: CacheEntry) -> bool:
-        """Compare a shard from another run of the machine with its hash, and trust it again.
+        """Verify a shard that was written before the last reboot by its hash, and trust it again.
 
-        False, and it is removed, if it is not what it was. Its lock must be held.
+        Returns False, and removes it, if it has changed. Its lock must be held.
         """
         file = self._open(self.path(entry, "shard"))
         if file is None:
@@ -136,21 +137,21 @@ class CacheFolder:
         return False
 
     def remove(self, entry: CacheEntry) -> None:
-        """Remove the shard and what is known of it; readers that have it open keep it."""
+        """Remove the shard and its record; readers that have it open keep it."""
         for kind in ("shard", "part", "json", "failed"):
             self.path(entry, kind).unlink(missing_ok=True)
 
     def discard_part(self, entry: CacheEntry, mode: int) -> None:
-        """Remove an unfinished download and tell its readers why by `mode`."""
+        """Remove an unfinished download and show its readers why by the permission bits `mode`."""
         path = self.path(entry, "part")
         with suppress(FileNotFoundError):
             path.chmod(mode)
             path.unlink()
 
     def keep_part(self, entry: CacheEntry, tag: str | None, known: bool) -> None:
-        """Leave a part that can be gone on with, remove any other.
+        """Keep a part that can be resumed, remove any other.
 
-        None can if it is not `known` by tag or hash that the object is still the same.
+        It can only be resumed if it is `known` by tag or hash that the object is still the same.
         """
         path = self.path(entry, "part")
         try:
@@ -171,7 +172,7 @@ class CacheFolder:
     def note_failure(
         self, entry: CacheEntry, problem: str, attempts: tuple[str, ...], *, damaged: bool = False
     ) -> None:
-        """Tell all who wait for this download why it failed."""
+        """Record, for all that wait for this download, why it failed."""
         content = {"problem": problem, "attempts": attempts, "damaged": damaged}
         content["at_s"] = time.monotonic()
         path = self.path(entry, "failed")
@@ -180,7 +181,7 @@ class CacheFolder:
         temporary.replace(path)
 
     def failure(self, entry: CacheEntry, since_s: float) -> DownloadFailure | None:
-        """Of a download that failed after `since_s`, a monotonic time."""
+        """Return the failure of a download since `since_s`, a monotonic time."""
         try:
             found = json.loads(self.path(entry, "failed").read_bytes())
             if since_s <= found["at_s"] <= since_s + _FAILED_S:
@@ -195,17 +196,18 @@ class CacheFolder:
     def _open(self, path: Path) -> FileHandle | None:
         try:
             return FileHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-        except (FileNotFoundError, PermissionError):  # not there, or given up by its downloader
+        # missing, or abandoned by the process that downloaded it
+        except (FileNotFoundError, PermissionError):
             return None
 
 
 def hash_of(fd: int) -> str:
-    """blake3 in hex of a whole open file. Raises OSError."""
+    """Return the BLAKE3 (hex) of a whole open file. Raises OSError."""
     return hash_upto(fd, None).hexdigest()
 
 
 def hash_upto(fd: int, end: int | None) -> "blake3":
-    """A hasher that has seen the first `end` bytes of an open file, or all."""
+    """Return a hasher that has read the first `end` bytes of an open file, or all of it."""
     hasher = blake3()
     at = 0
     while end is None or at < end:

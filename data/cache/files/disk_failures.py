@@ -1,4 +1,5 @@
-"""When the cache's disk fails: reads go past it, aloud, and it is tried again later."""
+"""Failures of the cache's disk: they are logged, reads bypass the cache, and it is tried again
+later."""
 
 import errno
 import logging
@@ -13,10 +14,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFailures:
-    """Whether the cache in `root` is to be used just now.
+    """The record of disk failures, which says whether the cache in `root` is paused.
 
     Args:
-        pause_s: how long it is left alone after an error.
+        pause_s: how long the cache is not used after an error.
     """
 
     def __init__(self, root: Path, metrics: CacheMetrics, pause_s: float) -> None:
@@ -28,9 +29,9 @@ class DiskFailures:
         return time.monotonic() < self._until_s
 
     def note(self, error: OSError) -> None:
-        """Count `error`, tell of the first one of its kind, and leave the cache alone.
+        """Count `error`, log the first one of its kind, and pause the cache.
 
-        A full disk stops nothing: the next shard may fit.
+        A full disk does not pause it, as the next shard may fit.
         """
         name = errno.errorcode.get(error.errno or 0, type(error).__name__)
         if self._metrics.cache_error(name) == 0:

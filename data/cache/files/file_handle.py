@@ -1,4 +1,4 @@
-"""A file that stays open for as long as anybody reads from it."""
+"""A file that stays open as long as a reader uses it."""
 
 import os
 import stat
@@ -7,7 +7,8 @@ from data.source.file import read_at
 
 
 class FileHandle:
-    """Owns the descriptor `fd`, closed with the last reference: a thread that still reads has one.
+    """The owner of the descriptor `fd`, which is closed with the last reference; each reading
+    thread has one.
 
     Raises OSError where the disk fails.
     """
@@ -24,9 +25,9 @@ class FileHandle:
 
     @property
     def mode(self) -> int:
-        """Its permission bits: see `entry`."""
+        """The permission bits of the file: see `cache_entry`."""
         return stat.S_IMODE(os.fstat(self.fd).st_mode)
 
     def read(self, start: int, size: int) -> bytes:
-        """Bytes [start, start + size), fewer only where it ends."""
+        """Read bytes [start, start + size), fewer only at the end of the file."""
         return read_at(self.fd, start, size)

@@ -1,4 +1,4 @@
-"""Kernel locks that end with their process, even where it was forked meanwhile."""
+"""Kernel locks that end with their process, even if it was forked in between."""
 
 import errno
 import fcntl
@@ -15,9 +15,9 @@ _MARK_S = 1.0
 
 
 class FileLock:
-    """An exclusive `flock` on a file that exists only while somebody holds or wants it.
+    """An exclusive `flock` on a file that exists only while a process holds or wants the lock.
 
-    Made by `acquire` and `try_acquire`. The kernel frees it if the process dies.
+    Created by `acquire` and `try_acquire`. The kernel frees it if the process dies.
     """
 
     def __init__(self, fd: int, path: Path) -> None:
@@ -26,7 +26,7 @@ class FileLock:
 
     @classmethod
     def acquire(cls, path: Path, within_s: float) -> "FileLock":
-        """Wait for the lock, though not for ever: its holder may be stopped (SIGSTOP).
+        """Wait for the lock, at most `within_s`, since its holder may be stopped (SIGSTOP).
 
         Raises TimeoutError, and OSError, also where the file system has no locks.
         """
@@ -40,7 +40,7 @@ class FileLock:
 
     @classmethod
     def try_acquire(cls, path: Path) -> "FileLock | None":
-        """The lock, or None if somebody has it or had it just now. Raises OSError."""
+        """Return the lock, or None if another process has it or had it just now. Raises OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +63,8 @@ class FileLock:
                 self.forget()
 
     def forget(self) -> None:
-        """Close this process's hold alone: the lock is another process's."""
+        """Close this process's descriptor without freeing the lock, which belongs to another
+        process."""
         fd, self._fd = self._fd, -1
         _held.discard(self)
         if fd >= 0:
@@ -85,7 +86,8 @@ _held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A child would keep the locks of its parent for as long as it lives."""
+    """Close the parent's locks in a forked child, which would otherwise hold them as long as it
+    lives."""
     for lock in list(_held):
         lock.forget()
 
@@ -95,7 +97,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @contextmanager
 def in_use(fd: int) -> Iterator[bool]:
-    """Whether anybody else has marked the open file `fd` as used; nobody can while this lasts."""
+    """Return whether another reader has marked the open file `fd` as used; none can while this
+    runs."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -108,10 +111,10 @@ def in_use(fd: int) -> Iterator[bool]:
 
 
 def mark_used(fd: int) -> None:
-    """Until `fd` is closed, or this process ends, the file counts as used. Raises OSError.
+    """Mark the file as used until `fd` is closed or this process ends. Raises OSError.
 
-    Who looks whether it is used is in the way for a moment. One that was stopped just then is not
-    waited for: the file stays unmarked, and readable if it is removed.
+    A process that checks for use blocks the mark for a moment. One that was stopped just then is
+    not waited for: the file stays unmarked, and readable even if it is removed.
     """
     until_s = time.monotonic() + _MARK_S
     while True:

@@ -1,4 +1,4 @@
-"""Which kind of file system a folder is on."""
+"""Detection of the type of a folder's file system."""
 
 import re
 from pathlib import Path
@@ -32,11 +32,12 @@ SHARED = frozenset(
         "fuse.juicefs",
     }
 )
-"""Kinds that other machines share, or that are as far away as the shards themselves."""
+"""File systems that other machines share, or that are as slow to reach as the source of the
+shards."""
 
 
 def kind_of(path: Path) -> str:
-    """Such as "ext4" or "nfs4"; "" if that cannot be known."""
+    """Return the type, such as "ext4" or "nfs4"; "" if it is not known."""
     try:
         return find_kind(path.resolve(), _MOUNTINFO.read_text())
     except OSError:
@@ -44,7 +45,8 @@ def kind_of(path: Path) -> str:
 
 
 def find_kind(path: Path, mountinfo: str) -> str:
-    """The kind of the mount that `path`, absolute, is below; the latest one of several counts."""
+    """Return the type of the mount that holds the absolute `path`; of several, the latest mount
+    counts."""
     best, kind = -1, ""
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")

@@ -1,8 +1,8 @@
-"""What is written beside a cached shard, so that a file is trusted only for what it is.
+"""The record beside a cached shard, by which a file is trusted only if it is intact.
 
-After a crash of the whole machine a file may have its length and yet hold zeros. So a record says
-in which run of the machine the file was written; of another run, a part is begun anew, and a whole
-shard is read and compared with its hash before it counts again.
+After a crash of the machine a file may have its length and yet hold zeros. So the record names the
+boot in which the file was written. After another boot, a part is downloaded from its beginning, and
+a whole shard is verified by its hash before it is used again.
 """
 
 import json
@@ -16,27 +16,28 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class CachedShardRecord:
-    """Of one entry; `url` is for people and shows no secrets."""
+    """The record of one entry; `url` is for messages and contains no secrets."""
 
     url: str
     tag: str | None
     boot: str
     hash: str | None = None
-    """blake3 of the whole shard in hex; None while it grows."""
+    """The BLAKE3 of the whole shard in hex; None while it grows."""
 
     def whole(self, found: str) -> "CachedShardRecord":
-        """The record of the shard once it is whole, in this run of the machine."""
+        """Return the record of the shard once it is whole, for the current boot."""
         return replace(self, hash=found, boot=boot())
 
 
 @cache
 def boot() -> str:
-    """The identity of this run of the machine."""
+    """Return the identity of the current boot of the machine."""
     return _BOOT.read_text().strip()
 
 
 def write(path: Path, record: CachedShardRecord) -> None:
-    """Replace the file at once; not durable, for neither is the shard. Raises OSError."""
+    """Replace the file atomically; it is not durable, as the shard is not either. Raises
+    OSError."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -49,7 +50,7 @@ def write(path: Path, record: CachedShardRecord) -> None:
 
 
 def read(path: Path) -> CachedShardRecord | None:
-    """The record, None if there is none or it cannot be understood. Raises OSError."""
+    """Return the record; None if there is none or it is unreadable. Raises OSError."""
     try:
         found = json.loads(path.read_bytes())
         record = CachedShardRecord(**found)

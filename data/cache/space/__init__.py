@@ -1,2 +1,5 @@
-"""How large a cache may become: which shards are evicted, when each is used next, and reserving
-disk space for a download. Imports data.cache.files."""
+"""The size of a cache: which shards are evicted, when each is used next, and the reservation of
+disk space for a download.
+
+This package imports data.cache.files.
+"""

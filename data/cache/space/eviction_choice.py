@@ -1,8 +1,8 @@
-"""Which shards make room for another: a pure function.
+"""The choice of the shards to evict for another one: a pure function.
 
 L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems
 Journal 5(2), 1966: remove what is needed again at the latest time. The order of training is known,
-so here this can be done; least recently used is only for what no plan names.
+so this can be done here; least recently used applies only to shards that are in no plan.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EvictionCandidate:
-    """A cached shard that nobody has open."""
+    """A cached shard that no process has open."""
 
     stem: str
     bytes: int
     next_use_s: float | None
-    """By the clock of all plans; None if it is in no plan."""
+    """The time of its next use, by the clock of the next-use plans; None if it is in no plan."""
 
     used_s: float
     """When it was last opened."""
@@ -25,10 +25,11 @@ class EvictionCandidate:
 def choose_victims(
     candidates: Sequence[EvictionCandidate], shortage: int, needed_s: float
 ) -> list[EvictionCandidate] | None:
-    """What to remove to gain `shortage` bytes for a shard that is needed at `needed_s`.
+    """Return the shards to evict to free `shortage` bytes for a shard that is needed at `needed_s`.
 
-    In no plan first, longest unused first; then the farthest next use; nothing that is needed as
-    soon as the newcomer. None if that is not enough: then nothing need be removed.
+    Shards in no plan come first, least recently used first; then those with the latest next use;
+    none that is needed as soon as the new shard. None if that is not enough, so that nothing is
+    evicted.
     """
     chosen: list[EvictionCandidate] = []
     gained = 0
@@ -40,7 +41,8 @@ def choose_victims(
         gained += candidate.bytes
     if gained < shortage:
         return None
-    for candidate in reversed(list(chosen)):  # a large one may have made smaller ones needless
+    # a large shard may have made the eviction of smaller ones unnecessary
+    for candidate in reversed(list(chosen)):
         if gained - candidate.bytes >= shortage:
             chosen.remove(candidate)
             gained -= candidate.bytes

@@ -1,4 +1,4 @@
-"""Reserving space on a disk for a file without changing how long it is."""
+"""Reservation of disk space for a file without changing its length."""
 
 import ctypes
 import errno
@@ -12,9 +12,9 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def reserve(fd: int, size: int) -> bool:
-    """Reserve the first `size` bytes of an open file: a full disk shows now and not later.
+    """Reserve the first `size` bytes of an open file, so that a full disk fails now and not later.
 
-    False where the file system cannot do that. Raises OSError, such as ENOSPC.
+    Returns False where the file system cannot do that. Raises OSError, such as ENOSPC.
     """
     if size == 0:
         return True

@@ -1,7 +1,8 @@
-"""What the jobs of this node will read next, each told by a file that counts while its job lives.
+"""Next-use plans: what the jobs of this node will read next, in one file per store and process that
+counts while its process lives.
 
 A plan is JSON, `{url key: time}`, by the machine's monotonic clock, which all processes share. Its
-file is locked by who wrote it, so the kernel says whether that process is still alive.
+file is locked by its writer, so the kernel tells whether that process is still alive.
 """
 
 import fcntl
@@ -18,16 +19,16 @@ _SUFFIX = ".plan"
 
 
 class NextUsePlan:
-    """The plan of one store in one process."""
+    """The next-use plan of one store in one process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock: FileLock | None = None
 
     def publish(self, uses: Mapping[str, float]) -> None:
-        """Replace what was published before by `uses`: times by URL key. Raises OSError."""
+        """Publish `uses` (times by URL key) in place of the plan before. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        # a name of its own each time: whoever finds the last one dead must not remove this one
+        # a new name each time: a process that finds the last file dead must not remove this one
         path = self._folder / f"{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
         temporary = path.with_suffix(".tmp")
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -35,7 +36,8 @@ class NextUsePlan:
         try:
             with open(os.dup(fd), "wb") as file:
                 file.write(json.dumps(dict(uses)).encode())
-            fcntl.flock(fd, fcntl.LOCK_EX)  # before others can see it: it never looks dead
+            # locked before others can see it, so that it never looks dead
+            fcntl.flock(fd, fcntl.LOCK_EX)
             temporary.replace(path)
         except OSError:
             lock.forget()
@@ -46,15 +48,16 @@ class NextUsePlan:
             before.release()
 
     def withdraw(self) -> None:
-        """This job needs nothing any more."""
+        """Withdraw the plan: this job needs nothing any more."""
         if self._lock is not None:
-            with suppress(OSError):  # the next reader of plans sees that it is dead
+            with suppress(OSError):  # the next reader of plans finds it unlocked
                 self._lock.release()
             self._lock = None
 
 
 def next_uses(folder: Path) -> dict[str, float]:
-    """The earliest next use by URL key over all live plans; removes dead ones. Raises OSError."""
+    """Return the earliest next use by URL key over all live plans; removes dead ones. Raises
+    OSError."""
     uses: dict[str, float] = {}
     try:
         names = os.listdir(folder)  # noqa: PTH208 (names are enough)
@@ -91,5 +94,5 @@ def _parse(content: bytes) -> dict[str, float]:
         AttributeError,
         OverflowError,
         RecursionError,
-    ):  # another version's: it plans nothing for us
+    ):  # of another version of hpckit: not used
         return {}

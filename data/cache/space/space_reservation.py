@@ -1,4 +1,4 @@
-"""Making room in a cache: what is there, what may go, and reserving what was gained."""
+"""Freeing space in a cache: its content, what may be evicted, and reserving the freed space."""
 
 import errno
 import os
@@ -18,33 +18,33 @@ from data.cache.space.file_allocation import reserve
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LEFTOVER_S = 3600.0  # age at which small files that belong to no shard are removed
-_QUARANTINED = 4  # damaged shards that are kept for a look at them
+_QUARANTINED = 4  # damaged shards that are kept for inspection
 
 
 @dataclass(frozen=True)
 class CacheBudget:
-    """How large a cache may become."""
+    """The size limits of a cache."""
 
     bytes: int
     free_reserve: int
-    """Bytes of the disk to leave free for others."""
+    """Bytes of the disk that are left free."""
 
 
 @dataclass(frozen=True)
 class CachedFile:
-    """A shard or a part that lies in the cache."""
+    """A shard or a part in the cache."""
 
     entry: CacheEntry
     kind: str
     used_s: float
-    """When it was last opened, Unix time."""
+    """The Unix time at which it was last opened."""
 
 
 def cached_files(folder: CacheFolder) -> list[CachedFile]:
-    """All shards and parts, each stem once. Raises OSError.
+    """List all shards and parts, each stem once. Raises OSError.
 
-    A part that becomes a shard while the folder is read may be met under both names or neither;
-    its other files are met in any case, so each stem is looked up by its names.
+    A part that becomes a shard while the folder is read may be listed under both names or neither;
+    its other files are listed in any case, so each stem is looked up by its names.
     """
     with os.scandir(folder.root) as files:
         parsed = (CacheEntry.parse(file.name) for file in files)
@@ -54,7 +54,8 @@ def cached_files(folder: CacheFolder) -> list[CachedFile]:
 
 
 def _held(folder: CacheFolder, entry: CacheEntry) -> CachedFile | None:
-    for kind in ("shard", "part", "shard"):  # once more: the part may have become it just now
+    # once more: the part may have become the shard just now
+    for kind in ("shard", "part", "shard"):
         try:
             return CachedFile(entry, kind, folder.path(entry, kind).lstat().st_mtime)
         except FileNotFoundError:
@@ -63,7 +64,7 @@ def _held(folder: CacheFolder, entry: CacheEntry) -> CachedFile | None:
 
 
 def quarantined(folder: CacheFolder) -> list[tuple[Path, int, float]]:
-    """(path, bytes, Unix time) of what lies in quarantine, oldest first. Raises OSError."""
+    """List (path, bytes, Unix time) of the files in quarantine, oldest first. Raises OSError."""
     try:
         files = [(p, p.lstat()) for p in folder.quarantine.iterdir()]
     except FileNotFoundError:
@@ -78,10 +79,10 @@ def allocate(
     when_s: float,
     metrics: CacheMetrics,
 ) -> int | None:
-    """The part of `entry`, open for writing, with all of its space reserved.
+    """Open the part of `entry` for writing, with all of its space reserved.
 
-    A part that is there is gone on with. None if there is no room: other shards are needed before
-    `when_s`, are open, or the disk is full. The lock of `entry` must be held. Raises OSError.
+    An existing part is resumed. None if there is no room: other shards are needed before `when_s`,
+    are open, or the disk is full. The lock of `entry` must be held. Raises OSError.
     """
     with folder.ledger():
         if not make_room(folder, budget, entry, when_s, metrics):
@@ -108,9 +109,9 @@ def make_room(
     metrics: CacheMetrics,
     more: int = 0,
 ) -> bool:
-    """Whether `entry` fits, after others were removed for it. The ledger must be held.
+    """Evict shards as needed for `entry`; returns whether it fits. The ledger must be held.
 
-    `more` bytes are to be gained however much there seems to be.
+    At least `more` bytes are freed, however much space there seems to be.
     """
     everything = cached_files(folder)
     others = [one for one in everything if one.entry.stem != entry.stem]
@@ -137,10 +138,10 @@ def evict(
     metrics: CacheMetrics,
     replaced: str = "",
 ) -> bool:
-    """Remove what gains `shortage` bytes, or nothing. The ledger must be held.
+    """Evict shards that free `shortage` bytes, or none. The ledger must be held.
 
     Args:
-        replaced: URL key of an object of which older versions are in no plan any more.
+        replaced: URL key of an object whose older versions count as being in no plan.
     """
     found = victims(folder, everything, shortage, when_s, replaced)
     if found is None:
@@ -158,7 +159,7 @@ def victims(
     when_s: float,
     replaced: str = "",
 ) -> list[tuple[EvictionCandidate, CachedFile]] | None:
-    """What `evict` would remove; None if it cannot gain enough."""
+    """Return what `evict` would remove; None if it cannot free enough."""
     uses = next_use_plans.next_uses(folder.plans)
     uses.pop(replaced, None)
     unused = {one.entry.stem: one for one in everything if idle(folder, one)}
@@ -171,7 +172,7 @@ def victims(
 
 
 def sweep(folder: CacheFolder) -> None:
-    """Remove old small files of shards that are gone. Raises OSError."""
+    """Remove old small files whose shards are gone. Raises OSError."""
     stems = {one.entry.stem for one in cached_files(folder)}
     before_s = time.time() - _LEFTOVER_S
     with os.scandir(folder.root) as files:
@@ -203,7 +204,7 @@ def _reserve(
 
 
 def idle(folder: CacheFolder, one: CachedFile) -> bool:
-    """Whether nobody reads the shard, or downloads the part."""
+    """Return whether no process reads the shard or downloads the part."""
     if one.kind == "part":
         with _part_lock(folder, one.entry) as got:
             return got
@@ -237,7 +238,7 @@ def _part_lock(folder: CacheFolder, entry: CacheEntry) -> Iterator[bool]:
 
 
 def _trim_quarantine(folder: CacheFolder, keep: int) -> int:
-    """Remove all but the newest `keep` ones; the bytes of those."""
+    """Remove all but the newest `keep` files in quarantine; returns the bytes of those kept."""
     files = quarantined(folder)
     first = max(0, len(files) - keep)
     for path, _, _ in files[:first]:

@@ -1,10 +1,11 @@
-"""The index of NVIDIA DALI's `wds2idx`, `<shard>.idx`, compared with a shard's true one.
+"""Comparison of a shard's index with that of NVIDIA DALI's `wds2idx`, `<shard>.idx`.
 
-Text, of version v1.2 (or v1.1, without names): a line "v1.2 <number of samples>", then a line a
-sample with "<extension> <offset of the data> <size> <name>" of each member, divided by spaces.
-Names may hold spaces themselves, so a line is searched for what begins like a member.
+It is text, of version v1.2 (or v1.1, without names): a line "v1.2 <number of samples>", then a line
+for each sample with "<extension> <offset of the data> <size> <name>" of each member, separated by
+spaces. Names may contain spaces, so a line is searched for what begins like a member.
 
-It is not believed: a header must be read to know its CRC anyway, and then says all of it.
+It is not used instead of the headers: they must be read for their CRC anyway, and contain all of
+it.
 """
 
 import re
@@ -16,7 +17,7 @@ _HEAD = re.compile(rb"v1\.[12] (\d+)$")
 
 
 def difference(index: ShardIndex, content: bytes) -> str | None:
-    """How the content of an `.idx` differs from a shard's true index, None if it does not.
+    """Return how the content of an `.idx` differs from a shard's own index, None if it does not.
 
     Members that DALI keeps and webdataset does not (of hidden files) are a difference too.
     """

@@ -1,11 +1,11 @@
-"""What Megatron-Energon knows of a dataset that it prepared (`energon prepare`), taken over.
+"""Import of what Megatron-Energon knows of a dataset that it prepared (`energon prepare`).
 
 `<folder>/.nv-meta/.info.json` (or `.info.yaml`) has {"shard_counts": {path in the folder: number of
 samples}}, in the dataset's order. `<shard>.tar.idx` has, as little-endian u64, the offset of each
 sample's first header and then the end of the last sample.
 
-Only the list of the shards is believed. Their own headers are read again, which costs no more
-than reading that index, and what differs is said.
+Only the list of the shards is used. The headers of the shards are read, which costs no more than
+reading that index, and differences are reported.
 """
 
 import json
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def list_shards(folder: Path) -> list[Path] | None:
-    """The shards that Energon lists for a folder, absolute, in order; None if it lists none.
+    """Return the shards that Energon lists for a folder, absolute, in order; None if it lists none.
 
     Raises DataError for a list that cannot be read.
     """
@@ -33,7 +33,7 @@ def list_shards(folder: Path) -> list[Path] | None:
 
 
 def shard_counts(folder: Path) -> dict[str, int] | None:
-    """How many samples Energon counted in each shard; None if it did not prepare the folder."""
+    """Return Energon's number of samples of each shard; None if it did not prepare the folder."""
     for name, parse in ((".info.json", _json), (".info.yaml", _yaml)):
         path = folder / FOLDER / name
         if path.is_file():
@@ -47,7 +47,8 @@ def shard_counts(folder: Path) -> dict[str, int] | None:
 
 
 def difference(index: ShardIndex, content: bytes) -> str | None:
-    """How the content of a `.tar.idx` differs from a shard's true index, None if it does not."""
+    """Return how the content of a `.tar.idx` differs from a shard's own index, None if it does
+    not."""
     if len(content) % 8 or not content:
         return "is no list of offsets"
     offsets = np.frombuffer(content, "<u8")
@@ -63,11 +64,12 @@ def _json(content: bytes) -> Any:
 
 
 def _yaml(content: bytes) -> Any:
-    import yaml  # rarely needed
+    import yaml  # imported here, as it is rarely needed
 
     try:
         return yaml.safe_load(content)
-    except (yaml.YAMLError, LookupError, AttributeError) as error:  # odd scalars, but the first
+    # the last two are raised for odd scalars
+    except (yaml.YAMLError, LookupError, AttributeError) as error:
         raise ValueError(str(error)) from error
 
 

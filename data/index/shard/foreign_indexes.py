@@ -1,9 +1,9 @@
-"""Indexes of other tools beside a shard: compared, not believed.
+"""Indexes of other tools beside a shard, which are compared with its own index but not used.
 
-Energon's `<shard>.tar.idx` and DALI's `<shard>.idx` give places, but not the CRC of each header,
-by which a read tells a stale index. To know that, the headers must be read, and they say all the
-rest: so reading them at the places given costs what finding them does. What differs is said, as
-one of the two is then of another version of the shard.
+Energon's `<shard>.tar.idx` and DALI's `<shard>.idx` give offsets, but not the CRC of each header,
+by which a read detects a stale index. For the CRC the headers must be read, and they contain all
+the rest: reading them at the given offsets costs the same as finding them. Differences are
+reported, as one of the two is then of another version of the shard.
 """
 
 import logging
@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 
 
 def compare(shard: Path, index: ShardIndex) -> list[str]:
-    """Warn of indexes of other tools that do not fit the shard; returns what was said."""
-    said: list[str] = []
+    """Warn of indexes of other tools that do not fit the shard; returns the warnings."""
+    warnings: list[str] = []
     for name, difference in (
         (f"{shard.name}.idx", energon_index.difference),
         (f"{shard.name.split('.')[0]}.idx", dali_index.difference),
@@ -29,6 +29,6 @@ def compare(shard: Path, index: ShardIndex) -> list[str]:
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         if problem:
-            said.append(f"{shard.parent / name} does not fit its shard: {problem}")
-            _log.warning("%s; it was made of another version of it", said[-1])
-    return said
+            warnings.append(f"{shard.parent / name} does not fit its shard: {problem}")
+            _log.warning("%s; it was made of another version of it", warnings[-1])
+    return warnings

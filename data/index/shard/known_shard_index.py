@@ -1,5 +1,5 @@
-"""The index of a shard at a URL of which a manifest tells the digest: found without asking for the
-shard itself, and at best without asking its source for anything."""
+"""Finding the index of a shard at a URL whose digest is in a manifest, without requesting the shard
+itself, and if possible without any request to its source."""
 
 import logging
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KnownShard:
-    """What a manifest says of a shard; `tag` is a short one."""
+    """The entry of a shard in a manifest; `tag` is a number as of `short_tag`."""
 
     url: str
     samples: int
@@ -27,14 +27,15 @@ class KnownShard:
     tag: int
     digest: str
     tokens: str | None
-    """How its tokens were counted; None: they were not."""
+    """How its tokens were counted; None if they were not."""
     way: str | None
-    """The same, where that can be done again."""
+    """The way of counting tokens, if it can be repeated; else None."""
     content: bool = False
     """Whether the checksums of members are needed."""
 
     def fits(self, index: ShardIndex) -> bool:
-        """Whether it is of the same samples; where they lie, every read compares by itself."""
+        """Return whether an index is of the same samples. Their offsets are checked by every
+        read."""
         same = (len(index), index.bytes, index.digest) == (self.samples, self.bytes, self.digest)
         has_all = index.has_content_sums or not self.content
         return same and has_all and (self.tokens is None or index.tokens == self.tokens)
@@ -48,27 +49,28 @@ def find(
     passing: Read | None,
     whole: bool,
 ) -> ShardIndex | None:
-    """The index that is kept here; else the one beside the shard, or one of what `passing` reads,
-    and then it is kept. None if all these are missing, or of other samples.
+    """Return the locally stored index; else the one beside the shard, or one made from what
+    `passing` reads, which is then stored. None if there is none of these samples.
 
     Args:
-        passing: reads the shard by way of the cache; `whole`: all of it lies there already.
+        passing: reads the shard through the cache.
+        whole: whether all of the shard is in the cache already.
 
-    Raises FetchError if the shard cannot be had.
+    Raises FetchError if the shard cannot be fetched.
     """
     place = sidecar.in_folder(known.url, known.bytes, known.tag, folder)
     found = sidecar.load(place)
     if found is not None and known.fits(found):
         return found
-    found = _passed(known, passing) if whole else None
-    found = found or _beside(known, source)
-    found = found or (None if whole else _passed(known, passing))
+    found = _index_by_reading(known, passing) if whole else None
+    found = found or _index_beside(known, source)
+    found = found or (None if whole else _index_by_reading(known, passing))
     if found is not None:
         sidecar.keep_at(place, known.url, found)
     return found
 
 
-def _beside(known: KnownShard, source: ObjectSource | None) -> ShardIndex | None:
+def _index_beside(known: KnownShard, source: ObjectSource | None) -> ShardIndex | None:
     if source is None or not shard_access.is_plain_url(known.url):
         return None
     found = sidecar.load_remote(known.url, source)
@@ -78,13 +80,13 @@ def _beside(known: KnownShard, source: ObjectSource | None) -> ShardIndex | None
     return found
 
 
-def _passed(known: KnownShard, passing: Read | None) -> ShardIndex | None:
+def _index_by_reading(known: KnownShard, passing: Read | None) -> ShardIndex | None:
     if passing is None or known.content or (known.tokens is not None and known.way is None):
         return None
     try:
         index = scan_passing(known.url, known.bytes, passing, known.way)
     except (ShardError, DamagedShardError, ObjectChangedError) as error:
-        # damaged on its way perhaps: the reader of its samples will see to it
+        # the download may be damaged: the reader of the samples handles that
         _log.warning("indexed at its source, not as it is downloaded: %s", error)
         return None
     return index if known.fits(index) else None

@@ -1,8 +1,8 @@
-"""How many tokens each sample has: from the size, the header or the content of one member.
+"""The number of tokens of each sample: from the size, the header or the content of one member.
 
-`tokens` is "npy" (a .npy member: the product of its shape), "bin:uint16" (a member .bin of
-numbers of that type), "json:num_tokens" (that field of a .json member), or a function of a
-sample {extension: bytes} that gives the number.
+`tokens` is "npy" (a .npy member: the product of its shape), "bin:uint16" (a member .bin of numbers
+of that dtype), "json:num_tokens" (that field of a .json member), or a function of a sample
+{extension: bytes} that returns the number.
 """
 
 import json
@@ -27,14 +27,14 @@ _SHAPE = re.compile(rb"'shape': *\(([\d, ]*)\)")
 
 
 def name_of(tokens: Tokens | None) -> str | None:
-    """How an index calls this way of counting."""
+    """Return the name that an index gives to this way of counting."""
     if tokens is None or isinstance(tokens, str):
         return tokens
     return f"{tokens.__module__}.{getattr(tokens, '__qualname__', type(tokens).__qualname__)}"
 
 
 def check(tokens: Tokens | None) -> None:
-    """Raises DataError for a text that says no way of counting."""
+    """Raise DataError for a text that names no way of counting."""
     if not isinstance(tokens, str):
         return
     extension, _, detail = tokens.partition(":")
@@ -46,9 +46,10 @@ def check(tokens: Tokens | None) -> None:
 def count(
     index: ShardIndex, read: Read, tokens: Tokens, shard: Path | str
 ) -> npt.NDArray[np.uint32]:
-    """The tokens [len(index)] of each sample of `shard`.
+    """Return the tokens of each sample of `shard`, with shape (len(index),).
 
-    Raises ShardError, with the member's offset, where a sample lacks the member or it says none.
+    Raises ShardError, with the member's offset, where a sample lacks the member or the member gives
+    no number.
     """
     counts = np.zeros(len(index), np.uint32)
     for i in range(len(index)):
@@ -64,7 +65,8 @@ def count(
 
 
 def of_sample(sample: Mapping[str, bytes], tokens: Tokens) -> int:
-    """The tokens of one sample {extension: content}. Raises ValueError, KeyError or TypeError."""
+    """Return the tokens of one sample {extension: content}. Raises ValueError, KeyError or
+    TypeError."""
     contents = list(sample.values())
     members = {
         extension: TarMember(extension, i, len(content), 0)
@@ -100,7 +102,8 @@ def _stated(members: Mapping[str, TarMember], read: Read, tokens: Tokens) -> int
 
 
 def _of_npy(head: bytes) -> int:
-    """From the header of NumPy's format (numpy.lib.format): a Python dict as text."""
+    """Return the number from the header of NumPy's format (numpy.lib.format): a Python dict as
+    text."""
     found = _SHAPE.search(head)
     if head[:6] != b"\x93NUMPY" or not found:
         raise ValueError("no .npy")
@@ -108,6 +111,6 @@ def _of_npy(head: bytes) -> int:
 
 
 def _item(name: str) -> int:
-    """Bytes of a number of the type `name`, 0 if there is no such type."""
+    """Return the bytes of a number of the dtype `name`, 0 if there is no such dtype."""
     known = {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}
     return known.get(name, 0)

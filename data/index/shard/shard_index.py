@@ -20,9 +20,9 @@ KIND = "shard"
 
 
 class TarMember(NamedTuple):
-    """One file of a sample: its bytes are [offset, offset + size) of the shard.
+    """One member of a sample: its bytes are [offset, offset + size) of the shard.
 
-    `header` is the CRC-32 of the 512 bytes before it, by which a read can tell a stale index.
+    `header` is the CRC-32 of the 512 bytes before it, by which a read can detect a stale index.
     """
 
     extension: str
@@ -34,9 +34,9 @@ class TarMember(NamedTuple):
 class ShardIndex:
     """The samples 0 .. len - 1 of a shard, in the order of the tar.
 
-    `bytes` is the shard's size, `tag` what told this version of it (an etag, or its time of
-    change), `hash` the BLAKE3 (hex) of all its bytes; None where not known. `n_tokens` [len] is
-    how many tokens each sample has, counted as `tokens` says.
+    `bytes` is the shard's size, `tag` identifies its version (an etag, or its modification time),
+    `hash` is the BLAKE3 (hex) of all its bytes; the last two are None where not known. `n_tokens`,
+    of shape (len,), is how many tokens each sample has, counted as `tokens` says.
 
     Columns, of n samples, m members and e extensions: begin[n] (offset of the sample's first
     header), first[n + 1] (its members are first[i] .. first[i + 1]), offset, size, extension and
@@ -56,20 +56,21 @@ class ShardIndex:
 
     @property
     def has_content_sums(self) -> bool:
-        """Whether a read can compare more than headers."""
+        """Whether the index has checksums of contents, so that a read can compare more than
+        headers."""
         return "content" in self.columns
 
     def __len__(self) -> int:
         return len(self._first) - 1
 
     def key(self, i: int) -> str:
-        """The key of sample i. Raises IndexError."""
+        """Return the key of sample i. Raises IndexError."""
         i = self._at(i)
         start, end = self._key_at[i : i + 2].tolist()
         return _text(self.columns["keys"][start:end])
 
     def members(self, i: int) -> Sequence[TarMember]:
-        """The members of sample i. Raises IndexError."""
+        """Return the members of sample i. Raises IndexError."""
         i = self._at(i)
         start, end = self._first[i : i + 2].tolist()
         columns, names = self.columns, self.extensions
@@ -85,14 +86,14 @@ class ShardIndex:
         ]
 
     def span(self, i: int) -> tuple[int, int]:
-        """Where sample i lies: from its first header to its last member's last byte."""
+        """Return the range of sample i: from its first header to its last member's last byte."""
         i = self._at(i)
         last = int(self._first[i + 1]) - 1
         end = int(self.columns["offset"][last]) + int(self.columns["size"][last])
         return int(self.columns["begin"][i]), end
 
     def spans(self, i: npt.ArrayLike) -> tuple[IntArray, IntArray]:
-        """`span` of many samples: (begins, ends), in the shape of `i`. Raises IndexError."""
+        """Return `span` of many samples: (begins, ends), in the shape of `i`. Raises IndexError."""
         samples = np.asarray(i, dtype=np.int64)
         if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < len(self):
             raise IndexError(f"sample numbers must be in 0..{len(self) - 1}")
@@ -109,9 +110,9 @@ class ShardIndex:
 
     @cached_property
     def digest(self) -> str:
-        """BLAKE3 (hex) of the keys, extensions and sizes, in order.
+        """The BLAKE3 (hex) of the keys, extensions and sizes, in order.
 
-        What identifies the samples: it changes with any of them or their order, but not with the
+        It identifies the samples: it changes with any of them or their order, but not with the
         shard's name, its place, or how the tar was written (so offsets are left out).
         """
         digest = blake3(b"hpckit-shard-1")
@@ -132,7 +133,7 @@ class ShardIndex:
 def checked(
     meta: Mapping[str, Any], columns: Mapping[str, Column], place: Path | str
 ) -> ShardIndex:
-    """A ShardIndex of what a file says, if that can be. Raises IndexFileError."""
+    """Return a ShardIndex of a file's content, if that is valid. Raises IndexFileError."""
     wrong = _wrong_meta(meta) or _wrong_columns(meta, columns)
     if wrong:
         raise IndexFileError(place, f"is no index of a shard: {wrong}; make it anew")
@@ -170,7 +171,7 @@ def _wrong_columns(meta: Mapping[str, Any], columns: Mapping[str, Column]) -> st
 
 
 def _rises(column: Column, end: int, least: int) -> bool:
-    """Whether the values go from 0 to `end` in steps of at least `least`: 0 or 1."""
+    """Return whether the values go from 0 to `end` in steps of at least `least`: 0 or 1."""
     if not len(column) or int(column[0]) != 0 or int(column[-1]) != end:
         return False
     return bool(np.all(column[1:] > column[:-1] if least else column[1:] >= column[:-1]))
@@ -184,7 +185,7 @@ def _wrong_places(size: int, columns: Mapping[str, Column]) -> str | None:
         return "a number below 0"
     if int(columns["extension"].max()) >= len(columns["extension_at"]) - 1:
         return "a member of an extension that is not listed"
-    # None is beyond the file, so nothing below can run over.
+    # None is beyond the file, so the sums below cannot overflow.
     if max(int(offset.max()), int(length.max())) > size or int(offset.min()) < BLOCK:
         return "a member outside the shard"
     ends = offset.astype(np.int64) + length.astype(np.int64)

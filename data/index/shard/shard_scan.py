@@ -1,4 +1,4 @@
-"""The index of one shard: looked for, else made."""
+"""The index of one shard, either found in a sidecar or made by scanning the shard."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def scan_shard(
 
     `hash` reads the whole shard for its BLAKE3 and the checksum of each member, `tokens` says how
     to count each sample's tokens (see `data.index.shard.sample_token_counts`). Raises ShardError
-    for a shard that is missing, no tar, cut short or broken, and for a key or an extension that
+    for a shard that is missing, no tar, truncated or broken, and for a key or an extension that
     occurs twice.
     """
     shard = str(shard)
@@ -48,16 +48,17 @@ def shard_index(
     source: ObjectSource | None = None,
     index_folder: Path | None = None,
 ) -> ShardIndex:
-    """The index of a shard: a kept one that fits and has what is asked for, else a new one, kept.
+    """Return the index of a shard: a stored one that fits and has what is asked for, else a new
+    one, which is stored.
 
-    Kept ones: of this very version of the shard, then one beside it that came with a copy; that of
-    a URL is kept here then. With `hash`, a file of another version is read: a copy has the same
-    bytes, but one that was written over need not. What a `pipe:` command writes has no version: it
-    is run each time.
+    Of stored indexes, the one of this version of the shard is tried first, then one beside it that
+    came with a copy; that of a URL is then stored locally. With `hash`, a local file of another
+    version is read again: a copy has the same bytes, but an overwritten file need not. The output
+    of a `pipe:` command has no version: the command is run each time.
     """
     shard = str(shard)
     if shard_access.is_pipe(shard):
-        return _piped(shard, shard_access.needed(source, shard), tokens, index_folder)
+        return _index_of_command(shard, shard_access.needed(source, shard), tokens, index_folder)
     with shard_access.opened(shard, source) as file:
         found = sidecar.find(shard, file.bytes, file.tag, index_folder)
         if found and has(found, hash, tokens):
@@ -74,10 +75,11 @@ def shard_index(
     return index
 
 
-def _piped(
+def _index_of_command(
     shard: str, source: ObjectSource, tokens: Tokens | None, index_folder: Path | None
 ) -> ShardIndex:
-    """Of all that a command writes, with its hash: by that a second run of it is recognised."""
+    """Return the index of all that a command writes, with its hash, which identifies a second run
+    of it."""
     if tokens is not None:
         raise DataError(
             f"{masked(shard)}: tokens are not counted in what a command writes; write it to a file"
@@ -91,21 +93,22 @@ def _piped(
 
 
 def has(index: ShardIndex, hash: bool, way: Tokens | None) -> bool:
-    """Whether an index has the hashes and the tokens that are asked for."""
+    """Return whether an index has the hashes and the tokens that are asked for."""
     has_tokens = way is None or index.tokens == sample_token_counts.name_of(way)
     return has_tokens and (not hash or (index.hash is not None and index.has_content_sums))
 
 
 def scan_passing(shard: str, size: int, read: Read, way: Tokens | None) -> ShardIndex:
-    """Index a shard of `size` bytes by way of `read`, as of a download that is under way anyway.
+    """Index a shard of `size` bytes through `read`, such as a download that is under way anyway.
 
-    Raises ShardError as `scan_shard`, and what `read` raises.
+    Raises ShardError as `scan_shard` does, and what `read` raises.
     """
     return _scan(shard, shard_access.through(size, read), False, way)
 
 
 class StreamedShardIndexer:
-    """The index of a shard whose bytes pass by, as while it is downloaded or written."""
+    """Makes the index of a shard from its stream of bytes, such as a download or the shard being
+    written."""
 
     def __init__(self, shard: str | Path) -> None:
         self._grouping, self._sums = SampleGrouping(shard), ContentSums()
@@ -113,7 +116,7 @@ class StreamedShardIndexer:
         self._digest = blake3()
 
     def feed(self, chunk: bytes | memoryview) -> None:
-        """The next bytes of the tar. Raises ShardError once they cannot be of one."""
+        """Add the next bytes of the tar. Raises ShardError once they cannot be those of a tar."""
         self._digest.update(chunk)
         self._feed.feed(chunk)
         self._sums.feed(chunk)
@@ -123,14 +126,14 @@ class StreamedShardIndexer:
             self._sums.expect(offset, size)
 
     def finish(self, tag: str | None = None) -> ShardIndex:
-        """The index, with the hashes of all bytes. Raises ShardError for a tar cut short."""
+        """Return the index, with the hashes of all bytes. Raises ShardError for a truncated tar."""
         self._feed.finish()
         facts = _facts(self._feed.bytes, tag, self._digest.hexdigest())
         return ShardIndex(facts, {**self._grouping.columns(), "content": self._sums.column()})
 
 
 def with_tokens(index: ShardIndex, counts: npt.ArrayLike, way: str | None) -> ShardIndex:
-    """The index with each sample's number of tokens, and how they were counted."""
+    """Return the index with each sample's number of tokens, and how they were counted."""
     columns: dict[str, Column] = dict(index.columns)
     columns["tokens"] = np.asarray(counts, np.uint32)
     return ShardIndex({**index.meta, "tokens": way}, columns)

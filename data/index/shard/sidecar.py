@@ -1,7 +1,7 @@
-"""Where the index of a shard is kept, and whether it fits.
+"""Sidecars: where the index of a shard is stored, and whether it fits the shard.
 
-Beside a local shard as `<shard>.index`; else, or where that cannot be written, in an index folder,
-by default in the user's cache, under a name that tells the shard's URL and version.
+It is `<shard>.index` beside a local shard; otherwise, or where that cannot be written, it is in an
+index folder, by default in the user's cache, under a name made of the shard's URL and version.
 """
 
 import logging
@@ -25,7 +25,7 @@ from data.source.protocol import ObjectSource, short_tag
 
 SUFFIX = ".index"
 DEBRIS_AGE_S = 24 * 3600  # longer than any write of a sidecar takes
-PROBES = 16  # headers that are compared where a shard's time of change is another
+PROBES = 16  # headers that are compared for a shard with another modification time
 
 _DEBRIS = re.compile(r"\..+\.index\.[0-9a-f]{32}")
 
@@ -33,20 +33,21 @@ _log = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """The user's own folder of indexes."""
+    """Return the user's own folder of indexes."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "hpckit" / "index"
 
 
 def beside(shard: str) -> str:
-    """The sidecar's path or URL beside its shard."""
+    """Return the sidecar's path or URL beside its shard."""
     return shard + SUFFIX
 
 
 def in_folder(shard: str, size: int, tag: int, folder: Path | None) -> Path:
-    """The sidecar's path in an index folder; another version of the shard has another one.
+    """Return the sidecar's path in an index folder, which differs for each version of the shard.
 
-    `tag` is a short one, as manifests have it: so it is found without asking for the shard.
+    `tag` is a number as of `short_tag`, which manifests contain, so no request for the shard is
+    needed.
     """
     address = Address.parse(shard).identity if shard_access.is_url(shard) else shard
     name = blake3(f"{address}\0{size}\0{tag}".encode("utf-8", "surrogateescape")).hexdigest()
@@ -54,7 +55,7 @@ def in_folder(shard: str, size: int, tag: int, folder: Path | None) -> Path:
 
 
 def to_bytes(index: ShardIndex) -> bytes:
-    """The content of a sidecar."""
+    """Return the content of a sidecar."""
     return column_container.pack(KIND, index.meta, index.columns)
 
 
@@ -65,7 +66,8 @@ def from_bytes(content: bytes, place: Path | str) -> ShardIndex:
 
 
 def load(place: Path) -> ShardIndex | None:
-    """The index in the sidecar at `place`; None if there is none, or a broken one (a warning)."""
+    """Return the index in the sidecar at `place`; None if there is none, or (with a warning) a
+    broken one."""
     try:
         return from_bytes(place.read_bytes(), place)
     except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +78,7 @@ def load(place: Path) -> ShardIndex | None:
 
 
 def find(shard: str, size: int, tag: str | None, folder: Path | None) -> ShardIndex | None:
-    """The index of this very version of a shard, if one is kept."""
+    """Return the index of exactly this version of a shard, if one is stored."""
     places = [] if shard_access.is_url(shard) else [Path(beside(shard))]
     places.append(in_folder(shard, size, short_tag(tag), folder))
     for place in places:
@@ -87,7 +89,7 @@ def find(shard: str, size: int, tag: str | None, folder: Path | None) -> ShardIn
 
 
 def is_kept(shard: str, size: int, tag: str | None, folder: Path | None) -> bool:
-    """Whether there is a sidecar, without a look into it."""
+    """Return whether there is a sidecar, without reading it."""
     if not shard_access.is_url(shard) and Path(beside(shard)).is_file():
         return True
     return in_folder(shard, size, short_tag(tag), folder).is_file()
@@ -96,9 +98,11 @@ def is_kept(shard: str, size: int, tag: str | None, folder: Path | None) -> bool
 def find_fitting(
     shard: str, opened: shard_access.ReadableShard, source: ObjectSource | None
 ) -> ShardIndex | None:
-    """The index beside a shard, made for a copy of it with another time of change or etag.
+    """Return the index beside the shard that was made for a copy of it with another modification
+    time or etag.
 
-    Its size must be equal, and some headers all over the shard; every read compares its own.
+    The size must be equal, and some headers all over the shard; every read compares its own
+    headers.
     """
     found = load(Path(beside(shard))) if source is None else load_remote(shard, source)
     if found is None or found.bytes != opened.bytes or not _is_like(found, opened.read):
@@ -112,7 +116,7 @@ def save(shard: str, index: ShardIndex) -> None:
 
 
 def keep(shard: str, index: ShardIndex, folder: Path | None) -> Path | None:
-    """Write the sidecar; returns where, or None, with a warning, if it can be kept nowhere."""
+    """Write the sidecar; returns its path, or None, with a warning, if it can be stored nowhere."""
     if not shard_access.is_url(shard):
         try:
             save(shard, index)
@@ -136,7 +140,7 @@ def keep_at(place: Path, shard: str, index: ShardIndex) -> Path | None:
 
 
 def remove_debris(folders: Iterable[str]) -> None:
-    """Remove what writers of sidecars left in these folders when they were killed, days ago."""
+    """Remove unfinished sidecars in these folders, whose writers were killed days ago."""
     for folder in folders:
         try:
             with os.scandir(folder) as entries:
@@ -152,7 +156,8 @@ def _is_old(entry: "os.DirEntry[str]") -> bool:
 
 
 def load_remote(shard: str, source: ObjectSource) -> ShardIndex | None:
-    """The index beside the shard at a URL; None if there is none, or a broken one (a warning)."""
+    """Return the index beside the shard at a URL; None if there is none, or (with a warning) a
+    broken one."""
     url = beside(shard)
     try:
         return from_bytes(source.get(url), masked(url))

@@ -1,2 +1,5 @@
-"""Tar files as bytes: headers, the walk over them, which members form a sample, and checksums of
-members. Imports nothing of data but data.errors and data.index.column_container."""
+"""The tar format: headers, the walk over them, the grouping of members into samples, and checksums
+of members.
+
+This package imports nothing of data but data.errors and data.index.column_container.
+"""

@@ -1,4 +1,5 @@
-"""Checksums of what members hold, by which a read can tell that a disk gave other bytes."""
+"""Checksums of the content of members, by which a read can detect that a disk returned other
+bytes."""
 
 from array import array
 from collections import deque
@@ -14,29 +15,29 @@ _UNSIGNED = np.dtype("<u4")
 
 
 def content_sum(content: bytes | memoryview) -> int:
-    """The low 32 bits of its XXH3-64 (Collet, github.com/Cyan4973/xxHash): no protection against
-    who means it, only against damage."""
+    """Return the low 32 bits of the XXH3-64 (Collet, github.com/Cyan4973/xxHash). It protects
+    against damage, not against manipulation."""
     return xxh3_64_intdigest(content) & LOW
 
 
 class ContentSums:
-    """Of the members of a tar whose bytes pass by.
+    """Computes the checksums of a tar's members from its stream of bytes.
 
-    Members are told in the order in which they lie, each before the bytes after it are fed.
+    Members are given in their order in the tar, each before the bytes after it are fed.
     """
 
     def __init__(self, members: Iterable[tuple[int, int]] = ()) -> None:
         self._members = deque(members)
         self._sums = array("L")
-        self._begun = xxh3_64()  # of the first member left, of which only a part has come
+        self._begun = xxh3_64()  # of the first member left, of which only a part has been fed
         self._bytes = 0
 
     def expect(self, offset: int, size: int) -> None:
-        """The next member holds the bytes [offset, offset + size)."""
+        """Declare that the next member holds the bytes [offset, offset + size)."""
         self._members.append((offset, size))
 
     def feed(self, chunk: bytes | memoryview) -> None:
-        """The next bytes of the tar."""
+        """Add the next bytes of the tar."""
         view, start = memoryview(chunk), self._bytes
         self._bytes = end = start + len(view)
         while self._members:
@@ -54,5 +55,5 @@ class ContentSums:
             self._members.popleft()
 
     def column(self) -> Column:
-        """Of all members that have passed, in their order."""
+        """Return the checksums of all complete members, in their order."""
         return np.array(self._sums, _UNSIGNED)

@@ -9,15 +9,15 @@ import re
 _BASE_PLUS_EXT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 _META = re.compile(r"__[^/]*__($|/)")
 
-# Fields that webdataset itself keeps in a sample: an extension of that name would overwrite them.
+# Fields that webdataset sets in a sample: an extension of that name would overwrite them.
 RESERVED_EXTENSIONS = frozenset({"__key__", "__url__", "__local_path__", "__bad__"})
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Split a member name into (key, lower-case extension); None if it belongs to no sample."""
+    """Return a member name as (key, lower-case extension); None if it belongs to no sample."""
     base = name.rfind("/") + 1
     dot = name.find(".", base)
-    if dot > base and "\n" not in name and name[:2] != "__":  # as nearly all are
+    if dot > base and "\n" not in name and name[:2] != "__":  # as in nearly all names
         return name[:dot], name[dot + 1 :].lower()
     if is_meta(name):
         return None
@@ -26,5 +26,6 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def is_meta(name: str) -> bool:
-    """Whether webdataset skips this member as metadata (`__x__` or anything under `__x__/`)."""
+    """Return whether webdataset skips this member as metadata (`__x__` or anything under
+    `__x__/`)."""
     return _META.match(name) is not None

@@ -1,17 +1,17 @@
-"""Small reads by way of larger ones, whose size follows how far apart they lie."""
+"""Small reads served from larger ones, whose size depends on how far apart the reads are."""
 
 from data.index.tar.tar_walk import Read
 
 NEAR_BYTES = 256 * 1024  # one read for many headers, where members are small
 FAR_BYTES = 4 * 1024  # one read for one header, where members are large
 
-# Of an object store: a request costs about as much as 1 MiB.
+# For an object store, where a request costs about as much as 1 MiB.
 REMOTE_NEAR_BYTES = 2 * 1024 * 1024
 REMOTE_FAR_BYTES = 16 * 1024
 
 
 class ReadWindow:
-    """Serves reads of ever growing offsets of a file of `size` bytes from a window over it."""
+    """Serves reads at increasing offsets of a file of `size` bytes from a window over it."""
 
     def __init__(self, read: Read, size: int, near: int = NEAR_BYTES, far: int = FAR_BYTES) -> None:
         self._read = read
@@ -21,7 +21,7 @@ class ReadWindow:
         self._content = b""
 
     def __call__(self, offset: int, size: int) -> bytes:
-        """The bytes [offset, offset + size), fewer where the file ends."""
+        """Return the bytes [offset, offset + size), fewer at the end of the file."""
         end = offset + size
         if not self._start <= offset or end > self._end:
             self._move(offset, size)

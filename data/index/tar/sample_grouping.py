@@ -11,27 +11,28 @@ from data.index.tar.member_names import RESERVED_EXTENSIONS, split_name
 
 
 class SampleGrouping:
-    """Gathers members into samples; its `add` is the sink of a `TarWalk`.
+    """Groups members into samples; its `add` is the sink of a `TarWalk`.
 
     Consecutive members of one key are a sample; names without an extension and metadata are
-    passed over, as webdataset does. Raises ShardError for a key that comes back after others, an
-    extension that is twice in a sample, and a reserved one: webdataset would fail in mid-epoch.
+    skipped, as webdataset does. Raises ShardError for a key that comes back after others, an
+    extension that is twice in a sample, and a reserved one, at which webdataset would fail in the
+    middle of an epoch.
     """
 
     def __init__(self, shard: Path | str) -> None:
         self._shard = shard
         self._key: str | None = None
         self._keys: dict[str, None] = {}
-        self._present: list[int] = []  # extensions of the sample at hand
+        self._present: list[int] = []  # extensions of the present sample
         self._extensions: dict[str, int] = {}
-        # One row after the other: (begin, first member), (offset, size, extension, header).
+        # Rows one after the other: (begin, first member), (offset, size, extension, header).
         self._samples, self._members = array("Q"), array("Q")
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def add(self, name: str, start: int, offset: int, size: int, header: int) -> bool:
-        """The next regular file of the tar; whether it is a member of a sample."""
+        """Add the next regular file of the tar; returns whether it is a member of a sample."""
         split = split_name(name)
         if split is None:
             return False
@@ -49,7 +50,7 @@ class SampleGrouping:
         return True
 
     def columns(self) -> dict[str, Column]:
-        """The columns of a `ShardIndex`."""
+        """Return the columns of a `ShardIndex`."""
         key_at, keys = _texts(self._keys)
         extension_at, extensions = _texts(self._extensions)
         begin, first = np.array(self._samples, np.uint64).reshape(-1, 2).T
@@ -84,7 +85,7 @@ class SampleGrouping:
 
 
 def _texts(texts: dict[str, None] | dict[str, int]) -> tuple[Column, Column]:
-    """Texts as (offsets [n + 1] into the bytes, the bytes)."""
+    """Return texts as (offsets of shape (n + 1,) into the bytes, the bytes)."""
     encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.uint64)
     return narrow(ends), np.frombuffer(b"".join(encoded), np.uint8)

@@ -1,7 +1,7 @@
-"""One tar header: what its 512 bytes say, and what pax and GNU records before it change.
+"""Parsing of one tar header: its 512 bytes, and the pax and GNU records before it that override it.
 
-Equal to the standard library's tarfile in all that a reader of samples sees: webdataset reads
-with that. Formats: POSIX.1-2017 (ustar, pax), GNU tar's manual (long names, base-256 numbers).
+Equivalent to the standard library's tarfile, which webdataset uses, in all that a reader of samples
+sees. Formats: POSIX.1-2017 (ustar, pax), GNU tar's manual (long names, base-256 numbers).
 """
 
 import zlib
@@ -16,19 +16,20 @@ SPARSE = ord("S")
 LONG_NAME, LONG_LINK = ord("L"), ord("K")
 PAX, PAX_GLOBAL = frozenset(b"xX"), ord("g")
 EXTENDED = PAX | {LONG_NAME, LONG_LINK, PAX_GLOBAL}
-# Whatever size these state, no bytes follow: links, devices, folders, pipes.
+# Types that no data follows, whatever size they state: links, devices, folders, pipes.
 NO_DATA = frozenset(b"123456")
 
 _NUMBERS: set[bytes] = set()  # fields that are numbers: most headers of a tar have the same ones
 
 
 class TarHeaderError(ValueError):
-    """These bytes are no header that can be used; the text says why."""
+    """The bytes are no usable header; the text says why."""
 
 
 @dataclass
 class ExtendedHeaders:
-    """What extended headers say of the next member. The first one to say it is right."""
+    """The fields of extended headers that apply to the next member. The first value of a field
+    counts."""
 
     name: str | None = None
     size: int | None = None
@@ -39,16 +40,17 @@ class ExtendedHeaders:
 
 
 def check(block: bytes) -> None:
-    """Compare the sum of the header. Raises HeaderError if it is wrong, or a number is none.
+    """Verify the checksum of the header. Raises TarHeaderError if it is wrong, or a number is
+    invalid.
 
-    Adler-32's low half is 1 + the sum of the bytes modulo 65521, much faster than sum(); 512 bytes
-    below 128 add up to less than that.
+    The low half of Adler-32 is 1 + the sum of the bytes modulo 65521, much faster than sum(); 512
+    bytes below 128 add up to less than that.
     """
     total = (zlib.adler32(block) & 0xFFFF) - 1 if block.isascii() else sum(block)
     stated = _stated(block[148:156])
     if stated != total:
         high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
-        if stated != total - 256 * high:  # some old tars add up signed bytes
+        if stated != total - 256 * high:  # some old tars use the sum of signed bytes
             raise TarHeaderError("bad checksum")
     for fields in (block[100:124], block[136:148], block[329:345]):
         if fields not in _NUMBERS:
@@ -56,8 +58,8 @@ def check(block: bytes) -> None:
 
 
 def _check_numbers(fields: bytes) -> None:
-    """Mode, uid and gid; the time of change; the device. Nobody here needs them, but tarfile takes
-    a header without them for the end of the tar."""
+    """Check mode, uid and gid; the modification time; the device. They are not used here, but
+    tarfile takes a header without them for the end of the tar."""
     width = 12 if len(fields) == 12 else 8
     for at in range(0, len(fields), width):
         number(fields[at : at + width])
@@ -66,14 +68,15 @@ def _check_numbers(fields: bytes) -> None:
     _NUMBERS.add(fields)
 
 
-@lru_cache(4096)  # there are few sums: names of one length differ in few digits
+@lru_cache(4096)  # there are few different sums, as names of one length differ in few digits
 def _stated(field: bytes) -> int:
-    """The sum that a header should have, its sum's own field included, which counts as spaces."""
+    """Return the checksum that a header states. Its own field counts as spaces in the sum."""
     return number(field) + sum(field) - len(field) * ord(" ")
 
 
 def size_of(block: bytes) -> int:
-    """The size that a header states, in bytes. Raises HeaderError if there is none or it is < 0."""
+    """Return the size that a header states, in bytes. Raises TarHeaderError if there is none or it
+    is < 0."""
     if block[135] in (0, 32):
         try:
             size = int(block[124:135], 8)
@@ -81,7 +84,7 @@ def size_of(block: bytes) -> int:
             size = number(block[124:136])
     else:
         size = number(block[124:136])
-    if size < 0:  # would send a reader back and forth for ever (CVE-2025-8194)
+    if size < 0:  # a negative size would send a reader back and forth for ever (CVE-2025-8194)
         raise TarHeaderError("negative size")
     if size > MOST_SIZE:
         raise TarHeaderError(f"a size of {size} bytes")
@@ -89,7 +92,7 @@ def size_of(block: bytes) -> int:
 
 
 def name_of(block: bytes) -> str:
-    """The name that a header states. Bytes that are no UTF-8 become surrogates."""
+    """Return the name that a header states. Bytes that are no UTF-8 become surrogates."""
     name = block[:100].split(b"\0", 1)[0]
     if block[345]:
         name = block[345:500].split(b"\0", 1)[0] + b"/" + name
@@ -97,7 +100,7 @@ def name_of(block: bytes) -> str:
 
 
 def is_regular(block: bytes) -> bool:
-    """Whether the header is of a file; an old header of a folder shows it by its name only."""
+    """Return whether the header is of a file; an old header shows a folder by its name only."""
     kind = block[156]
     if kind == 0:
         return not block[:100].split(b"\0", 1)[0].endswith(b"/")
@@ -105,7 +108,7 @@ def is_regular(block: bytes) -> bool:
 
 
 def number(field: bytes) -> int:
-    """A number of a header: octal text, or base 256 after a byte of 0x80 (0xFF: negative)."""
+    """Parse a number of a header: octal text, or base 256 after a byte of 0x80 (0xFF: negative)."""
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big") - (field[0] == 0xFF) * (1 << 8 * (len(field) - 1))
     try:
@@ -115,14 +118,14 @@ def number(field: bytes) -> int:
 
 
 def long_name(content: bytes) -> str:
-    """The name in the data of a GNU long-name header."""
+    """Return the name in the data of a GNU long-name header."""
     return content.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
 
 
 def pax_fields(content: bytes) -> tuple[str | None, int | None]:
-    """The (name, size) that the records of a pax header give, None where they do not.
+    """Return the (name, size) in the records of a pax header, None for each that is not there.
 
-    Raises HeaderError for records that cannot be read, and for a sparse member.
+    Raises TarHeaderError for records that cannot be read, and for a sparse member.
     """
     name: str | None = None
     size: int | None = None

@@ -1,4 +1,4 @@
-"""Walking the headers of an uncompressed tar, by reads or as its bytes pass by."""
+"""Walking the headers of an uncompressed tar, by reads or from its stream of bytes."""
 
 import logging
 import zlib
@@ -31,11 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class TarWalk:
-    """The walk itself, without input: it says what it wants to see and is given that.
+    """The walk over a tar, without input of its own: its caller passes in the bytes that it asks
+    for.
 
-    `take` wants the bytes [offset, offset + want) of the tar, in ever growing order, fewer only
-    at the end of the file; `finish` must be called when there are no more. Each regular file is
-    told to `sink`. Raises ShardError for a tar that is broken, cut short or compressed, for a
+    `take` expects the bytes [offset, offset + want) of the tar, at increasing offsets, fewer only
+    at the end of the file; `finish` must be called when there are no more. `sink` is called with
+    each regular file. Raises ShardError for a tar that is broken, truncated or compressed, for a
     sparse member, and for data after the end.
     """
 
@@ -44,13 +45,13 @@ class TarWalk:
         self.want = BLOCK
         self._shard = shard
         self._sink = sink
-        self._start = 0  # of the headers of the member at hand
+        self._start = 0  # of the headers of the present member
         self._extended: ExtendedHeaders | None = None
         self._kind = 0  # of the extended header whose data is wanted
-        self._ended = False  # the mark of the end was seen
+        self._ended = False  # the end marker was read
 
     def take(self, block: bytes) -> None:
-        """The bytes wanted."""
+        """Process the bytes asked for."""
         if self._kind:
             self._take_extended(block)
         elif self._ended or len(block) < BLOCK:
@@ -59,7 +60,7 @@ class TarWalk:
             self._take_header(block)
 
     def finish(self, size: int) -> None:
-        """The tar has ended, after `size` bytes."""
+        """Note that the tar has ended after `size` bytes."""
         if self.offset > size:
             problem = f"cut short: its member ends at byte {self.offset}, the file at {size}"
             raise self._error(f"{problem}; fetch it again", self._start)
@@ -85,13 +86,21 @@ class TarWalk:
         if kind in tar_header.EXTENDED:
             self._want_extended(kind, size)
             return
-        said, self._extended = self._extended, None
+        extended, self._extended = self._extended, None
         is_regular = kind == _FILE or tar_header.is_regular(block)
-        if said and said.size is not None and (is_regular or kind not in tar_header.NO_DATA):
-            size = said.size
+        if (
+            extended
+            and extended.size is not None
+            and (is_regular or kind not in tar_header.NO_DATA)
+        ):
+            size = extended.size
         data = self.offset + BLOCK
         if is_regular:
-            name = tar_header.name_of(block) if said is None or said.name is None else said.name
+            name = (
+                tar_header.name_of(block)
+                if extended is None or extended.name is None
+                else extended.name
+            )
             self._sink(name, self._start, data, size, zlib.crc32(block))
         elif kind == tar_header.SPARSE:
             raise self._error("a sparse member; repack without --sparse", self._start)
@@ -134,7 +143,7 @@ class TarWalk:
         self.offset += BLOCK
 
     def _take_rest(self, block: bytes) -> None:
-        """Nothing but zeros may follow the last member: tarfile ends silently at other things."""
+        """Check that only zeros follow the last member: tarfile ends silently at anything else."""
         if block.count(0) != len(block):
             at_start = "not a tar file: shorter than a header"
             raise self._error(
@@ -165,15 +174,15 @@ def walk(read: Read, size: int, walker: TarWalk) -> None:
 
 
 class TarFeed:
-    """Walks over a tar that is given in chunks of any size, in order, as it comes in."""
+    """Walks over a tar that is given in chunks of any size, in order."""
 
     def __init__(self, walker: TarWalk) -> None:
-        self.bytes = 0  # that were given
+        self.bytes = 0  # fed so far
         self._walker = walker
-        self._rest = b""  # what the walk wants, not yet whole
+        self._rest = b""  # bytes that the walk asks for, not yet complete
 
     def feed(self, chunk: bytes | memoryview) -> None:
-        """The next bytes. Raises ShardError."""
+        """Add the next bytes. Raises ShardError."""
         walker, start = self._walker, self.bytes
         self.bytes += len(chunk)
         if self._rest:
@@ -189,7 +198,7 @@ class TarFeed:
             self._rest = bytes(chunk[at:])
 
     def finish(self) -> None:
-        """There is no more. Raises ShardError if that is too little."""
+        """Note that there are no more bytes. Raises ShardError if the tar is truncated."""
         if self._rest:
             self._walker.take(self._rest)
         self._walker.finish(self.bytes)

@@ -1,3 +1,5 @@
-"""One batch after another in this process: which samples a rank's batch is made of, making it,
-prefetching it in threads or inline, and opening and fetching its shards ahead. Imports
-data.read.shards, data.read.sample_stream, data.cache and data.order."""
+"""Making batches in this process: the plan of a rank's batches, the fetcher that makes them,
+prefetching in threads or inline, and opening and prefetching of shards.
+
+This package imports data.read.shards, data.read.sample_stream, data.cache and data.order.
+"""

@@ -1,4 +1,5 @@
-"""Making one batch: positions to samples to transformed, collated data. Runs in reader threads."""
+"""Making one batch: samples are read by their positions, transformed and collated. Runs in reader
+threads."""
 
 import time
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from data.read.shards.piece_reads import Contents, Piece, SampleReader, failing,
 
 
 class BatchWork(NamedTuple):
-    """One batch to make: what this rank takes of a step, and where that lies."""
+    """The work for one batch: this rank's share of a global step, and where its samples are."""
 
     share: RankShare
     places: SampleLocations
     extra: Any = None
-    """What a fetcher that makes no plain batches needs besides."""
+    """Further input of a fetcher that makes other than plain batches."""
 
 
 @dataclass
@@ -35,10 +36,10 @@ class BatchRows:
     numbers: list[int]
     samples: list[Any]
     errors: dict[int, SampleError]
-    """Of those that could not be read or transformed, by their number here."""
+    """The errors of samples that could not be read or transformed, by their row."""
     bytes: int = 0
     bad: int = 0
-    """How many errors there were."""
+    """The number of errors."""
 
     def keep(self, kept: list[int]) -> None:
         for name in ("positions", "datasets", "numbers", "samples"):
@@ -48,7 +49,7 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class BatchFetcher:
-    """Makes this rank's batch of any global step; holds no position, so threads may share it."""
+    """Makes this rank's batch of any global step. It holds no position, so threads may share it."""
 
     stream: SampleStream
     transform: Callable[[Sample, SampleContext], Any] | None
@@ -56,9 +57,10 @@ class BatchFetcher:
     faults: BadSampleBudget
 
     def fetch(self, work: BatchWork) -> tuple[Batch, BatchTimes]:
-        """The batch of one share.
+        """Make the batch of one share.
 
-        Raises SampleError for a sample that is not to be borne, DataError for a collate that fails.
+        Raises SampleError for a sample that the policy does not accept, DataError for a collate
+        that fails.
         """
         begun_s = time.perf_counter()
         share = work.share
@@ -67,7 +69,7 @@ class BatchFetcher:
         read_s = time.perf_counter() - begun_s
         self._transform(rows)
         self._check(rows, work)
-        kept = self._mend(rows, keys)
+        kept = self._handle_errors(rows, keys)
         batch = Batch(
             data=self._collate(rows, self._items(rows, work, kept)),
             keys=tuple(keys),
@@ -83,17 +85,19 @@ class BatchFetcher:
         return batch, BatchTimes(read_s, time.perf_counter() - begun_s - read_s)
 
     def _check(self, rows: BatchRows, work: BatchWork) -> None:
-        """Whether what the transform made is what was asked for."""
+        """Check that the transform returned what was asked for (nothing to check for plain
+        batches)."""
 
     def _items(self, rows: BatchRows, work: BatchWork, kept: list[int] | None) -> list[Any]:
-        """What is collated; `kept` as of `_mend`."""
+        """Return the items to collate; `kept` is as returned by `_handle_errors`."""
         return rows.samples
 
     def _mask(self, work: BatchWork, kept: list[int] | None) -> Bools:
         return work.share.mask if kept is None else work.share.mask[kept]
 
     def _read(self, positions: list[int], places: SampleLocations) -> BatchRows:
-        """All that is to be read is, before the first sample is made of it: see `pieces`."""
+        """Read the samples. All pieces are read before the first sample is made of them: see
+        `piece_reads`."""
         datasets, shards, samples = (column.tolist() for column in places)
         rows = BatchRows(positions, datasets, self._numbers(places), [], {})
         lies = list(zip(datasets, shards, strict=True))
@@ -111,14 +115,14 @@ class BatchFetcher:
                     total += size
                 except (DataError, OSError) as error:
                     row = len(rows.samples)
-                    rows.errors[row] = self._said(positions[row], *lies[row], sample, error)
+                    rows.errors[row] = self._sample_error(positions[row], *lies[row], sample, error)
                     keep(None)
         rows.bytes = total
         return rows
 
     @staticmethod
     def _contents(readers: list[SampleReader], samples: list[int]) -> Contents:
-        """Of all that is asked for."""
+        """Read all that the readers need for these samples."""
         pieces: list[Piece] = []
         for reader, sample in zip(readers, samples, strict=True):
             if (ask := reader.ask) is not None:
@@ -128,11 +132,11 @@ class BatchFetcher:
     def _reader(self, which: int, shard: int) -> SampleReader:
         try:
             return self.stream.datasets[which].opened(shard).reader
-        except (DataError, OSError) as error:  # told of each of its samples
+        except (DataError, OSError) as error:  # the error is reported for each of its samples
             return failing(error)
 
     def _numbers(self, places: SampleLocations) -> list[int]:
-        """Of each sample, in its dataset."""
+        """Return the number of each sample in its dataset."""
         datasets = self.stream.datasets
         if len(datasets) == 1:
             numbers: list[int] = (datasets[0].starts[places.shards] + places.samples).tolist()
@@ -150,12 +154,14 @@ class BatchFetcher:
             try:
                 rows.samples[row] = self.transform(sample, context)
             except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
-                said = SampleError(position, sample["__key__"], sample["__url__"], _say(error))
-                rows.errors[row] = _caused(said, error)
+                failure = SampleError(
+                    position, sample["__key__"], sample["__url__"], _describe(error)
+                )
+                rows.errors[row] = _with_cause(failure, error)
 
-    def _mend(self, rows: BatchRows, keys: list[str]) -> list[int] | None:
-        """Put other samples in the place of bad ones, or leave them out: then the numbers of those
-        that are kept. Raises what is not to be borne."""
+    def _handle_errors(self, rows: BatchRows, keys: list[str]) -> list[int] | None:
+        """Replace bad samples by others, or leave them out: then return the rows that are kept,
+        else None. Raises an error that the policy does not accept."""
         if not rows.errors:
             if rows.samples and self.faults.in_a_row:
                 self.faults.good()
@@ -180,7 +186,7 @@ class BatchFetcher:
             position = rows.positions[row]
             other = substitute(position, attempt, self.stream.samples, self.stream.streams)
             found = self._read([other], self.stream.locate(np.array([other])))
-            found.positions = [position]  # whose place, and randomness, it takes
+            found.positions = [position]  # it takes this sample's place and randomness
             (sample,) = found.samples
             self._transform(found)
             if not found.errors:
@@ -201,31 +207,36 @@ class BatchFetcher:
             return self.collate(items)
         except Exception as error:
             where = f"positions {rows.positions[0]}..{rows.positions[-1]}"
-            raise DataError(f"collate failed on {where}: {_say(error)}") from error
+            raise DataError(f"collate failed on {where}: {_describe(error)}") from error
 
-    def _said(
+    def _sample_error(
         self, position: int, which: int, shard: int, sample: int, error: Exception
     ) -> SampleError:
         dataset = self.stream.datasets[which]
         try:
             key = dataset.opened(shard).index.key(sample)
-        except (DataError, OSError):  # that is the error that is told already
+        except (DataError, OSError):  # the caller reports that error already
             key = f"number {sample}"
-        return _caused(SampleError(position, key, dataset.manifest.urls[shard], _say(error)), error)
+        return _with_cause(
+            SampleError(position, key, dataset.manifest.urls[shard], _describe(error)), error
+        )
 
 
 def substitute(position: int, attempt: int, samples: int, streams: int) -> int:
-    """The position whose sample takes the place of a bad one: further on in the same stream, and
-    most likely in the same window, then farther and farther; within the epoch, on any topology."""
+    """Return the position whose sample replaces a bad one.
+
+    It is further on in the same stream and epoch, most likely in the same window, and farther away
+    with each attempt; it is the same on any topology.
+    """
     epoch, within = divmod(position, samples)
-    step = streams * ((1 << attempt) - 1) % samples or attempt  # in a small epoch it may be none
+    step = streams * ((1 << attempt) - 1) % samples or attempt  # in a small epoch the step may be 0
     return epoch * samples + (within + step) % samples
 
 
-def _caused(error: SampleError, cause: Exception) -> SampleError:
+def _with_cause(error: SampleError, cause: Exception) -> SampleError:
     error.__cause__ = cause
     return error
 
 
-def _say(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

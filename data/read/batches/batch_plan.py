@@ -1,4 +1,4 @@
-"""What the batches of a rank are made of, from any position on: pure, and the same at every try."""
+"""The plan of a rank's batches from any position on: pure, and the same each time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,34 +12,36 @@ from data.order.rank_shares import GlobalStep, RankShare, Tail, Uneven, shares, 
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
 from data.read.sample_stream import SampleLocations, SampleStream
 
-_LOCATED = 8192  # positions of all ranks that are located at a time, if batches are no larger
-_MOST_STEPS = 64  # that are located at a time
+_LOCATED = 8192  # positions of all ranks that are located at a time, unless batches are larger
+_MOST_STEPS = 64  # steps that are located at a time
 
 
 @dataclass(frozen=True)
 class Topology:
-    """How big a step is, and which part of it is this rank's."""
+    """The size of a global step and which share of it this rank takes."""
 
     batch: int
-    """Of all ranks."""
+    """Samples of a step, over all ranks."""
     rank: int
     world: int
     uneven: Uneven
     tail: Tail
     epochs: int | None
-    """After which it ends; None: never."""
+    """The number of epochs after which it ends; None: never."""
 
     def streams(self, of: SampleStream) -> Sequence[range]:
-        """Those of each dataset that this rank reads, as far as one can tell."""
+        """Return the streams of each dataset that this rank reads, as far as is known
+        beforehand."""
         return of.streams_of(self.rank, self.world, self.batch)
 
     def end(self, of: SampleStream) -> int | None:
-        """The first position of the stream that is never read."""
+        """Return the first position of the stream that is never read."""
         return None if self.epochs is None else self.epochs * of.samples
 
 
 class BatchPlan(Protocol):
-    """Batches by position: an integer that is the same on every rank and on any topology."""
+    """The batches of a rank, by position: an integer that is the same on every rank and any
+    topology."""
 
     @property
     def stream(self) -> SampleStream: ...
@@ -49,27 +51,28 @@ class BatchPlan(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a position means nothing without: JSON values."""
+        """The identity that a position belongs to, as JSON values."""
 
     def work(self, position: int) -> Iterator[BatchWork]:
-        """This rank's batches from `position` on. Raises DataError."""
+        """Yield this rank's batches from `position` on. Raises DataError."""
 
     def fetcher(self, fetcher: BatchFetcher) -> BatchFetcher:
-        """What makes batches of the work, of one that makes them of samples."""
+        """Return the fetcher that makes batches of the work, given one that makes batches of
+        samples."""
 
     def reading(self, position: int) -> int:
-        """Where in the stream of samples those lie that are read at `position`."""
+        """Return the position in the stream of the samples that are read at `position`."""
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "BatchPlan":
-        """The one that goes on where `state`, its identity then, was at `position`.
+        """Return the plan that continues where `state`, its identity when saved, was at `position`.
 
-        Raises FingerprintError if that is none of its own.
+        Raises FingerprintError if that state belongs to another stream.
         """
 
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """Samples in their order: a position counts them."""
+    """Batches of samples in their order: a position counts samples."""
 
     stream: SampleStream
     topology: Topology
@@ -79,18 +82,19 @@ class SamplePlan:
             first = step_at(0, self.topology.batch, self.stream.samples, self.topology.tail)
         except ValueError as error:
             raise DataError(str(error)) from error
-        self._shares([first])  # raises what is wrong with them
+        self._shares([first])  # raises if the arguments are invalid
 
     @property
     def identity(self) -> dict[str, Any]:
         return self.stream.identity
 
     def work(self, position: int) -> Iterator[BatchWork]:
-        """After the first ones many are located at a time, which costs little more than one."""
+        """Yield the batches; after the first ones, many steps are located at once, which costs
+        little more than one."""
         of, count = self.topology, 1
         steps = steps_from(position, of.batch, self.stream.samples, of.tail, of.end(self.stream))
         while block := self._block(steps, count):
-            most = min(_LOCATED, self.stream.samples) // of.batch  # an order keeps few epochs
+            most = min(_LOCATED, self.stream.samples) // of.batch  # an order caches few epochs
             count = min(2 * count, max(1, most), _MOST_STEPS)
             found = self._shares(block)
             places = self.stream.locate(np.concatenate([share.positions for share in found]))

@@ -1,4 +1,5 @@
-"""Small pieces of work, many at a time: to hand one over costs as much as to read ten samples."""
+"""Prefetching of small pieces of work in groups: handing over one costs as much as reading ten
+samples."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,14 +16,14 @@ T = TypeVar("T")
 class _Group(NamedTuple, Generic[T]):
     made: list[T]
     error: Exception | None
-    """Of the step after them."""
+    """The error of the step after the results."""
 
 
 class GroupedPrefetcher(Generic[S, T]):
-    """As `prefetching`, of up to `most` steps at a time; an error comes on its own step.
+    """Like `prefetching`, in groups of up to `most` steps; an error is raised at its own step.
 
-    The first groups are smaller, so that the first result comes as soon as without. `load` and
-    `steps` must not refer to this.
+    The first groups are smaller, so that the first result comes as soon as without groups. `load`
+    and `steps` must not refer to this object.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class GroupedPrefetcher(Generic[S, T]):
         self._error: Exception | None = None
 
     def next(self) -> T:
-        """As of `Prefetcher`."""
+        """Wait for the next result, as `ThreadPrefetcher.next` does."""
         if not self._made:
             if self._error is None:
                 made, self._error = self._groups.next()
@@ -57,18 +58,18 @@ class GroupedPrefetcher(Generic[S, T]):
                 try:
                     raise error
                 finally:
-                    del error  # whose frames hold this
+                    del error  # whose frames refer to this object
         return self._made.popleft()
 
     def close(self, reason: str) -> None:
-        """As of `Prefetcher`."""
+        """Stop the threads, as `ThreadPrefetcher.close` does."""
         self._made.clear()
         self._error = None
         self._groups.close(reason)
 
     @property
     def ready(self) -> int:
-        """Results that are there already, about."""
+        """The approximate number of results that are available already."""
         return len(self._made) + self._groups.ready * self._most
 
 

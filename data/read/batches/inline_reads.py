@@ -1,8 +1,8 @@
-"""Whether a consumer does better to read by itself than to wait for threads which read for it.
+"""The decision whether a consumer reads by itself rather than waits for reader threads.
 
 Python runs one thread at a time, so samples that are in memory come no faster from two threads than
-from one, and each read hands the interpreter's lock to and fro, which costs more than the read.
-Threads win where reads wait for a disk, and where the consumer has something else to do meanwhile.
+from one, and each read passes the interpreter's lock back and forth, which costs more than the
+read. Threads win where reads wait for a disk, and where the consumer is busy with something else.
 """
 
 import resource
@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 
-_REST = 4  # results that threads make after a read alone that waited; then twice as many
+_REST = 4  # results that threads make after an inline read that waited; doubled each time
 _MOST_REST = 4096
 
 
 class ReadCost(NamedTuple):
-    """Of one result: seconds that went by, those of them that its thread worked, and how often it
-    fell asleep: not where another program had the processor meanwhile."""
+    """The cost of a result: seconds that passed, CPU seconds of its thread, and how often the
+    thread slept (not counting when another program had the processor)."""
 
     wall_s: float
     cpu_s: float
@@ -32,12 +32,13 @@ class ReadCost(NamedTuple):
 
     @property
     def waited(self) -> bool:
-        """Whether more of it was waiting than work, such as for a disk."""
+        """Whether more of the time was waiting, such as for a disk, than work."""
         return self.sleeps > 0 and self.wall_s > 2 * self.cpu_s
 
 
 def leaves_time(own_s: float, cost: ReadCost) -> bool:
-    """Whether a consumer that is busy for `own_s` between two results leaves threads enough time.
+    """Return whether a consumer that is busy for `own_s` between two results leaves threads enough
+    time.
 
     They need about half as long again as a consumer that reads by itself.
     """
@@ -45,18 +46,18 @@ def leaves_time(own_s: float, cost: ReadCost) -> bool:
 
 
 class InlineReadDecision:
-    """Decides it anew after each result, by what the last ones have cost."""
+    """Decides after each result whether to read inline, by the cost of the last results."""
 
     def __init__(self) -> None:
         self._cost: ReadCost | None = None
-        self._given_s: float | None = None
-        self._own_s = 0.0
-        self._left, self._rest = 0, _REST
+        self._delivered_s: float | None = None
+        self._busy_s = 0.0
+        self._threaded_left, self._rest = 0, _REST
         self.now = False
-        """Whether the consumer is to read by itself."""
+        """Whether the consumer should read by itself."""
 
     def timed(self, load: Callable[[S], T]) -> Callable[[S], T]:
-        """`load`, which says what it costs; in whatever thread."""
+        """Return `load` such that it records its cost, in whatever thread it runs."""
 
         def timed(step: S) -> T:
             before = _now()
@@ -67,28 +68,28 @@ class InlineReadDecision:
         return timed
 
     def asked(self) -> None:
-        """The consumer wants the next result."""
-        if self._given_s is not None:
-            self._own_s = time.perf_counter() - self._given_s
+        """Note that the consumer wants the next result."""
+        if self._delivered_s is not None:
+            self._busy_s = time.perf_counter() - self._delivered_s
 
     def given(self, by_itself: bool) -> None:
-        """It has it, and whether it has read that itself."""
-        self._left = max(0, self._left - 1)
+        """Note that the consumer has the result, and whether it has read it by itself."""
+        self._threaded_left = max(0, self._threaded_left - 1)
         cost = self._cost
         if cost is not None and by_itself:
             self._judge(cost)
-        busy = self._given_s is None or cost is None or leaves_time(self._own_s, cost)
-        self.now = not busy and not self._left
-        self._given_s = time.perf_counter()
+        busy = self._delivered_s is None or cost is None or leaves_time(self._busy_s, cost)
+        self.now = not busy and not self._threaded_left
+        self._delivered_s = time.perf_counter()
 
     def _judge(self, cost: ReadCost) -> None:
         if cost.waited:
-            self._left, self._rest = self._rest, min(2 * self._rest, _MOST_REST)
+            self._threaded_left, self._rest = self._rest, min(2 * self._rest, _MOST_REST)
         else:
             self._rest = _REST
 
 
 def _now() -> ReadCost:
-    """Of this thread, so far."""
+    """Return the cost of this thread so far."""
     sleeps = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     return ReadCost(time.perf_counter(), time.thread_time(), sleeps)

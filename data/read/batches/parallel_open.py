@@ -1,5 +1,5 @@
-"""The shards of a batch that are far away are opened at the same time, not one after another; and
-so are the samples read that lie in them."""
+"""Parallel opening of the shards of a batch that need requests, and parallel reads of their
+samples."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +13,14 @@ _AT_A_TIME = 32  # threads, which wait for answers
 
 
 def open_in_parallel(stream: SampleStream, wanted: Iterable[tuple[int, int]]) -> None:
-    """Have all downloads begun before the first of them is waited for.
+    """Start all downloads before the first of them is waited for.
 
-    What fails is left to who reads the samples.
+    Errors are left to the reads of the samples.
 
     Args:
-        wanted: dataset and shard, each once.
+        wanted: (dataset, shard) pairs, each once.
 
-    Raises DamagedShardError if what was read before has proved wrong: see `NodeStore.check`.
+    Raises DamagedShardError if bytes read before have proved wrong: see `NodeStore.check`.
     """
     for dataset in stream.datasets:
         dataset.store.check()
@@ -39,10 +39,10 @@ def open_in_parallel(stream: SampleStream, wanted: Iterable[tuple[int, int]]) ->
 
 @contextmanager
 def parallel_reads(readers: Sequence[SampleReader], samples: Sequence[int]) -> Iterator[list[Make]]:
-    """What makes each sample; those that wait for a source are being made, many at a time.
+    """Yield the function that makes each sample; those that wait for a source run in parallel.
 
     Args:
-        readers, samples: whom to ask for each, and its number in the shard.
+        readers, samples: the reader of each sample, and its number in the shard.
     """
     waiting = sum(reader.waits for reader in readers)
     if waiting == 0:
@@ -62,6 +62,7 @@ def parallel_reads(readers: Sequence[SampleReader], samples: Sequence[int]) -> I
 
 
 def await_verification(stream: SampleStream) -> None:
-    """Nothing more is read: wait until all that was is known to be right. Raises as above."""
+    """Wait, after the last read, until all bytes read are verified. Raises as `open_in_parallel`
+    does."""
     for dataset in stream.datasets:
         dataset.store.settle()

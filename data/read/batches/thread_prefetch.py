@@ -1,4 +1,4 @@
-"""Work done ahead in threads, handed over in order; or, without threads, when it is asked for."""
+"""Prefetching in threads with results in order; or, without threads, work when it is asked for."""
 
 import threading
 import weakref
@@ -17,11 +17,11 @@ T = TypeVar("T")
 class ThreadPrefetcher(Generic[S, T]):
     """Calls `load(step)` for each of `steps` in threads, at most `depth` calls ahead.
 
-    The steps are worked out in the threads, too, one after the other. `load` and `steps` must not
-    refer to the prefetcher: when it is garbage, its threads end by themselves.
+    The threads also draw the steps, one after the other. `load` and `steps` must not refer to the
+    prefetcher: when it is garbage-collected, its threads end by themselves.
 
     Args:
-        alone: says when `next` is to call `load` itself, and the threads are to rest.
+        alone: decides when `next` calls `load` itself while the threads rest.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class ThreadPrefetcher(Generic[S, T]):
         threads: int,
         alone: InlineReadDecision | None = None,
     ) -> None:
-        self._turns: _Turns[S, T] = _Turns(alone.timed(load) if alone else load, steps)
-        self._alone, self._depth = alone, depth
+        self._queue: _ResultQueue[S, T] = _ResultQueue(alone.timed(load) if alone else load, steps)
+        self._inline_decision, self._depth = alone, depth
         self._ended: str | None = None
         self._is_over = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hpckit-data")
@@ -44,7 +44,7 @@ class ThreadPrefetcher(Generic[S, T]):
         self._fill()
 
     def next(self) -> T:
-        """The next result, in order; waits for it.
+        """Wait for the next result, in order.
 
         Raises StopIteration after the last one; what `load` or `steps` raised, once, and then ends;
         DataError if it has ended already.
@@ -54,32 +54,33 @@ class ThreadPrefetcher(Generic[S, T]):
         if self._is_over:
             raise StopIteration
         by_itself = not self._pending
-        if self._alone is not None:
-            self._alone.asked()
+        if self._inline_decision is not None:
+            self._inline_decision.asked()
         if by_itself:
-            self._make_one()
+            self._make_inline()
         try:
             result = self._pending[0].result()
-        except CancelledError as error:  # another thread closed us while we waited
+        except CancelledError as error:  # another thread closed this one while it waited
             raise self._end_error() from error
         except _EndError:
             self._is_over = True
-            self._let_go()
+            self._release_pool()
             raise StopIteration from None
         except Exception:
-            # Not waiting: the error must come out even if another thread hangs in its read.
+            # No waiting: the error must come out even if another thread hangs in its read.
             self._stop("this iteration ended with an error", wait=False)
-            self._let_go()
+            self._release_pool()
             raise
         self._pending.popleft()
-        if self._alone is not None:
-            self._alone.given(by_itself)
+        if self._inline_decision is not None:
+            self._inline_decision.given(by_itself)
         self._fill()
         return result
 
-    def _let_go(self) -> None:
-        """There is nothing more to come. An error that was met keeps its frames, and by them this:
-        so it must not be kept here, or the threads would live until the garbage is collected."""
+    def _release_pool(self) -> None:
+        """Shut the pool down, as nothing more will come. An error holds references to its frames,
+        and by them to this object, so it must not be kept here, or the threads would live until the
+        garbage is collected."""
         self._pending.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -88,7 +89,7 @@ class ThreadPrefetcher(Generic[S, T]):
         self._stop(reason, wait=True)
 
     def stop(self, reason: str) -> None:
-        """As `close`, and does not wait."""
+        """Stop the threads as `close` does, without waiting for them."""
         self._stop(reason, wait=False)
 
     def _stop(self, reason: str, *, wait: bool) -> None:
@@ -101,18 +102,18 @@ class ThreadPrefetcher(Generic[S, T]):
 
     @property
     def ready(self) -> int:
-        """Results that are there already."""
-        return max(0, sum(result.done() for result in list(self._pending)) - self._turns.ends)
+        """The number of results that are available already."""
+        return max(0, sum(result.done() for result in list(self._pending)) - self._queue.ends)
 
-    def _make_one(self) -> None:
-        """In the calling thread; it can be interrupted there, after which nobody knows where it
-        stands."""
+    def _make_inline(self) -> None:
+        """Make one result in the calling thread. If that is interrupted, its state is unknown and
+        the iteration ends."""
         try:
-            self._pending.append(self._turns.ask())
-            self._turns.take()
+            self._pending.append(self._queue.ask())
+            self._queue.take()
             if isinstance(self._pending[0].exception(), Exception | None):
                 return
-        except CancelledError:  # another thread closed us
+        except CancelledError:  # another thread closed this one
             return
         except BaseException:
             self._interrupted()
@@ -123,14 +124,16 @@ class ThreadPrefetcher(Generic[S, T]):
         self._stop("this iteration was interrupted", wait=False)
 
     def _fill(self) -> None:
-        """Have threads make what is to be there ahead."""
-        while len(self._pending) < self._depth and not (self._alone and self._alone.now):
+        """Have the threads make results up to the prefetch depth."""
+        while len(self._pending) < self._depth and not (
+            self._inline_decision and self._inline_decision.now
+        ):
             self._submit()
 
     def _submit(self) -> None:
         try:
-            self._pending.append(self._turns.ask())
-            self._pool.submit(self._turns.take)
+            self._pending.append(self._queue.ask())
+            self._pool.submit(self._queue.take)
         except RuntimeError as error:  # the pool was shut down, by close or by Python's exit
             raise self._end_error() from error
 
@@ -139,7 +142,7 @@ class ThreadPrefetcher(Generic[S, T]):
 
 
 class InlinePrefetcher(Generic[S, T]):
-    """As `ThreadPrefetcher`, but that `next` does the work, in the thread that calls it."""
+    """Like `ThreadPrefetcher`, but `next` does the work in the calling thread."""
 
     ready = 0
 
@@ -175,34 +178,35 @@ def prefetching(
     threads: int,
     alone: InlineReadDecision | None = None,
 ) -> ThreadPrefetcher[S, T] | InlinePrefetcher[S, T]:
-    """In so many threads, or with 0 in none."""
+    """Return a prefetcher with this number of threads, or an inline one for 0 threads."""
     if threads == 0:
         return InlinePrefetcher(load, steps)
     return ThreadPrefetcher(load, steps, depth=depth, threads=threads, alone=alone)
 
 
 class _EndError(Exception):
-    """There was no further step."""
+    """There are no further steps."""
 
 
-class _Turns(Generic[S, T]):
-    """What the threads share. Result k is of step k, whichever thread takes it."""
+class _ResultQueue(Generic[S, T]):
+    """The queue of results that the threads share. Result k is of step k, whichever thread makes
+    it."""
 
     def __init__(self, load: Callable[[S], T], steps: Iterator[S]) -> None:
         self._load, self._steps = load, steps
         self._asked: deque[Future[T]] = deque()
         self._lock = threading.Lock()
         self.ends = 0
-        """Results that only say that there are no more steps."""
+        """The number of results that only say that there are no more steps."""
 
     def ask(self) -> "Future[T]":
-        """One more result."""
+        """Return the future of one more result."""
         result: Future[T] = Future()
         self._asked.append(result)
         return result
 
     def take(self) -> None:
-        """Make the next one of those that were asked for."""
+        """Make the next result that was asked for."""
         with self._lock:
             result = self._asked.popleft()
             if not result.set_running_or_notify_cancel():

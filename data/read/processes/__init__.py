@@ -1,2 +1,4 @@
-"""Batches made by reader processes and handed over through shared memory, errors included. Imports
-data.read.batches and is imported by data.read.loader only."""
+"""Batches made by reader processes and handed over, like their errors, through shared memory.
+
+This package imports data.read.batches and is imported by data.read.loader only.
+"""

@@ -1,4 +1,4 @@
-"""Batches made by processes and handed over in order through shared memory."""
+"""Batches made by reader processes and handed over in order through shared memory."""
 
 import logging
 import multiprocessing
@@ -30,23 +30,25 @@ from data.read.processes.shared_memory_slot import PickleLayout, SharedMemorySlo
 
 StartMethod: TypeAlias = Literal["spawn", "fork"]
 
-_GRACE_S = 5.0  # for a batch that is being made when the ring is closed
+_GRACE_S = 5.0  # seconds for a batch that is being made when the prefetcher is closed
 _log = logging.getLogger(__name__)
 
 
 class ProcessPrefetcher:
-    """`workers` processes make a batch of each of `steps`: batch k is that of worker k mod workers.
+    """Makes a batch of each of `steps` in `workers` processes: batch k is made by worker k mod
+    workers.
 
-    Each works at most `depth` batches ahead. They have no position: it moves with what `next`
-    gives. They die with this process, whatever kills it; signals that are sent to all processes of
-    a job are this one's affair alone.
+    Each works at most `depth` batches ahead. The workers hold no position: it moves when `next`
+    returns. They die with this process, however it ends; they ignore signals that are sent to all
+    processes of a job, which this process handles.
 
     Args:
-        start: "spawn": new Pythons; they import the modules of transform and collate, and the main
-            one, as `multiprocessing` does. "fork": copies of this process, so these need not be
-            importable, but a fork after threads, CUDA or downloads in this process may not work.
+        start: "spawn": new Python processes, which import the modules of transform and collate, and
+            the main module, as `multiprocessing` does. "fork": copies of this process, so these
+            need not be importable, but a fork after threads, CUDA or downloads in this process may
+            not work.
 
-    Raises DataError if the fetcher cannot be sent to another process, or none can be started.
+    Raises DataError if the fetcher cannot be pickled for another process, or none can be started.
     """
 
     def __init__(
@@ -62,22 +64,22 @@ class ProcessPrefetcher:
         self._faults, self._stores = fetcher.faults, stores_of(fetcher.stream)
         self._steps, self._ended = steps, ""
         self._pending: deque[BatchWork] = deque()
-        self._asked = self._given = 0
+        self._requested = self._delivered = 0
         setup = _setup(fetcher, start)
         functions = UserFunctions(fetcher.transform, fetcher.collate)
         inherited = ForkInheritance(functions, []) if start == "fork" else None
         context = _context(start)
         self._workers = [ReaderWorker(i, context, depth, inherited) for i in range(workers)]
-        self._staying = _start(self._workers, setup)
-        # When Python ends, before multiprocessing waits for them; or when this is garbage
+        self._end_event = _start(self._workers, setup)
+        # When Python exits, before multiprocessing waits for them, or at garbage collection
         self._abandon = util.Finalize(
-            self, _abandon, (self._workers, self._staying), exitpriority=100
+            self, _abandon, (self._workers, self._end_event), exitpriority=100
         )
         for _ in range(workers * depth):
             self._submit()
 
     def next(self) -> tuple[Batch, BatchTimes, int]:
-        """The next batch, and the position after it; waits for it.
+        """Wait for the next batch, and return it with the position after it.
 
         Raises StopIteration after the last one; once, and then ends: what making it raised, with
         its causes and a note of where, ReaderProcessError if its process has died; DataError if
@@ -86,29 +88,29 @@ class ProcessPrefetcher:
         if self._ended:
             raise self._end_error()
         if not self._pending:
-            self._settle()
+            self._verify_reads()
             raise StopIteration
-        worker = self._workers[self._given % len(self._workers)]
+        worker = self._workers[self._delivered % len(self._workers)]
         try:
             made, grown = worker.take()
             batch, times = self._accepted(made, worker.name)
         except Exception as error:
-            if self._ended:  # another thread closed us while we waited
+            if self._ended:  # another thread closed this one while it waited
                 raise self._end_error() from error
             self._stop("this iteration ended with an error", 0)
             raise
         worker.done()
         if grown:
-            self._tell_grown()
+            self._log_grown()
             times = times._replace(grown=1)
-        self._given += 1
+        self._delivered += 1
         after = self._pending.popleft().share.after
         self._submit()
         return batch, times, after
 
     @property
     def ready(self) -> int:
-        """Batches that are there already."""
+        """The number of batches that are available already."""
         return 0 if self._ended else sum(worker.ready for worker in self._workers)
 
     def close(self, reason: str) -> None:
@@ -125,18 +127,18 @@ class ProcessPrefetcher:
         until_s = time.monotonic() + grace_s
         for worker in self._workers:
             worker.end(max(0.0, until_s - time.monotonic()))
-        self._staying.set()
+        self._end_event.set()
 
     def _submit(self) -> None:
         work = next(self._steps, None)
         if work is not None:
-            self._workers[self._asked % len(self._workers)].ask(work)
+            self._workers[self._requested % len(self._workers)].ask(work)
             self._pending.append(work)
-            self._asked += 1
+            self._requested += 1
 
-    def _settle(self) -> None:
-        """Have the processes that read look whether all that they gave was right, once."""
-        asked, self._asked = self._workers[: self._asked], 0
+    def _verify_reads(self) -> None:
+        """Have the processes check, once, whether all bytes that they read were right."""
+        asked, self._requested = self._workers[: self._requested], 0
         for worker in asked:
             worker.ask(None)
         for worker in asked:
@@ -147,7 +149,7 @@ class ProcessPrefetcher:
             worker.done()
 
     def _accepted(self, made: BatchResult, where: str) -> tuple[Batch, BatchTimes]:
-        """Take over what was counted; raises what is not to be borne."""
+        """Count errors and metrics of a result; raises an error that the policy does not accept."""
         for store, counts in zip(self._stores, made.counts, strict=False):
             store.metrics.add(**counts)
         for carried in made.faults:
@@ -165,7 +167,7 @@ class ProcessPrefetcher:
             self._faults.good()
         return made.batch, made.times
 
-    def _tell_grown(self) -> None:
+    def _log_grown(self) -> None:
         if not self._has_grown:
             _log.info("a batch is larger than the first ones: its shared memory has grown")
         self._has_grown = True
@@ -183,7 +185,7 @@ def _context(start: StartMethod) -> ForkContext | SpawnContext:
 
 
 def _setup(fetcher: BatchFetcher, start: StartMethod) -> tuple[SharedMemorySlot, PickleLayout]:
-    """What makes the batches, in memory that all workers share."""
+    """Return the fetcher, pickled into memory that all workers share."""
     slot = SharedMemorySlot.make()
     if start == "fork":
         fetcher = replace(fetcher, transform=None, collate=None)
@@ -201,11 +203,12 @@ def _setup(fetcher: BatchFetcher, start: StartMethod) -> tuple[SharedMemorySlot,
 def _start(
     workers: Sequence[ReaderWorker], setup: tuple[SharedMemorySlot, PickleLayout]
 ) -> threading.Event:
-    """Start them; they live until the event is set, or this process ends. Raises DataError."""
-    staying, begun = threading.Event(), Future[None]()
+    """Start the workers; they live until the event is set or this process ends. Raises
+    DataError."""
+    end_event, begun = threading.Event(), Future[None]()
     stay = threading.Thread(
-        target=_stay,
-        args=(workers, setup, staying, begun),
+        target=_start_and_stay,
+        args=(workers, setup, end_event, begun),
         name="hpckit-data-workers",
         daemon=True,
     )
@@ -214,19 +217,21 @@ def _start(
         begun.result()
     except Exception as error:
         raise DataError(f"reader processes cannot be started: {error}") from error
-    return staying
+    return end_event
 
 
-def _stay(
+def _start_and_stay(
     workers: Sequence[ReaderWorker],
     setup: tuple[SharedMemorySlot, PickleLayout],
-    staying: threading.Event,
+    end_event: threading.Event,
     begun: "Future[None]",
 ) -> None:
-    """In a thread that stays: whoever starts the iteration may not, and would take them along."""
+    """Start the workers in a thread that stays, since they die with the thread that started them,
+    and the one that starts the iteration may end."""
     try:
         resource_tracker.ensure_running()  # which would let the signals through again
-        signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_BACK)  # theirs until they ignore them
+        # they would end the workers until these ignore them
+        signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_BACK)
         for worker in workers:
             worker.start(*setup)
     except BaseException as error:  # noqa: BLE001 (raised again by whoever waits)
@@ -235,10 +240,10 @@ def _stay(
         begun.set_exception(error)
         return
     begun.set_result(None)
-    staying.wait()
+    end_event.wait()
 
 
-def _abandon(workers: Sequence[ReaderWorker], staying: threading.Event) -> None:
+def _abandon(workers: Sequence[ReaderWorker], end_event: threading.Event) -> None:
     for worker in workers:
         worker.kill()
-    staying.set()
+    end_event.set()

@@ -1,4 +1,4 @@
-"""What a reader process does: it makes one batch after another, for the process that started it."""
+"""The main function of a reader process, which makes batches for the process that started it."""
 
 import ctypes
 import os
@@ -22,34 +22,34 @@ from data.read.processes.shared_memory_slot import PickleLayout, SharedMemorySlo
 from data.read.sample_stream import SampleStream
 
 KEPT_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that Slurm or a terminal sends to all processes of a job: what they mean is for the
-trainer to decide, which may want more batches before it ends."""
+"""Signals that Slurm or a terminal sends to all processes of a job. The trainer decides how to
+react, and may need more batches before it ends."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 class UserFunctions(NamedTuple):
-    """The user's part."""
+    """The user's transform and collate."""
 
     transform: Callable[..., Any] | None
     collate: Callable[..., Any] | None
 
 
 class BatchResult(NamedTuple):
-    """What has become of one piece of work."""
+    """The result of one piece of work."""
 
     batch: Batch | None
     times: BatchTimes | None
     error: RemoteErrorRecord | None
     faults: tuple[RemoteErrorRecord | None, ...]
-    """Bad samples, in order; None: a good one came between."""
+    """Bad samples, in order; None stands for good ones in between."""
     counts: tuple[dict[str, float], ...]
-    """What the metrics of each store have gone up by."""
+    """The increase of the metrics of each store."""
 
 
 @dataclass
 class BadSampleRecorder(BadSampleBudget):
-    """Only notes what happens: another process decides what is to be borne."""
+    """Records good and bad samples; the parent process decides which errors are accepted."""
 
     events: list[RemoteErrorRecord | None] = field(default_factory=list)
 
@@ -64,25 +64,26 @@ class BadSampleRecorder(BadSampleBudget):
 
 
 class ForkInheritance(NamedTuple):
-    """What a fork has of its parent, and a new Python has not."""
+    """The objects that a forked process inherits and a spawned one does not."""
 
     functions: UserFunctions
     connections: list[Connection]
-    """Of all workers, both ends: as long as anybody has one open, the other does not end."""
+    """The connections of all workers, both ends: they must be closed here, as a connection only
+    ends when no process has its other end open."""
 
 
 def serve(
     connection: Connection, parent: int, depth: int, inherited: ForkInheritance | None
 ) -> None:
-    """All that the process does, until `parent` ends or closes its side.
+    """Run the reader process, until `parent` ends or closes its side.
 
-    Over `connection` come a slot that holds the `BatchFetcher`, and its parcel; then `BatchWork`.
-    There go `depth` slots, then the parcel of a `BatchResult` and whether its slot grew for each
-    work, in order, in the slots in turn. So a slot is free again once `depth` - 1 more have been
-    asked for.
+    Over `connection` it receives a slot that holds the `BatchFetcher`, and its layout; then
+    `BatchWork`. It sends `depth` slots, then for each work, in order, the layout of a `BatchResult`
+    and whether its slot grew; the slots are used in turn. So a slot is free again once `depth` - 1
+    more batches have been asked for.
 
     Args:
-        inherited: of a fork, whose fetcher comes without its functions.
+        inherited: of a forked process, whose fetcher comes without the user's functions.
     """
     _begin(parent)
     keep_freed_memory()
@@ -92,7 +93,7 @@ def serve(
     slots = [SharedMemorySlot.make() for _ in range(depth)]
     for slot in slots:
         send_handle(connection, slot.fd, parent)
-    maker = _Maker(connection, inherited.functions if inherited else None)
+    maker = _BatchMaker(connection, inherited.functions if inherited else None)
     for number in range(sys.maxsize):
         try:
             work = connection.recv()
@@ -108,12 +109,12 @@ def serve(
 
 
 def stores_of(stream: SampleStream) -> list[NodeStore]:
-    """The stores that a stream reads from, in the same order in every process."""
+    """Return the stores that a stream reads from, in the same order in every process."""
     return list({id(dataset.store): dataset.store for dataset in stream.datasets}.values())
 
 
-class _Maker:
-    """Makes batches; what goes wrong at the very beginning is told with the first."""
+class _BatchMaker:
+    """Makes batches; an error during setup is reported with the first batch."""
 
     def __init__(self, connection: Connection, functions: UserFunctions | None) -> None:
         self._error: Exception | None = None
@@ -130,36 +131,36 @@ class _Maker:
         self._faults, self._stores = faults, stores_of(fetcher.stream)
         self._counts = [store.metrics.counts() for store in self._stores]
         if (torch := sys.modules.get("torch")) is not None:
-            torch.set_num_threads(1)  # or each of many processes takes all cores
+            torch.set_num_threads(1)  # else each of many processes would use all cores
 
     def make(self, work: BatchWork | None) -> BatchResult:
         if self._error is not None:
-            problem = DataError(f"a reader process cannot begin: {_said(self._error)}")
+            problem = DataError(f"a reader process cannot begin: {_describe(self._error)}")
             problem.__cause__ = self._error
             return BatchResult(None, None, record_error(problem), (), ())
         self._faults.events.clear()
-        batch = times = told = None
+        batch = times = failure = None
         try:
             if work is None:
                 await_verification(self._fetcher.stream)
             else:
                 batch, times = self._fetcher.fetch(work)
         except Exception as error:  # noqa: BLE001 (raised again where the batch is asked for)
-            told = record_error(error)
-        return BatchResult(batch, times, told, tuple(self._faults.events), self._counted())
+            failure = record_error(error)
+        return BatchResult(batch, times, failure, tuple(self._faults.events), self._counted())
 
     def _counted(self) -> tuple[dict[str, float], ...]:
         before, self._counts = self._counts, [store.metrics.counts() for store in self._stores]
-        return tuple(_rise(*pair) for pair in zip(before, self._counts, strict=True))
+        return tuple(_increase(*pair) for pair in zip(before, self._counts, strict=True))
 
 
 def _begin(parent: int) -> None:
-    """The kernel kills this process with the thread that started it (prctl(2))."""
+    """Have the kernel kill this process when the thread that started it ends (prctl(2))."""
     for number in KEPT_BACK:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_BACK)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -170,25 +171,25 @@ def _put(slot: SharedMemorySlot, made: BatchResult) -> PickleLayout:
         what = "a batch cannot be handed over by a reader process"
         if made.batch is not None and made.batch.positions:
             what = f"{what}, positions {made.batch.positions[0]}..{made.batch.positions[-1]}"
-        problem = DataError(f"{what}: {_said(error)}")
+        problem = DataError(f"{what}: {_describe(error)}")
         problem.__cause__ = error
         return slot.put(BatchResult(None, None, record_error(problem), made.faults, made.counts))
 
 
-def _rise(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+def _increase(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     return {name: after[name] - before[name] for name in after if after[name] != before[name]}
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def culprits(named: Sequence[tuple[str, object]]) -> str:
-    """Which of some things cannot be pickled, and why, for people."""
+    """Describe which of some objects cannot be pickled, and why."""
     found = []
     for name, thing in named:
         try:
             SharedMemorySlot.make().put(thing)
         except Exception as error:  # noqa: BLE001 (as above)
-            found.append(f"{name} ({thing!r}): {_said(error)}")
+            found.append(f"{name} ({thing!r}): {_describe(error)}")
     return "; ".join(found)

@@ -1,4 +1,4 @@
-"""One reader process, as the process sees it that consumes its batches."""
+"""One reader process, as seen by the process that consumes its batches."""
 
 import os
 import signal
@@ -13,12 +13,13 @@ from data.read.batches.batch_fetcher import BatchWork
 from data.read.processes.reader_process import BatchResult, ForkInheritance, serve
 from data.read.processes.shared_memory_slot import PickleLayout, SharedMemorySlot
 
-_LOOK_S = 1.0  # how often a process is looked after whose end nobody may have told of
-_GONE_S = 1.0  # until the kernel has cleared away what was killed
+_POLL_S = 1.0  # how often to check a process whose end may not be noticed otherwise
+_GONE_S = 1.0  # until the kernel has removed what was killed
 
 
 class ReaderWorker:
-    """Makes batches, in the order in which they are asked for, `depth` at most at a time."""
+    """A reader process, which makes batches in the order in which they are asked for, at most
+    `depth` at a time."""
 
     def __init__(
         self,
@@ -28,12 +29,12 @@ class ReaderWorker:
         inherited: ForkInheritance | None,
     ) -> None:
         self._depth = depth
-        self._connection, self._its_end = context.Pipe()
+        self._connection, self._child_connection = context.Pipe()
         if inherited is not None:
-            inherited.connections.extend((self._connection, self._its_end))
+            inherited.connections.extend((self._connection, self._child_connection))
         self._process = context.Process(
             target=serve,
-            args=(self._its_end, os.getpid(), depth, inherited),
+            args=(self._child_connection, os.getpid(), depth, inherited),
             name=f"hpckit-reader-{number}",
             daemon=True,
         )
@@ -42,10 +43,10 @@ class ReaderWorker:
         self._taken = 0
 
     def start(self, setup: SharedMemorySlot, parcel: PickleLayout) -> None:
-        """Start it, bound to the life of the calling thread. Raises OSError."""
+        """Start the process; it dies with the calling thread. Raises OSError."""
         self._process.start()
-        self._its_end.close()
-        with suppress(ConnectionError):  # dead already, which is told with its first batch
+        self._child_connection.close()
+        with suppress(ConnectionError):  # dead already, which its first batch reports
             send_handle(self._connection, setup.fd, self.pid)
             self._connection.send(parcel)
 
@@ -55,29 +56,30 @@ class ReaderWorker:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the process in messages."""
         return f"reader process {self._process.name} (pid {self.pid})"
 
     @property
     def ready(self) -> int:
-        """Batches that are there."""
+        """The number of batches that are available."""
         try:
             while len(self._slots) == self._depth and self._connection.poll():
                 self._made.append(self._connection.recv())
-        except (EOFError, OSError):  # told when the next batch is asked for
+        except (EOFError, OSError):  # reported when the next batch is asked for
             pass
         return len(self._made)
 
     def ask(self, work: BatchWork | None) -> None:
-        """Have one more made; None: have it settle, see `settle`, which is taken like a batch."""
-        with suppress(ConnectionError):  # it is dead, which is told when this batch is asked for
+        """Ask for one more batch; None asks the process to verify its reads (`await_verification`),
+        which gives a result like a batch."""
+        with suppress(ConnectionError):  # it is dead, which is reported when this batch is taken
             self._connection.send(work)
 
     def take(self) -> tuple[BatchResult, bool]:
-        """The next one, and whether its slot had to grow; waits for it.
+        """Wait for the next batch; returns it, and whether its slot had to grow.
 
-        The same one until `done`. Raises ReaderProcessError if it will not come, for the process
-        has ended; OSError after `end`.
+        Returns the same one until `done`. Raises ReaderProcessError if the process has ended;
+        OSError after `end`.
         """
         while len(self._slots) < self._depth:
             self._await()
@@ -95,33 +97,33 @@ class ReaderWorker:
         return self._slots[self._taken % self._depth].take(parcel), grown
 
     def done(self) -> None:
-        """The batch that was taken is out of its slot."""
+        """Note that the batch has been copied out of its slot."""
         self._made.popleft()
         self._taken += 1
 
     def kill(self) -> None:
-        """End it at once, if it was started; does not wait."""
+        """Kill the process, if it was started, without waiting."""
         self._connection.close()
         if self._process.pid is not None:
             self._process.kill()
 
     def leave(self) -> None:
-        """Have it end with the batch that it makes now."""
+        """Ask the process to end after the batch that it is making."""
         self._connection.close()
 
     def end(self, grace_s: float) -> None:
-        """Wait until it has ended; kill it if that takes longer."""
+        """Wait until the process has ended; kill it if that takes longer than `grace_s`."""
         self._process.join(grace_s)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join(_GONE_S)
 
     def _await(self) -> None:
-        """Until there is something to receive."""
+        """Wait until there is something to receive."""
         while not self._connection.poll():
-            # A child of the process may hold open what tells of its end; so ask, too
+            # A child of the process may keep the connection open after its end, so poll, too
             ended = self._process.exitcode is not None
-            ready = wait([self._connection, self._process.sentinel], 0 if ended else _LOOK_S)
+            ready = wait([self._connection, self._process.sentinel], 0 if ended else _POLL_S)
             if self._connection not in ready and (ready or ended):
                 raise self._dead()
 

@@ -1,4 +1,4 @@
-"""Errors that go from one process to another, with their causes and where they came from."""
+"""Errors that are sent from one process to another, with their causes and tracebacks."""
 
 import pickle
 import traceback
@@ -13,16 +13,16 @@ class RemoteErrorRecord(NamedTuple):
     """An error as plain values."""
 
     pickled: bytes | None
-    """The error itself; None for one that cannot be pickled."""
+    """The pickled error; None if it cannot be pickled."""
     kind: str
     text: str
     trace: str
-    """Where it was raised, as Python prints it; empty if it never was."""
+    """Its traceback, as Python prints it; empty if it was never raised."""
     cause: "RemoteErrorRecord | None"
 
 
 def record_error(error: BaseException, most: int = _MOST) -> RemoteErrorRecord:
-    """What is to be sent of an error."""
+    """Return the record of an error, to be sent."""
     cause = error.__cause__
     trace = "".join(traceback.format_tb(error.__traceback__))
     return RemoteErrorRecord(
@@ -35,10 +35,10 @@ def record_error(error: BaseException, most: int = _MOST) -> RemoteErrorRecord:
 
 
 def rebuild_error(carried: RemoteErrorRecord, where: str) -> BaseException:
-    """The error, of its own type if that can be, with a note of where it came from.
+    """Return the error, of its own type if possible, with a note of where it came from.
 
     Args:
-        where: for people: what process that was.
+        where: describes the process that it came from.
     """
     error = _loaded(carried)
     if carried.trace:

@@ -1,8 +1,8 @@
-"""Shared memory that takes one object at a time from one process to another.
+"""Shared memory that transfers one object at a time from one process to another.
 
-The object is pickled by protocol 5 (PEP 574) straight into the memory, and the bytes of its arrays
-are put behind it as they are. The memory is a memfd: it has no name, nobody else can open it, and
-the kernel frees it with the last process that has it, however that one ends.
+The object is pickled by protocol 5 (PEP 574) into the memory, and the bytes of its arrays follow
+unchanged. The memory is a memfd: it has no name, no other process can open it, and the kernel frees
+it with the last process that has it, however that one ends.
 """
 
 import mmap
@@ -13,22 +13,22 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from data.read.processes.tensor_pickles import reductions
 
-_ALIGNED = 64  # bytes, as much as vector instructions ask for
+_ALIGNED = 64  # bytes, as vector instructions need
 _PAGE = 1 << 16
-_IN_LINE = 1 << 10  # bytes of an array below which it costs less to pickle it
+_IN_LINE = 1 << 10  # bytes of an array below which pickling it costs less
 
 
 class PickleLayout(NamedTuple):
-    """Where an object lies in a slot."""
+    """The layout of an object in a slot."""
 
     pickled: int
-    """Bytes of its pickle, at the beginning."""
+    """Bytes of its pickle, which comes first."""
     buffers: tuple[int, ...]
     """Bytes of each buffer that follows, aligned."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """[begin, end) of each buffer."""
+        """Return [begin, end) of each buffer."""
         begins = accumulate(self.buffers, lambda at, size: _up(at + size), initial=self._first)
         return [(at, at + size) for at, size in zip(begins, self.buffers, strict=False)]
 
@@ -42,7 +42,8 @@ class PickleLayout(NamedTuple):
 
 
 class SharedMemorySlot:
-    """Owns the descriptor `fd` of the memory. One process puts, then another takes, in turns.
+    """A shared memory buffer with the descriptor `fd`. One process puts an object, then another one
+    takes it, in turn.
 
     Objects are unpickled, so only processes that trust each other may share one.
     """
@@ -50,12 +51,12 @@ class SharedMemorySlot:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.grown = 0
-        """How often it proved too small, after it held something."""
+        """How often the memory was too small, after its first object."""
         self._memory: mmap.mmap | None = None
 
     @classmethod
     def make(cls) -> "SharedMemorySlot":
-        """An empty one. Raises OSError."""
+        """Create an empty slot. Raises OSError."""
         fd = os.memfd_create("hpckit-batch", os.MFD_CLOEXEC)
         os.fchmod(fd, 0o600)
         return cls(fd)
@@ -68,7 +69,7 @@ class SharedMemorySlot:
         return os.fstat(self.fd).st_size
 
     def put(self, thing: object) -> PickleLayout:
-        """Replace what is there; the slot grows as needed.
+        """Replace the object in the slot, which grows as needed.
 
         Raises OSError if there is no memory, and whatever pickling raises.
         """
@@ -93,7 +94,7 @@ class SharedMemorySlot:
         return parcel
 
     def take(self, parcel: PickleLayout) -> Any:
-        """The object, with copies of its arrays: the slot is free for the next one."""
+        """Return the object with copies of its arrays: the slot is free for the next one."""
         with memoryview(self._mapped(parcel.end)) as view:
             buffers = [bytearray(view[begin:end]) for begin, end in parcel.spans]
             return pickle.loads(  # noqa: S301 (this process started the one that put it there)
@@ -101,8 +102,8 @@ class SharedMemorySlot:
             )
 
     def borrow(self, parcel: PickleLayout) -> Any:
-        """The object, its arrays in this memory for as long as they live; who writes to them
-        writes to a page of his own. Nothing may be put any more."""
+        """Return the object with arrays that are views of this memory, copied on write. No object
+        may be put after that."""
         view = memoryview(mmap.mmap(self.fd, max(parcel.end, 1), access=mmap.ACCESS_COPY))
         buffers = [view[begin:end] for begin, end in parcel.spans]
         return pickle.loads(  # noqa: S301 (put there by the process that started this one)
@@ -110,10 +111,10 @@ class SharedMemorySlot:
         )
 
     def reserved(self, size: int) -> mmap.mmap:
-        """The memory, of `size` bytes at least. Raises OSError if there is no more."""
+        """Return the memory, with at least `size` bytes. Raises OSError if there is not enough."""
         if size > self.size or self._memory is None:
             room = max(-(-(size + size // 4) // _PAGE) * _PAGE, _PAGE)
-            # pages that could not be had would kill whoever writes to them
+            # a write to pages that cannot be allocated would kill the process
             os.posix_fallocate(self.fd, 0, room)
         return self._mapped(size)
 
@@ -124,7 +125,7 @@ class SharedMemorySlot:
 
 
 class _Writer:
-    """A file that a pickle is written to."""
+    """A file object that a pickle is written to."""
 
     def __init__(self, slot: SharedMemorySlot) -> None:
         self._slot = slot

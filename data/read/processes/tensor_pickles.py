@@ -1,4 +1,4 @@
-"""How torch tensors are pickled as buffers. torch is imported only where it has been already."""
+"""Pickling of torch tensors as buffers. torch is used only if it is imported already."""
 
 import copyreg
 import sys
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def reductions() -> dict[type, Callable[[Any], Any]]:
-    """What a pickler's `dispatch_table` is to hold."""
+    """Return the entries of a pickler's `dispatch_table` for tensors."""
     table: dict[type, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "Tensor"):  # it may be half imported, in a thread
+    if torch is not None and hasattr(torch, "Tensor"):  # another thread may be importing it
         table[torch.Tensor] = _reduced
     return table
 

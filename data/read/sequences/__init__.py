@@ -1,2 +1,5 @@
-"""Documents of tokens packed into sequences of equal length: token counts by position, the packed
-batches, and what a loader delivers of them. Imports data.read.batches and data.order."""
+"""Documents of tokens packed into sequences of equal length: token counts by position, packed
+batches, and the sequences that a loader delivers.
+
+This package imports data.read.batches and data.order.
+"""

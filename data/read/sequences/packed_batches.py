@@ -1,4 +1,4 @@
-"""Documents of tokens packed into sequences of equal length, and delivered batch by batch."""
+"""Documents of tokens packed into sequences of equal length and delivered in batches."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,18 +22,19 @@ from data.read.sequences.stored_tokens import stored_tokens
 
 @dataclass(frozen=True)
 class Packing:
-    """How documents become sequences of `length` tokens; `data.order.sequence_packing` has the
-    method.
+    """The settings of packing documents into sequences of `length` tokens; see
+    `data.order.sequence_packing` for the method.
 
-    The transform makes a document's tokens, shape (tokens,), of a sample; without one they are read
-    the way that they were counted ("npy", "bin:uint16"). There must be as many as the index says.
+    The transform returns a document's tokens, shape (tokens,), for a sample; without one they are
+    read in the way that they were counted ("npy", "bin:uint16"). There must be as many as the index
+    says.
 
     Args:
-        block: documents that are packed at a time; the more, the less padding.
-        long: what becomes of documents that are longer: they are "split", "cut" or "skip"ped.
+        block: documents that are packed together; the more, the less padding.
+        long: how longer documents are handled: they are "split", "cut" or "skip"ped.
         pad: the token that fills a sequence up.
         dtype: of the sequences.
-        vocab: tokens have to be below it; None: any will do.
+        vocab: the size of the vocabulary, which tokens must be below; None: not checked.
     """
 
     length: int
@@ -45,29 +46,32 @@ class Packing:
 
     @classmethod
     def of_state(cls, name: str) -> "Packing":
-        """That of a state's field `pack`. Raises DataError if it is none."""
+        """Return the packing of a state's field `pack`. Raises DataError if it is invalid."""
         made, *fields = name.split()
-        said = dict(field.partition("=")[::2] for field in fields)
-        if made != PACK or not {"length", "block", "long"} <= said.keys():
+        settings = dict(field.partition("=")[::2] for field in fields)
+        if made != PACK or not {"length", "block", "long"} <= settings.keys():
             raise DataError(f"the state is of the packing {name!r}, not {PACK}")
         try:
-            return cls(int(said["length"]), int(said["block"]), cast("Long", said["long"]))
+            return cls(
+                int(settings["length"]), int(settings["block"]), cast("Long", settings["long"])
+            )
         except ValueError as error:
             raise DataError(f"not a loader's state: pack is {name!r}") from error
 
 
 class PackedPieces(NamedTuple):
-    """What the sequences of a batch are made of; columns of shape (pieces,), by sequence."""
+    """The pieces of the sequences of a batch; columns of shape (pieces,), in the order of
+    sequences."""
 
     packs: int
-    """Sequences."""
+    """The number of sequences."""
     pack: list[int]
     row: list[int]
-    """Which document of the batch."""
+    """The document of the batch that each piece belongs to."""
     start: list[int]
     length: list[int]
     tokens: list[int]
-    """Of each document, as the index says; shape (documents,)."""
+    """The tokens of each document, as the index says; shape (documents,)."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,12 @@ class PackFetcher(BatchFetcher):
             found = np.asarray(document)
             if problem := self._problem(found, tokens):
                 place = (rows.datasets[row], int(shards[row]), int(samples[row]))
-                error = self._said(rows.positions[row], *place, DataError(problem))
+                error = self._sample_error(rows.positions[row], *place, DataError(problem))
                 rows.errors[row] = error
             rows.samples[row] = found
 
     def _problem(self, found: npt.NDArray[Any], tokens: int) -> str | None:
-        """Why an array is not the document's tokens."""
+        """Return why an array is not the document's tokens."""
         if found.shape != (tokens,):
             return (
                 f"{tokens} tokens by the index, and an array of shape {found.shape}: index the"
@@ -124,12 +128,13 @@ class PackFetcher(BatchFetcher):
         ]
 
     def _mask(self, work: BatchWork, kept: list[int] | None) -> npt.NDArray[np.bool_]:
-        return work.share.mask  # of sequences, which stay when they lose a document
+        return work.share.mask  # of sequences, which are kept when they lose a document
 
 
 @dataclass(frozen=True)
 class PackPlan:
-    """Sequences in the order of their packs: a position is a cursor of `SequencePacker`."""
+    """Batches of sequences in the order of their packs: a position is a cursor of
+    `SequencePacker`."""
 
     stream: SampleStream
     topology: Topology
@@ -139,7 +144,8 @@ class PackPlan:
 
     @classmethod
     def of(cls, stream: SampleStream, topology: Topology, packing: Packing) -> "PackPlan":
-        """Raises DataError for what makes no sense, and for documents without token counts."""
+        """Create the plan. Raises DataError for invalid arguments and for documents without token
+        counts."""
         counts = TokenCounts(stream)
         try:
             packer = SequencePacker(
@@ -179,12 +185,13 @@ class PackPlan:
         return self.packer.reached(position)
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "PackPlan":
-        """New weights of a mixture count from the next block on: this one is packed."""
-        told = dict(state)
-        name = told.pop("pack", None)
+        """Return the plan that continues from `state`. New weights of a mixture apply from the next
+        block on, and the present block is packed with the old ones."""
+        saved = dict(state)
+        name = saved.pop("pack", None)
         if name != self.packer.identity:
             raise FingerprintError({"pack": (name, self.packer.identity)})
-        stream = self.stream.resumed(told, self.packer.border(position))
+        stream = self.stream.resumed(saved, self.packer.border(position))
         return PackPlan.of(stream, self.topology, self.packing)
 
     @property
@@ -211,7 +218,8 @@ class PackPlan:
 
 
 def _documents(packs: list[SequencePack]) -> tuple[Ints, Ints]:
-    """(positions of the documents, each once, as they come first; the document of each piece)."""
+    """Return (positions of the documents, each once, in order of appearance; the document of each
+    piece)."""
     every = _joined([pack.positions for pack in packs])
     distinct, first, which = np.unique(every, return_index=True, return_inverse=True)
     come = np.argsort(first)

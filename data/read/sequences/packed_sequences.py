@@ -1,4 +1,4 @@
-"""What a loader delivers of packed documents: sequences, and where their documents begin."""
+"""What a loader delivers of packed documents: sequences and the boundaries of their documents."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,7 +11,7 @@ Tokens: TypeAlias = npt.NDArray[Any]
 
 
 class PackedSequence(NamedTuple):
-    """One sequence: what `collate` is given a list of."""
+    """One sequence; `collate` is given a list of these."""
 
     tokens: Tokens
     """Shape (length,)."""
@@ -26,16 +26,16 @@ class Sequences(NamedTuple):
     document_ids: npt.NDArray[np.int32]
     """Shape (B, L): tokens attend to equal ids of their sequence only; -1 is padding."""
     position_ids: npt.NDArray[np.int32]
-    """Shape (B, L): each document counts from 0."""
+    """Shape (B, L): counts from 0 in each document."""
     cu_seqlens: npt.NDArray[np.int32]
-    """Where each document begins in the B * L tokens end to end, then B * L; padding counts as a
+    """The start of each document in the B * L tokens end to end, then B * L; padding counts as a
     document."""
     max_seqlen: int
-    """Of all documents, in tokens."""
+    """The longest document, in tokens."""
 
 
 def sequences(packed: list[PackedSequence]) -> Sequences:
-    """The default `collate`. All must be of one length."""
+    """Collate sequences of one length (the default `collate`)."""
     lines = [one.boundaries for one in packed]
     length = len(packed[0].tokens)
     begins = [line.cu_seqlens[:-1] + number * length for number, line in enumerate(lines)]

@@ -1,4 +1,4 @@
-"""How many tokens the documents at some positions have, from the indexes of their shards."""
+"""The number of tokens of the documents at given positions, from the indexes of their shards."""
 
 import threading
 from collections import OrderedDict
@@ -14,13 +14,13 @@ from data.order.keyed_permutation import Ints
 from data.read.sample_stream import SampleLocations, SampleStream
 
 _KEPT = 2048  # shards whose counts are kept: 4 bytes a document
-_AT_A_TIME = 16  # indexes that are opened: of a store that is far away each takes a round trip
+_AT_A_TIME = 16  # indexes that are opened in parallel: in a remote store each takes a round trip
 
 _Shard: TypeAlias = tuple[int, int]  # number of its dataset, number in it
 
 
 class TokenCounts:
-    """Gives the number of tokens at each position of a stream, of shape (positions,).
+    """Returns the number of tokens at each position of a stream, with shape (positions,).
 
     Raises DataError for a dataset without token counts.
     """
@@ -40,7 +40,8 @@ class TokenCounts:
         return self.at(self._stream.locate(positions))
 
     def at(self, places: SampleLocations) -> Ints:
-        """The same, of what lies at `places`. May be called from many threads."""
+        """Return the number of tokens of the samples at `places`. May be called from many
+        threads."""
         datasets, shards, samples = places
         counts = np.empty(samples.size, np.int64)
         if not samples.size:

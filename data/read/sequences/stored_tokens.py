@@ -1,4 +1,4 @@
-"""Tokens as they lie in shards, for datasets whose tokens are counted by what lies there."""
+"""Reading tokens from shards, for datasets whose tokens are counted from their stored form."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -14,7 +14,8 @@ from data.read.shards.local_file_samples import Sample
 
 @dataclass(frozen=True)
 class StoredTokens:
-    """A transform: the numbers of a sample's member `extension`, "npy" or raw ones of a type."""
+    """A transform that returns the tokens in a sample's member `extension`: "npy", or raw numbers
+    of a type."""
 
     extension: str
     dtype: str | None
@@ -26,7 +27,8 @@ class StoredTokens:
 
 
 def stored_tokens(stream: SampleStream) -> StoredTokens:
-    """What reads tokens the way that the stream's datasets count them. Raises DataError."""
+    """Return a transform that reads tokens in the way that the stream's datasets count them. Raises
+    DataError."""
     ways = {dataset.manifest.tokens for dataset in stream.datasets}
     (way,) = ways if len(ways) == 1 else ("",)
     extension, _, detail = (way or "").partition(":")

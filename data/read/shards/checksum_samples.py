@@ -1,5 +1,6 @@
-"""As `direct`, where the index knows what each member holds: that is compared, and no header, as
-what has the right bytes is the right member. It costs no more than headers do."""
+"""Readers like those of `local_file_samples`, which compare the checksum of each member's content
+from the index. No header is compared, as a member with the right content is the right one. This
+costs no more than comparing headers."""
 
 from os import pread
 
@@ -15,8 +16,8 @@ from data.read.shards.piece_reads import Contents, Piece, SampleReader
 def comparing_reader(
     index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
 ) -> SampleReader:
-    """Of an index that has checksums of contents. What goes wrong is left to `otherwise`, which
-    reads a sample by itself. The file stays open for as long as this is there."""
+    """Return a reader for an index that has checksums of contents. On an error, `otherwise` reads
+    the sample by itself. The file stays open as long as the reader exists."""
     is_small = index.bytes <= WHOLE_BYTES * len(index)
     make = _one_by_one if is_small else _together
     return make(index, key_of, url, file, otherwise)
@@ -25,13 +26,14 @@ def comparing_reader(
 def _together(
     index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
 ) -> SampleReader:
-    """All samples of a batch are read before the first is made, see `pieces`."""
+    """Return a reader that reads all samples of a batch before it makes the first, see
+    `piece_reads`."""
     columns, names, fd = index.columns, index.extensions, file.fd
     firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
     sums, extensions = columns["content"].data, columns["extension"].data
 
     def ask_alone(i: int, pieces: list[Piece], _: FileHandle = file) -> None:
-        """Where each sample has one member: number i."""
+        """As `ask`, where each sample has one member: number i."""
         pieces.append((fd, offsets[i], sizes[i], sums[i]))
 
     def make_alone(i: int, contents: Contents) -> tuple[Sample, int]:
@@ -56,7 +58,7 @@ def _together(
             total += len(content)
         return sample, total
 
-    # all have a member, so where there are as many, each has one
+    # all have a member, so where there are as many members as samples, each has one
     return (
         SampleReader(make_alone, ask_alone) if len(sizes) == len(index) else SampleReader(make, ask)
     )
@@ -65,8 +67,8 @@ def _together(
 def _one_by_one(
     index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
 ) -> SampleReader:
-    """Each sample is read as it is made: less work for small ones, of which a consumer does best to
-    read them by itself, see `Alone`."""
+    """Return a reader that reads each sample as it makes it: this is less work for small ones,
+    which a consumer best reads by itself, see `InlineReadDecision`."""
     columns, names, fd = index.columns, index.extensions, file.fd
     firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
     sums, extensions = columns["content"].data, columns["extension"].data
@@ -89,12 +91,12 @@ def _one_by_one(
                     return otherwise(i)
                 sample[names[extensions[member]]] = content
                 total += length
-        except OSError:  # said, and got around if that can be, by the shard
+        except OSError:  # the shard reports it, and tries to repair it
             return otherwise(i)
         return sample, total
 
     def alone(i: int, _: Contents, __: FileHandle = file) -> tuple[Sample, int]:
-        """As `several`, where each sample has one member: number i."""
+        """Read sample i as `several` does, where each sample has one member: number i."""
         length = sizes[i]
         try:
             content = pread(fd, length, offsets[i])

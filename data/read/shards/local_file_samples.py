@@ -1,6 +1,6 @@
-"""Samples of a shard that lies whole in a file of this machine, read in as few steps as can be.
+"""Reading samples of a shard that is a whole file on this machine, in as few steps as possible.
 
-Never a mapping of the file: if somebody cut it short, the kernel would kill this process.
+The file is never mapped: if another process truncated it, the kernel would kill this process.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,13 @@ Direct: TypeAlias = Callable[[int], tuple[Sample, int]]
 Keys: TypeAlias = Callable[[int], str]
 
 WHOLE_BYTES = 32 << 10
-"""A sample of up to so many bytes is read at once, headers and all, and then cut up: a copy of them
-costs less than a call. Above, each member is read into bytes of its own."""
+"""The bytes up to which a sample is read at once with its headers and then cut up, as copying them
+costs less than a call. A larger sample's members are read one by one."""
 
 
 def keys_of(index: ShardIndex) -> Keys:
-    """Gives the key of a sample; of keys that are all ASCII without decoding each."""
+    """Return a function that gives the key of a sample; if all keys are ASCII, without decoding
+    each."""
     at, keys = index.columns["key_at"].data, index.columns["keys"].tobytes()
     if keys.isascii():
         text = keys.decode("ascii")
@@ -34,9 +35,10 @@ def keys_of(index: ShardIndex) -> Keys:
 def direct_reader(
     index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
 ) -> Direct:
-    """Reads sample i and says how many bytes its members have, each compared with its header.
+    """Return a function that reads sample i and returns it with the bytes of its members, each
+    compared with its header.
 
-    What goes wrong is left to `otherwise`. The file stays open for as long as this is there.
+    On an error, `otherwise` reads the sample. The file stays open as long as the function exists.
     """
     columns, names, fd = index.columns, index.extensions, file.fd
     # a memoryview gives a plain integer, several times as fast as numpy
@@ -63,7 +65,7 @@ def direct_reader(
             if size > WHOLE_BYTES:
                 return apart(i)
             block = pread(fd, size, begin)
-        except OSError:  # said, and got around if that can be, by the shard
+        except OSError:  # the shard reports it, and tries to repair it
             return otherwise(i)
         if len(block) != size or crc32(block[:BLOCK]) != headers[first]:
             return otherwise(i)
@@ -83,7 +85,7 @@ def direct_reader(
         return sample, total
 
     def alone(i: int, _: FileHandle = file) -> tuple[Sample, int]:
-        """As `at_once`, where each sample has one member: number i."""
+        """Read sample i as `at_once` does, where each sample has one member: number i."""
         length = sizes[i]
         size = length + BLOCK
         if size > WHOLE_BYTES:
@@ -97,5 +99,5 @@ def direct_reader(
         content = block[BLOCK:]
         return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
 
-    # all have a member, so where there are as many, each has one
+    # all have a member, so where there are as many members as samples, each has one
     return alone if len(sizes) == len(index) else at_once

@@ -1,4 +1,4 @@
-"""How many shards this process holds open, over all of its datasets."""
+"""The limit of shards that this process holds open, over all of its datasets."""
 
 import errno
 import logging
@@ -16,44 +16,45 @@ from data.errors import DataError
 T = TypeVar("T")
 
 _LEAST = 16
-_MOST_FILES = 65536  # a soft limit above it serves nobody: some programs walk over all numbers
+_MOST_FILES = 65536  # a higher soft limit is of no use: some programs walk over all numbers
 _MANY = {errno.EMFILE, errno.ENFILE}
 
 _log = logging.getLogger(__name__)
 
 
 class DescriptorHolder(Protocol):
-    """Something that holds a descriptor, which it gets anew when it is next used."""
+    """An object that holds a descriptor, which it opens again when it is next used."""
 
     used: bool
-    """Set by whoever uses it."""
+    """Set at each use."""
 
     def release(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
 
 
 class Descriptors:
-    """Those used last stay open; thread-safe.
+    """The open descriptors: the most recently used stay open. Thread-safe.
 
-    Which were used is found out as by the CLOCK algorithm (Corbato, "A paging experiment with the
-    Multics system", 1969), so that to use one costs no lock.
+    Use is tracked by the CLOCK algorithm (Corbato, "A paging experiment with the Multics system",
+    1969), so that a use takes no lock.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self._held: deque[weakref.ref[DescriptorHolder]] = deque()
         self._lock = threading.Lock()
-        self._told = 0  # shards read at a time, of which it was said that they are too many
+        self._warned_live = 0  # the largest number of live shards that was warned of
 
     @property
     def limit(self) -> int:
-        """How many may be open: half of what the process may still open when it first asks."""
+        """Return how many may be open: half of what the process may still open when this is first
+        called."""
         if self._limit is None:
-            self._limit = _budget(_raised(), _open_now())
+            self._limit = _budget(_raise_soft_limit(), _open_now())
         return self._limit
 
     def hold(self, one: DescriptorHolder) -> None:
-        """It has opened its descriptor; others may have to let go of theirs."""
+        """Note that an object has opened its descriptor; others may have to close theirs."""
         one.used = True
         limit = self.limit
         with self._lock:
@@ -62,19 +63,20 @@ class Descriptors:
                 self._release_one()
 
     def opening(self, make: Callable[[], T]) -> T:
-        """`make()`, and once more with fewer others open if the process has too many files."""
+        """Return `make()`; if the process has too many open files, close others and call it once
+        more."""
         try:
             return make()
         except (DataError, OSError) as error:
-            if not _is_of_many(error):
+            if not _is_too_many_files(error):
                 raise
             self._shrink()
         return make()
 
     def check(self, live: int) -> None:
-        """Say so, once, if `live` shards, which are read at a time, cannot all be open."""
-        if live > max(self.limit, self._told):
-            self._told = live
+        """Warn once if `live` shards, which are read at a time, cannot all be open."""
+        if live > max(self.limit, self._warned_live):
+            self._warned_live = live
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             _log.warning(
                 "%d shards are read at a time and %d can be open, so most reads have to open one"
@@ -93,7 +95,8 @@ class Descriptors:
             if one is not None:
                 one.release()
             return
-        if (one := self._held.popleft()()) is not None:  # all are in use: the one first seen
+        # all are in use: release the first one seen
+        if (one := self._held.popleft()()) is not None:
             one.release()
 
     def _shrink(self) -> None:
@@ -109,8 +112,8 @@ class Descriptors:
         )
 
     def after_fork(self) -> None:
-        """In a child: the lock may be held by a thread that is not there, and what the parent holds
-        open counts as taken."""
+        """Reset the state in a forked child: a thread that does not exist there may hold the lock,
+        and the descriptors that the parent holds open count as taken."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -118,8 +121,8 @@ def _budget(soft: int, taken: int) -> int:
     return max(_LEAST, (soft - taken) // 2)
 
 
-def _raised() -> int:
-    """The soft limit of open files, raised as far as this process may by itself."""
+def _raise_soft_limit() -> int:
+    """Raise the soft limit of open files as far as this process may; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
     most = _MOST_FILES if hard == infinite else min(hard, _MOST_FILES)
@@ -138,7 +141,7 @@ def _open_now() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def _is_of_many(error: BaseException | None) -> bool:
+def _is_too_many_files(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in _MANY:
             return True
@@ -147,5 +150,5 @@ def _is_of_many(error: BaseException | None) -> bool:
 
 
 SHARDS = Descriptors()
-"""Of this process."""
+"""The open descriptors of this process."""
 os.register_at_fork(after_in_child=SHARDS.after_fork)

@@ -1,4 +1,4 @@
-"""A shard that is open: its index and its bytes, made into samples."""
+"""An open shard: its index and its bytes, made into samples."""
 
 import builtins
 import threading
@@ -18,18 +18,19 @@ from data.read.shards.open_descriptors import SHARDS
 from data.read.shards.piece_reads import SampleReader, at_once
 
 Check: TypeAlias = Literal["auto", "content", "headers"]
-"""What of each member a read compares with the index: the bytes of it, or the tar header before it;
-auto: its bytes, where the index has their checksum."""
+"""What a read compares of each member with the index: "content" its bytes, "headers" the tar header
+before it, "auto" its bytes where the index has their checksum."""
 
 _TODO = "fetch it again; if that was meant, index the dataset again (`hpckit data index --hash`)"
 
 
 class ShardSamples:
-    """Samples of one shard; thread-safe. Its index stays, its file is let go of by `release`.
+    """The samples of one shard. Thread-safe. Its index is kept in memory; `release` closes its
+    file.
 
     Args:
-        reopen: opens the shard anew, after each `release`.
-        check: what a read compares with the index, which must have it.
+        reopen: opens the shard again after each `release`.
+        check: what a read compares with the index, which must contain it.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ShardSamples:
         self.used = True
         self._reopen, self._url = reopen, url
         self._shard: CachedShard | None = shard
-        self._direct: SampleReader | None = None  # once all of it lies in a file of this machine
+        self._direct: SampleReader | None = None  # set once all of it is in a file of this machine
         self._repairs = 0
         self._lock = threading.Lock()
         columns = index.columns
@@ -60,7 +61,7 @@ class ShardSamples:
 
     @property
     def bytes(self) -> int:
-        """Of the index, in memory."""
+        """The bytes of the index in memory."""
         return sum(column.nbytes for column in self.index.columns.values())
 
     @property
@@ -70,23 +71,24 @@ class ShardSamples:
 
     @property
     def reader(self) -> SampleReader:
-        """`read`, faster where the file is known: to be used for a batch, then asked for again."""
+        """Return a reader like `read`, faster where the file is known; ask for a new one for each
+        batch."""
         self.used = True
         shard = self._shard
         return self._direct or at_once(self.read, waits=shard is not None and not shard.local)
 
     def read(self, i: int) -> tuple[Sample, int]:
-        """Sample i, each member checked, and how many bytes that are.
+        """Read sample i and check each member; returns it with its bytes.
 
         Raises IndexError; ShardError if the shard is not what its index says, FetchError if it
-        cannot be had.
+        cannot be fetched.
         """
         if not 0 <= i < len(self.index):
             raise IndexError(f"sample {i} is not in 0..{len(self.index) - 1}")
         with suppress(_OtherBytesError):
             return self._read(i)
         repairs = self._repairs
-        try:  # once more: it may be the memory of this process that was wrong
+        try:  # once more: the fault may have been in the memory of this process
             return self._read(i)
         except _OtherBytesError as error:
             self._repair(error, repairs)
@@ -121,7 +123,7 @@ class ShardSamples:
         return sample, total
 
     def release(self) -> None:
-        """Let go of the file; who still reads is not disturbed."""
+        """Close the file; reads that are under way are not disturbed."""
         self._direct = self._shard = None
 
     def _pread(self, offset: int, size: int) -> "builtins.bytes":
@@ -146,7 +148,7 @@ class ShardSamples:
         return self.read(i)
 
     def _repair(self, error: "_OtherBytesError", repairs: int) -> None:
-        """Have the shard fetched once more, if that was not done since the read began."""
+        """Have the shard fetched once more, unless that was done since the read began."""
         shard = self._opened()
         with self._lock:
             if self._repairs != repairs:
@@ -160,7 +162,7 @@ class ShardSamples:
 
 
 class _OtherBytesError(Exception):
-    """What lies at `offset` is not what was indexed."""
+    """The content at `offset` is not what was indexed."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(f"{problem}: the shard was changed, or is damaged")

@@ -1,2 +1,5 @@
-"""Webdataset's stages at work: what each one is, their plan, running them sample by sample, and the
-seeds they draw from. Imports data.read, data.errors and, for cursors and shares, data.wds."""
+"""Running webdataset's stages: their kinds, their plan, running them sample by sample, and the
+seeds of their random numbers.
+
+This package imports data.read, data.errors and, for cursors and shares, data.wds.
+"""

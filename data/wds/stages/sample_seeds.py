@@ -1,4 +1,4 @@
-"""The global generators of random, numpy and torch, seeded for each sample by its position."""
+"""Seeding of the global generators of random, numpy and torch for each sample by its position."""
 
 import random
 import sys
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 SAMPLE, BATCH, CHOICE = 0, 1, 2
-"""Purposes, each with randomness of its own."""
+"""Purposes, each of which has its own random numbers."""
 
 _KEY = Struct("<QQQ")
 _SEEDS = Struct("<QIQ")
 
 
 def seeds(seed: int, purpose: int, position: int) -> tuple[int, int, int]:
-    """(64 bits for random, 32 for numpy, 64 for torch), by BLAKE2b of the arguments.
+    """Return (64 bits for random, 32 for numpy, 64 for torch), by BLAKE2b of the arguments.
 
-    A position counts on through the epochs, so an epoch has seeds of its own.
+    A position counts on through the epochs, so each epoch has other seeds.
     """
     key = _KEY.pack(seed & (2**64 - 1), purpose, position)
     first, second, third = _SEEDS.unpack_from(blake2b(key, digest_size=24).digest())
@@ -28,12 +28,13 @@ def seeds(seed: int, purpose: int, position: int) -> tuple[int, int, int]:
 
 
 def uniform(seed: int, position: int, number: int) -> float:
-    """In [0, 1), for the choice number `number` at a position."""
+    """Return a number in [0, 1) for the choice number `number` at a position."""
     return float(seeds(seed, CHOICE + number, position)[0] >> 11) * 2.0**-53
 
 
 class Seeder:
-    """Seeds what augmentations draw from; they are the same on any ranks and workers then.
+    """Seeds the generators that augmentations use, so that they are the same on any ranks and
+    workers.
 
     Must be used from one thread at a time, as the generators are those of the process.
     """
@@ -43,17 +44,18 @@ class Seeder:
         self._numpy = np.random.MT19937(0)
 
     def at(self, position: int, purpose: int = SAMPLE) -> None:
-        """Seed all three."""
+        """Seed all three generators."""
         first, second, third = seeds(self._seed, purpose, position)
         random.seed(first)
         np.random.seed(second)
         torch: Any = sys.modules.get("torch")
-        if torch is not None:  # torch.manual_seed asks each kind of device, 200 times as long
+        # torch.manual_seed seeds each kind of device, which takes 200 times as long
+        if torch is not None:
             torch.default_generator.manual_seed(third)
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """The generators are afterwards what they were before, in a process that is the user's."""
+        """Restore the generators afterwards, in a process that belongs to the user."""
         if not self._restore:
             yield
             return

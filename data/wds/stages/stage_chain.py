@@ -1,4 +1,4 @@
-"""Stages at work on one sample at a time, so that each result and error has its position."""
+"""Stages that process one sample at a time, so that each result and error has its position."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -10,33 +10,33 @@ from data.errors import DataError
 from data.wds.stages.stage_kinds import Stage, check_handler, describe_stage, invoke
 
 DROPPED = object()
-"""What becomes of a sample that a stage leaves out."""
+"""The result of a sample that a stage leaves out."""
 
 
 class HandledError(Exception):
-    """The handler of a stage saw an error, which is the cause, and bears it."""
+    """The handler of a stage accepted an error, which is the cause."""
 
 
 class StoppedError(Exception):
-    """The handler of a stage saw an error, which is the cause, and does not bear it."""
+    """The handler of a stage did not accept an error, which is the cause."""
 
 
 class StageChain:
-    """Stages that give one for one or none. They are built once and fed sample by sample: what
-    they do when they begin is done once, and again only after a sample that was left out."""
+    """A chain of stages that return one item for each, or none. They are built once and fed sample
+    by sample: their initialization runs once, and again only after a sample that was left out."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
-        self._feed = _Feed()
-        self._caught = _Caught()
+        self._feed = _SampleFeed()
+        self._caught = _HandlerErrors()
         self._stages = [self._caught.watched(stage) for stage in stages]
         self._names = ", ".join(describe_stage(stage) for stage in stages)
         self._out: Iterator[Any] | None = None
 
     def run(self, sample: Any) -> Any:
-        """What becomes of a sample: DROPPED if it is left out.
+        """Return the result of a sample: DROPPED if it is left out.
 
-        Raises HandledError and StoppedError; DataError for stages that give more than one; else
-        what the stages raise.
+        Raises HandledError and StoppedError; DataError for stages that return more than one item;
+        else what the stages raise.
         """
         if not self._stages:
             return sample
@@ -60,11 +60,12 @@ class StageChain:
 
     @property
     def caught(self) -> Exception | None:
-        """What a handler saw last."""
+        """The error that a handler saw last."""
         return self._caught.error
 
     def watched(self, stage: Stage) -> Stage:
-        """A stage of no chain, whose handler this one hears of."""
+        """Return a stage outside of the chain such that this chain sees the errors of its
+        handler."""
         return self._caught.watched(stage)
 
     def _built(self) -> Iterator[Any]:
@@ -76,8 +77,8 @@ class StageChain:
         return self._out
 
 
-class _Feed(Iterator[Any]):
-    """At most one sample; who asks for a second one finds the end."""
+class _SampleFeed(Iterator[Any]):
+    """An iterator over at most one sample; a request for a second one finds the end."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -88,18 +89,18 @@ class _Feed(Iterator[Any]):
         return self.waiting.pop()
 
 
-class _Caught:
-    """What the handlers of the stages see."""
+class _HandlerErrors:
+    """The errors that the handlers of the stages see."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self._goes_on = True
+        self._is_accepted = True
 
     def verdict(self) -> Exception:
-        return HandledError() if self._goes_on else StoppedError()
+        return HandledError() if self._is_accepted else StoppedError()
 
     def watched(self, stage: Stage) -> Stage:
-        """The stage with its handler under watch, if it has one of its own."""
+        """Return the stage with its handler observed, if it has one."""
         if not isinstance(stage, filters.FilterFunction) or not inspect.isfunction(stage.f):
             return stage
         bound = inspect.signature(stage.f).bind(None, *stage.args, **stage.kw)
@@ -112,9 +113,9 @@ class _Caught:
 
     def _watch(self, handler: Callable[[Exception], Any]) -> Callable[[Exception], Any]:
         def watched(error: Exception) -> Any:
-            self.error, self._goes_on = error, True
+            self.error, self._is_accepted = error, True
             verdict = handler(error)
-            self._goes_on = bool(verdict)
+            self._is_accepted = bool(verdict)
             return verdict
 
         return watched

@@ -1,4 +1,4 @@
-"""What each stage of webdataset becomes here; see the table in `data.wds`."""
+"""How each stage of webdataset is run here; see the table in `data.wds`."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ Stage: TypeAlias = Any
 
 
 class StageKind(Enum):
-    """What a stage does to the samples that it is given."""
+    """The kind of a stage: what it does to the samples that it is given."""
 
     EACH = "one for one, or none"
     FILTER = "some of them"
@@ -56,14 +56,15 @@ _DRAWS_NOTHING = (
     filters._rename_keys,
     filters._info,
     filters._log_keys,
-    filters._rsample,  # which is made one of positions
+    filters._rsample,  # which is replaced by a choice by position
 )
 
 
 class per_sample:  # noqa: N801 (stages of webdataset have such names)
-    """Says of a stage of one's own, a generator over samples, that it gives one for one or none.
+    """Declares that a stage of your own, a generator over samples, returns one item for each or
+    none.
 
-    It must not look ahead, and must remember nothing that changes what it gives.
+    It must not look ahead, and must keep no state that changes its results.
     """
 
     def __init__(self, stage: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
@@ -75,7 +76,7 @@ class per_sample:  # noqa: N801 (stages of webdataset have such names)
 
 
 def kind_of(stage: Stage) -> StageKind:
-    """The kind; MANY for what is not known. Raises DataError for what is no stage."""
+    """Return the kind; MANY for unknown stages. Raises DataError for an object that is no stage."""
     if isinstance(stage, per_sample):
         return StageKind.EACH
     if isinstance(stage, filters.FilterFunction):
@@ -90,7 +91,7 @@ def kind_of(stage: Stage) -> StageKind:
 
 
 def may_draw(stage: Stage) -> bool:
-    """Whether it may ask the generators of random, numpy or torch for numbers."""
+    """Return whether the stage may use the generators of random, numpy or torch."""
     if not isinstance(stage, filters.FilterFunction):
         return True
     if stage.f is filters._decode:
@@ -100,26 +101,26 @@ def may_draw(stage: Stage) -> bool:
 
 
 def arguments(stage: Stage) -> dict[str, Any]:
-    """What a stage of webdataset was given, defaults included, by name."""
+    """Return the arguments of a stage of webdataset, defaults included, by name."""
     bound = inspect.signature(stage.f).bind(None, *stage.args, **stage.kw)
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
 def describe_stage(stage: Stage) -> str:
-    """A stage as people know it."""
+    """Return the name of a stage in messages."""
     function = getattr(stage, "f", None) or getattr(stage, "stage", None) or stage
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{str(name).removeprefix('_')}()"
 
 
 def invoke(stage: Stage, source: Iterator[Any]) -> Iterator[Any]:
-    """The stage at work."""
+    """Return the iterator of the stage over `source`."""
     return iter(stage.run(source) if isinstance(stage, PipelineStage) else stage(source))
 
 
 def check_handler(handler: Any) -> None:
-    """Raises DataError for one that would end the epoch without an error."""
+    """Raise DataError for a handler that would end the epoch without an error."""
     if handler in (handlers.ignore_and_stop, handlers.warn_and_stop):
         raise DataError(
             f"handler={handler.__name__} ends the epoch early without an error; take"
@@ -128,5 +129,5 @@ def check_handler(handler: Any) -> None:
 
 
 def goes_on(handler: Any) -> bool:
-    """Whether it is one of webdataset's that leave out what fails."""
+    """Return whether the handler is one of webdataset's that skip what fails."""
     return handler in (handlers.ignore_and_continue, handlers.warn_and_continue)

@@ -1,4 +1,5 @@
-"""The stages of a pipeline, sorted: what is done to each sample, to make batches, and to each."""
+"""The plan of a pipeline's stages: those applied to samples, the batching, and those applied to
+batches."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ _noted: set[str] = set()
 
 @dataclass(frozen=True)
 class Batching:
-    """What `batched` was told."""
+    """The arguments of `batched`."""
 
     size: int
     collate: Callable[[list[Any]], Any] | None
@@ -33,25 +34,26 @@ class Batching:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Of an exact pipeline."""
+    """The stages of an exact pipeline."""
 
     samples: list[Stage] = field(default_factory=list)
     batching: Batching | None = None
     batches: list[Stage] = field(default_factory=list)
-    """Done to each batch."""
+    """Stages that are applied to each batch."""
     filters: bool = False
-    """Whether some of them leave samples out by their nature."""
+    """Whether some stages leave samples out by their nature."""
 
     @property
     def may_draw(self) -> bool:
-        """Whether anything of it may ask the generators of random, numpy or torch for numbers."""
+        """Whether any stage or collate may use the generators of random, numpy or torch."""
         collate = None if self.batching is None else self.batching.collate
         own = collate not in (None, filters.default_collation_fn)
         return own or any(may_draw(stage) for stage in (*self.samples, *self.batches))
 
 
 def plan_of(stages: Sequence[Stage]) -> StagePlan:
-    """Raises DataError for a stage that has no place in an exact pipeline."""
+    """Sort stages into a plan. Raises DataError for a stage that an exact pipeline does not
+    allow."""
     samples: list[Stage] = []
     batches: list[Stage] = []
     batching: Batching | None = None
@@ -79,12 +81,12 @@ def plan_of(stages: Sequence[Stage]) -> StagePlan:
             continue
         leaves_out = leaves_out or kind is StageKind.FILTER
         (samples if batching is None else batches).append(stage)
-    StageChain([*samples, *batches])  # raises what is wrong with their handlers
+    StageChain([*samples, *batches])  # raises if a handler is not allowed
     return StagePlan(samples, batching, batches, leaves_out)
 
 
 def inexact_stages(stages: Sequence[Stage]) -> list[Stage]:
-    """All but shuffles of what comes in order of the stream, which is shuffled already."""
+    """Return all stages but shuffles of samples in stream order, which are shuffled already."""
     known = 0
     while known < len(stages) and kind_of(stages[known]) not in (StageKind.MANY, StageKind.CACHE):
         known += 1
@@ -100,7 +102,7 @@ def note(text: str) -> None:
 
 
 def is_rsample(stage: Stage) -> bool:
-    """Whether it chooses by chance."""
+    """Return whether the stage is webdataset's `rsample`, which chooses at random."""
     return isinstance(stage, filters.FilterFunction) and stage.f is filters._rsample
 
 

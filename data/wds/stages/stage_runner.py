@@ -1,4 +1,4 @@
-"""From the bytes of a step to what the pipeline delivers."""
+"""Running the stages: from the bytes of a step to the items that the pipeline delivers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from data.wds.stages.stage_plan import StagePlan, is_rsample
 
 
 class PipelineItem(NamedTuple):
-    """Something to deliver, or EMPTY, and where one is once it was."""
+    """An item to deliver, or EMPTY, and the cursor after its delivery."""
 
     item: Any
     cursor: Cursor
 
 
 class Empty:
-    """Stands for a step, or a sample, of which nothing was left."""
+    """The type of EMPTY, which marks a step or a sample of which nothing was left."""
 
 
 EMPTY = Empty()
@@ -31,15 +31,15 @@ EMPTY = Empty()
 
 @dataclass(frozen=True)
 class StageErrorPolicy:
-    """What is done about samples that the stages fail on."""
+    """The policy for samples that the stages fail on."""
 
     raised: BadSampleBudget
     handled: BadSampleBudget
-    """Where a handler of the stage bears the error."""
+    """The policy where a handler of the stage accepts the error."""
 
 
 class StageRunner:
-    """Puts samples through the stages of an exact pipeline."""
+    """Runs samples through the stages of an exact pipeline."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StageRunner:
         self._batches = StageChain(self._with_choices(plan.batches))
 
     def make(self, read: ShareRead, within: int) -> Iterator[PipelineItem]:
-        """The item of a step, or its samples one by one from number `within` on."""
+        """Yield the item of a step, or its samples one by one from number `within` on."""
         if self._plan.batching is None:
             yield from self._one_by_one(read, within)
         else:
@@ -101,7 +101,7 @@ class StageRunner:
             yield PipelineItem(EMPTY if item is DROPPED else item, cursor)
 
     def _sample(self, position: int, sample: Any) -> Any:
-        """What becomes of a sample; DROPPED if it is left out."""
+        """Return the result of a sample; DROPPED if it is left out."""
         if sample is DROPPED:
             return DROPPED
         key, url = sample["__key__"], sample["__url__"]
@@ -118,7 +118,9 @@ class StageRunner:
         failed.__cause__ = cause
         faults = self._policy.handled if handled else self._policy.raised
         faults.bad(failed)
-        return self._instead(position, failed) if faults.policy == "substitute" else DROPPED
+        return (
+            self._substitute_result(position, failed) if faults.policy == "substitute" else DROPPED
+        )
 
     def _run(self, position: int, sample: Any) -> Any:
         self._position = position
@@ -129,8 +131,9 @@ class StageRunner:
                 faults.good()
         return found
 
-    def _instead(self, position: int, failed: SampleError) -> Any:
-        """What becomes of another sample, with the randomness of the place that it takes."""
+    def _substitute_result(self, position: int, failed: SampleError) -> Any:
+        """Return the result of a substitute sample, with the random numbers of the position that it
+        takes."""
         stream = self._reader.stream
         for attempt in range(1, SUBSTITUTES + 1):
             other = substitute(position, attempt, stream.samples, stream.streams)
@@ -161,7 +164,7 @@ class StageRunner:
         ]
 
     def _rsample(self, p: float, number: int) -> Stage:
-        """`rsample` whose choice hangs on the position."""
+        """Return a stage like `rsample` whose choice depends on the position."""
         if not 0 <= p <= 1:
             raise DataError(f"rsample({p!r}): expected a probability in 0..1")
 
@@ -172,7 +175,7 @@ class StageRunner:
 
 
 class InexactRunner:
-    """Lets the samples flow through stages of any kind."""
+    """Runs the samples through stages of any kind."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._chain = StageChain([])
@@ -181,7 +184,7 @@ class InexactRunner:
         self._over = False
 
     def make(self, reads: Iterator[ShareRead], cursor: Cursor) -> Iterator[PipelineItem]:
-        """Whatever comes out; the cursor counts what went in."""
+        """Yield all that the stages return; the cursor counts what was read."""
         self._fed = cursor
         out: Iterator[Any] = self._feed(reads)
         for stage in self._stages:
@@ -195,7 +198,7 @@ class InexactRunner:
                     f"a handler stopped the pipeline before position {self._fed.position}:"
                     f" {say(error)}"
                 ) from error
-            return  # a stage such as slice has had enough
+            return  # a stage such as slice needs no more
         yield PipelineItem(EMPTY, self._fed)
 
     def _feed(self, reads: Iterator[ShareRead]) -> Iterator[Any]:
@@ -224,7 +227,7 @@ def _by_position(read: ShareRead) -> dict[int, Any]:
 
 
 def say(error: BaseException) -> str:
-    """An error in a line, and what caused it."""
+    """Return an error and its cause as one line."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__
     return text if cause is None else f"{text} ({type(cause).__name__}: {cause})"

@@ -1,2 +1,2 @@
-"""Hung and lost workers are detected here from the heartbeat table, and their stacks and NCCL
-flight records are dumped; only hpckit.agent imports it."""
+"""Detection of hung and lost workers by the heartbeat table, with dumps of their stacks and NCCL
+flight records. Only hpckit.agent imports this package."""

@@ -1,4 +1,4 @@
-"""What an agent concludes from its board: pure functions of the slots, before and now."""
+"""Conclusions from the heartbeat table about the state of workers. Pure functions of its rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ GOING = (
     WorkerPhase.SAVING,
     WorkerPhase.VALIDATING,
 )
-"""Of a worker that has more to say."""
+"""Phases of a worker that has not ended."""
 
 
 def lost_workers(slots: Sequence[Heartbeat], alive: Callable[[int], bool]) -> dict[int, Heartbeat]:
-    """Local ranks whose process is gone though they never said that they were through."""
+    """Returns the local ranks whose process is gone though their phase is not a final one."""
     return {
         rank: slot
         for rank, slot in enumerate(slots)
@@ -28,15 +28,16 @@ def lost_workers(slots: Sequence[Heartbeat], alive: Callable[[int], bool]) -> di
 
 
 def silent_workers(slots: Sequence[Heartbeat]) -> list[int]:
-    """Local ranks that never said that they were through, those that never said a word too."""
+    """Returns the local ranks whose phase is not a final one, including those that never wrote a
+    heartbeat."""
     return [rank for rank, slot in enumerate(slots) if slot.phase in GOING]
 
 
 def hung_workers(
     slots: Sequence[Heartbeat], now_s: float, limits: HangSpec
 ) -> dict[int, Heartbeat]:
-    """Local ranks that have said nothing for longer than what they are at may take. One that never
-    said a word is torchrun's affair.
+    """Returns the local ranks without a heartbeat for longer than their phase may take. Workers
+    that never wrote one are left to torchrun.
 
     Args:
         now_s: CLOCK_MONOTONIC seconds.
@@ -58,27 +59,27 @@ def hung_workers(
 
 
 def steps_finished(slots: Sequence[Heartbeat]) -> int:
-    """Steps that all workers of the node have finished."""
+    """Returns the number of steps that all workers of the node have finished."""
     return min((slot.step for slot in slots), default=0)
 
 
 def attempts(slots: Sequence[Heartbeat]) -> int:
-    """Restarts in place so far."""
+    """Returns the number of restarts in place so far."""
     return max((slot.attempt for slot in slots), default=0)
 
 
 def refused(slots: Sequence[Heartbeat]) -> bool:
-    """Whether a worker said that no further attempt can help."""
+    """Whether a worker reported that no further attempt can help."""
     return any(slot.phase is WorkerPhase.REFUSED for slot in slots)
 
 
 def failed(slots: Sequence[Heartbeat]) -> bool:
-    """Whether a worker said that it failed."""
+    """Whether a worker reported that it failed."""
     return any(slot.phase is WorkerPhase.FAILED for slot in slots)
 
 
 def node_exit(slots: Sequence[Heartbeat], returncode: int, request: WorkerRequest) -> NodeExit:
-    """How the node ended, once torchrun has ended by itself with `returncode`."""
+    """Returns how the node ended, after torchrun ended by itself with `returncode`."""
     phases = {slot.phase for slot in slots}
     if WorkerPhase.REFUSED in phases:
         return NodeExit.REFUSED

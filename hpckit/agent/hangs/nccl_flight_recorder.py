@@ -1,8 +1,9 @@
-"""NCCL's flight recorder: the newest collectives of each rank, in the logs of the generation.
+"""NCCL's flight recorder, which writes the newest collectives of each rank to the logs of the
+generation.
 
-torch's process group writes them when a collective runs out of time, and when it is told to through
-a pipe, as is done for ranks that hang before they are ended. The variables are those of
-ProcessGroupNCCL (docs.pytorch.org, torch_nccl_environment_variables).
+torch's process group writes them when a collective times out, and on request through a pipe, as is
+done for ranks that hang before they are ended. The variables are those of ProcessGroupNCCL
+(docs.pytorch.org, torch_nccl_environment_variables).
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 COLLECTIVES = 2000
-"""That each rank remembers."""
+"""Number of collectives that each rank remembers."""
 PATIENCE_S = 3.0
-"""Seconds for ranks to write them down."""
+"""Seconds for ranks to write them."""
 _POLL_S = 0.05
 
 
 class FlightRecorder:
-    """Of one node's ranks, in one generation."""
+    """The flight recorders of one node's ranks in one generation."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._pipes = Path(tempfile.mkdtemp(prefix="hpckit-nccl-"))  # this user's alone
+        self._pipes = Path(tempfile.mkdtemp(prefix="hpckit-nccl-"))  # only this user has access
 
     def variables(self) -> dict[str, str]:
-        """For the environment of the ranks."""
+        """Returns the environment variables for the ranks."""
         return {
             "TORCH_NCCL_TRACE_BUFFER_SIZE": str(COLLECTIVES),
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -41,22 +42,23 @@ class FlightRecorder:
         }
 
     def dump(self, ranks: Iterable[int]) -> list[Path]:
-        """Have these ranks write down theirs; the files that there are then."""
-        asked = [self._logs / f"nccl-rank{rank}" for rank in ranks if self._ask(rank)]
+        """Has these ranks write their collectives, and returns the files that were written in
+        time."""
+        requested = [self._logs / f"nccl-rank{rank}" for rank in ranks if self._request_dump(rank)]
         deadline = time.monotonic() + PATIENCE_S
-        while not all(map(_is_written, asked)) and time.monotonic() < deadline:
+        while not all(map(_is_written, requested)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        return [path for path in asked if _is_written(path)]
+        return [path for path in requested if _is_written(path)]
 
     def close(self) -> None:
-        """Remove the pipes."""
+        """Removes the pipes."""
         shutil.rmtree(self._pipes, ignore_errors=True)
 
-    def _ask(self, rank: int) -> bool:
-        """Whether somebody listens."""
+    def _request_dump(self, rank: int) -> bool:
+        """Requests a dump; returns False if no process reads the rank's pipe."""
         try:
             pipe = os.open(self._pipes / f"rank{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:  # no pipe yet, or nobody at its other end
+        except OSError as error:  # there is no pipe yet, or no reader
             log.info("rank %d has no flight recorder: %s", rank, error)
             return False
         try:

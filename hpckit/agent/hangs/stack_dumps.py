@@ -1,4 +1,4 @@
-"""What workers that hang are doing: the stacks of their threads, in the run directory."""
+"""Dumps the stacks of all threads of hung workers to the run directory."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from hpckit.system.child_processes import rank_named
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 3.0
-"""Seconds for a worker to write its stacks, and for py-spy to read them."""
+"""Seconds for a worker to write its stacks, or for py-spy to read them."""
 _POLL_S = 0.05
-_CANNOT = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, "gone")
-"""States in which a process takes no signal but SIGKILL."""
+_UNRESPONSIVE_STATES = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, "gone")
+"""States in which a process handles no signal but SIGKILL."""
 
 
 def write_stacks(pids: Iterable[int], folder: Path) -> list[Path]:
-    """Have the stacks of these workers written down; the files.
+    """Writes the stacks of these workers and returns the files.
 
-    By py-spy, which needs nothing of the worker, where it is installed and may; else by the worker
-    itself, if it is not stopped.
+    py-spy does it, which needs nothing of the worker, if it is installed and permitted; otherwise
+    the worker itself does, unless it is stopped.
 
     Args:
-        folder: where workers write theirs: the logs of the generation on this node.
+        folder: where workers write their stacks: the logs of the generation on this node.
     """
     paths = {pid: path for pid in pids if (path := stacks_path(folder, pid)) is not None}
-    _by_themselves({pid: path for pid, path in paths.items() if not _by_py_spy(pid, path)})
+    _dump_by_workers({pid: path for pid, path in paths.items() if not _dump_by_py_spy(pid, path)})
     return [path for path in paths.values() if _size(path)]
 
 
 def stacks_path(folder: Path, pid: int) -> Path | None:
-    """Where the worker writes its stacks; None if it is gone."""
+    """Returns the path of the worker's stacks, or None if the worker is gone."""
     if not psutil.pid_exists(pid):
         return None
     rank = rank_of(pid)
@@ -47,14 +47,14 @@ def stacks_path(folder: Path, pid: int) -> Path | None:
 
 
 def rank_of(pid: int) -> int | None:
-    """That of a worker; None: it is none, or gone."""
+    """Returns the rank of a worker, or None if the process is no worker or is gone."""
     try:
         return rank_named(psutil.Process(pid).name())
     except psutil.Error:
         return None
 
 
-def _by_py_spy(pid: int, path: Path) -> bool:
+def _dump_by_py_spy(pid: int, path: Path) -> bool:
     tool = shutil.which("py-spy")
     if tool is None:
         return False
@@ -66,10 +66,12 @@ def _by_py_spy(pid: int, path: Path) -> bool:
     return True
 
 
-def _by_themselves(paths: Mapping[int, Path]) -> None:
-    """All at once: none of them is to wait for another's patience."""
+def _dump_by_workers(paths: Mapping[int, Path]) -> None:
+    """Has workers dump their own stacks, all at once, so that none waits for another's timeout."""
     before = {pid: _size(path) for pid, path in paths.items()}
-    waiting = [pid for pid in paths if _state(pid) not in _CANNOT and _ask(pid)]
+    waiting = [
+        pid for pid in paths if _state(pid) not in _UNRESPONSIVE_STATES and _request_dump(pid)
+    ]
     deadline = time.monotonic() + PATIENCE_S
     while waiting and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -79,11 +81,11 @@ def _by_themselves(paths: Mapping[int, Path]) -> None:
         with paths[pid].open("a") as file:
             file.write(f"process {pid} does not answer: it is {_state(pid)}\n")
     if len(silent) < len(paths):
-        time.sleep(_POLL_S)  # for the rest of what they write
+        time.sleep(_POLL_S)  # for the rest of their output
 
 
-def _ask(pid: int) -> bool:
-    """False: it is gone."""
+def _request_dump(pid: int) -> bool:
+    """Returns False if the process is gone."""
     try:
         os.kill(pid, STACKS_SIGNAL)
     except ProcessLookupError:
@@ -103,7 +105,7 @@ def _run(command: Sequence[str]) -> str | None:
 
 
 def _state(pid: int) -> str:
-    """As "sleeping", "stopped", "disk-sleep"."""
+    """Returns the state of a process, such as "sleeping", "stopped" or "disk-sleep"."""
     try:
         return str(psutil.Process(pid).status())
     except psutil.Error:

@@ -1,2 +1,2 @@
-"""A node is probed here (GPUs, kernel log, disks, mounts, clock) and judged fit or unfit by pure
-rules; hpckit.agent and the agent pool of the supervisor import it."""
+"""Probes of a node (GPUs, kernel log, disks, mounts, clock) and pure rules that judge whether it is
+healthy. hpckit.agent and the agent pool of the supervisor import this package."""

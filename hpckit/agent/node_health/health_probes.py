@@ -1,7 +1,7 @@
-"""Looking at this node: everything at once, and nothing for longer than it may take.
+"""Probes of this node, which run in parallel, each with a time limit.
 
 A dead mount or a driver that hangs does not hang the agent: a program is killed, and a thread that
-waits for the kernel is left where it is, to end with this process.
+waits for the kernel is abandoned and ends with this process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KERNEL_LOG = ("dmesg",)
 
 
 def start_health_check(spec: RunSpec, run: RunDir) -> Future[list[str]]:
-    """`node_problems`, beside whatever else this process does."""
+    """Runs `node_problems` in a thread and returns its future."""
     found: Future[list[str]] = Future()
 
     def work() -> None:
@@ -51,15 +51,15 @@ def start_health_check(spec: RunSpec, run: RunDir) -> Future[list[str]]:
 
 
 def node_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    """Why this node is to be left out of the run, a line each; at the latest after
-    `health.probe_s`, or little more."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES") is not None
-    wanted = wanted_gpus(spec, visible_gpus(os.environ), is_told=told)
+    """Returns why this node is to be left out of the run, a line for each problem, after little
+    more than `health.probe_s` seconds at most."""
+    is_given = os.environ.get("CUDA_VISIBLE_DEVICES") is not None
+    wanted = wanted_gpus(spec, visible_gpus(os.environ), is_told=is_given)
     return problems(look(spec, run), wanted, spec.health)
 
 
 def look(spec: RunSpec, run: RunDir) -> NodeFacts:
-    """What there is to find on this node, of that which `spec.health` asks for."""
+    """Runs the probes of this node that `spec.health` asks for."""
     within_s = spec.health.probe_s
     tools = {name: partial(output, command, within_s) for name, command in _tools(spec).items()}
     free = {what: partial(free_bytes, path) for what, path in _disks(spec, run).items()}
@@ -75,7 +75,8 @@ def look(spec: RunSpec, run: RunDir) -> NodeFacts:
 
 
 def probe_in_parallel(probes: Mapping[str, Callable[[], Any]], within_s: float) -> dict[str, Any]:
-    """The answer of each, or a `ProbeFault`. One that is late is a fault, and left alone."""
+    """Returns the result of each probe or a `ProbeFault`. A probe that is late is a fault, and is
+    abandoned."""
     found: dict[str, Any] = {}
 
     def run(name: str, probe: Callable[[], Any]) -> None:
@@ -98,7 +99,7 @@ def probe_in_parallel(probes: Mapping[str, Callable[[], Any]], within_s: float) 
 
 
 def output(command: tuple[str, ...], within_s: float) -> Answer[ProgramOutput]:
-    """What a program says; None if there is none of that name."""
+    """Runs a program and returns its output, or None if it is not installed."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -111,22 +112,27 @@ def output(command: tuple[str, ...], within_s: float) -> Answer[ProgramOutput]:
 
 
 def free_bytes(path: Path) -> int:
-    """That this user may still write below `path`, or where it will be made."""
+    """Returns the bytes that this user may still write below `path`, or below its nearest existing
+    parent."""
     found = os.statvfs(nearest(path))
     return found.f_bavail * found.f_frsize
 
 
 def read(folder: Path) -> None:
-    """Raises:
-    OSError: the folder cannot be read.
+    """Checks that a folder can be read.
+
+    Raises:
+        OSError: the folder cannot be read.
     """
     with os.scandir(folder) as entries:
         next(entries, None)
 
 
 def write(folder: Path) -> None:
-    """Raises:
-    OSError: nothing can be written to the folder, or where it will be made.
+    """Checks that a folder, or its nearest existing parent, can be written to.
+
+    Raises:
+        OSError: nothing can be written there.
     """
     with tempfile.TemporaryFile(prefix=".hpckit-", dir=nearest(folder)) as file:
         file.write(b"x")
@@ -134,7 +140,8 @@ def write(folder: Path) -> None:
 
 
 def _tools(spec: RunSpec) -> dict[str, tuple[str, ...]]:
-    """Of a job to which Slurm gave no GPU, those of its node are none of its affair."""
+    """Returns the commands to run. If Slurm gave the job no GPU, the GPUs of the node are not
+    probed."""
     health, cluster = spec.health, spec.cluster
     is_given_none = cluster.kind == "slurm" and os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     if cluster.device == "cpu" or (is_given_none and cluster.device != "cuda"):
@@ -152,7 +159,7 @@ def _tools(spec: RunSpec) -> dict[str, tuple[str, ...]]:
 def _disks(spec: RunSpec, run: RunDir) -> dict[str, Path]:
     if spec.health.disk_free_gib is None:
         return {}
-    # tempfile.gettempdir would try to write, here and now
+    # tempfile.gettempdir would write a file at this point
     places = [run.path, Path(os.environ.get("TMPDIR") or "/tmp")]
     if spec.cluster.slurm is not None and spec.cluster.slurm.scratch is not None:
         places.append(Path(spec.cluster.slurm.scratch))

@@ -1,4 +1,4 @@
-"""Whether a node may take part: what was found on it, judged. Pure."""
+"""Rules that judge from a node's probe results whether it may take part. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hpckit.agent.node_health.nvidia import (
 from hpckit.config.spec import HealthSpec, RunSpec
 
 GIB = 1 << 30
-_LONGEST = 200  # characters of a tool's own words
+_MAX_CHARACTERS = 200  # characters of a tool's output
 
 
 @dataclass(frozen=True)
 class ProbeFault:
-    """Why a look has no answer."""
+    """Why a probe has no result."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """What a program said."""
+    """The exit status and output of a program."""
 
     status: int
     text: str
@@ -38,42 +38,42 @@ class ProgramOutput:
 
 T = TypeVar("T")
 Answer: TypeAlias = T | ProbeFault | None
-"""None: nobody looked, or there is nothing here to look with."""
+"""The result of a probe. None: not probed, or no tool for it is installed."""
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What was found on a node."""
+    """The probe results of a node."""
 
     gpus: Answer[ProgramOutput] = None
-    """Of `nvidia.GPUS`."""
+    """Output of `nvidia.GPUS`."""
     rows: Answer[ProgramOutput] = None
-    """Of `nvidia.ROWS`."""
+    """Output of `nvidia.ROWS`."""
     kernel_log: Answer[ProgramOutput] = None
     free: Mapping[str, int | ProbeFault] = field(default_factory=dict)
-    """Bytes, by what they are for."""
+    """Free bytes of each disk, by its description."""
     reached: Mapping[str, ProbeFault | None] = field(default_factory=dict)
-    """What was to be read or written; None: it can be."""
+    """Access checks by description; None: the access works."""
 
 
 @dataclass(frozen=True)
 class RequiredGpus:
-    """The GPUs that a node is to have."""
+    """The GPUs that a node must have."""
 
     count: int
     names: tuple[str, ...] = ()
-    """Numbers or UUIDs of those that the job was given; empty: it is not said which."""
+    """Numbers or UUIDs of the GPUs that the job was given; empty: unknown."""
 
 
 def wanted_gpus(spec: RunSpec, names: tuple[str, ...], *, is_told: bool) -> RequiredGpus:
-    """What a node of `spec` is to have.
+    """Returns the GPUs that a node of `spec` must have.
 
     Args:
-        names: of the GPUs that its agent sees.
-        is_told: whether they are those that the job was given, and not all that are there.
+        names: GPUs that the node's agent sees.
+        is_told: whether `names` are the GPUs that the job was given, and not all GPUs of the node.
     """
     if spec.cluster.device == "cpu" or any(name.startswith("MIG") for name in names):
-        return RequiredGpus(0)  # parts of GPUs cannot be told apart
+        return RequiredGpus(0)  # parts of GPUs cannot be identified
     is_sure = bool(names) or spec.cluster.device == "cuda"
     fewest = spec.launch.gpus_per_node if is_sure else 0
     return (
@@ -82,7 +82,7 @@ def wanted_gpus(spec: RunSpec, names: tuple[str, ...], *, is_told: bool) -> Requ
 
 
 def problems(facts: NodeFacts, wanted: RequiredGpus, health: HealthSpec) -> list[str]:
-    """Why the node is to be left out, a line each; empty if it is healthy."""
+    """Returns why the node is to be left out, a line for each problem; empty if it is healthy."""
     return [
         *_gpu_problems(facts, wanted, health),
         *_disk_problems(facts, health),
@@ -91,13 +91,13 @@ def problems(facts: NodeFacts, wanted: RequiredGpus, health: HealthSpec) -> list
 
 
 def skew_s(said: float, earliest: float, latest: float) -> float:
-    """How far a clock is off for certain, which said a time at some moment between two others of
-    the clock that it is compared with; seconds, negative if it is behind."""
+    """Returns the least possible offset of a clock in seconds, negative if it is behind, where it
+    showed the time `said` at some moment between two times of the reference clock."""
     return min(said - earliest, 0.0) + max(said - latest, 0.0)
 
 
 def clock_problem(skew: float, health: HealthSpec) -> str | None:
-    """Of a clock that is `skew` seconds off."""
+    """Returns the problem of a clock that is `skew` seconds off, if it is one."""
     if health.clock_skew_s is None or abs(skew) <= health.clock_skew_s:
         return None
     which = "ahead of" if skew > 0 else "behind"
@@ -125,22 +125,24 @@ def _gpu_problems(facts: NodeFacts, wanted: RequiredGpus, health: HealthSpec) ->
         yield f"nvidia-smi: {said.text}"
     elif said is not None and not said.status:
         shown = parse_gpus(said.text)
-        yield from _of_those_shown(shown, wanted, health)
+        yield from _listed_gpu_problems(shown, wanted, health)
     elif said is not None and wanted.count and UNKNOWN_FIELD not in said.text + said.errors:
         yield f"nvidia-smi: exit status {said.status}: {_first_line(said)}"
     if isinstance(facts.rows, ProgramOutput) and not facts.rows.status:
         bad = parse_rows(facts.rows.text)
-        ours = _ours(shown, wanted)
-        yield from (f"GPU {gpu.index}: {bad[gpu.uuid]}" for gpu in ours if gpu.uuid in bad)
+        job_gpus = _job_gpus(shown, wanted)
+        yield from (f"GPU {gpu.index}: {bad[gpu.uuid]}" for gpu in job_gpus if gpu.uuid in bad)
     if isinstance(facts.kernel_log, ProgramOutput) and not facts.kernel_log.status:
-        yield from _of_the_log(facts.kernel_log, shown, wanted)
+        yield from _log_problems(facts.kernel_log, shown, wanted)
 
 
-def _of_those_shown(shown: list[Gpu], wanted: RequiredGpus, health: HealthSpec) -> Iterator[str]:
-    ours = _ours(shown, wanted)
-    if health.gpus and len(ours) < wanted.count:
-        yield f"GPUs: nvidia-smi shows {len(ours)} of the {wanted.count} that the job was given"
-    for gpu in ours:
+def _listed_gpu_problems(
+    shown: list[Gpu], wanted: RequiredGpus, health: HealthSpec
+) -> Iterator[str]:
+    job_gpus = _job_gpus(shown, wanted)
+    if health.gpus and len(job_gpus) < wanted.count:
+        yield f"GPUs: nvidia-smi shows {len(job_gpus)} of the {wanted.count} that the job was given"
+    for gpu in job_gpus:
         if health.gpus and gpu.broken is not None:
             yield f"GPU {gpu.index}: {gpu.broken}"
         if health.gpus and gpu.is_page_pending:
@@ -153,17 +155,18 @@ def _of_those_shown(shown: list[Gpu], wanted: RequiredGpus, health: HealthSpec) 
             )
 
 
-def _of_the_log(log: ProgramOutput, shown: list[Gpu], wanted: RequiredGpus) -> Iterator[str]:
-    """Also of GPUs that are not shown, as those that were lost are not."""
-    ours = _ours(shown, wanted)
-    foreign = {gpu.bus for gpu in shown if gpu not in ours}
+def _log_problems(log: ProgramOutput, shown: list[Gpu], wanted: RequiredGpus) -> Iterator[str]:
+    """Yields the hardware faults of the job's GPUs and of GPUs that nvidia-smi does not list, as it
+    does not list lost ones."""
+    job_gpus = _job_gpus(shown, wanted)
+    foreign = {gpu.bus for gpu in shown if gpu not in job_gpus}
     for xid in hardware_xids(log.text.splitlines()):
         if xid.bus not in foreign:
             yield f"kernel log: Xid {xid.code} of the GPU at {xid.bus}: {HARDWARE_XIDS[xid.code]}"
 
 
-def _ours(shown: list[Gpu], wanted: RequiredGpus) -> list[Gpu]:
-    """Those that the job was given; all if it is not said which."""
+def _job_gpus(shown: list[Gpu], wanted: RequiredGpus) -> list[Gpu]:
+    """Returns the GPUs that the job was given, or all if these are unknown."""
     if not wanted.names:
         return shown
     return [gpu for gpu in shown if any(_is_called(gpu, name) for name in wanted.names)]
@@ -174,7 +177,7 @@ def _is_called(gpu: Gpu, name: str) -> bool:
 
 
 def _first_line(said: ProgramOutput) -> str:
-    """As far as a terminal may show it."""
+    """Returns the first line of the output, shortened and with only printable characters."""
     lines = (line.strip() for line in (said.text + "\n" + said.errors).split("\n"))
-    first = next((line for line in lines if line), "it said nothing")[:_LONGEST]
+    first = next((line for line in lines if line), "it said nothing")[:_MAX_CHARACTERS]
     return "".join(letter for letter in first if letter.isprintable())

@@ -1,4 +1,4 @@
-"""What NVIDIA's tools and driver say of a node's GPUs: their text to plain data. Pure."""
+"""Parsers for what NVIDIA's tools and driver report about a node's GPUs. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = (
     "--format=csv,noheader,nounits",
 )
 UNKNOWN_FIELD = "is not a valid field"
-"""What an nvidia-smi says that knows less, or more, than is asked for."""
+"""Output of an nvidia-smi that does not know one of the queried fields."""
 
 HARDWARE_XIDS = {
     46: "GPU stopped processing",
@@ -37,12 +37,12 @@ HARDWARE_XIDS = {
     143: "GPU initialization error",
     158: "fatal timeout",
 }
-"""Those after which a GPU has to be reset, its machine rebooted or looked into, by the catalog at
-docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. It has 63 and 92 ignored, and after 94
-the application started again: nvidia-smi tells what is left to repair. 155 and 156, which may be
-intended, are left out."""
+"""Xids after which a GPU has to be reset, or its machine rebooted or examined, by the catalog at
+docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. By the catalog, 63 and 92 are ignored,
+and after 94 the application is restarted: nvidia-smi reports what is left to repair. 155 and 156
+are left out, as they may be intended."""
 _RECOVERED = "to 0x0 (None)"
-_RECOVERY = 154  # tells what is to be done, and later that it was
+_RECOVERY = 154  # its text names the recovery that is needed, and later that it was done
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")
 _YES = {"yes", "1"}
 _BROKEN = re.compile(r"\[?(GPU is lost|GPU requires reset|Unknown Error)\]?", re.IGNORECASE)
@@ -50,30 +50,30 @@ _BROKEN = re.compile(r"\[?(GPU is lost|GPU requires reset|Unknown Error)\]?", re
 
 @dataclass(frozen=True)
 class Gpu:
-    """One that nvidia-smi shows."""
+    """A GPU that nvidia-smi lists."""
 
     index: str
     uuid: str
     bus: str
-    """As of `bus_of`."""
+    """PCI address as normalised by `bus_of`."""
     ecc_errors: int | None
-    """Uncorrected, since the driver was loaded; None: not counted."""
+    """Uncorrected errors since the driver was loaded; None: not counted."""
     is_page_pending: bool
-    """Memory pages wait for a reset to be retired."""
+    """Whether memory pages wait for a reset to be retired."""
     broken: str | None
-    """What is said in place of values."""
+    """The error that nvidia-smi prints in place of values, if any."""
 
 
 @dataclass(frozen=True)
 class Xid:
-    """An error of a GPU, from the kernel's log."""
+    """An error of a GPU in the kernel's log."""
 
     bus: str
     code: int
 
 
 def parse_gpus(text: str) -> list[Gpu]:
-    """What `GPUS` prints; lines of another kind are passed over."""
+    """Parses the output of `GPUS`; other lines are skipped."""
     found = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
@@ -95,7 +95,7 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 
 def parse_rows(text: str) -> dict[str, str]:
-    """What `ROWS` prints, where there is something wrong: by the GPU's UUID."""
+    """Parses the output of `ROWS` and returns the problems by the GPU's UUID."""
     found = {}
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
@@ -110,7 +110,7 @@ def parse_rows(text: str) -> dict[str, str]:
 
 
 def hardware_xids(lines: Iterable[str]) -> list[Xid]:
-    """Faults of the hardware in lines of the kernel's log, each once, and without those of a GPU
+    """Returns the hardware faults in lines of the kernel's log, each once, without those of a GPU
     that was recovered since."""
     found: dict[Xid, None] = {}
     for line in lines:
@@ -125,7 +125,8 @@ def hardware_xids(lines: Iterable[str]) -> list[Xid]:
 
 
 def bus_of(address: str) -> str:
-    """Of a PCI address, what is in all spellings: 00000000:3B:00.0 and 0000:3b:00 are 0:3b:00."""
+    """Returns the part of a PCI address that all spellings share: 00000000:3B:00.0 and 0000:3b:00
+    give 0:3b:00."""
     domain, _, rest = address.lower().partition(":")
     if ":" not in rest:  # without a domain
         domain, rest = "0", f"{domain}:{rest}"

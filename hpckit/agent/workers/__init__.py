@@ -1,2 +1,2 @@
-"""The worker processes of one node are started here through torchrun, and the errors and memory
-failures that end them are found; only hpckit.agent, and submit for its dry run, import it."""
+"""Starts the workers of one node through torchrun, and finds the errors and memory failures that
+end them. Only hpckit.agent imports this package, and submit for its dry run."""

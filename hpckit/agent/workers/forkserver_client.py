@@ -1,10 +1,10 @@
-"""The agent's side of `hpckit.trainer.torchrun.fork_server`, which begins its torchruns.
+"""The agent's client of the fork server (`hpckit.trainer.torchrun.fork_server`), which starts its
+torchruns.
 
-Importing torch takes seconds of processor time, just when a node that was lost has every other node
-begin anew. The server takes some 300 MB of memory, most of which its forks share, and no time.
-
-It outlives agents, and each connects to it anew: with a pipe for orders, whose end has the server
-kill what it has begun, and one for answers.
+Importing torch takes seconds of CPU time, just when the loss of a node makes every other node start
+again. The server takes some 300 MB of memory, most of which its forks share, and no CPU time. It
+outlives agents. Each agent connects anew, with a pipe for orders, at whose end the server kills
+what it has started for the agent, and a pipe for answers.
 """
 
 from __future__ import annotations
@@ -25,43 +25,45 @@ from hpckit.system.child_processes import PIPE_BYTES, Child, Process, spawn, spa
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-"""Seconds in which a server says that a torchrun which was killed has ended; else it goes, too."""
+"""Seconds for the server to report the end of a killed torchrun; otherwise the server is killed,
+too."""
 _POLL_S = 0.01
 
 
 def start_server(
     env: Mapping[str, str], control: socket.socket, ignore: Sequence[signal.Signals], threads: int
 ) -> Process:
-    """The server's process.
+    """Starts a fork server and returns its process.
 
     Args:
-        env: what is known of a torchrun's environment from the start; that its processes are found
-            by, above all.
-        control: its end of a pair of sockets that keep messages apart; who holds the other end may
-            connect.
-        ignore: signals, as of `spawn`.
-        threads: that workers will have, as far as one can tell.
+        env: the known part of a torchrun's environment, above all the variables by which its
+            processes are found.
+        control: the server's end of a socket pair that keeps message boundaries; the holder of the
+            other end may connect.
+        ignore: signals to ignore, as in `spawn`.
+        threads: the expected number of threads of each worker.
     """
     env = dict(env) | torchrun_variables(threads)
     return spawn_with_stdin(SERVER, env, control.fileno(), ignore)
 
 
 class ForkServerClient:
-    """A connection to it. A torchrun that is wanted when it is gone is started without it."""
+    """A connection to the fork server. If the server is gone, a torchrun is started without it."""
 
     def __init__(self, control: socket.socket, ignore: Sequence[signal.Signals]) -> None:
         """
         Args:
-            control, ignore: as of `start_server`.
+        control, ignore: as in `start_server`.
         """
         self._control, self._ignore = control, tuple(ignore)
         self._connect()
 
     def begin(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> Child:
-        """A torchrun with these arguments and no other environment, when the one before has ended.
+        """Starts a torchrun with these arguments and exactly this environment, when the previous
+        one has ended.
 
         Args:
-            output: the file that it appends what it says to.
+            output: the file to which its output is appended.
         """
         self.channel.receive()
         if not self.channel.has_ended:
@@ -73,12 +75,12 @@ class ForkServerClient:
         return spawn([*FORKING, *arguments], env, output, self._ignore)
 
     def reconnect(self) -> None:
-        """What it was ordered, and has not begun, is not begun; what it has begun is killed."""
+        """Connects anew: pending orders are dropped, and what the server had started is killed."""
         self.end()
         self._connect()
 
     def end(self) -> None:
-        """As `reconnect`, for good."""
+        """Ends the connection as `reconnect` does, without a new one."""
         self.channel.close()
         os.close(self._read)
         os.close(self._write)
@@ -103,17 +105,19 @@ def _pipe() -> tuple[int, int]:
 
 
 class ForkedTorchrun:
-    """A torchrun of a fork server. It ends with the server, whose end counts as its own."""
+    """A torchrun that a fork server starts. It ends with the server, whose end counts as its
+    own."""
 
     def __init__(self, server: ForkServerClient) -> None:
         self._server, self._answers = server, server.channel
-        self._pid: int | None = None  # not begun yet: imports may be under way
+        self._pid: int | None = None  # not started yet: imports may be under way
         self._server_pid = 0
         self._killed_s: float | None = None
         self._returncode: int | None = None
 
     def poll(self) -> int | None:
-        """As of subprocess, like the rest."""
+        """Returns the exit status as subprocess does, or None; the other methods are as there,
+        too."""
         if self._returncode is None:
             for message in self._answers.receive():
                 self._pid = message.get("pid", self._pid)

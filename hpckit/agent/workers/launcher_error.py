@@ -1,8 +1,8 @@
-"""The error of a torchrun, or of a worker that ended before it could write down its own.
+"""The error of a torchrun, or of a worker that ended before it could write its own error.
 
-A worker that gets as far as hpckit's own code leaves its error in a file of its own
-(`hpckit.agent.exit_report.first_error`). What comes before that (an import, torchrun's arguments,
-the rendezvous, a crash in C code) is only in what torchrun has written: `torchrun.log`, and the
+A worker that reaches hpckit's own code writes its error to a file
+(`hpckit.agent.exit_report.first_error`). An earlier error (an import, torchrun's arguments, the
+rendezvous, a crash in C code) is only in what torchrun has written: `torchrun.log`, and the
 `error.json` of a forked worker.
 """
 
@@ -19,30 +19,30 @@ from hpckit.agent.exit_report import WorkerError
 from hpckit.system.atomic_files import read_json
 
 LOG = "torchrun.log"
-_READ = 1 << 20
-"""Bytes at the end of a log that are looked at."""
-_LONGEST = 1000
-"""Characters of a message that are kept."""
-# What torch's loggers put before each line: severity and date, time, thread, file and line.
+_MAX_LOG_BYTES = 1 << 20
+"""Bytes read from the end of a log."""
+_MAX_CHARACTERS = 1000
+"""Longest message in characters."""
+# The prefix of torch's loggers: severity and date, time, thread, file and line.
 _PREFIX = re.compile(r"^[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ \S+\] ?", re.MULTILINE)
 _BEGIN = "Traceback (most recent call last):"
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 _USAGE = re.compile(r"^\S+: error: (.*)$", re.MULTILINE)
 _EXIT = re.compile(r"^failed \(exitcode: (-?\d+)\) local_rank: (\d+) ", re.MULTILINE)
 _WRAPPERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
-"""By which torchrun tells that a worker has failed; what it failed of is said elsewhere."""
+"""Exceptions by which torchrun reports a failed worker; the cause is reported elsewhere."""
 _KILLED = (signal.SIGKILL, signal.SIGTERM)
-"""Signals that somebody else sends: no error of the worker's."""
-_PASSING = re.compile(
+"""Signals from other processes, which are no error of the worker."""
+_TRANSIENT = re.compile(
     r"(?:OSError|IOError|BlockingIOError|\w*Connection\w*Error|\w*Timeout\w*|Dist\w*Error"
     r"|Rendezvous\w*Error|SaveError|StoreError|ServiceError)$"
 )
-"""Types of errors that another attempt may not meet: of the network, of disks and of stores."""
+"""Types of errors that another attempt may not meet: those of networks, disks and stores."""
 
 
 @dataclass(frozen=True)
 class LoggedError:
-    """An error as a log tells it."""
+    """An error as a log reports it."""
 
     type: str
     message: str
@@ -50,18 +50,18 @@ class LoggedError:
 
     @property
     def is_passing(self) -> bool:
-        """Whether another attempt may not meet it."""
-        return _PASSING.match(self.type.rpartition(".")[2]) is not None
+        """Whether another attempt may not meet the error."""
+        return _TRANSIENT.match(self.type.rpartition(".")[2]) is not None
 
 
 def launcher_error(folder: Path) -> WorkerError | None:
-    """The last error in what a node's torchrun has left in `folder`; None: there is none.
+    """Returns the last error in what a node's torchrun left in `folder`, or None.
 
-    Where workers were killed by somebody else, that is no error of theirs.
+    If another process killed the workers, that is no error of theirs.
     """
     path, found, rank = folder / LOG, None, None
     for path, local_rank in _error_files(folder):
-        if (found := _of_file(path)) is not None:
+        if (found := _file_error(path)) is not None:
             rank = local_rank
             break
     if found is None:
@@ -73,7 +73,7 @@ def launcher_error(folder: Path) -> WorkerError | None:
     return WorkerError(
         None,
         found.type,
-        found.message[:_LONGEST],
+        found.message[:_MAX_CHARACTERS],
         found.traceback,
         time.time(),
         file=str(path),
@@ -83,8 +83,9 @@ def launcher_error(folder: Path) -> WorkerError | None:
 
 
 def last_error(text: str) -> LoggedError | None:
-    """The last error that a torchrun's log tells of, in this order: the last traceback that is not
-    torchrun's account of it, wrong arguments, how a worker's process ended, the last line."""
+    """Returns the last error in a torchrun's log, by the first of these sources that has one: the
+    last traceback that is not torchrun's report of a failed worker, wrong arguments, the exit of a
+    worker's process, the last line."""
     plain = _PREFIX.sub("", text)
     if raised := list(_raised(plain.splitlines())):
         return raised[-1]
@@ -92,18 +93,18 @@ def last_error(text: str) -> LoggedError | None:
         return LoggedError("ArgumentError", usage[-1])
     exits = _EXIT.findall(plain)
     if exits:
-        return _of_exit(int(exits[-1][0]), int(exits[-1][1]), text)
+        return _exit_error(int(exits[-1][0]), int(exits[-1][1]), text)
     lines = plain.split()
     return LoggedError("Error", plain.strip().splitlines()[-1].strip()) if lines else None
 
 
 def _raised(lines: list[str]) -> Iterator[LoggedError]:
-    """Each exception of a traceback, in their order."""
+    """Yields the exceptions of all tracebacks in their order."""
     for number, line in enumerate(lines):
         if line != _BEGIN:
             continue
         for end in range(number + 1, len(lines)):
-            if lines[end] == _BEGIN:  # of another process, in between
+            if lines[end] == _BEGIN:  # another process's, interleaved
                 break
             if not lines[end] or lines[end][0].isspace():
                 continue
@@ -114,7 +115,7 @@ def _raised(lines: list[str]) -> Iterator[LoggedError]:
             break
 
 
-def _of_exit(status: int, local_rank: int, text: str) -> LoggedError | None:
+def _exit_error(status: int, local_rank: int, text: str) -> LoggedError | None:
     who = f"the process of local rank {local_rank}"
     if status < 0:
         name = signal.Signals(-status).name
@@ -122,13 +123,13 @@ def _of_exit(status: int, local_rank: int, text: str) -> LoggedError | None:
             return None
         return LoggedError(name, f"{who} was ended by {name}; its own log may say more")
     before = text.partition("failed (exitcode")[0].splitlines()[:-1]
-    said = [line.strip() for line in before if line.strip() and not _PREFIX.match(line)]
-    last = f"; it said: {said[-1]}" if said else ""
+    printed = [line.strip() for line in before if line.strip() and not _PREFIX.match(line)]
+    last = f"; it said: {printed[-1]}" if printed else ""
     return LoggedError("SystemExit", f"{who} ended with status {status}{last}")
 
 
 def _error_files(folder: Path) -> list[tuple[Path, int]]:
-    """torch's files of what forked workers raised in the last attempt, with their local ranks."""
+    """Returns torch's error files of the last attempt's forked workers, with their local ranks."""
     found = [
         (path, int(path.parent.name))
         for path in folder.glob("torchrun/*/attempt_*/*/error.json")
@@ -143,8 +144,8 @@ def _attempt(path: Path) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _of_file(path: Path) -> LoggedError | None:
-    """What torch.distributed.elastic.multiprocessing.errors has written."""
+def _file_error(path: Path) -> LoggedError | None:
+    """Parses a file that torch.distributed.elastic.multiprocessing.errors wrote."""
     values = read_json(path)
     message = values.get("message") if isinstance(values, dict) else None
     if isinstance(message, str):
@@ -160,7 +161,7 @@ def _of_file(path: Path) -> LoggedError | None:
 def _end_of(path: Path) -> str:
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - _READ))
+            file.seek(max(0, path.stat().st_size - _MAX_LOG_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -1,4 +1,5 @@
-"""Workers of one node that ran out of memory: by an error that says so, or killed by the kernel."""
+"""Detects workers of one node that ran out of memory, by their error or because the kernel killed
+them."""
 
 from __future__ import annotations
 
@@ -20,24 +21,26 @@ _LOST_CHILD = re.compile(
 
 @dataclass(frozen=True)
 class MemoryFailure:
-    """What one worker ended of."""
+    """A worker's end because memory ran out."""
 
     memory: MemoryKind
     step: int
-    """Steps that it had finished."""
+    """Steps that the worker had finished."""
     attempt: int
     by_kernel: bool
-    """It, or a process of its own, was killed."""
+    """Whether the kernel killed the worker, or one of its child processes."""
 
 
 def memory_failure_of(
     slot: Heartbeat, error: WorkerError | None, has_killed: bool
 ) -> MemoryFailure | None:
-    """What a worker that failed, or is lost, was short of; None: nothing that is known of.
+    """Returns the memory failure of a worker that failed or is lost, or None if memory is not known
+    to be the cause.
 
     Args:
-        error: that it has left behind.
-        has_killed: the kernel has killed for want of memory during its life.
+        error: the error that the worker left.
+        has_killed: whether the kernel killed a process because memory ran out, during the worker's
+            life.
     """
     if error is not None and error.memory is not None:
         return MemoryFailure(error.memory, slot.step, slot.attempt, by_kernel=False)
@@ -49,33 +52,33 @@ def memory_failure_of(
 
 
 def is_repeated(before: Iterable[MemoryFailure], now: MemoryFailure) -> bool:
-    """Whether the attempt before came to the same: on another rank, perhaps, as the kernel chooses
-    whom it kills."""
+    """Whether the previous attempt failed in the same way, perhaps on another rank, as the kernel
+    chooses which process it kills."""
     last = (now.memory, now.step, now.attempt - 1)
-    return any((lack.memory, lack.step, lack.attempt) == last for lack in before)
+    return any((failure.memory, failure.step, failure.attempt) == last for failure in before)
 
 
 class MemoryExhaustion:
-    """What the workers of one generation were short of, as they fail and are started again."""
+    """Tracks the memory failures of one generation's workers over their restarts."""
 
     def __init__(self, logs: Path, kills: Callable[[], int | None] = oom_kills) -> None:
         """
         Args:
-            logs: where the workers' errors are.
-            kills: as of `oom_kills`.
+        logs: the folder of the workers' errors.
+        kills: as `oom_kills`.
         """
         self._logs, self._kills = logs, kills
-        self._before = {0: kills()}  # by process; 0: one that has not said anything yet
+        self._before = {0: kills()}  # by process; 0: a worker without a heartbeat so far
         self._judged: set[int] = set()
         self._known: list[MemoryFailure] = []
         self.is_hopeless = False
-        """Two attempts in a row were short of the same at the same step."""
+        """Whether two successive attempts had the same memory failure at the same step."""
 
     def look(self, slots: Sequence[Heartbeat], lost: Collection[int]) -> dict[int, MemoryFailure]:
-        """What has come to light since the last look, by local rank.
+        """Returns the new memory failures since the last call, by local rank.
 
         Args:
-            lost: local ranks that are gone without a word.
+            lost: local ranks that are gone without an error.
         """
         found = {}
         for rank, slot in enumerate(slots):
@@ -85,19 +88,19 @@ class MemoryExhaustion:
             if not has_failed or (slot.pid in self._judged and slot.pid):
                 continue
             self._judged.add(slot.pid)
-            lack = memory_failure_of(slot, self._error_of(slot), self._has_killed(slot.pid))
-            if lack is None:
+            failure = memory_failure_of(slot, self._error_of(slot), self._has_killed(slot.pid))
+            if failure is None:
                 continue
-            found[rank] = lack
-            self.is_hopeless |= is_repeated(self._known, lack)
-            self._known.append(lack)
-            if lack.by_kernel:  # its peers, which torchrun ends now, were not killed for it
+            found[rank] = failure
+            self.is_hopeless |= is_repeated(self._known, failure)
+            self._known.append(failure)
+            if failure.by_kernel:  # the kernel did not kill its peers, which torchrun ends now
                 self._before = dict.fromkeys(self._before, self._kills())
         return found
 
     def is_killed(self, attempt: int) -> bool:
         """Whether the kernel ended this attempt."""
-        return any(lack.by_kernel and lack.attempt == attempt for lack in self._known)
+        return any(failure.by_kernel and failure.attempt == attempt for failure in self._known)
 
     def _has_killed(self, pid: int) -> bool:
         before, now = self._before[pid], self._kills()

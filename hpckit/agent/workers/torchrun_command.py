@@ -1,4 +1,4 @@
-"""The torchrun of one node: pure functions of the spec and the node's place."""
+"""The torchrun command of one node, as pure functions of the spec and the node's place."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from hpckit.config.spec import RunSpec
 from hpckit.ipc.process_environment import NodeEnvironment
 from hpckit.ipc.rendezvous_names import rendezvous_id
 
-# Seconds for the nodes of a generation to meet: a cold file system makes imports slow.
+# Seconds for the nodes of a generation to meet; imports are slow on a cold file system.
 JOIN_TIMEOUT_S = 600
 MONITOR_INTERVAL_S = 0.1
 
 FORKING = (sys.executable, "-m", "hpckit.trainer.torchrun.forked_workers")
-"""Takes torchrun's arguments."""
+"""A torchrun that forks its workers; takes torchrun's arguments."""
 SERVER = (sys.executable, "-m", "hpckit.trainer.torchrun.fork_server")
-"""Begins torchruns of that kind, imports done."""
+"""The fork server, which forks such torchruns with imports done."""
 PLAIN = (sys.executable, "-m", "hpckit.trainer.torchrun.spawned_workers")
-"""As `FORKING`."""
+"""A torchrun that spawns its workers; takes torchrun's arguments."""
 THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where a generation's nodes meet: the supervisor's store, so no node's loss takes it down."""
+    """Where the nodes of a generation meet: the supervisor's store, so that the loss of a node does
+    not end it."""
 
     host: str
     port: int
     token: str
-    """What it heeds a node for."""
+    """Authenticates this node to the store."""
     local: str
-    """This node's own address, by which the others reach it."""
+    """This node's own address for the other nodes."""
     place: int
-    """Of this node among those of the generation."""
+    """Place of this node in the generation."""
 
 
 def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
-    """Those of the torchrun of node `at`. Others can read them, so the token is not there."""
+    """Returns the arguments of the torchrun of node `at`. They are without the token, as other
+    users can read them."""
     return [
         f"--nnodes={at.nodes}",
         f"--nproc-per-node={spec.launch.gpus_per_node}",
         f"--max-restarts={spec.retry.in_place}",
         f"--monitor-interval={MONITOR_INTERVAL_S}",
-        # others are the agent's affair: SIGTERM may be Slurm's, to all processes of a step
+        # the agent handles other signals; SIGTERM may be Slurm's, to all processes of a step
         "--signals-to-handle=SIGINT",
         "--rdzv-backend=hpckit",
         f"--rdzv-endpoint={meet.host}:{meet.port}",
@@ -56,17 +58,17 @@ def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> 
 
 
 def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
-    """What the node's agent runs, by its fork server if it can."""
+    """Returns the command that the node's agent runs, through its fork server if possible."""
     program = FORKING if spec.launch.preload else PLAIN
     return [*program, *torchrun_arguments(spec, at, meet)]
 
 
 def torchrun_variables(threads: int) -> dict[str, str]:
-    """Environment of torchrun and its workers.
+    """Returns the environment of torchrun and its workers.
 
-    The rendezvous store is not shared with the workers' process group: with a shared one a restart
-    on several nodes meets the keys of the attempt before and mostly hangs (pytorch#135712). All
-    nodes have as many workers, so that torchrun need not ask each how many.
+    The workers' process group does not share the rendezvous store: with a shared store, a restart
+    on several nodes meets the keys of the previous attempt and mostly hangs (pytorch#135712). All
+    nodes have the same number of workers, so that torchrun need not ask each node.
     """
     return {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -1,4 +1,5 @@
-"""What a site wants in the environment of its workers. Handed over as it is, never by a shell."""
+"""Environment variables of a site for its workers, which are passed unchanged and never by a
+shell."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def variables_of(slurm: SlurmSpec | None) -> dict[str, str]:
-    """All of them, on this node."""
+    """Returns all variables for this node."""
     if slurm is None:
         return {}
     caches = cache_variables(slurm.scratch) if slurm.scratch is not None else {}
@@ -22,7 +23,7 @@ def variables_of(slurm: SlurmSpec | None) -> dict[str, str]:
 
 
 def site_variables(slurm: SlurmSpec) -> dict[str, str]:
-    """Those that the spec alone tells."""
+    """Returns the variables that depend on the spec alone."""
     found = {name: str(value) for name, value in slurm.env.items()}
     if slurm.interface is not None:
         found |= dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), slurm.interface)
@@ -30,8 +31,9 @@ def site_variables(slurm: SlurmSpec) -> dict[str, str]:
 
 
 def cache_variables(scratch: str) -> dict[str, str]:
-    """Compilers' caches in a folder of this node's disk that is this user's alone: code is loaded
-    from there. Empty where there can be none, which costs time and nothing else."""
+    """Returns variables that place compilers' caches in a folder on this node's disk that only this
+    user can access, as code is loaded from there. Returns none if there is no such folder, which
+    costs only time."""
     folder = Path(scratch) / f"hpckit-cache-{os.getuid()}"
     try:
         make(folder)

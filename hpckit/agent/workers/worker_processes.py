@@ -1,4 +1,4 @@
-"""One generation's workers on one node: their torchrun, their board, and how they ended."""
+"""The workers of one generation on one node, with their torchrun and heartbeat table."""
 
 from __future__ import annotations
 
@@ -33,28 +33,30 @@ from hpckit.system.child_processes import kill_all, spawn
 log = logging.getLogger(__name__)
 
 STEP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""What Slurm may send to all processes of a step; torchrun would die of it, or end its workers."""
+"""Signals that Slurm may send to all processes of a step, at which torchrun would end or end its
+workers."""
 
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """What the workers of a node work with."""
+    """The resources of a node's workers."""
 
     device: str
     """`cpu` or `cuda`."""
     gpus: str | None
-    """CUDA_VISIBLE_DEVICES; None: as it is."""
+    """CUDA_VISIBLE_DEVICES; None: unchanged."""
     threads: int
-    """Of each worker, for the CPU's share of the computing."""
+    """CPU threads of each worker."""
     is_memory_here: bool
-    """As of `Start`."""
+    """As in `GenerationStart`."""
 
 
 class Workers:
-    """From their start to their end. `poll` is to be called often.
+    """The workers of one generation on one node, from their start to their end. `poll` has to be
+    called often.
 
     Args:
-        server: what begins their torchrun; None: it is one that starts them as programs.
+        server: starts their torchrun. None: torchrun is started as a program that spawns them.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Workers:
         server: ForkServerClient | None,
     ) -> None:
         self.at, self._spec = at, spec
-        self._asked = WorkerRequest.NONE
+        self._requested = WorkerRequest.NONE
         self._end_now = False
         self._known_lost: set[int] = set()
         self._known_hung: set[int] = set()
@@ -74,7 +76,7 @@ class Workers:
         logs.mkdir(parents=True, exist_ok=True)
         self._events = EventLog(at.run.events, generation=at.generation, node=at.node)
         self._exhaustion = MemoryExhaustion(logs)
-        self._board, path = HeartbeatTable.create(spec.launch.gpus_per_node)
+        self._table, path = HeartbeatTable.create(spec.launch.gpus_per_node)
         env = (
             os.environ
             | variables_of(spec.cluster.slurm)
@@ -95,20 +97,21 @@ class Workers:
         )
 
     def slots(self) -> list[Heartbeat]:
-        """What each has said last."""
-        return self._board.slots()
+        """Returns the last heartbeat of each worker."""
+        return self._table.slots()
 
     def ask(self, request: WorkerRequest) -> None:
-        """Have the workers save and leave."""
-        self._asked = max(self._asked, request)
+        """Asks the workers to save and leave."""
+        self._requested = max(self._requested, request)
 
     def end(self) -> None:
-        """Have the workers killed at the next look."""
+        """Has the workers killed at the next `poll`."""
         self._end_now = True
 
     def poll(self) -> ExitReport | None:
-        """How they ended, once they have or there is a reason to end them; else None."""
-        how = self._how()
+        """Returns how the workers ended, after their end or after ending them for a reason; None:
+        they go on."""
+        how = self._node_exit()
         if how is None:
             return None
         kill_all([self._torchrun])
@@ -122,7 +125,7 @@ class Workers:
         return report
 
     def kill(self) -> None:
-        """Nobody is there to report to."""
+        """Kills the workers without a report."""
         kill_all([self._torchrun])
         self._close()
 
@@ -131,9 +134,9 @@ class Workers:
         if self._recorder is not None:
             self._recorder.close()
 
-    def _how(self) -> NodeExit | None:
+    def _node_exit(self) -> NodeExit | None:
         returncode = self._torchrun.poll()
-        slots, request = self._board.slots(), self._board.request()
+        slots, request = self._table.slots(), self._table.request()
         if returncode is not None:
             return hang_detection.node_exit(slots, returncode, request)
         if self._end_now:
@@ -141,20 +144,20 @@ class Workers:
         if hang_detection.refused(slots):
             return NodeExit.REFUSED
         if request is not WorkerRequest.NONE and hang_detection.failed(slots):
-            return NodeExit.FAILED  # a restart could only be asked to leave again
-        if request is not WorkerRequest.NONE and self._board.seconds_left() < 0:
+            return NodeExit.FAILED  # a restart would only be asked to leave again
+        if request is not WorkerRequest.NONE and self._table.seconds_left() < 0:
             return NodeExit.OVERDUE
-        self._say_lost()
-        self._say_exhausted(hang_detection.lost_workers(self._board.slots(), _alive))
+        self._report_lost_workers()
+        self._report_memory_failures(hang_detection.lost_workers(self._table.slots(), _alive))
         if self._exhaustion.is_hopeless:
             return NodeExit.FAILED
-        self._end_hung()
-        if self._asked > request:
-            self._board.ask(self._asked, within_s=self._spec.cluster.grace_s)
+        self._kill_hung()
+        if self._requested > request:
+            self._table.ask(self._requested, within_s=self._spec.cluster.grace_s)
         return None
 
-    def _say_lost(self) -> None:
-        for rank, slot in hang_detection.lost_workers(self._board.slots(), _alive).items():
+    def _report_lost_workers(self) -> None:
+        for rank, slot in hang_detection.lost_workers(self._table.slots(), _alive).items():
             if slot.pid not in self._known_lost:
                 self._known_lost.add(slot.pid)
                 log.warning("worker %d (process %d) is gone at step %d", rank, slot.pid, slot.step)
@@ -166,14 +169,17 @@ class Workers:
                     attempt=slot.attempt,
                 )
 
-    def _say_exhausted(self, lost: Collection[int]) -> None:
-        for rank, lack in self._exhaustion.look(self._board.slots(), lost).items():
-            log.error("worker %d is out of memory (%s) after step %d", rank, lack.memory, lack.step)
-            self._events.emit("out_of_memory", local_rank=rank, **asdict(lack))
+    def _report_memory_failures(self, lost: Collection[int]) -> None:
+        for rank, failure in self._exhaustion.look(self._table.slots(), lost).items():
+            log.error(
+                "worker %d is out of memory (%s) after step %d", rank, failure.memory, failure.step
+            )
+            self._events.emit("out_of_memory", local_rank=rank, **asdict(failure))
 
-    def _end_hung(self) -> None:
-        """torchrun starts them again; on other nodes too, where peers of theirs hang with them."""
-        slots = self._board.slots()
+    def _kill_hung(self) -> None:
+        """Kills hung workers after dumping their stacks; torchrun restarts them, also on other
+        nodes, where their peers hang, too."""
+        slots = self._table.slots()
         hung = hang_detection.hung_workers(slots, time.monotonic(), self._spec.hang)
         new = {rank: slot for rank, slot in hung.items() if slot.pid not in self._known_hung}
         if not new:
@@ -201,19 +207,20 @@ class Workers:
                 os.kill(slot.pid, signal.SIGKILL)
 
     def _collectives(self, slots: Sequence[Heartbeat]) -> list[Path]:
-        """Those of all ranks of the node: one that hangs shows by what the others wait for."""
+        """Dumps the collectives of all ranks of the node, as what the others wait for shows which
+        one hangs."""
         if self._recorder is None:
             return []
         ranks = (stack_dumps.rank_of(slot.pid) for slot in slots)
         return self._recorder.dump(rank for rank in ranks if rank is not None)
 
     def _report(self, how: NodeExit) -> ExitReport:
-        slots = self._board.slots()
+        slots = self._table.slots()
         well = how in (NodeExit.DONE, NodeExit.LEFT)
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
         attempt = hang_detection.attempts(slots)
-        if how is NodeExit.FAILED:  # and nobody is left now: who has not said why was lost
-            self._say_exhausted(hang_detection.silent_workers(slots))
+        if how is NodeExit.FAILED:  # all have ended: those without a final phase were lost
+            self._report_memory_failures(hang_detection.silent_workers(slots))
         error = None if well else first_error(logs, attempt)
         if error is None and how is NodeExit.FAILED:
             error = launcher_error(logs)
@@ -230,9 +237,9 @@ class Workers:
 
 
 def _alive(pid: int) -> bool:
-    """Of a process of this user's."""
+    """Whether a process of this user exists."""
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):  # or its number is another user's by now
+    except (ProcessLookupError, PermissionError):  # gone, or its number is reused by another user
         return False
     return True

@@ -1,5 +1,5 @@
-"""`hpckit bench scaling`: runs on worlds of several sizes, their figures and plot. Imports submit
-and report inside functions."""
+"""`hpckit bench scaling`: runs on different numbers of ranks, their figures and plot. Imports
+submit and report inside functions."""
 
 from __future__ import annotations
 

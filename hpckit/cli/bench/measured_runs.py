@@ -1,4 +1,4 @@
-"""Runs that are only made to be measured: started, waited for, and cleared away."""
+"""Runs that are made only to be measured: started, waited for, and removed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hpckit.submit.preflight.checks import preflight
 from hpckit.submit.prepare import prepare
 from hpckit.submit.run_cancellation import cancel_run
 
-_TICK_S = {"local": 1.0, "slurm": 3.0}  # looking costs some 20 ms, and asks Slurm
+_TICK_S = {"local": 1.0, "slurm": 3.0}  # a look takes about 20 ms, and queries Slurm
 _CANCEL_S = 120.0
 
 
 def check(
     specs: Sequence[RunSpec], project: Project, pack: Callable[[PackSpec, Path], None]
 ) -> None:
-    """Look at what all of these runs need, before any of them is started.
+    """Check what all of these runs need, before any of them is started.
 
     Raises:
         SpecError: something is missing.
@@ -42,11 +42,11 @@ def check(
 
 
 def train(spec: RunSpec, overrides: Sequence[str], project: Project) -> list[Event]:
-    """The events of such a run, to its end. Its checkpoints are removed. Ctrl-C ends it too.
+    """Run one to its end and return its events. Its checkpoints are removed. Ctrl-C ends it too.
 
     Raises:
-        SpecError: Slurm does not take it.
-        CommandError: it did not come to its end.
+        SpecError: Slurm rejects it.
+        CommandError: it did not reach its end.
     """
     run = run_directory(spec, Path.cwd())
     with hold_all(lock_paths(spec, run), "hpckit bench scaling"):

@@ -79,7 +79,7 @@ def scaling(
         found = by_model(
             _measure(spec, typed, _cases(spec, models, worlds), sizes, folder.resolve(), out)
         )
-        _tell(out, found)
+        _print_figures(out, found)
         picture = output or folder / "scaling.svg"
         draw(found, f"{'strong' if strong else 'weak'} scaling", picture)
         out.fact("picture", str(picture))
@@ -142,7 +142,7 @@ def _measure(
     return points
 
 
-def _tell(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint]]) -> None:
+def _print_figures(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint]]) -> None:
     from hpckit.cli.bench.scaling_figures import conclusion, records
     from hpckit.cli.common.command_output import table
 

@@ -1,4 +1,4 @@
-"""How a model scales, from what runs on several worlds recorded. Pure."""
+"""Figures of how a model scales, from the records of runs on different numbers of ranks. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from hpckit.cli.bench.world_shapes import WorldShape
 from hpckit.events.event_log import Event
 
 WARM_UP = 5
-"""Steps that are left out: of the first ones, some wait for memory, caches and compilers."""
+"""Number of first steps that are left out: some of them wait for memory, caches and compilers."""
 EFFICIENT = 0.8
 """Share of perfect scaling that still counts as good."""
 
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """A model on a world."""
+    """The figures of a model on one number of ranks."""
 
     model: str
     world: WorldShape
     global_batch: int
     step_s: float
-    """Median."""
+    """Median seconds of a step."""
     tokens_per_s: float | None
     communication: float | None
-    """Share of traced steps in which nothing but collectives ran; None: none was traced."""
+    """Share of traced steps in which only collectives ran; None: none was traced."""
     data_wait: float
-    """Share of the time that was waited for data."""
+    """Share of the time spent waiting for data."""
 
     @property
     def samples_per_s(self) -> float:
         return self.global_batch / self.step_s
 
     def efficiency(self, first: ScalingPoint) -> float:
-        """Samples per second of a rank, over those of a rank of `first`."""
+        """Return the samples per second of a rank, over those of a rank of `first`."""
         mine, its = (one.samples_per_s / one.world.ranks for one in (self, first))
         return mine / its
 
@@ -44,7 +44,7 @@ class ScalingPoint:
 def point(
     model: str, world: WorldShape, global_batch: int, events: Iterable[Event]
 ) -> ScalingPoint:
-    """Of a run that came to its end.
+    """Return the figures of a run that reached its end.
 
     Raises:
         ValueError: too few of its steps were recorded.
@@ -70,7 +70,7 @@ def point(
 
 
 def by_model(points: Sequence[ScalingPoint]) -> dict[str, list[ScalingPoint]]:
-    """Each model's, from the fewest ranks on."""
+    """Return the points of each model, by ascending number of ranks."""
     found: dict[str, list[ScalingPoint]] = {}
     for one in sorted(points, key=lambda one: one.world.ranks):
         found.setdefault(one.model, []).append(one)
@@ -78,15 +78,15 @@ def by_model(points: Sequence[ScalingPoint]) -> dict[str, list[ScalingPoint]]:
 
 
 def conclusion(points: Sequence[ScalingPoint]) -> str:
-    """Of one model: how far it scales well, and where communication outweighs all else."""
+    """Describe for one model how far it scales well, and from where on communication dominates."""
     first, last = points[0], points[-1]
     if first is last:
         return f"only {_ranks(first)}: nothing to compare"
-    said = [_reach(points), _cross_over(points)]
+    sentences = [_reach(points), _cross_over(points)]
     fastest = max(points, key=lambda one: one.samples_per_s)
     if fastest is not last:
-        said.append(f"slower on {_ranks(last)} than on {fastest.world.ranks}")
-    return "; ".join(said)
+        sentences.append(f"slower on {_ranks(last)} than on {fastest.world.ranks}")
+    return "; ".join(sentences)
 
 
 def _reach(points: Sequence[ScalingPoint]) -> str:
@@ -115,7 +115,7 @@ def _ranks(one: ScalingPoint) -> str:
 
 
 def records(points: Sequence[ScalingPoint]) -> list[dict[str, Any]]:
-    """For programs."""
+    """Return the figures for programs."""
     return [
         {
             **asdict(one),

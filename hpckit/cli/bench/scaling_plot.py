@@ -1,4 +1,4 @@
-"""How models scale, as a picture: speed and efficiency over ranks."""
+"""Plots how models scale: speed and efficiency over ranks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _GREY = "#b0b7bf"
 
 
 def draw(points: Mapping[str, Sequence[ScalingPoint]], title: str, path: Path) -> None:
-    """Write the picture that the ending of `path` asks for.
+    """Draw the plot in the format that the ending of `path` names.
 
     Raises:
-        ValueError: matplotlib knows no such ending.
+        ValueError: matplotlib does not know the ending.
         OSError: it cannot be written.
     """
     figure = Figure(figsize=(10, 4.5), dpi=120, layout="constrained")

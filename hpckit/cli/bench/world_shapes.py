@@ -1,4 +1,4 @@
-"""The worlds that a model is trained on to see how it scales, and the overrides that make them.
+"""The nodes and ranks on which a model is trained to measure scaling, and the overrides for them.
 Pure."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hpckit.config.spec_parser import SpecError
 
 @dataclass(frozen=True, order=True)
 class WorldShape:
-    """Nodes, and the ranks of each."""
+    """A number of nodes, and of ranks on each."""
 
     nodes: int
     workers: int
@@ -29,18 +29,19 @@ class WorldShape:
 
 @dataclass(frozen=True)
 class ScalingWorkload:
-    """How much is trained."""
+    """The workload of the runs."""
 
     steps: int
     is_strong: bool
-    """Whether all worlds share the same global batch, instead of each rank having as much to do."""
+    """Whether all runs have the same global batch (strong scaling), instead of the same work per
+    rank."""
 
 
 def parse_world(text: str) -> WorldShape:
-    """Of "nodes x workers", as in 2x8.
+    """Parse "nodes x workers", as in 2x8.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is invalid.
     """
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text.strip())
     if not found:
@@ -49,7 +50,8 @@ def parse_world(text: str) -> WorldShape:
 
 
 def doubling(nodes: int, workers: int) -> list[WorldShape]:
-    """From one rank to all of a node, then from one node to `nodes`."""
+    """Return shapes from one rank to all of a node, then from one node to `nodes`, doubling each
+    time."""
     return [
         *(WorldShape(1, count) for count in _doubled(workers)),
         *(WorldShape(count, workers) for count in _doubled(nodes)[1:]),
@@ -69,7 +71,7 @@ def overrides_of(
     sizes: ScalingWorkload,
     root: str,
 ) -> list[str]:
-    """What launch.py would be given, for `spec` as typed, but on this world.
+    """Return the overrides for launch.py that run `spec` on this shape.
 
     Raises:
         SpecError: the degrees of `parallel` do not fit.
@@ -91,7 +93,7 @@ def _global_batch(spec: RunSpec, world: WorldShape, sizes: ScalingWorkload) -> i
         return spec.train.global_batch
     try:
         found = degrees(spec.parallel, world.ranks)
-        # the ranks of a pipeline have parts of a model, and as many micro-batches to be as busy
+        # the ranks of a pipeline have parts of a model, and as many micro-batches to keep them busy
         return spec.train.micro_batch * found.data * found.pipeline
     except ValueError as error:
         raise SpecError([f"{world}: {error}"]) from None

@@ -1,4 +1,4 @@
-"""`hpckit ckpt`: a command per file, and how a store and a checkpoint are selected. Imports
+"""`hpckit ckpt`: one command per file, and the selection of a store and a checkpoint. Imports
 checkpointing without torch; cli.data may import store_location."""
 
 from __future__ import annotations

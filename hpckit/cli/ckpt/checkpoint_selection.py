@@ -1,4 +1,4 @@
-"""From what the user calls a checkpoint to the checkpoint."""
+"""Selection of a checkpoint from the user's text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATES = ("committed", "partial")
 
 @dataclass(frozen=True)
 class CheckpointMatch:
-    """What was found, and what to say about it."""
+    """The match, and a note about it."""
 
     info: CheckpointInfo
     remark: str | None = None
@@ -33,7 +33,7 @@ class CheckpointMatch:
 def pick(
     infos: Sequence[CheckpointInfo], named: Mapping[str, CheckpointMark], text: str, where: str
 ) -> CheckpointMatch:
-    """The checkpoint of a run that `text` names.
+    """Return the checkpoint of a run that `text` names.
 
     Args:
         infos: what there is, unfinished and damaged ones too; ordered by step and time.
@@ -41,7 +41,7 @@ def pick(
         where: place and run, for messages.
 
     Raises:
-        RefusedError: there is none, or several; says what there is.
+        CommandUsageError: there is none, or several; says what there is.
     """
     whole = [info for info in infos if info.state in _STATES]
     if text == "latest":
@@ -49,9 +49,7 @@ def pick(
             raise CommandUsageError(f"no checkpoint in {where}")
         return CheckpointMatch(max(whole, key=lambda info: (info.step, info.created)))
     marked = [info for info in infos if text in named and info.id == named[text].id]
-    if marked or (
-        text in named and text != pins_and_labels.BEST
-    ):  # which may be looked for by its metric
+    if marked or (text in named and text != pins_and_labels.BEST):  # may be named by its metric
         return _one(marked, infos, text, where)
     if text == "best" or text.startswith("best:"):
         return CheckpointMatch(_best(whole, text, where))
@@ -64,13 +62,13 @@ def pick(
 
 
 def checkpoint_label(info: CheckpointInfo) -> str:
-    """A checkpoint by what tells it from others of its step."""
+    """Return a label that distinguishes a checkpoint from others of its step."""
     origin = f"imported from {info.source}, " if info.source else ""
     return f"{info.id} ({origin}{when(info.created, exact=True)})"
 
 
 def _newest(same: Sequence[CheckpointInfo]) -> CheckpointMatch:
-    """Of one step, saved once or more."""
+    """Return the newest of the checkpoints of one step, which may have been saved several times."""
     usable = [info for info in same if info.state in _STATES] or same
     chosen = max(usable, key=lambda info: info.created)
     others = [checkpoint_label(info) for info in same if info is not chosen]
@@ -120,7 +118,7 @@ def _parse_best(text: str) -> tuple[str, str, Literal["min", "max"]]:
 
 @dataclass(frozen=True)
 class SelectedCheckpoint:
-    """A checkpoint that can be worked with."""
+    """A checkpoint with its manifest."""
 
     place: StoreLocation
     found: CatalogEntry
@@ -139,20 +137,20 @@ class SelectedCheckpoint:
 
 
 def choose(place: StoreLocation, text: str, note: Callable[[str], None]) -> SelectedCheckpoint:
-    """The checkpoint of the place's run that `text` names.
+    """Return the checkpoint of the place's run that `text` names.
 
     Args:
-        note: told what the user should know, as that a step was saved twice.
+        note: called with notes for the user, such as that a step was saved twice.
 
     Raises:
-        RefusedError: there is none.
+        CommandUsageError: there is none.
         DamagedError: there is, but its manifest cannot be read.
     """
     return SelectedCheckpoint(place, _found(place, choose_any(place, text, note)))
 
 
 def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> CheckpointInfo:
-    """As `choose`, but a damaged or unfinished one will do."""
+    """Return the checkpoint as `choose` does, but accept a damaged or unfinished one."""
     run = place.only_run()
     where = f"{place.store.url}, run {run}"
     named, problems = readable_marks(place.store, run)
@@ -183,7 +181,7 @@ def _found(place: StoreLocation, info: CheckpointInfo) -> CatalogEntry:
 
 
 def readable_marks(store: Store, run: str) -> tuple[Mapping[str, CheckpointMark], list[str]]:
-    """The marks of a run, and what is wrong with them if they cannot be read: none, then."""
+    """Return the marks of a run, or none and the error if they cannot be read."""
     try:
         return pins_and_labels.marks(store, run), []
     except (DamagedError, FormatError) as error:

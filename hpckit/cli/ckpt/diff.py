@@ -96,20 +96,20 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
     counts = ", ".join(f"{kinds[kind]:,} {word}" for kind, word in WORDS.items() if kinds[kind])
     out.line()
     out.line(f"{count(len(tensors), 'tensor')}{': ' if counts else ''}{counts}")
-    told = [t for t in tensors if t.kind != "same" or most is None]
-    told.sort(key=interest)
-    if not told:
+    shown = [t for t in tensors if t.kind != "same" or most is None]
+    shown.sort(key=interest)
+    if not shown:
         return
     numbers = ("chunks", "elements", "max |B-A|", "rel. L2")
     rows = table("tensor", "", "size", *numbers, right=("size", *numbers), folded=("tensor", ""))
-    for diff in told[:most]:
+    for diff in shown[:most]:
         spec = diff.b or diff.a
         cells = _numbers(diff.change) if diff.change else ("", "", "", "")
         rows.add_row(clean(diff.name), _word(diff), size(spec.bytes) if spec else "", *cells)
     out.table(rows)
-    if most is not None and len(told) > most:
-        out.line(f"and {count(len(told) - most, 'more tensor')}: --all shows all")
-    for diff in told:
+    if most is not None and len(shown) > most:
+        out.line(f"and {count(len(shown) - most, 'more tensor')}: --all shows all")
+    for diff in shown:
         if diff.problem:
             out.line(f"damaged: {diff.problem}")
         if diff.change and diff.change.not_finite:
@@ -118,7 +118,8 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
 
 
 def interest(diff: TensorDiff) -> tuple[int, float, str]:
-    """What to show first: damage, what cannot be compared, then the largest changes."""
+    """Return a sort key for the order of the output: damage, what cannot be compared, then the
+    largest changes."""
     order: tuple[Kind, ...] = ("damaged", "only_a", "only_b", "other_dtype", "other_shape")
     rank = order.index(diff.kind) if diff.kind in order else len(order)
     if diff.kind == "same":
@@ -151,7 +152,7 @@ def _numbers(change: TensorChange) -> tuple[str, str, str, str]:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share that never looks like none or all unless it is."""
+    """Format a share so that it shows 0 % or 100 % only if it is exactly that."""
     if part in (0, whole):
         return "100%" if part else "0%"
     share = 100 * part / whole
@@ -159,22 +160,22 @@ def percent(part: int, whole: int) -> str:
 
 
 def _print_values(out: CommandOutput, values: Sequence[ValueDiff], most: int | None) -> None:
-    told = [value for value in values if value.kind != "same" or most is None]
+    shown = [value for value in values if value.kind != "same" or most is None]
     same = sum(value.kind == "same" for value in values)
     if not values:
         return
     out.line()
     out.line(f"{count(len(values), 'value')}: {same:,} unchanged, {len(values) - same:,} not")
-    if not told:
+    if not shown:
         return
     rows = table("value", "A", "B", folded=("value", "A", "B"))
-    for value in told[:most]:
+    for value in shown[:most]:
         in_a = "" if value.kind == "only_b" else short(value.a)
         in_b = "" if value.kind == "only_a" else short(value.b)
         rows.add_row(clean(value.name), in_a, in_b)
     out.table(rows)
-    if most is not None and len(told) > most:
-        out.line(f"and {count(len(told) - most, 'more value')}: --all shows all")
+    if most is not None and len(shown) > most:
+        out.line(f"and {count(len(shown) - most, 'more value')}: --all shows all")
 
 
 def _plain(

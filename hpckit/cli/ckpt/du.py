@@ -75,7 +75,7 @@ def _print_items(out: CommandOutput, usages: Sequence[CheckpointUsage]) -> None:
 
 
 def by_item(usages: Iterable[CheckpointUsage]) -> dict[str, StoredCost]:
-    """The sums of each item's costs."""
+    """Return the sums of each item's costs."""
     found: dict[str, StoredCost] = {}
     for usage in usages:
         for name, cost in usage.items.items():

@@ -58,7 +58,7 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
 
 
 def _labels(at: StoreLocation, out: CommandOutput) -> tuple[Labels, bool]:
-    """What checkpoints are called, and whether all of that could be read."""
+    """Return the labels of checkpoints, and whether all of them could be read."""
     labels: dict[tuple[str, str], list[str]] = {}
     is_whole = True
     for run in at.runs if at.run is None else (at.run,):
@@ -72,7 +72,7 @@ def _labels(at: StoreLocation, out: CommandOutput) -> tuple[Labels, bool]:
 
 
 def label(name: str, pinned: bool) -> str:
-    """A mark as a word in a table."""
+    """Format a mark as a word in a table."""
     if name.startswith("pin-"):
         return "pinned"
     return f"{name} (pinned)" if pinned else name

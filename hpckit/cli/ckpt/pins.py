@@ -50,7 +50,7 @@ def pin(
 
 
 def _before(store: Store, chosen: SelectedCheckpoint, out: CommandOutput) -> str | None:
-    """Why it is pinned already; None if it is not."""
+    """Return why it is pinned already; None if it is not."""
     try:
         mark = pins_and_labels.pin_of(store, chosen.save)
     except (DamagedError, FormatError) as error:
@@ -60,10 +60,10 @@ def _before(store: Store, chosen: SelectedCheckpoint, out: CommandOutput) -> str
 
 
 def pin_message(what: str, before: str | None, reason: str) -> str:
-    """What a pin did.
+    """Describe what a pin did.
 
     Args:
-        before: the reason of the pin that there was; None if there was none.
+        before: the reason of the previous pin; None if there was none.
     """
     now = f"reason {reason!r}" if reason else "no reason"
     if before is None:

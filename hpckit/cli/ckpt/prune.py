@@ -86,8 +86,9 @@ def prune_run(
 def _sound_choices(
     store: Store, run: str, policies: Sequence[KeepPolicy], out: CommandOutput
 ) -> tuple[list[PruneChoice], dict[str, str]]:
-    """What becomes of the checkpoints, and the damaged ones, which neither count nor go: else the
-    last good one might go, because a damaged one is newer. Only what stays is looked at."""
+    """Return the choices for undamaged checkpoints, and the damaged ones, which are neither counted
+    nor removed: otherwise the last good one might be removed because a damaged one is newer. Only
+    checkpoints that stay are checked."""
     damaged: dict[str, str] = {}
     sound: set[str] = set()
     while True:
@@ -115,7 +116,8 @@ def _policies(texts: Sequence[str]) -> list[KeepPolicy]:
 
 
 def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[PruneChoice]) -> str | None:
-    """A metric or item that no checkpoint has: a policy with a typo would keep nothing."""
+    """Return a metric or item of the policies that no checkpoint has: with a typo, a policy would
+    keep nothing."""
     documents = [choice.found.document for choice in choices]
     metrics = sorted({name for d in documents for name in d.header.metrics})
     items = sorted({name for d in documents for name in d.items})
@@ -131,7 +133,7 @@ def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[PruneChoice]
 
 
 def _wait(store: Store, swept: SweepResult, grace_s: float, out: CommandOutput) -> SweepResult:
-    """Sweep once more when what waits for its grace period is old enough."""
+    """Sweep once more when the objects that wait for their grace period are old enough."""
     left_s = left(store, swept, grace_s)
     if left_s <= 0:
         return swept
@@ -152,7 +154,8 @@ def _wait(store: Store, swept: SweepResult, grace_s: float, out: CommandOutput) 
 
 
 def left(store: Store, swept: SweepResult, grace_s: float) -> float:
-    """Seconds until the youngest of what waits is past its grace period; 0 if all is."""
+    """Return the seconds until the youngest waiting object is past its grace period; 0 if all
+    are."""
     if not swept.waiting or grace_s == 0:
         return 0.0
     now = session_leases.storage_time(store)

@@ -1,4 +1,4 @@
-"""What a prune would do, and what it would free."""
+"""What a prune would remove, and how much space it would free."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hpckit.cli.common.command_output import CommandOutput, clean, count, size, 
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """Of every checkpoint of a run, what becomes of it."""
+    """The choice for every checkpoint of a run."""
 
     choices: Sequence[PruneChoice]  # newest first
-    alone: Mapping[SaveId, int]  # bytes that would be freed if it alone went, or lost its items
+    alone: Mapping[SaveId, int]  # bytes freed if only it were removed or reduced
     freed: FreedSpace  # by all of it together
-    problems: Mapping[SaveId, str]  # checkpoints whose needs are not known, of any run
+    problems: Mapping[SaveId, str]  # checkpoints, of any run, that cannot be read
 
     def print(self, out: CommandOutput) -> None:
         rows = table(
@@ -84,7 +84,7 @@ class PrunePlan:
 
 
 def make_plan(store: Store, choices: Sequence[PruneChoice], out: CommandOutput) -> PrunePlan:
-    """Read what the checkpoints of the store refer to, and see what would be freed."""
+    """Read what the checkpoints of the store refer to, and compute what would be freed."""
     with out.counting("reading tables", len(store.manifests())) as on_checkpoint:
         measured = measure(store, on_checkpoint)
     by_save = {choice.found.stored.save: choice for choice in choices}
@@ -102,12 +102,12 @@ def touches(choice: PruneChoice) -> bool:
 
 
 def goes(owner: ItemOfSave, choice: PruneChoice | None) -> bool:
-    """Whether this item of this checkpoint goes."""
+    """Whether this item of this checkpoint is removed."""
     return choice is not None and (choice.decision.goes or owner.item in choice.drops)
 
 
 def _alone(refs: ChunkReferences, choice: PruneChoice, whole: int) -> int:
-    """Bytes that would be freed if this choice were the only one."""
+    """Return the bytes that would be freed if this choice were the only one."""
     if choice.decision.goes:
         return whole
     save = choice.found.stored.save

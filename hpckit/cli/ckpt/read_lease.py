@@ -1,4 +1,4 @@
-"""Keeping a checkpoint from being pruned while a command reads it."""
+"""A lease that keeps a checkpoint from a prune while a command reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_lease(store: Store, found: CatalogEntry, note: Callable[[str], None]) -
     """Hold a lease on the checkpoint for the length of the block, if the store can be written.
 
     Raises:
-        RefusedError: it was removed before the lease was there.
+        CommandUsageError: it was removed before the lease was there.
     """
     save = found.stored.save
     with ExitStack() as stack:
@@ -28,6 +28,6 @@ def read_lease(store: Store, found: CatalogEntry, note: Callable[[str], None]) -
 
 
 def is_there(store: Store, found: CatalogEntry) -> bool:
-    """Whether the manifest still is."""
+    """Whether the manifest still exists."""
     manifests = store.manifests(found.stored.save.run)
     return any(stored.key == found.stored.key for stored in manifests)

@@ -111,10 +111,10 @@ def _repair(
 
 
 def _run(at: StoreLocation, others: Sequence[StoreLocation]) -> str:
-    """The run to work on, which this store may have lost every manifest of.
+    """Return the run to work on, of which this store may have lost every manifest.
 
     Raises:
-        RefusedError: no store has it, or nobody knows which of several.
+        CommandUsageError: no store has it, or several runs are possible.
     """
     elsewhere = sorted({run for other in others for run in other.runs})
     if at.run is None and not at.runs and len(elsewhere) == 1:
@@ -130,7 +130,8 @@ def _run(at: StoreLocation, others: Sequence[StoreLocation]) -> str:
 def _wanted(
     at: StoreLocation, run: str, step: str | None, others: Sequence[Store], out: CommandOutput
 ) -> dict[SaveId, int]:
-    """What to look at, damaged and lost manifests too, and how many bytes each has, if known."""
+    """Return what to check, including damaged and lost manifests, and how many bytes each has, if
+    known."""
     found, unreadable = committed(at.store, run)
     raw = {f.stored.save: sum(i.raw_bytes for i in f.document.items.values()) for f in found}
     raw |= dict.fromkeys(unreadable, 0)
@@ -158,10 +159,10 @@ def _named(
     elsewhere: Sequence[LostCheckpoint],
     out: CommandOutput,
 ) -> CheckpointInfo:
-    """The checkpoint that is meant: one that is here, or else one that is gone.
+    """Return the checkpoint that is meant: one in this store, or else a lost one.
 
     Raises:
-        RefusedError: there is none.
+        CommandUsageError: there is none.
     """
     try:
         info = choose_any(at, text, out.note)
@@ -179,8 +180,8 @@ def _named(
 def _lost(
     text: str, elsewhere: Sequence[LostCheckpoint], refusal: CommandUsageError, out: CommandOutput
 ) -> CheckpointInfo:
-    """One that only other stores have; by its step or id, as the newest that there ever was may
-    not be what is meant."""
+    """Return a checkpoint that only other stores have, by its step or id, because the newest one
+    that ever existed may not be the one that is meant."""
     if not text[:1].isdecimal():
         raise refusal
     try:

@@ -1,4 +1,4 @@
-"""What `hpckit ckpt status` says of replicas: those held for other nodes, and its own elsewhere."""
+"""The replicas in `hpckit ckpt status`: those held for other nodes, and its own on others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpckit.cli.common.command_output import clean, count, size
 
 
 def replica_summary(replication: dict[str, Any] | None) -> str:
-    """In a part of a line; empty if the service does not replicate.
+    """Summarize the replicas as part of a line; empty if the service does not replicate.
 
     Args:
         replication: of a service's status.
@@ -29,7 +29,7 @@ def replica_summary(replication: dict[str, Any] | None) -> str:
 
 
 def problem(replication: dict[str, Any] | None) -> str | None:
-    """Why the node's snapshots are nowhere else; None: they are, or need not be."""
+    """Return why no other node has the node's snapshots; None: another has, or need not have."""
     sent = replication["sent"] if replication is not None else None
     if sent is None or sent["error"] is None:
         return None

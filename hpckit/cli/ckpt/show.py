@@ -40,16 +40,16 @@ VALUE_WIDTH = 60  # characters of a value in a table
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One tensor as it is stored."""
+    """A tensor as it is stored."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     raw_bytes: int
-    stored_bytes: int  # of its own chunks, each once; bases are other chunks
+    stored_bytes: int  # of its own chunks, each once, without bases
     codecs: dict[str, int]  # name -> chunks
     chunks: int
-    depth: int  # most bases that one of its chunks needs
+    depth: int  # the largest number of bases that one of its chunks needs
 
 
 @guarded
@@ -93,7 +93,7 @@ def show(
 
 
 def row(name: str, spec: TensorSpec, found: ItemTable) -> TensorRow:
-    """What a table says of a tensor."""
+    """Return the cells of a tensor."""
     placed = list(found.chunks[name].values())
     own: dict[bytes, Chunk] = {chunk.id: chunk for chunk in placed}
     return TensorRow(
@@ -183,7 +183,7 @@ def _print_tensors(out: CommandOutput, wanted: Sequence[TensorRow], most: int) -
 
 
 def _codecs(codecs: dict[str, int]) -> str:
-    """ "delta", or "delta 60, planes 4" of several."""
+    """Format codecs: "delta", or "delta 60, planes 4" if there are several."""
     if len(codecs) == 1:
         return next(iter(codecs))
     return ", ".join(f"{name} {n:,}" for name, n in codecs.items())
@@ -202,7 +202,7 @@ def _print_values(out: CommandOutput, values: dict[str, Json], most: int) -> Non
 
 
 def short(value: Json) -> str:
-    """A value on one line, cut where it is long."""
+    """Format a value on one line, shortened if it is long."""
     text = clean(json_format.dumps(value))
     return text if len(text) <= VALUE_WIDTH else f"{text[: VALUE_WIDTH - 3]}..."
 

@@ -32,14 +32,14 @@ RunArg = Annotated[
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """A socket, and what its service says of itself."""
+    """A socket, and the status of its service."""
 
     socket: Path
-    status: dict[str, Any] | None  # None: nobody answers
-    why: str = ""  # nobody answers
+    status: dict[str, Any] | None  # None: no answer
+    why: str = ""  # why there is no answer
 
     def is_of(self, run: str | None) -> bool:
-        """Of one that does not answer, the socket's name says it."""
+        """Return the run; if the service does not answer, from the socket's name."""
         if run is None:
             return True
         if self.status is not None:
@@ -100,7 +100,7 @@ def _print(
     if there:
         out.table(_table(there))
     for one in there:
-        out.line(f"run {one['run']} in {one['url']}: {_told(one)}")
+        out.line(f"run {one['run']} in {one['url']}: {_summary(one)}")
     for silent in (one for one in found if one.status is None):
         out.note(f"no answer at {silent.socket}: {silent.why}")
     if not found:
@@ -136,29 +136,29 @@ def _cells(one: dict[str, Any]) -> dict[str, str | Text]:
 
 
 def _writing(one: dict[str, Any]) -> str:
-    """The step, and how much of it this node has written."""
+    """Format the step, and how much of it this node has written."""
     if one["writing"] is None:
         return ""
     total, left = one["writing_bytes"], one["to_write_bytes"]
     return f"{one['writing']} {100 * (total - left) // total}%" if total else str(one["writing"])
 
 
-def _told(one: dict[str, Any]) -> str:
-    """What has happened since it was started, in a line."""
+def _summary(one: dict[str, Any]) -> str:
+    """Summarize in a line what has happened since the service was started."""
     counts = ", ".join(
         f"{one[name]} {name}" for name in ("failed", "dropped", "skipped") if one[name]
     )
-    told = f"{count(one['committed'], 'save')} since {when(one['started'])}"
+    saves = f"{count(one['committed'], 'save')} since {when(one['started'])}"
     ends = "ending" if one["draining"] else ""
     others = replica_status.replica_summary(one["replication"])
-    return ", ".join(part for part in (told, counts, _local(one), others, ends) if part)
+    return ", ".join(part for part in (saves, counts, _local(one), others, ends) if part)
 
 
 def _local(one: dict[str, Any]) -> str:
-    """What the node's own disk has to do with it, and what was chosen for the last deadline."""
+    """Describe the use of the node's own disk, and what was chosen for the last deadline."""
     parts = [
-        f"{one[name]} {told}"
-        for name, told in (
+        f"{one[name]} {text}"
+        for name, text in (
             ("spooled", "on the local disk"),
             ("recovered", "back from there"),
             ("spool_failed", "without a local copy"),
@@ -172,7 +172,7 @@ def _local(one: dict[str, Any]) -> str:
 
 
 def _problem(one: dict[str, Any], max_lag: float | None) -> str | None:
-    """What is wrong with a service."""
+    """Return what is wrong with a service."""
     if one["error"]:
         return f"error: run {one['run']}: {one['error']}"
     if one["spool_error"]:
@@ -186,7 +186,7 @@ def _problem(one: dict[str, Any], max_lag: float | None) -> str | None:
 
 
 def duration(seconds: float) -> str:
-    """For people, in at most 7 characters: "45 s", "3.5 min", "2.0 h"."""
+    """Format a duration in at most 7 characters: "45 s", "3.5 min", "2.0 h"."""
     if seconds < 60:
         return f"{max(seconds, 0):.0f} s"
     if seconds < 3600:

@@ -1,4 +1,4 @@
-"""From what the user calls a place to a store, and a run in it."""
+"""Opens a store, and a run in it, from the user's text."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hpckit.cli.common.store_errors import CommandUsageError
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """An open store, and the run that the user means, if that is known."""
+    """An open store, and the run that the user means, if it is known."""
 
-    text: str  # as the user wrote it
+    text: str  # as typed by the user
     store: Store
     run: str | None
-    runs: tuple[str, ...]  # that there are, sorted
-    is_guess: bool = False  # the run is the directory's own, one of several in the store
+    runs: tuple[str, ...]  # existing ones, sorted
+    is_guess: bool = False  # the run is that of the directory, one of several in the store
 
     def only_run(self) -> str:
-        """The run to work on.
+        """Return the run to work on.
 
         Raises:
-            RefusedError: there is none, or nobody knows which of several.
+            CommandUsageError: there is none, or several runs are possible.
         """
         if self.run is not None:
             return self.run
@@ -47,11 +47,11 @@ class StoreLocation:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Where a store may be."""
+    """A location where a store may be."""
 
     url: str
-    run: str | None = None  # asked for by the place itself
-    likely: str | None = None  # meant, if there are several
+    run: str | None = None  # named by the text itself
+    likely: str | None = None  # preferred if there are several
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def opened(
         may_be_new: the run need not be there.
 
     Raises:
-        RefusedError: there is no store, or no such run.
+        CommandUsageError: there is no store, or no such run.
         StoreError: out of reach.
     """
     store, candidate = _open(text, create)
@@ -80,7 +80,7 @@ def opened(
 
 
 def run_names(store: Store) -> tuple[str, ...]:
-    """Runs that have checkpoints, or have begun to save one; sorted."""
+    """Return the runs that have checkpoints, or have begun to save one; sorted."""
     found = set()
     for entry in store.storage.list(object_keys.RUNS):
         parsed = object_keys.parse_manifest(entry.key) or object_keys.parse_part(entry.key)
@@ -137,7 +137,7 @@ def _candidates(text: str) -> Iterator[_Candidate]:
 
 
 def _elsewhere(folder: Path) -> Iterator[_Candidate]:
-    """The store that a run directory's spec names."""
+    """Return the store that a run directory's spec names."""
     from hpckit.config.spec_parser import SpecError, read_spec
     from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 

@@ -33,7 +33,7 @@ MOST = 20  # problems of one checkpoint that are printed; --json has all
 
 @dataclass
 class VerifiedCheckpoint:
-    """What was found out about one checkpoint."""
+    """The result for one checkpoint."""
 
     save: SaveId
     bytes: int  # stored
@@ -88,7 +88,7 @@ def _left_out(at: StoreLocation, out: CommandOutput) -> UnneededSpace:
 
 
 def left_out_message(it: UnneededSpace) -> str:
-    """What of the store was not looked at, because no checkpoint needs it."""
+    """Say what of the store was not checked, because no checkpoint needs it."""
     if not it.bytes:
         return "left out of the check: nothing; checkpoints need every byte of the store's packs"
     waiting = f", {size(it.condemned_bytes)} of these wait for prune" if it.condemned_bytes else ""
@@ -116,7 +116,7 @@ def _wanted(
 def _check_all(
     at: StoreLocation, found: Sequence[CatalogEntry], level: Level, out: CommandOutput
 ) -> tuple[list[VerifiedCheckpoint], int]:
-    """What was found out about each, and how many bytes were dealt with for all of them."""
+    """Return the results, and how many bytes were checked for all of them."""
     checked: list[VerifiedCheckpoint] = []
     total = 0
     for group in together(found):
@@ -129,25 +129,25 @@ def _check_all(
 def _check(
     at: StoreLocation, found: Sequence[CatalogEntry], level: Level, out: CommandOutput
 ) -> tuple[list[VerifiedCheckpoint], int]:
-    told: list[int] = []
+    done_bytes: list[int] = []
     with ExitStack() as stack:
         there = [one for one in found if _hold(stack, at, one, out)]
         advance = stack.enter_context(out.progress(_title(found), sum(map(_bytes, there))))
 
         def on_bytes(n: int) -> None:
-            told.append(n)
+            done_bytes.append(n)
             advance(n)
 
         answers = verify_all(at.store, there, level, on_bytes)
     problems = {one.stored.save: texts for one, texts in zip(there, answers, strict=True)}
-    return [_checked(at, one, problems.get(one.stored.save), out) for one in found], sum(told)
+    return [_checked(at, one, problems.get(one.stored.save), out) for one in found], sum(done_bytes)
 
 
 def _hold(stack: ExitStack, at: StoreLocation, found: CatalogEntry, out: CommandOutput) -> bool:
-    """Keep a checkpoint until the stack ends; False if it is gone already."""
+    """Take a lease on a checkpoint until the stack ends; False if it was removed already."""
     try:
         stack.enter_context(read_lease(at.store, found, out.note))
-    except CommandUsageError as error:  # prune was faster: nothing is wrong with it
+    except CommandUsageError as error:  # pruned meanwhile: nothing is wrong with it
         out.note(str(error))
         return False
     return True
@@ -164,7 +164,7 @@ def _checked(
     problems: list[IntegrityProblem] | None,
     out: CommandOutput,
 ) -> VerifiedCheckpoint:
-    """What was found out about one, printed."""
+    """Check one checkpoint and print the result."""
     save, total = found.stored.save, _bytes(found)
     if problems is None:
         return VerifiedCheckpoint(save, 0, [], is_gone=True)

@@ -1,2 +1,2 @@
-"""What several commands share: output, exit status, errors, the RUN argument, store options, sizes,
-progress. Imported by all commands. Imports no command."""
+"""Code shared by several commands: output, exit status, errors, the RUN argument, store options,
+sizes, progress. Imported by all commands. Imports no command."""

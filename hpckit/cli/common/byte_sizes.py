@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Parses sizes as people write them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes in "5GB", "500 MiB", "1e9" is none.
+    """Return the bytes of "5GB" or "500 MiB"; "1e9" is not accepted.
 
     Raises:
-        RefusedError: it is no size above 0.
+        CommandUsageError: it is no size above 0.
     """
     match = _SIZE.fullmatch(text.strip())
     unit = match[2].upper() if match else ""

@@ -1,4 +1,4 @@
-"""How the commands on runs say that something cannot be done as asked."""
+"""Errors of the commands on runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH, REFUSED
 
 
 class CommandError(RuntimeError):
-    """What was asked for cannot be done; one line that says why, and what to do."""
+    """A command cannot be carried out; the message is one line that says why, and what to do."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def reported_errors(json: bool = False) -> Iterator[None]:
         reasons, status = error.violations, REFUSED
     except QueueError as error:
         reasons, status = [f"Slurm is out of reach: {error}"], OUT_OF_REACH
-    except BrokenPipeError:  # as of `| head`: nobody reads on
+    except BrokenPipeError:  # as with `| head`: the reader has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FOUND) from None
     except OSError as error:
@@ -41,11 +41,11 @@ def reported_errors(json: bool = False) -> Iterator[None]:
         reasons, status = [str(error)], REFUSED
     else:
         return
-    _say(reasons, status, json)
+    _print_error(reasons, status, json)
     raise typer.Exit(status)
 
 
-def _say(reasons: Sequence[str], status: int, json: bool) -> None:
+def _print_error(reasons: Sequence[str], status: int, json: bool) -> None:
     for reason in reasons:
         print(f"error: {reason}", file=sys.stderr)
     if json:

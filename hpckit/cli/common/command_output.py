@@ -1,4 +1,4 @@
-"""What a command prints: tables and lines for people, or one JSON document for programs."""
+"""The output of a command: tables and lines for people, or one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from hpckit.text.quantities import size as size
 from hpckit.text.quantities import speed as speed
 from hpckit.text.quantities import took as took
 
-PIPE_WIDTH = 200  # columns where there is no terminal to ask: programs rather have long lines
+PIPE_WIDTH = 200  # columns without a terminal: programs prefer long lines
 _NAME = 12  # columns of the name of a fact
 
 Cell = str | Text
 
 
 class CommandOutput:
-    """Where a command writes. Results go to standard output, all else to standard error."""
+    """The streams of a command. Results go to standard output, all else to standard error."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -48,12 +48,12 @@ class CommandOutput:
         return self._out.width < 100
 
     def line(self, text: Cell = "") -> None:
-        """A line of the result, for people."""
+        """Print a line of the result, for people."""
         if not self.as_json:
             self._out.print(text if isinstance(text, Text) else clean(text), soft_wrap=True)
 
     def fact(self, name: str, text: Cell) -> None:
-        """A named line of the result, folded under itself."""
+        """Print a named line of the result, wrapped below itself."""
         if self.as_json:
             return
         head, shown = Text(f"{name:<{_NAME}}", style="bold"), text
@@ -66,7 +66,7 @@ class CommandOutput:
         self.line(head + shown)
 
     def dim(self, text: str) -> None:
-        """A line of the result that is less important."""
+        """Print a line of the result that is less important."""
         self.line(Text(clean(text), style="dim"))
 
     def table(self, table: Table) -> None:
@@ -74,16 +74,16 @@ class CommandOutput:
             self._out.print(table)
 
     def document(self, body: dict[str, Any]) -> None:
-        """The result, for programs: at the end of a command, once."""
+        """Print the result for programs, once at the end of a command."""
         if self.as_json:
             print(json.dumps(plain(body), indent=2, allow_nan=False), flush=True)
 
     def note(self, text: str) -> None:
-        """Something that the user should know, but did not ask for."""
+        """Print a note that the user did not ask for."""
         self._err.print(clean(text), soft_wrap=True)
 
     def is_asking(self) -> bool:
-        """Whether there is somebody to ask."""
+        """Whether a person can be asked."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     @contextmanager
@@ -122,7 +122,7 @@ class CommandOutput:
 
 
 def table(*columns: str, right: Sequence[str] = (), folded: Sequence[str] = ()) -> Table:
-    """An empty table in the style of all commands: numbers right, long texts folded."""
+    """Return an empty table in the style of all commands: numbers right, long texts wrapped."""
     made = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     for name in columns:
         made.add_column(
@@ -135,7 +135,7 @@ def table(*columns: str, right: Sequence[str] = (), folded: Sequence[str] = ()) 
 
 
 def ratio(raw: float, stored: float) -> str:
-    """How many times smaller it is stored: "1.42x"."""
+    """Format how many times smaller it is stored: "1.42x"."""
     if stored <= 0:
         return ""
     times = raw / stored
@@ -143,7 +143,7 @@ def ratio(raw: float, stored: float) -> str:
 
 
 def when(unix_s: float, *, exact: bool = False) -> str:
-    """Local time: short in tables, to the second in prose."""
+    """Format a local time: short in tables, to the second in prose."""
     if exact:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
     return time.strftime("%b %d %H:%M", time.localtime(unix_s))
@@ -154,13 +154,13 @@ def number(value: float) -> str:
 
 
 def listing(names: Sequence[str], most: int = 12) -> str:
-    """Names in a row, not too many."""
+    """Join names, but not too many."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def count(n: int, noun: str) -> str:
-    """ "1 checkpoint", "2 checkpoints"."""
+    """Format a count: "1 checkpoint", "2 checkpoints"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 

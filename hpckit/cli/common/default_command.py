@@ -1,4 +1,4 @@
-"""Groups of commands of which most people mean one, and need not type its name."""
+"""Command groups with a default command, whose name need not be typed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typer.core import TyperGroup
 
 
 class DefaultCommandGroup(TyperGroup):
-    """Takes what is no command for the words of `default`."""
+    """A group that passes arguments that are no command to `default`."""
 
     default: str
     is_default_alone = False
-    """Whether that is meant by no words at all, too."""
+    """Whether the default is also run without any arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         is_command = args and (args[0] in self.commands or args[0] == "--help")

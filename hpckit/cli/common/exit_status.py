@@ -1,4 +1,4 @@
-"""What the exit status of `hpckit` says: the one place that has the numbers."""
+"""The exit statuses of `hpckit`."""
 
 from __future__ import annotations
 

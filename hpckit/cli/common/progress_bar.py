@@ -1,4 +1,4 @@
-"""How far a command has come: a bar on a terminal, a line now and then in a job's log."""
+"""The progress of a command: a bar on a terminal, occasional lines in a job's log."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ROOT = Path("runs")
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """For the shell: names below ./runs that begin so."""
+    """Return completions for the shell: names below ./runs with this beginning."""
     return [name for name in run_names(ROOT) if name.startswith(incomplete)]
 
 
@@ -34,7 +34,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def submitted_run(path: Path) -> RunDir:
-    """The run that is meant.
+    """Return the run that is meant.
 
     Raises:
         FileNotFoundError: there is none, or nothing of it was submitted.
@@ -45,24 +45,24 @@ def submitted_run(path: Path) -> RunDir:
     try:
         found = find_run(ROOT / path if is_name and (ROOT / path).is_dir() else path)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}; {_those_there(path)}") from None
+        raise FileNotFoundError(f"{error}; {_existing_runs(path)}") from None
     if not found.submission_numbers():
         raise FileNotFoundError(f"{found.path} holds no submission; start it with hpckit launch")
     return found
 
 
 def run_names(root: Path) -> list[str]:
-    """The runs in the folder `root`, those that began last first."""
+    """Return the runs in the folder `root`, those that began last first."""
     try:
         found = [path for path in root.iterdir() if (path / "submissions").is_dir()]
         found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    except OSError:  # it is not there, or goes away just now
+    except OSError:  # it does not exist, or is being removed
         return []
     return [path.name for path in found]
 
 
-def _those_there(path: Path) -> str:
-    """What may have been meant."""
+def _existing_runs(path: Path) -> str:
+    """Describe which runs there are."""
     root = ROOT if len(path.parts) == 1 else path.parent
     names = run_names(root)
     typed = {name: name for name in names} | {name.rpartition("-")[0]: name for name in names}

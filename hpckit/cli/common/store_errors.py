@@ -1,4 +1,4 @@
-"""From what goes wrong to what is said and the exit status: no user sees a traceback."""
+"""Converts errors to messages and the exit status, so that no user sees a traceback."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ DAMAGED, USAGE = FOUND, REFUSED
 
 
 class CommandUsageError(Exception):
-    """What was asked for makes no sense, or is not there; the text says what to do instead."""
+    """The arguments make no sense, or name something that does not exist; the text says what to do
+    instead."""
 
 
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """A command as typer wants it, of one that returns its exit status and raises freely."""
+    """Wrap a function that returns its exit status and may raise as a command for typer."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
@@ -28,7 +29,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = command(**arguments)
         except BrokenPipeError:
-            raise  # the reader has seen enough; typer knows what to do
+            raise  # the reader has ended; typer handles it
         except (CommandUsageError, CheckpointError, OSError) as error:
             code = exit_code(error)
             out.note(f"error: {error}")
@@ -40,7 +41,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def repair_advice(place: str) -> str:
-    """What to do about damage, for those who have just been told of it."""
+    """Return advice on damage that was just reported."""
     return (
         f"next: `hpckit ckpt repair {place}` looks for intact copies of what is damaged (--from "
         "names other stores to look in)"
@@ -48,7 +49,7 @@ def repair_advice(place: str) -> str:
 
 
 def exit_code(error: Exception) -> int:
-    """1: damage; 2: what was asked for; 3: the store or the machine."""
+    """Return the exit status. 1: damage; 2: wrong arguments; 3: the store or the machine."""
     if isinstance(error, DamagedError):
         return DAMAGED
     if isinstance(error, StoreError | SaveError):

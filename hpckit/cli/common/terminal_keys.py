@@ -1,4 +1,4 @@
-"""Keys of the terminal, as they are struck."""
+"""Reads single keys from the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 UP, DOWN = "\x1b[A", "\x1b[B"
 _KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
-_MOST = 256  # bytes at once: of keys that were struck while nobody looked
+_MOST = 256  # bytes at once: keys that were pressed since the last read
 Read = Callable[[float], str]
 
 

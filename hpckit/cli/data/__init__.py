@@ -1,4 +1,4 @@
-"""`hpckit data`: a command per file, and how shards and positions in a stream are found. Imports
+"""`hpckit data`: one command per file, and the opening of shards and positions in a stream. Imports
 data and cli.ckpt.store_location."""
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def bench(
 
 
 def ratios(found: Sequence[ReaderMeasurement], base: Sequence[ReaderMeasurement]) -> list[float]:
-    """Bytes per second over those of the base arm, round by round."""
+    """Return the ratio of bytes per second to those of the base arm, for each round."""
     pairs = zip(found, base, strict=True)
     return [one.mb_per_s / other.mb_per_s for one, other in pairs if other.mb_per_s]
 

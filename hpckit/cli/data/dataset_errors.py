@@ -1,4 +1,4 @@
-"""From what goes wrong with shards to what is said and the exit status."""
+"""Converts errors with shards to messages and the exit status."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from hpckit.cli.common.store_errors import DAMAGED, USAGE, CommandUsageError, ex
 
 
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """A command as typer wants it, of one that returns its exit status and raises freely."""
+    """Wrap a function that returns its exit status and may raise as a command for typer."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
         try:
             code = command(**arguments)
         except BrokenPipeError:
-            raise  # the reader has seen enough; typer knows what to do
+            raise  # the reader has ended; typer handles it
         except (CommandUsageError, DataError, OSError) as error:
             code = status_of(error)
             out = CommandOutput(arguments["json"])
@@ -43,7 +43,8 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def status_of(error: Exception) -> int:
-    """1: a shard or an index is damaged; 2: what was asked for; 3: the machine."""
+    """Return the exit status. 1: a shard or an index is damaged; 2: wrong arguments; 3: the
+    machine."""
     if isinstance(error, NoIndexError):
         return USAGE
     if isinstance(error, ShardError | IndexingError | IndexFileError | DamagedShardError):

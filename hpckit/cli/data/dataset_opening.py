@@ -1,4 +1,4 @@
-"""From what a user calls shards to a dataset, and from a loader's state to its order."""
+"""Opens a dataset from the user's text, and determines the order from a loader's state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_shards(
     cache_bytes: int = 0,
     cache_local: CacheLocal = False,
 ) -> Dataset:
-    """The dataset of what was given on a command line. Raises DataError."""
+    """Open the dataset that the command line names. Raises DataError."""
     from data.read.dataset import open_dataset
 
     given: str | list[str] = shards[0] if len(shards) == 1 else list(shards)
@@ -37,7 +37,7 @@ def open_shards(
 
 @dataclass(frozen=True)
 class OrderOverrides:
-    """What of an order was said on the command line; None: nothing."""
+    """The fields of an order that were given on the command line; None: not given."""
 
     seed: int | None = None
     streams: int | None = None
@@ -51,9 +51,10 @@ class OrderOverrides:
 def order_of(
     dataset: Dataset, state: Mapping[str, Any] | None, knobs: OrderOverrides
 ) -> SingleStream:
-    """The stream that a loader over `dataset` reads, in the order of `state` if there is one.
+    """Return the stream that a loader over `dataset` reads, in the order of `state` if there is
+    one.
 
-    Raises RefusedError if the state is no loader's, or says otherwise than the command line;
+    Raises CommandUsageError if the state is no loader's, or says otherwise than the command line;
     FingerprintError if it belongs to other shards.
     """
     from data.order.sample_order import NATURAL, ORDER
@@ -82,7 +83,7 @@ def order_of(
 
 
 def position_of(state: Mapping[str, Any]) -> int:
-    """Where a loader's state stands. Raises RefusedError."""
+    """Return the position of a loader's state. Raises CommandUsageError."""
     found = _natural(state, "position")
     if found is None:
         raise CommandUsageError(
@@ -92,9 +93,9 @@ def position_of(state: Mapping[str, Any]) -> int:
 
 
 def read_state(text: str) -> dict[str, Any]:
-    """A loader's state of JSON, of a file with JSON, or of one of the parts of such a document.
+    """Read a loader's state from JSON, a file with JSON, or a part of such a document.
 
-    Raises RefusedError if there is none, or more than one.
+    Raises CommandUsageError if there is none, or more than one.
     """
     try:
         found = json.loads(_content(text))
@@ -104,7 +105,7 @@ def read_state(text: str) -> dict[str, Any]:
 
 
 def only_state(states: Mapping[str, dict[str, Any]], where: str) -> dict[str, Any]:
-    """The one of several. Raises RefusedError if it is not one."""
+    """Return the only one of the states. Raises CommandUsageError if there is not exactly one."""
     if len(states) != 1:
         what = f"{len(states)} states of loaders: {listing(sorted(states))}" if states else "none"
         raise CommandUsageError(
@@ -114,7 +115,7 @@ def only_state(states: Mapping[str, dict[str, Any]], where: str) -> dict[str, An
 
 
 def states_in(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """(path, state) of each loader's state in nested dicts and lists."""
+    """Yield (path, state) for each loader's state in nested dicts and lists."""
     if isinstance(tree, dict) and "order" in tree and "position" in tree:
         yield path or ".", tree
     elif isinstance(tree, dict | list):

@@ -75,7 +75,7 @@ def index(
 
 
 def facts(manifest: Manifest) -> dict[str, Any]:
-    """What a dataset is, for programs."""
+    """Describe a dataset for programs."""
     return {
         "manifest": str(manifest.place),
         "fingerprint": manifest.fingerprint,
@@ -87,7 +87,7 @@ def facts(manifest: Manifest) -> dict[str, Any]:
 
 
 def sentence(manifest: Manifest) -> str:
-    """What a dataset is, for people."""
+    """Describe a dataset for people."""
     tokens = "" if manifest.n_tokens is None else f", {int(manifest.n_tokens.sum()):,} tokens"
     total = size(int(manifest.bytes.sum()))
     samples = count(manifest.total_samples, "sample")

@@ -56,7 +56,7 @@ def _list_shards(screen: CommandOutput, manifest: Manifest, most: int) -> None:
         tokens = "" if row.tokens is None else f"{row.tokens:,}"
         rows.add_row(str(i), f"{row.samples:,}", size(row.bytes), tokens, clean(row.url))
     screen.table(rows)
-    _tell_rest(screen, len(manifest) - len(listed))
+    _print_rest(screen, len(manifest) - len(listed))
     screen.line(sentence(manifest))
     screen.document({**facts(manifest), "listed": [_plain(row._asdict()) for row in listed]})
 
@@ -76,14 +76,14 @@ def _list_samples(screen: CommandOutput, index: ShardIndex, most: int) -> None:
         listed.append(
             {"key": key, "begin": begin, "end": end, "tokens": tokens, "members": members}
         )
-        told = ", ".join(f"{member['extension']} {size(member['size'])}" for member in members)
+        sizes = ", ".join(f"{member['extension']} {size(member['size'])}" for member in members)
         text = "" if tokens is None else f"{tokens:,}"
-        rows.add_row(str(i), str(begin), text, clean(key), clean(told))
+        rows.add_row(str(i), str(begin), text, clean(key), clean(sizes))
     screen.table(rows)
-    _tell_rest(screen, len(index) - len(listed))
+    _print_rest(screen, len(index) - len(listed))
     screen.document({"samples": len(index), "listed": listed})
 
 
-def _tell_rest(screen: CommandOutput, more: int) -> None:
+def _print_rest(screen: CommandOutput, more: int) -> None:
     if more > 0:
         screen.line(f"and {more:,} more: --most shows them")

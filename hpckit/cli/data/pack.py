@@ -51,7 +51,7 @@ def pack(
 
     Example: hpckit data pack texts shards --suffix .txt
     """
-    # here, because it takes longer than the help of other commands
+    # imported here, because it takes longer than the help of other commands
     from data.write.folder_pack import pack_folder
     from data.write.stdlib_corpus import python_stdlib
     from data.write.tokeniser import Tokeniser

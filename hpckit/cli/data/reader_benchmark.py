@@ -1,4 +1,5 @@
-"""What `bench` measures: each way to read shards, for some seconds, in a process of its own."""
+"""The measurements of `bench`: each way to read shards, for some seconds, in a process of its
+own."""
 
 from __future__ import annotations
 
@@ -16,19 +17,19 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class ReaderBenchmark:
-    """What is read, and how."""
+    """The settings of a benchmark."""
 
     shards: tuple[str, ...]
-    """As on the command line."""
+    """Names as on the command line."""
     urls: tuple[str, ...]
-    """Of each shard."""
+    """URL of each shard."""
     seconds: float
-    """Of each measurement."""
+    """Duration of each measurement."""
     batch: int = 64
     threads: int = 2
     prefetch: int = 2
     step_s: float = 0.0
-    """That the consumer sleeps for each batch."""
+    """Seconds that the consumer sleeps for each batch."""
     cache: Path | None = None
     cache_bytes: int = 0
 
@@ -40,10 +41,10 @@ class ReaderMeasurement:
     bytes: int
     seconds: float
     samples: int | None = None
-    """None where bytes are only read."""
+    """Number of samples; None if only bytes are read."""
     waited_s: float = 0.0
     first_s: float = 0.0
-    """Until the first batch was there: opening, and its bytes."""
+    """Seconds until the first batch: opening, and reading it."""
     diagnosis: str = ""
 
     @property
@@ -65,20 +66,20 @@ Arm = Callable[[ReaderBenchmark], ReaderMeasurement]
 
 
 def arms(against: Sequence[str]) -> dict[str, Arm]:
-    """The ways, by name."""
+    """Return the ways to read, by name."""
     known: dict[str, Arm] = {"webdataset": read_webdataset}
     return {RAW: read_raw, OURS: read_ours, **{name: known[name] for name in against}}
 
 
 def measure(name: str, bench: ReaderBenchmark, against: Sequence[str]) -> ReaderMeasurement:
-    """One arm, in a process that does nothing else."""
+    """Measure one of them in a process that does nothing else."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as fresh:
         return fresh.submit(_run, name, bench, tuple(against)).result()
 
 
 def read_raw(bench: ReaderBenchmark) -> ReaderMeasurement:
-    """The bytes of all shards, one after the other, as often as there is time."""
+    """Read the bytes of all shards, one after the other, repeatedly until the time is up."""
     from data.source.address import Address
     from data.source.sources import Sources
 
@@ -95,7 +96,7 @@ def read_raw(bench: ReaderBenchmark) -> ReaderMeasurement:
 
 
 def read_ours(bench: ReaderBenchmark) -> ReaderMeasurement:
-    """A loader of one rank, its transform left out."""
+    """Read by a loader of one rank, without a transform."""
     from data.read.loader import Loader
     from hpckit.cli.data.dataset_opening import open_shards
 
@@ -119,7 +120,7 @@ def read_ours(bench: ReaderBenchmark) -> ReaderMeasurement:
 
 
 def read_webdataset(bench: ReaderBenchmark) -> ReaderMeasurement:
-    """`WebDataset` in the order of the shards, without any shuffle: as fast as it can."""
+    """Read by `WebDataset` in the order of the shards, without shuffling, at full speed."""
     import webdataset  # type: ignore[import-untyped, unused-ignore]
 
     began_s = time.perf_counter()

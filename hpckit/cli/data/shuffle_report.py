@@ -16,7 +16,7 @@ from hpckit.cli.data.dataset_options import SeedOption, ShardsArg, StreamsOption
 if TYPE_CHECKING:
     from data.order.shuffle_quality import ShuffleReport
 
-GOOD = 0.9  # of what a full shuffle gives
+GOOD = 0.9  # share of the result of a full shuffle
 
 
 @guarded
@@ -81,7 +81,7 @@ def _print(screen: CommandOutput, found: ShuffleReport, batch: int, live_bytes: 
 
 
 def advice(found: ShuffleReport) -> str:
-    """What to do about it, in a line."""
+    """Return advice in a line."""
     if found.shards_per_batch_ratio >= GOOD:
         return "as good as a full shuffle, or nearly: nothing to do"
     return (

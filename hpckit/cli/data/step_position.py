@@ -1,4 +1,5 @@
-"""Where in its stream of samples a run was at some step: of its events, or of its checkpoints."""
+"""Finds the position in the stream at which a run was at some step, from its events or its
+checkpoints."""
 
 from __future__ import annotations
 
@@ -18,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepPosition:
-    """The beginning of a global step."""
+    """The begin of a global step."""
 
     state: dict[str, Any]
-    """A loader's, of the same stream."""
+    """The state of a loader of the same stream."""
     position: int
     batch: int | None
-    """Samples of the step; None: not known."""
+    """Number of samples of the step; None: not known."""
     step: int
     """Number of the step in its run, from 1."""
     later: int = 0
-    """Steps that it is later than the position: of packed documents, which do not say how far on a
-    step is."""
+    """Number of steps from the position to the step: packed documents do not tell how long a step
+    is."""
 
 
 @dataclass(frozen=True)
 class SavedLoaderState:
-    """What a checkpoint says: `step` steps are done, and `state` is the loader's then."""
+    """The loader's state in a checkpoint after `step` finished steps."""
 
     step: int
     state: dict[str, Any]
@@ -43,13 +44,13 @@ class SavedLoaderState:
 def find_step_position(
     place: str, run: str | None, step: int | None, batch: int | None
 ) -> StepPosition:
-    """Step `step` of a run; None: the one after its newest checkpoint.
+    """Find step `step` of a run; None: the one after its newest checkpoint.
 
     Args:
         place: a store, a run in it, or a run directory.
         batch: what the user says that a step has; else it is found out.
 
-    Raises RefusedError if it cannot be told; StoreError, DamagedError.
+    Raises CommandUsageError if it cannot be found; StoreError, DamagedError.
     """
     from hpckit.cli.ckpt.store_location import opened
 
@@ -59,12 +60,12 @@ def find_step_position(
         where = f"run {name} of {at.store.url}"
     if step is None:
         step = saved[0].step + 1
-    lives = _lives(Path(place))
+    lives = _attempts_of(Path(place))
     if "pack" in saved[0].state:
         return of_packed(lives, saved, step, batch)
-    told = of_lives(lives, step)
-    if told is not None:
-        position, size = told
+    begin = of_lives(lives, step)
+    if begin is not None:
+        position, size = begin
         return StepPosition(saved[0].state, position, batch or size, step)
     found = of_checkpoints(saved, step, batch)
     if found is None:
@@ -77,11 +78,11 @@ def find_step_position(
 
 
 def of_lives(lives: Sequence[TrainingAttempt], step: int) -> tuple[int, int] | None:
-    """(position, batch) of step `step`; None if no life tells.
+    """Return (position, batch) of step `step` from the run's attempts; None if none covers it.
 
-    The last life that began before it counts: what earlier ones did of it was done again.
+    The last attempt that began before it counts: steps of earlier ones were repeated later.
     """
-    life = _life(lives, step)
+    life = _attempt_before(lives, step)
     if life is None or life.position is None or life.global_batch is None:
         return None
     return life.position + (step - 1 - life.start_step) * life.global_batch, life.global_batch
@@ -93,11 +94,12 @@ def of_packed(
     step: int,
     batch: int | None,
 ) -> StepPosition:
-    """Step `step` of packed documents, from where its life began or the checkpoint before it.
+    """Find step `step` with packed documents, from the begin of its attempt or the checkpoint
+    before it.
 
-    Raises RefusedError if neither is known.
+    Raises CommandUsageError if neither is known.
     """
-    state, life = saved[0].state, _life(lives, step)
+    state, life = saved[0].state, _attempt_before(lives, step)
     if life is not None and life.position is not None:
         later = step - 1 - life.start_step
         return StepPosition(state, life.position, batch or life.global_batch, step, later)
@@ -109,14 +111,14 @@ def of_packed(
     return StepPosition(state, position_of(before.state), batch, step, step - 1 - before.step)
 
 
-def _life(lives: Sequence[TrainingAttempt], step: int) -> TrainingAttempt | None:
+def _attempt_before(lives: Sequence[TrainingAttempt], step: int) -> TrainingAttempt | None:
     return next((life for life in reversed(lives) if life.start_step < step), None)
 
 
 def of_checkpoints(
     saved: Sequence[SavedLoaderState], step: int, batch: int | None
 ) -> StepPosition | None:
-    """Step `step` as checkpoints, newest first, tell it; None if they do not.
+    """Find step `step` from checkpoints, newest first; None if they do not determine it.
 
     The batch may change only where a run resumes, so it is even between neighbours, unless there
     were checkpoints between that are gone: then positions need not divide.
@@ -139,7 +141,10 @@ def of_checkpoints(
 
 
 def _saved(at: StoreLocation, run: str, step: int | None) -> list[SavedLoaderState]:
-    """What the checkpoints next to a step say, newest first. Raises RefusedError if none does."""
+    """Return the loader states of the checkpoints next to a step, newest first.
+
+    Raises CommandUsageError if there is none.
+    """
     from checkpointing.store import catalog
 
     found, problems = catalog.committed(at.store, run)
@@ -157,21 +162,21 @@ def _saved(at: StoreLocation, run: str, step: int | None) -> list[SavedLoaderSta
 
 
 def _loader_state(found: Any) -> dict[str, Any]:
-    """The loader's state in a checkpoint."""
+    """Return the loader's state in a checkpoint."""
     from checkpointing.format.values.json_values import decode, readable
 
     states: dict[str, dict[str, Any]] = {}
     for name, item in found.document.items.items():
         if item.tensors == 0:
             for path, value in found.document.table(name).values.items():
-                # not all of it: other values may be of classes that only the program has declared
+                # loaded in part: other values may be of classes that only the program has declared
                 found_in = states_in(readable(value), path)
                 states.update((place, decode(state)) for place, state in found_in)
     return only_state(states, f"step {found.stored.save.step} ({found.stored.save.id})")
 
 
-def _lives(folder: Path) -> Sequence[TrainingAttempt]:
-    """Of a run directory; none of anything else."""
+def _attempts_of(folder: Path) -> Sequence[TrainingAttempt]:
+    """Return the attempts of a run directory; none for another folder."""
     from hpckit.events.event_log import read_events
     from hpckit.report.history import build_history
     from hpckit.rundir.directory import RunDir

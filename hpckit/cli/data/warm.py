@@ -88,11 +88,11 @@ def warm(
     screen = CommandOutput(json)
     budget = parse_size(cache_bytes)
     ranks = None if streams_of is None else _ranks(streams_of, global_batch)
-    told = None if state is None else read_state(state)
+    loader_state = None if state is None else read_state(state)
     dataset = open_shards(shards, cache, budget, "auto" if mounted else False)
     with dataset.store as store:
-        stream = order_of(dataset, told, OrderOverrides(seed, streams, window))
-        begin = position_of(told) if told and position is None else position or 0
+        stream = order_of(dataset, loader_state, OrderOverrides(seed, streams, window))
+        begin = position_of(loader_state) if loader_state and position is None else position or 0
         numbers = {dataset.ref(shard): shard for shard in _first_used(stream, begin, ranks)}
         refs = list(numbers)
 
@@ -120,7 +120,7 @@ def warm(
 
 
 def _ranks(text: str, global_batch: int | None) -> tuple[int, int, int, int]:
-    """(first, last + 1, world, batch)."""
+    """Return (first, last + 1, world, batch)."""
     match = _RANKS.fullmatch(text.strip())
     if match is None:
         raise CommandUsageError(f"--streams-of {text!r}: write RANKS/WORLD, as 0-7/64 or 3/16")
@@ -135,7 +135,7 @@ def _ranks(text: str, global_batch: int | None) -> tuple[int, int, int, int]:
 def _first_used(
     stream: SingleStream, position: int, ranks: tuple[int, int, int, int] | None
 ) -> list[int]:
-    """Shards, each once, by their first use."""
+    """Return the shards, each once, by their first use."""
     from data.order.rank_shares import streams_of_ranks
     from data.order.shard_uses import shards_ahead
 

@@ -31,7 +31,7 @@ _RIGHT = ("position", "rank", "sequence", "tokens", "shard", "sample", "offset",
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One sample of a step."""
+    """A sample of a step."""
 
     position: int
     epoch: int
@@ -39,31 +39,31 @@ class SampleRow:
     shard: int
     url: str
     sample: int
-    """Its number in its shard."""
+    """Number of the sample in its shard."""
     offset: int
-    """Of its first tar header in the shard."""
+    """Offset of its first tar header in the shard."""
     bytes: int
-    """Of it with all headers."""
+    """Bytes of the sample with all headers."""
     key: str
     repeat: bool
     """Whether it only fills the batch."""
     sequence: int | None = None
-    """Where documents are packed: which of its rank's sequences it is in, and which of its tokens
-    that takes, [first, after the last)."""
+    """If documents are packed: number of its rank's sequence, and the range of tokens that the
+    sequence takes, [first, after the last)."""
     tokens: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class _Begin:
-    """Where a step begins, as far as the command line says."""
+    """The begin of a step, as far as the command line determines it."""
 
     state: dict[str, Any] | None
     position: int
     batch: int
     step: int | None = None
-    """Of the run, for people."""
+    """Number of the step in the run, for people."""
     later: int = 0
-    """Steps that it is later than the position."""
+    """Number of steps from the position to the step."""
 
 
 @guarded
@@ -132,8 +132,8 @@ def where(
     finally:
         dataset.close()
     _print(screen, rows, begin, world is not None, most)
-    told = [asdict(row) for row in rows]
-    screen.document({"step": begin.step, "global_batch": begin.batch, "samples": told})
+    samples = [asdict(row) for row in rows]
+    screen.document({"step": begin.step, "global_batch": begin.batch, "samples": samples})
 
 
 def _begin(
@@ -155,15 +155,15 @@ def _begin(
         return _Begin(found.state, found.position, found.batch, found.step, found.later)
     if batch is None:
         raise CommandUsageError("--global-batch is needed: how many samples a step has")
-    told = None if state is None else read_state(state)
-    at = position_of(told) if told is not None else position or 0
-    return _Begin(told, at, batch, later=step or 0)
+    loader_state = None if state is None else read_state(state)
+    at = position_of(loader_state) if loader_state is not None else position or 0
+    return _Begin(loader_state, at, batch, later=step or 0)
 
 
 def _rows(
     stream: SingleStream, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
 ) -> Iterator[SampleRow]:
-    """Of each rank in turn. Raises ValueError, ShardError."""
+    """Yield the rows of each rank in turn. Raises ValueError, ShardError."""
     if begin.state is not None and "pack" in begin.state:
         yield from _packed(stream, begin, str(begin.state["pack"]), tail, uneven, world, rank)
         return
@@ -191,7 +191,7 @@ def _packed(
     world: int,
     rank: int | None,
 ) -> Iterator[SampleRow]:
-    """Documents by sequence. Raises DataError."""
+    """Yield documents by sequence. Raises DataError."""
     from data.read.batches.batch_plan import Topology
     from data.read.sequences.packed_batches import PackedPieces, Packing, PackPlan
 
@@ -204,7 +204,7 @@ def _packed(
         positions, shards, samples = work.share.positions, work.places.shards, work.places.samples
         columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
         for sequence, row, start, length in zip(*columns, strict=True):
-            told = _row(
+            sample_row = _row(
                 stream,
                 int(positions[row]),
                 each if world > 1 else None,
@@ -212,7 +212,7 @@ def _packed(
                 int(samples[row]),
                 not work.share.mask[sequence],
             )
-            yield replace(told, sequence=sequence, tokens=(start, start + length))
+            yield replace(sample_row, sequence=sequence, tokens=(start, start + length))
 
 
 def _row(

@@ -84,12 +84,12 @@ def campaign(
                 out.note(f"{len(schedule)} faults in {steps:,} steps; first, a run without any")
                 whole = _undisturbed(place, words, reference, out.note)
                 stage = CampaignSetup(words, whole, own, out.note)
-                result = _play(place / "1", schedule, stage)
+                result = _run_schedule(place / "1", schedule, stage)
                 if result.problems and tries:
                     _minimise(place, schedule, stage, tries)
         except CampaignError as error:
             raise CommandError(str(error)) from None
-        _tell(out, place, result)
+        _print_result(out, place, result)
 
 
 def judge(
@@ -113,7 +113,7 @@ def judge(
                 result = _result(place / "1", judged(place / "1"))
         except (CampaignError, ValueError) as error:
             raise CommandError(str(error)) from None
-        _tell(out, place, result)
+        _print_result(out, place, result)
 
 
 def _undisturbed(
@@ -156,7 +156,9 @@ def _schedule(
         raise CommandError(str(error)) from None
 
 
-def _play(place: Path, schedule: Sequence[ScheduledFault], stage: CampaignSetup) -> CampaignResult:
+def _run_schedule(
+    place: Path, schedule: Sequence[ScheduledFault], stage: CampaignSetup
+) -> CampaignResult:
     from hpckit.faults.campaign.campaign_runner import run_campaign
     from hpckit.faults.campaign.fault_schedule import save_schedule
 
@@ -187,14 +189,14 @@ def _minimise(
 
     def fails(part: Sequence[ScheduledFault]) -> bool:
         stage.tell(f"once more, with {len(part)} faults")
-        return bool(_play(place / str(next(numbers)), part, stage).problems)
+        return bool(_run_schedule(place / str(next(numbers)), part, stage).problems)
 
     shortest = minimise(schedule, fails, tries)
     save_schedule(place / "shortest.jsonl", shortest)
     stage.tell(f"{len(shortest)} faults fail as well: --replay {place / 'shortest.jsonl'}")
 
 
-def _tell(out: CommandOutput, place: Path, result: CampaignResult) -> None:
+def _print_result(out: CommandOutput, place: Path, result: CampaignResult) -> None:
     from hpckit.cli.common.command_output import table
     from hpckit.faults.campaign.campaign_result import PARTS, cells
 

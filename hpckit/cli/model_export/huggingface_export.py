@@ -1,4 +1,4 @@
-"""Exporting one of hpckit's own models so that Hugging Face's transformers loads it."""
+"""Exports one of hpckit's own models in the format of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def export_huggingface(
     shard_bytes: int,
     on_bytes: Callable[[int], None],
 ) -> list[Path]:
-    """Write the weights and what describes them; the files. Adapters are added to what they adapt.
+    """Write the weights and their description; returns the files. Adapters are merged.
 
     Raises:
-        RefusedError: the model is not known here.
+        CommandUsageError: the model is not known here.
     """
     spec = model_of(place)
     size, merging = decoder_of(spec), _merging(checkpoint, item, spec)
-    item = "model" if merging else item  # an average of adapters has nothing else
+    item = "model" if merging else item  # an average of adapters contains nothing else
     file = folder / "config.json"
     if file.exists():
         raise FileExistsError(f"{file} is there already: choose another folder")
@@ -72,10 +72,10 @@ def _merging(checkpoint: Checkpoint, item: str, spec: RunSpec) -> MergedAdapters
 
 
 def model_of(place: str) -> RunSpec:
-    """The spec of a run directory.
+    """Return the spec of a run directory.
 
     Raises:
-        RefusedError: it is none, or not of a model of hpckit's.
+        CommandUsageError: it is none, or not of a model of hpckit's.
     """
     folder = local_folder(place)
     numbers = RunDir(folder).submission_numbers() if folder is not None else []

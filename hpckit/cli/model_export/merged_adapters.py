@@ -1,4 +1,4 @@
-"""Adding what adapters have learnt to the layers that they belong to, while these are exported."""
+"""Merges adapters into the layers that they belong to, during an export."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpckit.trainer.models.lora import is_adapter, merged
 
 
 class MergedAdapters:
-    """Of the adapters in `item` of a checkpoint, which fit into memory."""
+    """The adapters in `item` of a checkpoint, which fit into memory."""
 
     def __init__(self, checkpoint: Checkpoint, item: str, lora: LoraSpec) -> None:
         found = checkpoint.tensors([item])
@@ -35,7 +35,7 @@ class MergedAdapters:
         return {f"model/{name}" for name in self._adapters}
 
     def __call__(self, name: str, box: Box, cells: NDArray[Any]) -> NDArray[Any]:
-        """What a box of a tensor becomes; raw elements."""
+        """Return the merged elements of a box of a tensor, as raw bytes."""
         layer = name.removeprefix("model/").removesuffix("weight")
         if (a := self._adapters.get(f"{layer}{LORA_A}")) is None or not name.endswith(".weight"):
             return cells

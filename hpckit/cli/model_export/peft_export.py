@@ -1,4 +1,4 @@
-"""Exporting adapters alone, as the package peft and what loads its format take them."""
+"""Exports adapters alone, in the format of the package peft."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LoraSpec, RunSpec
 from hpckit.trainer.models.huggingface_names import forms
 
 _CONFIG, _STEM = "adapter_config.json", "adapter_model"
-_NO_END = sys.maxsize  # they are one file, which nobody looks for parts of
+_NO_END = sys.maxsize  # they are one file without parts
 
 
 def export_peft(
@@ -31,10 +31,10 @@ def export_peft(
     item: str,
     on_bytes: Callable[[int], None],
 ) -> list[Path]:
-    """Write the adapters and what describes them; the files.
+    """Write the adapters and their description; returns the files.
 
     Raises:
-        RefusedError: the run trains none, or no model that is known here.
+        CommandUsageError: the run trains none, or no model that is known here.
     """
     spec = model_of(place)
     if spec.lora is None:
@@ -65,7 +65,7 @@ def export_peft(
 
 
 def _layers(size: DecoderSpec, lora: LoraSpec) -> dict[str, TensorForm]:
-    """Those that have adapters, by their names here: how their weights are written."""
+    """Return how the weights of layers with adapters are written, by their names here."""
     known = forms(size, "model")
     return {
         (name := f"blocks.{number}.{layer}"): known[f"model/{name}.weight"]
@@ -75,7 +75,7 @@ def _layers(size: DecoderSpec, lora: LoraSpec) -> dict[str, TensorForm]:
 
 
 def _forms(layers: dict[str, TensorForm], item: str) -> dict[str, TensorForm]:
-    """A has the layer's inputs, whose order is the same there; B its outputs."""
+    """Return the forms: A has the layer's inputs, whose order is the same there; B its outputs."""
     found = {}
     for name, form in layers.items():
         there = f"base_model.model.{form.name.removesuffix('.weight')}"
@@ -101,5 +101,6 @@ def _config(spec: RunSpec, lora: LoraSpec, layers: dict[str, TensorForm]) -> dic
 
 
 def _module(weight: str) -> str:
-    """What its name ends with in each block: attn.c_attn of transformer.h.0.attn.c_attn.weight."""
+    """Return the end of its name in each block: attn.c_attn of
+    transformer.h.0.attn.c_attn.weight."""
     return ".".join(weight.split(".")[-3:-1])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpckit.planner.run_estimate import RunEstimate
 
 COMMON = "H100"
-"""Where nobody says which card."""
+"""The card if none is given."""
 
 
 def estimate(
@@ -85,12 +85,12 @@ def estimate(
             )
         made = estimated(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
         out = CommandOutput(json)
-        _tell(out, made)
+        _print_estimate(out, made)
         if output is not None:
             write(made, spec.name, output)
             out.note(f"written: {output}")
         found = list(problems(made))
-    with reported_errors():  # the document is out
+    with reported_errors():  # the document is written
         if found and not force:
             raise SpecError([f"{problem}, or plan on with --force" for problem in found])
         for problem in found:
@@ -112,7 +112,7 @@ def _card(name: str | None, spec: RunSpec) -> GpuCard:
         raise CommandError(f"--card: no {name}; there are {', '.join(CARDS)}") from None
 
 
-def _tell(out: CommandOutput, made: RunEstimate) -> None:
+def _print_estimate(out: CommandOutput, made: RunEstimate) -> None:
     from hpckit.cli.common.command_output import table
     from hpckit.planner.plan_text import facts, memory_table
 

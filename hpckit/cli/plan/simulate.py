@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from hpckit.planner.goodput.snapshot_tiers import Fleet, TierOutcome
 
 _LOST_SHARE = 0.78
-"""Of 419 unexpected interruptions, those put down to hardware (Grattafiori et al. 2024, section
-3.3.4). Assumed: each takes its node away."""
+"""Share of 419 unexpected interruptions that were attributed to hardware (Grattafiori et al. 2024,
+section 3.3.4). It is assumed that each takes its node away."""
 _HANG_SHARE = 0.017
-"""Of the same, those that the NCCL watchdog ended, and nobody knows why (table 5)."""
+"""Share of these interruptions that the NCCL watchdog ended, with unknown cause (table 5)."""
 _STORE_GBPS = 0.1
-"""For each GPU: 16,384 of them have 1.6 TB/s, as Grattafiori et al. 2024 (section 3.3.1) had 2."""
+"""GB/s of the store for each GPU: 16,384 of them have 1.6 TB/s; Grattafiori et al. 2024 (section
+3.3.1) had 2."""
 _SPARES = 0.01
-"""Of the nodes."""
+"""Share of the nodes that are spares."""
 
 
 def simulate(
@@ -134,10 +135,10 @@ def simulate(
         for tier in TIERS:
             found.append(outcome(fleet, tier, days, courses, seed))
             advance(1)
-    _tell(out, fleet, found)
+    _print_outcomes(out, fleet, found)
 
 
-def _tell(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) -> None:
+def _print_outcomes(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) -> None:
     from hpckit.cli.common.command_output import table
     from hpckit.text.quantities import decimal, span
 
@@ -146,8 +147,8 @@ def _tell(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) -> None:
     out.fact("store", f"{rate} for {state}")
     out.fact("spares", f"{fleet.spares:,} nodes, back after {fleet.repair_hours:g} h")
     out.line()
-    told = {part for one in found for part, share in one.shares.items() if share > 0}
-    parts = [part for part in found[0].shares if part in told and part != "training"]
+    nonzero = {part for one in found for part, share in one.shares.items() if share > 0}
+    parts = [part for part in found[0].shares if part in nonzero and part != "training"]
     head = ("goes on from", "saves every", "goodput", *parts)
     shown = table(*head, right=head[1:])
     for one in found:
@@ -155,5 +156,5 @@ def _tell(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) -> None:
         cells = [f"{one.shares[part]:.2%}" for part in parts]
         shown.add_row(one.tier, f"{one.interval_s:.1f} s", goodput, *cells)
     out.table(shown)
-    said = {name: None if value == math.inf else value for name, value in vars(fleet).items()}
-    out.document({**said, "mtbf_s": fleet.mtbf_s, "tiers": [o.record() for o in found]})
+    settings = {name: None if value == math.inf else value for name, value in vars(fleet).items()}
+    out.document({**settings, "mtbf_s": fleet.mtbf_s, "tiers": [o.record() for o in found]})

@@ -1,2 +1,2 @@
-"""Every rule that refuses a spec, one file per subject, pure. Imported by the parser, the planner,
-submit and the trainer."""
+"""All rules that refuse a spec, one file per subject, pure. The parser, the planner, submit and the
+trainer import them."""

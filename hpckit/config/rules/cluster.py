@@ -1,4 +1,4 @@
-"""Rules of what a site's file says. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for the cluster config of a site. Pure, as `hpckit.config.rules.violations`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,36 @@ from collections.abc import Iterator
 from hpckit.config.spec import ContainerSpec, SlurmSpec
 
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
-# Options of sbatch that are said by other keys, or that the job would not work without.
-_TAKEN = {
+# Options of sbatch that other keys set.
+_KEYS = {
     **{"partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint"},
     **{"reservation": "reservation", "exclude": "exclude", "time": "time_limit"},
     **{"signal": "notice_s", "gpus-per-node": "gpus", "gres": "gpus", "mem": "memory"},
     **{"cpus-per-task": "cpus_per_node", "exclusive": "exclusive"},
 }
-_OURS = {"nodes", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "dependency"}
-_OURS |= {"ntasks", "ntasks-per-node", "array", "wrap", "chdir", "export", "no-kill", "parsable"}
+_OWN_OPTIONS = {
+    "nodes",
+    "job-name",
+    "output",
+    "error",
+    "open-mode",
+    "requeue",
+    "no-requeue",
+    "dependency",
+}
+_OWN_OPTIONS |= {
+    "ntasks",
+    "ntasks-per-node",
+    "array",
+    "wrap",
+    "chdir",
+    "export",
+    "no-kill",
+    "parsable",
+}
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SAID_BY = {
+_SET_BY_KEY = {
     "NCCL_SOCKET_IFNAME": "cluster.slurm.interface",
     "GLOO_SOCKET_IFNAME": "cluster.slurm.interface",
     "OMP_NUM_THREADS": "launch.threads_per_worker",
@@ -32,12 +50,12 @@ _PREFIXES = ("HPCKIT_", "SLURM_", "SUBMITIT_", "TORCHELASTIC_")
 
 
 def site_violations(slurm: SlurmSpec) -> Iterator[str]:
-    """Everything about `slurm` that cannot work, one line each, the key first."""
+    """Yields all problems of `slurm`, one line each, the key first."""
     for option in sorted(slurm.options):
         key = f"cluster.slurm.options.{option}"
-        if option in _TAKEN:
-            yield f"{key}: say cluster.slurm.{_TAKEN[option]} instead"
-        elif option in _OURS:
+        if option in _KEYS:
+            yield f"{key}: say cluster.slurm.{_KEYS[option]} instead"
+        elif option in _OWN_OPTIONS:
             yield f"{key}: hpckit sets this option itself"
         elif not _OPTION.fullmatch(option):
             yield f"{key}: write the long name of an option of sbatch, without dashes before it"
@@ -51,8 +69,8 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
 def _variable(name: str) -> str | None:
     if not _VARIABLE.fullmatch(name):
         return "is no name of an environment variable; write letters, digits and _"
-    if name in _SAID_BY:
-        return f"say {_SAID_BY[name]} instead"
+    if name in _SET_BY_KEY:
+        return f"say {_SET_BY_KEY[name]} instead"
     if name in _SET_BY_HPCKIT or name.startswith(_PREFIXES):
         return "hpckit, torchrun or Slurm sets this variable itself"
     return None

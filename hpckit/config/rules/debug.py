@@ -1,4 +1,4 @@
-"""Whether what helps with finding out makes sense. Pure."""
+"""Rules for canaries, profiles and drills. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpckit.config.spec import RunSpec
 
 
 def debug_violations(spec: RunSpec) -> Iterator[str]:
-    """What does not, one line each, the key first."""
+    """Yields the violations of these rules, one line each, the key first."""
     yield from _canary(spec)
     yield from _profile(spec)
     yield from _drill(spec)

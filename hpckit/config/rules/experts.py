@@ -1,4 +1,4 @@
-"""Rules of models with experts. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for models with experts. Pure, as `hpckit.config.rules.violations`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import ExpertsSpec, GptSpec, ModelSpec, RunSpec
 
 UNIT = 8
-"""What the features of experts are multiples of: torch's grouped products take rows that begin at
-multiples of 16 bytes."""
+"""The feature sizes of experts are multiples of this, as torch's grouped matrix products take rows
+that start at multiples of 16 bytes."""
 
 
 def experts_of(model: ModelSpec) -> ExpertsSpec | None:
-    """Those of a model that has some."""
+    """Returns the experts of a model, or None."""
     return model.experts if isinstance(model, GptSpec) else None
 
 
 def expert_violations(spec: RunSpec) -> Iterator[str]:
-    """Everything that cannot work on any world."""
+    """Yields the violations that hold for every world."""
     experts = experts_of(spec.model)
     if experts is None:
         if spec.parallel.expert > 1:
@@ -41,11 +41,11 @@ def expert_violations(spec: RunSpec) -> Iterator[str]:
             f"parallel.expert: {spec.parallel.expert} ranks do not divide "
             f"model.experts.count={experts.count}"
         )
-    yield from _without_experts(spec)
+    yield from _unsupported_with_experts(spec)
 
 
 def expert_violations_of_world(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
-    """What cannot work on a world of these degrees."""
+    """Yields the violations for a world of these degrees."""
     if experts_of(spec.model) is None:
         return
     for name, ranks in (("tensor", found.tensor), ("pipeline", found.pipeline)):
@@ -56,8 +56,8 @@ def expert_violations_of_world(spec: RunSpec, found: ParallelDegrees) -> Iterato
             )
 
 
-def _without_experts(spec: RunSpec) -> Iterator[str]:
-    """Levers that are for other models."""
+def _unsupported_with_experts(spec: RunSpec) -> Iterator[str]:
+    """Yields violations for options that models with experts do not support."""
     if spec.precision.compute == "fp8":
         yield "precision.compute: experts are not computed in fp8; take bf16"
     if spec.memory.compile:

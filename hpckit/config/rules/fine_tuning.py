@@ -1,4 +1,5 @@
-"""Rules of what a run begins with, and of adapters. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for the weights a run starts from, and for adapters. Pure, as
+`hpckit.config.rules.violations`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from hpckit.config.spec import DecoderSpec, ImageSpec, LoraSpec, RunSpec, StartS
 
 
 def tuning_violations(spec: RunSpec) -> Iterator[str]:
-    """What does not make sense, one line each, the key first."""
+    """Yields the violations of these rules, one line each, the key first."""
     if isinstance(spec.model, ImageSpec):
         for key in ("start", "lora"):
             if getattr(spec, key) is not None:

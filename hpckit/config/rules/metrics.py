@@ -1,4 +1,4 @@
-"""Rules of who is told metrics. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for metrics and trackers. Pure, as `hpckit.config.rules.violations`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _URI = re.compile(r"https?://[^/]|databricks(://|$)|/|file:///")
 
 
 def metrics_violations(spec: RunSpec) -> Iterator[str]:
-    """Everything about `spec.metrics` that cannot work, one line each, the key first."""
+    """Yields all problems of `spec.metrics`, one line each, the key first."""
     uri, url = spec.metrics.mlflow.uri, spec.metrics.wandb.url
     if uri is not None and not _URI.match(uri):
         yield (

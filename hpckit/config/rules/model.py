@@ -1,4 +1,4 @@
-"""Whether a model makes sense, and is one that the training function trains. Pure."""
+"""Rules for models and the training functions that can train them. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ResnetSpec, Ru
 
 
 def decoder_of(spec: RunSpec) -> DecoderSpec:
-    """The model of a run that is known to train a decoder."""
+    """Returns the model of a run that is known to train a decoder."""
     assert isinstance(spec.model, DecoderSpec)
     return spec.model
 
 
 def model_violations(spec: RunSpec) -> Iterator[str]:
-    """What does not, one line each, the key first."""
+    """Yields the violations of these rules, one line each, the key first."""
     yield from _trained(spec)
     match spec.model:
         case ResnetSpec():
@@ -27,7 +27,8 @@ def model_violations(spec: RunSpec) -> Iterator[str]:
 
 
 def _trained(spec: RunSpec) -> Iterator[str]:
-    """What hpckit's own training functions take; others see to it themselves."""
+    """Yields violations of what hpckit's own training functions accept; others check it
+    themselves."""
     kind, are_images = spec.model.kind, isinstance(spec.model, ImageSpec)
     if spec.entry == LANGUAGE_MODEL and are_images:
         yield f"entry: {spec.entry} trains decoders, not a {kind}; take entry={IMAGES}"

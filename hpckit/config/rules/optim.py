@@ -1,4 +1,4 @@
-"""Whether an optimizer and its schedule make sense. Pure."""
+"""Rules for optimizers and their schedules. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpckit.config.spec import OptimSpec, ResnetSpec, RunSpec
 
 
 def optim_violations(spec: RunSpec) -> Iterator[str]:
-    """What does not, one line each, the key first."""
+    """Yields the violations of these rules, one line each, the key first."""
     optim = spec.optim
     yield from _belongs("momentum", optim.momentum, "kind", optim.kind, {"muon", "sgd"})
     for name in ("beta1", "beta2", "eps"):
@@ -36,7 +36,7 @@ def optim_violations(spec: RunSpec) -> Iterator[str]:
 
 
 def decay_steps(optim: OptimSpec, steps: int) -> int:
-    """Steps at the end of `steps` in which wsd decays: one at least; 0 for other schedules."""
+    """Returns how many of `steps` wsd decays in at the end, at least one; 0 for other schedules."""
     return 0 if optim.decay_share is None else max(1, round(optim.decay_share * steps))
 
 

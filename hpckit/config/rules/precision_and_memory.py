@@ -1,4 +1,5 @@
-"""Rules of number formats and of what saves memory. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for number formats and options that save memory. Pure, as
+`hpckit.config.rules.violations`."""
 
 from __future__ import annotations
 
@@ -8,16 +9,16 @@ from hpckit.config.parallel_degrees import ParallelDegrees
 from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ResnetSpec, RunSpec
 
 FP8_UNIT = 16
-"""What the sizes of products in fp8 are multiples of."""
+"""The sizes of matrix products in fp8 are multiples of this."""
 
 
 def masks_attention(spec: RunSpec) -> bool:
-    """Whether windows have several documents that do not see each other."""
+    """Whether windows hold several documents whose tokens do not attend to each other."""
     return spec.data.text == "tokens" and spec.data.boundaries
 
 
 def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
-    """Everything that cannot work on any world."""
+    """Yields the violations that hold for every world."""
     memory, precision, device = spec.memory, spec.precision, spec.cluster.device
     if precision.master == "bf16" and precision.compute not in ("bf16", "fp8"):
         yield f"precision.master: bf16 goes with compute=bf16 or fp8, not {precision.compute}"
@@ -36,7 +37,7 @@ def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
             "auto, efficient, cudnn or math, or data.boundaries=false"
         )
     if isinstance(spec.model, ImageSpec):
-        yield from _of_decoders_alone(spec, spec.model)
+        yield from _image_model(spec, spec.model)
     elif memory.loss_chunks > spec.model.seq_len:
         yield (
             f"memory.loss_chunks: {memory.loss_chunks} are more than "
@@ -45,7 +46,7 @@ def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
 
 
 def precision_memory_violations_of_world(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
-    """What cannot work on a world of these degrees."""
+    """Yields the violations for a world of these degrees."""
     if spec.memory.offload and found.pipeline > 1:
         yield (
             "memory.offload: the stages of a pipeline keep their parameters on the GPU for a whole "
@@ -68,8 +69,8 @@ def precision_memory_violations_of_world(spec: RunSpec, found: ParallelDegrees) 
         )
 
 
-def _of_decoders_alone(spec: RunSpec, model: ImageSpec) -> Iterator[str]:
-    """Levers that models of images have no use for, or not yet."""
+def _image_model(spec: RunSpec, model: ImageSpec) -> Iterator[str]:
+    """Yields violations for options that image models do not support."""
     memory, kind = spec.memory, model.kind
     if spec.precision.compute == "fp8":
         yield f"precision.compute: a {kind} is not computed in fp8; take bf16"

@@ -1,4 +1,4 @@
-"""Rules that keep secrets out of a spec: it is written to the run's directory, and shown. Pure."""
+"""Rules that keep secrets out of a spec, as it is written to the run directory and shown. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SECRET = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)",
     re.IGNORECASE,
 )
-_SHORTEST = 6  # shorter ones are no secrets, and may be part of any word
+_MIN_LENGTH = 6  # shorter values are no secrets, and may be part of any word
 
 
 def secret_violations(spec: RunSpec) -> Iterator[str]:
-    """Every key that holds a secret, one line each; no value is shown."""
+    """Yields every key that holds a secret, one line each; no value is shown."""
     for key, value in _urls(spec):
         if value is not None and has_secrets(value):
             yield (
@@ -33,9 +33,10 @@ def secret_violations(spec: RunSpec) -> Iterator[str]:
 
 
 def without_secrets(text: str, env: Mapping[str, str]) -> str:
-    """`text`, which somebody else wrote, without passwords in URLs and the secrets of `env`."""
+    """Returns `text`, which another program wrote, without passwords in URLs and the secrets of
+    `env`."""
     for name, value in env.items():
-        if len(value) >= _SHORTEST and _SECRET.search(name):
+        if len(value) >= _MIN_LENGTH and _SECRET.search(name):
             text = text.replace(value, "…")
     return masked(text)
 

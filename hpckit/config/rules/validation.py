@@ -1,4 +1,4 @@
-"""Whether validation makes sense. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for validation. Pure, as `hpckit.config.rules.violations`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
 from hpckit.config.spec import RunSpec
 
 PREFIX = "val_"
-"""Of the names of metrics that come of it."""
+"""Prefix of the names of validation metrics."""
 
 
 def validation_violations(spec: RunSpec) -> Iterator[str]:
-    """What does not, one line each, the key first."""
+    """Yields the violations of these rules, one line each, the key first."""
     every, shards, best = spec.train.validate_every, spec.data.validation, spec.checkpoint.keep.best
     is_ours = spec.entry in (LANGUAGE_MODEL, IMAGES)
     if is_ours and every is not None and shards is None:

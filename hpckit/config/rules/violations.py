@@ -1,4 +1,4 @@
-"""Rules that span several keys of a spec. Pure: a spec in, a list of what is wrong with it out."""
+"""Rules that span several keys of a spec. Pure functions that list what is wrong with a spec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpckit.config.spec import RunSpec
 
 
 def violations(spec: RunSpec) -> list[str]:
-    """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
+    """Returns all problems of `spec`, one line each, the key first; empty if it can be run."""
     found = [*_addresses(spec), *_cluster(spec), *_elastic(spec)]
     found += [*model_violations(spec), *expert_violations(spec)]
     found += [
@@ -35,38 +35,40 @@ def violations(spec: RunSpec) -> list[str]:
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
-    """Nodes of the `ordinal`-th generation (from 0) of a submission, as a drill may say."""
+    """Returns the number of nodes of the `ordinal`-th generation (from 0) of a submission, which a
+    drill may set."""
     plan = spec.debug.drill.nodes
     return plan[min(ordinal, len(plan) - 1)] if plan else spec.launch.nodes
 
 
 def planned_nodes(spec: RunSpec) -> set[int]:
-    """Every number of nodes that a generation has if none is lost."""
+    """Returns every number of nodes that a generation has if none is lost."""
     return {spec.launch.nodes, *spec.debug.drill.nodes}
 
 
 def fewest_nodes(spec: RunSpec) -> int:
-    """That the run goes on with."""
+    """Returns the least number of nodes with which the run continues."""
     return spec.elastic.min_nodes or spec.launch.nodes
 
 
 def most_nodes(spec: RunSpec) -> int:
-    """That a job has, those that stand by among them."""
+    """Returns the number of nodes of a job, with spares."""
     return max(planned_nodes(spec)) + spec.elastic.spares
 
 
 def is_elastic(spec: RunSpec) -> bool:
-    """Whether a job outlives the loss of a node."""
+    """Whether a job survives the loss of a node."""
     return spec.elastic.spares > 0 or fewest_nodes(spec) < spec.launch.nodes
 
 
 def fits(spec: RunSpec, nodes: int) -> bool:
-    """Whether so many nodes can share the model and a global batch evenly."""
+    """Whether this number of nodes can divide the model and a global batch evenly."""
     return not list(world_size_violations(spec, nodes))
 
 
 def _addresses(spec: RunSpec) -> Iterator[str]:
-    """As a path it would lead below the folder where somebody happens to be."""
+    """Yields paths that look like mistyped URLs. They would be resolved below the working
+    directory."""
     given = {
         "root": spec.root,
         "data.shards": spec.data.shards,
@@ -100,7 +102,7 @@ def _elastic(spec: RunSpec) -> Iterator[str]:
 
 
 def _worlds(spec: RunSpec) -> Iterator[str]:
-    """Of every number of nodes that is planned, each thing once."""
+    """Yields the violations for every planned number of nodes, without duplicates."""
     if bad := list(degree_violations(spec.parallel)):
         yield from bad
         return

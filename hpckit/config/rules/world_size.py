@@ -1,4 +1,4 @@
-"""Whether so many ranks can share a model and a global batch. Pure."""
+"""Rules for how a number of ranks divides a model and a global batch. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ParallelSpec, 
 
 
 def degree_violations(parallel: ParallelSpec) -> Iterator[str]:
-    """Those that no world has."""
+    """Yields the violations that hold for every world."""
     for name in NAMES:
         if getattr(parallel, name) == 0:
             yield f"parallel.{name}: must be 1 or more, or -1 for the rest; got 0"
 
 
 def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
-    """Why so many nodes cannot share the model or a global batch evenly; nothing if they can."""
+    """Yields why this number of nodes cannot divide the model or a global batch evenly."""
     workers = spec.launch.gpus_per_node
     try:
         found = degrees(spec.parallel, nodes * workers)
@@ -40,7 +40,7 @@ def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
 
 
 def _undivided(model: ImageSpec, found: ParallelDegrees) -> Iterator[str]:
-    """Models of images are spread over data alone."""
+    """Yields violations for image models, which support only data parallelism."""
     for name in ("tensor", "pipeline"):
         if (ranks := getattr(found, name)) > 1:
             yield (
@@ -50,7 +50,8 @@ def _undivided(model: ImageSpec, found: ParallelDegrees) -> Iterator[str]:
 
 
 def _layers(spec: RunSpec, model: DecoderSpec, found: ParallelDegrees) -> Iterator[str]:
-    """Each rank gets whole heads, features and positions, and a stage at least one block."""
+    """Checks that each rank gets whole heads, features and positions, and each stage at least one
+    block."""
     ranks = found.tensor
     divided = {"heads": model.heads, "seq_len": model.seq_len}
     if isinstance(model, LlamaSpec):
@@ -69,10 +70,10 @@ def _layers(spec: RunSpec, model: DecoderSpec, found: ParallelDegrees) -> Iterat
 
 
 def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
-    """What a rank takes is cut into micro-batches of equal size, so the loss is the same mean on
-    any world."""
+    """Checks that a rank's samples divide into micro-batches of equal size, so that the loss is the
+    same mean on any world."""
     if spec.elastic.scale_lr is not None:
-        nodes = spec.launch.nodes  # whose ranks' share stays
+        nodes = spec.launch.nodes  # the share of these ranks stays the same
     train, per_node = spec.train, spec.launch.gpus_per_node
     world = nodes * per_node
     found = degrees(spec.parallel, world)
@@ -94,7 +95,7 @@ def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
 
 
 def _pipeline(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
-    """A schedule may need a number of micro-batches, to keep its stages busy."""
+    """Checks that there are enough micro-batches to keep the stages of the schedule busy."""
     ranks, schedule = found.pipeline, spec.parallel.schedule
     share = share_of_rank(spec, ranks * found.data * found.tensor)
     parts = micro_batch_count(share, spec.train.micro_batch)

@@ -1,2 +1,2 @@
-"""Many faults in runs of its own, by a seeded schedule, judged by an oracle, and the workload that
-they train. Imports hpckit.faults. Imported by cli and benchmarks."""
+"""Campaigns: many faults by a seeded schedule in runs made for it, judged by an oracle, and the
+workload that the runs train. Imports hpckit.faults. Imported by cli and benchmarks."""

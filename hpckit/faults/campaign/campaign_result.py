@@ -1,4 +1,4 @@
-"""What a campaign came to, in numbers: of each kind of fault, and of all."""
+"""The result of a campaign in numbers, for each kind of fault and for all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = tuple(field.name for field in fields(RecoveryTime))
 
 @dataclass(frozen=True)
 class FaultKindRow:
-    """All faults of one kind."""
+    """The faults of one kind."""
 
     kind: str
     faults: int
@@ -29,33 +29,33 @@ class FaultKindRow:
     """Median of the seconds from a fault to the first new step."""
     slowest_s: float
     parts_s: dict[str, float]
-    """Mean of each part, see `RecoveryTime`."""
+    """Mean seconds of each part, see `RecoveryTime`."""
 
 
 @dataclass(frozen=True)
 class CampaignResult:
-    """Of a campaign."""
+    """The result of a campaign."""
 
     faults: int
     steps: int
     seconds: float
-    """From the first step to the last."""
+    """Seconds from the first step to the last."""
     ettr: float
-    """The share of it that is steps which count, at their usual pace."""
+    """The share of this time in steps that count, at their usual pace."""
     predicted: float
-    """What `hpckit.planner.goodput.goodput_prediction` makes of the rows and of the undisturbed
-    run's pace: other than
-    measured where something took time that neither has."""
+    """The ETTR that `hpckit.planner.goodput.goodput_prediction` predicts from the rows and the pace
+    of the undisturbed run. It differs from the measured one if something took time that neither
+    includes."""
     rows: tuple[FaultKindRow, ...]
     problems: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as JSON values."""
         return asdict(self)
 
 
 def result_of(outcome: CampaignOutcome) -> CampaignResult:
-    """Told by the events of its run."""
+    """Compute the result from the events of the campaign's run."""
     events = read_events(outcome.run.events)
     steps = [event for event in events if event.kind == "step"]
     seconds = steps[-1].time - steps[0].time if steps else 0.0
@@ -72,7 +72,7 @@ def result_of(outcome: CampaignOutcome) -> CampaignResult:
 
 
 def markdown(result: CampaignResult) -> str:
-    """The result as a page."""
+    """Return the result as a Markdown page."""
     head = ["fault", "times", "s, median", "slowest", *PARTS]
     lines = [
         f"{result.faults} faults in {result.seconds / 60:.1f} minutes and {result.steps:,} steps:"
@@ -89,20 +89,21 @@ def markdown(result: CampaignResult) -> str:
 
 
 def cells(row: FaultKindRow) -> list[str]:
-    """As a table shows it."""
+    """Return the cells of a table."""
     parts = (f"{row.parts_s[part]:.1f}" for part in PARTS)
     return [str(row.kind), str(row.faults), f"{row.total_s:.1f}", f"{row.slowest_s:.1f}", *parts]
 
 
 def _pace_s(run: RunDir) -> float:
-    """Seconds from step to step, saves and all, where nothing was wrong."""
+    """Return the seconds from step to step, including saves, where nothing was wrong."""
     steps = [event for event in read_events(run.events) if event.kind == "step"]
     share = training_share(steps, STEP_S)
     return max(STEP_S, STEP_S / share) if share else STEP_S
 
 
 def _predicted(rows: Sequence[FaultKindRow], seconds: float, pace_s: float) -> float:
-    """With rates of the job as a whole, and each fault after the run had come back."""
+    """Return the prediction, with rates of the job as a whole, and each fault after the recovery
+    from the one before."""
     faults = {
         str(row.kind): MeasuredFault(
             per_node_hour=3600 * row.faults / seconds,

@@ -1,4 +1,4 @@
-"""A run that is broken again and again, as a schedule says; and one that nobody disturbs."""
+"""Runs a campaign: one run with faults by a schedule, and an undisturbed reference run."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _UNPACED = "entry=hpckit.training.language_model:main"
 
 @dataclass(frozen=True)
 class CampaignSetup:
-    """What all runs of a campaign that are broken have in common."""
+    """The settings that all disturbed runs of a campaign share."""
 
     overrides: Sequence[str]
     reference: RunDir
-    """That nobody disturbed."""
+    """The undisturbed run."""
     site: SiteFaultSet
     tell: Callable[[str], None]
-    """Of each fault, as it comes."""
+    """Reports each fault as it happens."""
 
 
 @dataclass(frozen=True)
 class CampaignOutcome:
-    """What came of a schedule."""
+    """The outcome of a schedule."""
 
     run: RunDir
     reference: RunDir
-    """That nobody disturbed."""
+    """The undisturbed run."""
     struck: tuple[RecordedFault, ...]
     problems: tuple[str, ...]
-    """Nothing must be wrong, see `oracle`."""
+    """What was wrong, see `oracle`; empty if nothing was."""
 
 
 def run_reference(folder: Path, overrides: Sequence[str], tell: Callable[[str], None]) -> RunDir:
-    """The run that the others are compared to, to its end.
+    """Run the undisturbed run, with which the others are compared, to its end.
 
     Args:
         tell: how far it is, now and then.
@@ -75,11 +75,11 @@ def _failed(*why: str | None) -> str:
 
 
 def known_reference(run: RunDir, overrides: Sequence[str]) -> RunDir:
-    """`run`, which nobody has disturbed in an earlier campaign.
+    """Return `run` as the reference, an undisturbed run of an earlier campaign.
 
     Raises:
-        CampaignError: it has not ended well, or is of another config.
-        SpecError: the config is none.
+        CampaignError: it did not end well, or has another config.
+        SpecError: the config is invalid.
     """
     problem = _how_it_failed(run)
     if problem:
@@ -93,7 +93,7 @@ def known_reference(run: RunDir, overrides: Sequence[str]) -> RunDir:
 def run_campaign(
     folder: Path, schedule: Sequence[ScheduledFault], stage: CampaignSetup
 ) -> CampaignOutcome:
-    """Play a schedule on a new run in `folder`, and judge it.
+    """Run a schedule on a new run in `folder`, and judge it.
 
     Raises:
         CampaignError: it cannot be started.
@@ -129,13 +129,12 @@ def run_campaign(
 
 
 def judge(folder: Path) -> CampaignOutcome:
-    """What came of a run that `run_campaign` began in `folder`, whatever ended either of them. Of a
-    run
-    that was cancelled, as far as it came.
+    """Judge a run that `run_campaign` started in `folder`, whatever ended the run or the campaign.
+    A run that was cancelled is judged as far as it got.
 
     Raises:
-        CampaignError: no run was begun there, or it goes on.
-        ValueError: what was written down is damaged.
+        CampaignError: no run was started there, or it is still going on.
+        ValueError: the log of the campaign is damaged.
     """
     notes = CampaignLog(folder)
     if (runs := notes.runs()) is None:

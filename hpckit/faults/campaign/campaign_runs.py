@@ -1,4 +1,4 @@
-"""The runs of a campaign, begun and ended by hpckit's own commands."""
+"""Starts and ends the runs of a campaign with hpckit's own commands."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hpckit.rundir.directory import RunDir
 
 
 class CampaignError(RuntimeError):
-    """A run cannot be started; says why."""
+    """A run cannot be started; the message says why."""
 
 
 def start_run(folder: Path, overrides: Sequence[str]) -> RunDir:
-    """Start a run in a new folder, and do not wait for it.
+    """Start a run in a new folder, without waiting for it.
 
     Raises:
-        CampaignError: it cannot be started; the folder is gone again if there is nothing in it.
+        CampaignError: it cannot be started; the folder is removed if it is empty.
     """
     words = [f"root={folder}", *overrides, "--detach"]
     with new_folder(folder):
@@ -29,9 +29,9 @@ def start_run(folder: Path, overrides: Sequence[str]) -> RunDir:
             )
             found = _runs(folder)
             if done.returncode or not found:
-                said = done.stderr.strip().removeprefix("error: ")
-                raise CampaignError(f"launch.py: {said or f'exit status {done.returncode}'}")
-        except BaseException:  # such as Ctrl-C, when it may be in the queue already
+                message = done.stderr.strip().removeprefix("error: ")
+                raise CampaignError(f"launch.py: {message or f'exit status {done.returncode}'}")
+        except BaseException:  # such as Ctrl-C, when it may already be in the queue
             for run in _runs(folder):
                 cancel_run(run)
             raise
@@ -39,23 +39,24 @@ def start_run(folder: Path, overrides: Sequence[str]) -> RunDir:
 
 
 def cancel_run(run: RunDir) -> str | None:
-    """It is given up: nothing of it runs or waits any more. None, or why that is not so."""
+    """Cancel the run, so that nothing of it runs or waits any more. Returns None, or why this
+    failed."""
     done = _hpckit("cancel", str(run.path))
     return f"hpckit cancel: {done.stderr.strip()}" if done.returncode else None
 
 
 def resume_run(run: RunDir) -> str | None:
-    """It goes on. None, or why not."""
+    """Resume the run. Returns None, or why this failed."""
     done = _hpckit("resume", str(run.path), "--detach")
     return f"hpckit resume: {done.stderr.strip()}" if done.returncode else None
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[None]:
-    """It is there; after an error only if there is something in it.
+    """Create the folder for this block. After an error it is removed if it is empty.
 
     Raises:
-        FileExistsError: it was there before.
+        FileExistsError: it existed before.
     """
     path.mkdir(parents=True)
     try:

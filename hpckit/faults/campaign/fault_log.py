@@ -1,4 +1,5 @@
-"""The faults that came, written down as they come: a campaign that ends early can be judged."""
+"""The log of the faults of a campaign, written as they happen, so that a campaign that ends early
+can be judged."""
 
 from __future__ import annotations
 
@@ -12,41 +13,42 @@ from hpckit.system.atomic_files import read_json, write_json
 
 @dataclass(frozen=True)
 class RecordedFault:
-    """A fault that came."""
+    """A fault that happened."""
 
     time: float
     """Seconds since the epoch."""
     kind: str
-    """A `DrillKind`, or a site's own."""
+    """A `DrillKind`, or a site's own fault."""
     step: int
-    """Finished before it."""
+    """The last step finished before it."""
     what: str
     harmed: str | None = None
-    """Name of the object of the store that it changed."""
+    """Name of the object of the store that it damaged."""
 
 
 class CampaignLog:
-    """What a campaign writes down in its folder: its two runs, and each fault that came."""
+    """The log of a campaign in its folder: its two runs, and each fault that happened."""
 
     def __init__(self, folder: Path) -> None:
         self._runs, self._faults = folder / "runs.json", folder / "struck.jsonl"
 
     def begin(self, run: RunDir, reference: RunDir) -> None:
-        """The run that is to be broken, and the one that nobody disturbed."""
+        """Record the run that gets the faults and the undisturbed one."""
         write_json(self._runs, {"run": str(run.path), "reference": str(reference.path)})
 
     def add(self, struck: RecordedFault) -> None:
-        """It came."""
+        """Append a fault."""
         with open(self._faults, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(struck)) + "\n")
 
     def runs(self) -> tuple[RunDir, RunDir] | None:
-        """As `begin` was told; None: it was not."""
+        """Return the arguments of `begin`; None: it was not called."""
         known = read_json(self._runs)
         return known and (RunDir(Path(known["run"])), RunDir(Path(known["reference"])))
 
     def faults(self) -> tuple[RecordedFault, ...]:
-        """In the order in which they came. The last one is left out if its line is not whole.
+        """Return the faults in the order in which they happened. The last one is left out if its
+        line is incomplete.
 
         Raises:
             ValueError: another line is damaged, with its number.

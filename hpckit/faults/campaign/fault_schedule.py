@@ -1,4 +1,4 @@
-"""What is to break when: a pure function of a seed."""
+"""Fault schedules: when to inject which fault, as a pure function of a seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from hpckit.faults.fault_plan import DrillKind
 
 STEP_S = 0.2
-"""Seconds of a step of what is broken, see `workload`."""
+"""Seconds of a step of the run that gets the faults, see `workload`."""
 USUAL: dict[str, float] = {
     DrillKind.WORKER: 3,
     DrillKind.HANG: 1,
@@ -47,22 +47,22 @@ class ScheduledFault:
     """One fault."""
 
     step: int
-    """That the run has finished, at least, when it comes."""
+    """Least number of finished steps of the run when the fault is injected."""
     kind: str
-    """A `DrillKind`, or a site's own."""
+    """A `DrillKind`, or a site's own fault."""
     target: float
-    """In [0, 1): which of the ranks or nodes that there are then."""
+    """A number in [0, 1) that selects one of the ranks or nodes that there are then."""
 
     def number(self, count: int) -> int:
-        """Of its victim, among so many."""
+        """Return the number of its victim among so many."""
         return int(self.target * count)
 
 
 def make_schedule(
     seed: int, steps: int, every: float, rates: Mapping[str, float]
 ) -> tuple[ScheduledFault, ...]:
-    """Faults at distances of half to one and a half of `every` steps, ascending; none before the
-    first distance, nor in the last `every` steps.
+    """Return faults at distances of half to one and a half of `every` steps, ascending; none before
+    the first distance, nor in the last `every` steps.
 
     Args:
         rates: of each kind, relative to one another.
@@ -77,13 +77,13 @@ def make_schedule(
 
 
 def parse_rates(text: str, known: Collection[str]) -> dict[str, float]:
-    """Of `worker=3,hang`: a kind without a number has 1.
+    """Parse rates such as `worker=3,hang`; a kind without a number has 1.
 
     Args:
-        known: kinds that there are.
+        known: the kinds that exist.
 
     Raises:
-        ValueError: it is none, with the reason.
+        ValueError: the text is invalid, with the reason.
     """
     found: dict[str, float] = {}
     for word in text.split(","):
@@ -101,19 +101,19 @@ def parse_rates(text: str, known: Collection[str]) -> dict[str, float]:
 
 
 def save_schedule(path: Path, schedule: Sequence[ScheduledFault]) -> None:
-    """As JSON, a line for each."""
+    """Write the schedule as JSON, one fault per line."""
     lines = (json.dumps(asdict(planned)) for planned in schedule)
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def load_schedule(path: Path, known: Collection[str]) -> tuple[ScheduledFault, ...]:
-    """What `save_schedule` wrote.
+    """Read what `save_schedule` wrote.
 
     Args:
-        known: kinds that there are.
+        known: the kinds that exist.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         ValueError: it is no schedule, with the line.
     """
     found = []

@@ -1,4 +1,4 @@
-"""A run that is followed by its events, and broken when it has come so far."""
+"""Follows a run by its events, and injects faults when it has reached their steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.supervisor_process import SupervisorError
 
 PATIENCE_S = 300.0
-"""Seconds in which a run is to train again after a fault, and to begin, if it has nodes."""
+"""Seconds in which a run has to train again after a fault, or to begin, while it has nodes."""
 TOLD_S, GONE_S = 30.0, 15.0
 _POLL_S, _LOOK_S = 0.1, 2.0
 _NOT_NOW = (DrillError, SupervisorError)
@@ -40,75 +40,76 @@ _NO_RESTART = (
 
 
 class InjectionTrigger:
-    """Follows a run by its events, and breaks it."""
+    """Follows a run by its events, and injects faults into it."""
 
     def __init__(self, run: RunDir, site: SiteFaultSet, tell: Callable[[str], None]) -> None:
-        """
-        Args:
-            tell: how far it is, each `TOLD_S`.
+        """Args:
+        tell: reports progress every `TOLD_S` seconds.
         """
         self._run, self._tail = run, EventTail(run.events)
         self._site, self._tell = site, tell
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._events: list[Event] = []
         self._known = 0
-        """Events before the newest fault: of their times, a clock that is set may make anything."""
+        """Number of events before the newest fault; counted because times are unreliable if a clock
+        is set."""
         self._gone_s = math.inf
         self.refusal = ""
-        """Why the newest fault that could not be done at once could not."""
+        """Why the newest fault that could not be injected at once could not."""
 
     def strike(self, planned: ScheduledFault) -> RecordedFault | None:
-        """Do it, once the run has come there and trains; None: it is over before.
+        """Inject the fault once the run has reached its step and trains; None: the run is over
+        before.
 
         Raises:
-            NeverError: it cannot be done on this run, and the run is as it was.
-            TimeoutError: the run does not come there, or to where it can be done.
+            ImpossibleDrillError: it cannot be injected into this run, which is unchanged.
+            TimeoutError: the run does not reach the step, or a state in which it can be injected.
         """
         self.refusal = ""
         if not self._wait(lambda: self._step() >= planned.step, f"step {planned.step}"):
             return None
-        patience = _Patience(PATIENCE_S)
+        time_limit = _ActiveTimeout(PATIENCE_S)
         while True:
             it = self._look()
             if self._is_over(it):
                 return None
             try:
-                struck = self._strike(it, planned)
+                fault = self._inject(it, planned)
                 break
             except ImpossibleDrillError:
                 raise
-            except _NOT_NOW as error:  # it is on its way from one generation to the next
+            except _NOT_NOW as error:  # it is between two generations
                 self.refusal = f"{planned.kind} at step {planned.step}: {error}"
-                if patience.is_over(it.state):
+                if time_limit.is_over(it.state):
                     raise TimeoutError(self.refusal) from None
                 time.sleep(_POLL_S)
         if planned.kind == DrillKind.SUPERVISOR and not it.is_slurm:
             self._resume()
-        return struck
+        return fault
 
-    def _strike(self, it: Overview, planned: ScheduledFault) -> RecordedFault:
-        """Raises DrillError: it cannot be done now."""
+    def _inject(self, it: Overview, planned: ScheduledFault) -> RecordedFault:
+        """Inject the fault now. Raises DrillError if it cannot be injected now."""
         rank, node = _victim(it, planned)
         if planned.kind in self._site.faults:
             hosts = it.progress.hosts if it.is_slurm else [gethostname()] * it.progress.nodes
             if it.state is not RunState.RUNNING or node >= len(hosts):
                 raise DrillError(f"{it.run.name} is {it.word}: it takes a run that trains")
             host, other = hosts[node], _beside(node, training_nodes(it))
-            struck = RecordedFault(
+            fault = RecordedFault(
                 time.time(), planned.kind, self._new_step(), f"{planned.kind} of {host}"
             )
-            beside = None if other is None else hosts[other]
-            self._site.play(planned.kind, host, node, it.progress.job, beside)
-            return struck
+            neighbour = None if other is None else hosts[other]
+            self._site.play(planned.kind, host, node, it.progress.job, neighbour)
+            return fault
         plan = plan_drill(it, DrillKind(planned.kind), rank, node)
         harmed = plan.path.name if plan.path is not None else None
-        struck = RecordedFault(time.time(), planned.kind, self._new_step(), plan.what, harmed)
+        fault = RecordedFault(time.time(), planned.kind, self._new_step(), plan.what, harmed)
         execute_fault_plan(it, plan)
-        return struck
+        return fault
 
     def until_past(self, struck: RecordedFault) -> None:
-        """Until a step was finished that was not before, by ranks that were started since if the
-        fault takes those that there were."""
+        """Wait until a new step was finished, by ranks that were started since if the fault ends
+        those that there were."""
 
         def is_past() -> bool:
             later = self._events[self._known :]
@@ -120,19 +121,20 @@ class InjectionTrigger:
         self._wait(is_past, f"a new step after this: {struck.what}")
 
     def until_over(self) -> None:
-        """Until nothing of it is there, or comes by itself."""
+        """Wait until nothing of the run is active, or will start by itself."""
         while self._wait(partial(self._is_past, self._step()), "its end, or another step"):
             pass
 
     def _resume(self) -> None:
-        while self._look().is_alive:  # its agents end when they find it gone
+        while self._look().is_alive:  # its agents end when they notice that it is gone
             time.sleep(_POLL_S)
         if problem := resume_run(self._run):
             raise TimeoutError(problem)
 
     def _wait(self, holds: Callable[[], bool], what: str) -> bool:
-        """False: the run is over before. Raises TimeoutError if neither comes in time."""
-        patience, look_s = _Patience(PATIENCE_S), 0.0
+        """Wait until `holds()` is true; False: the run is over before. Raises TimeoutError if
+        neither happens in time."""
+        timeout, look_s = _ActiveTimeout(PATIENCE_S), 0.0
         while True:
             if time.monotonic() > look_s:
                 it, look_s = self._look(), time.monotonic() + _LOOK_S
@@ -141,12 +143,13 @@ class InjectionTrigger:
                 return True
             if self._is_over(it):
                 return False
-            if patience.is_over(it.state):
+            if timeout.is_over(it.state):
                 raise TimeoutError(f"not in {PATIENCE_S:g} s: {what}")
             time.sleep(_POLL_S)
 
     def _is_over(self, it: Overview) -> bool:
-        """For good: a job that is on its way back to the queue is nowhere for a moment."""
+        """Whether the run is over for good: a job on its way back to the queue is in no list for a
+        moment."""
         if it.is_alive:
             self._gone_s = math.inf
         elif not it.is_ended and it.is_slurm:
@@ -156,8 +159,8 @@ class InjectionTrigger:
 
     def _look(self) -> Overview:
         it = look(self._run, Queue())
-        if time.monotonic() > self._told_s + TOLD_S:
-            self._told_s = time.monotonic()
+        if time.monotonic() > self._reported_s + TOLD_S:
+            self._reported_s = time.monotonic()
             self._tell(_how_far(it))
         return it
 
@@ -178,15 +181,15 @@ class InjectionTrigger:
         return max((e["step"] for e in self._events if e.kind == "step"), default=0)
 
 
-class _Patience:
-    """Seconds in which a run is to do something, but for those in which it has no nodes: how long
-    a queue is, is nobody's fault."""
+class _ActiveTimeout:
+    """A timeout that does not count the time in which the run has no nodes, because time in the
+    queue is no failure."""
 
     def __init__(self, seconds: float) -> None:
         self._left_s, self._seen_s = seconds, time.monotonic()
 
     def is_over(self, state: RunState) -> bool:
-        """To be asked again and again, with the run's state now."""
+        """Whether the time is up; called repeatedly with the run's present state."""
         now_s = time.monotonic()
         if state not in (RunState.QUEUED, RunState.WAITING):
             self._left_s -= now_s - self._seen_s
@@ -202,12 +205,12 @@ def _how_far(it: Overview) -> str:
 
 
 def _victim(it: Overview, planned: ScheduledFault) -> tuple[int, int]:
-    """(rank, node)."""
+    """Return the victim as (rank, node)."""
     nodes = training_nodes(it)
     return planned.number(max(1, it.progress.ranks)), nodes[planned.number(len(nodes))]
 
 
 def _beside(node: int, training: Sequence[int]) -> int | None:
-    """The one that trains after it, going round; None: it is alone."""
+    """Return the next node that trains, in a circle; None: there is no other."""
     others = [*(n for n in training if n > node), *(n for n in training if n < node)]
     return others[0] if others else None

@@ -1,7 +1,7 @@
-"""What must hold of a run that was broken again and again: told by its events, its ledgers, its
-store and the machine, and by a run of the same config that nobody disturbed.
+"""The oracle: checks of a disturbed run by its events, its sample ledgers, its store and the
+machine, and by an undisturbed run of the same config.
 
-Each function returns what is wrong, a line each; none if nothing is.
+Each function returns what is wrong, one line each; empty if nothing is.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from hpckit.system.child_processes import strays
 from hpckit.system.store_timeouts import interactive_store_options
 
 MOST = 5
-"""Lines of one kind that are told; of others, how many there are."""
+"""Number of lines of one kind that are shown; further ones are counted."""
 CLOSE = 1e-3
-"""Relative difference of losses between worlds of different size: sums in another order."""
+"""Relative difference of losses between different numbers of ranks, which sum in another order."""
 
 
 def violations(
     run: RunDir, reference: RunDir, harmed: Collection[str] = (), *, cut_short: bool = False
 ) -> list[str]:
-    """All that is wrong with `run`, which has ended.
+    """Return all that is wrong with `run`, which has ended.
 
     Args:
-        harmed: names of objects of its store that were changed, which may be found damaged.
-        cut_short: it was ended before its last step, on purpose: only what it did is looked at.
+        harmed: names of objects of its store that were damaged on purpose.
+        cut_short: it was ended before its last step on purpose: only what it did is checked.
     """
     spec = read_spec(run.spec(run.submission_numbers()[-1]))
     events = read_events(run.events)
@@ -63,7 +63,7 @@ def violations(
 
 
 def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
-    """It is to have done all that it was to do."""
+    """Check that the run has ended as done."""
     if verdict is None:
         return ["verdict: there is none"]
     if verdict.get("kind") != "done":
@@ -72,8 +72,8 @@ def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
 
 
 def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -> list[str]:
-    """Each of so many steps takes its own positions of the stream, and there the samples that the
-    order has; so each sample of an epoch once."""
+    """Check that each of so many steps takes its own positions of the stream, with the samples that
+    the order gives them, so that an epoch has each sample once."""
     batch = spec.train.global_batch
     taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
     for entry in entries:
@@ -105,8 +105,9 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
 
 
 def loss_problems(history: History, whole: History, steps: int) -> list[str]:
-    """Bit for bit those of the run that was not disturbed, while the ranks are as many; nearly, on
-    a state that others have trained. One that is no number is that of no run."""
+    """Check that losses equal those of the undisturbed run bit for bit as long as the number of
+    ranks is the same, and nearly equal from a state that other numbers of ranks have trained. A
+    loss that is not finite equals none."""
     mine = {step: event["loss"] for step, event in history.kept.items()}
     due = {step: event["loss"] for step, event in whole.kept.items() if step <= steps}
     world = whole.lives[0].world_size if whole.lives else 0
@@ -120,13 +121,13 @@ def loss_problems(history: History, whole: History, steps: int) -> list[str]:
 
 
 def _is_near(mine: float, due: float, within: float) -> bool:
-    """Never of a NaN, which is neither above nor below anything."""
+    """Whether they are nearly equal; false for NaN, for which all comparisons are false."""
     return abs(mine - due) <= within * abs(due)
 
 
 def _exact_until(lives: Sequence[TrainingAttempt], world: int) -> float:
-    """The last step whose state only `world` ranks have trained, of what counts in the end: a life
-    that begins at or before it has lost what came after."""
+    """Return the last step whose state only `world` ranks have trained, among kept steps: an
+    attempt that begins at or before it has undone what came after."""
     last = math.inf
     for life in lives:
         if life.start_step <= last:
@@ -137,14 +138,14 @@ def _exact_until(lives: Sequence[TrainingAttempt], world: int) -> float:
 def checkpoint_problems(
     spec: RunSpec, run: RunDir, events: Sequence[Event], harmed: Collection[str] = ()
 ) -> list[str]:
-    """What was told to be durable is there, or as many newer ones as are kept (nobody may have been
-    there to tell of those, or of the prune); and all that is there is whole."""
+    """Check that each committed checkpoint exists, or as many newer ones as are kept (a killed
+    process may not have recorded those, or the prune), and that all existing ones are undamaged."""
     url, name = str(checkpoint_root(spec, run)), run_name(spec)
     there = {info.id: info for info in list_run(url, name, interactive_store_options())}
-    told = [e for e in events if e.kind == "checkpoint_committed"]
+    committed = [e for e in events if e.kind == "checkpoint_committed"]
     found = [
         f"checkpoint {e.get('id')} of step {e['step']} was told to be durable, and is not there"
-        for e in told
+        for e in committed
         if e.get("id") not in there
         and sum(info.step >= e["step"] for info in there.values()) < spec.checkpoint.keep.last
     ]
@@ -158,8 +159,8 @@ def checkpoint_problems(
 
 
 def leftovers(spec: RunSpec, run: RunDir, events: Sequence[Event]) -> list[str]:
-    """Nothing of it runs, listens, or is held. Its shared memory has no names: without a process
-    there is none."""
+    """Check that no process, socket or lock of the run is left. Its shared memory has no names, so
+    without a process there is none."""
     nodes = {str(e["node"]) for e in events if e.get("node") is not None}
     own = {f"{service_key(*store_and_name(spec, run), node)}{SOCKET}" for node in nodes}
     found = [f"process {p.pid} is left: {' '.join(_words(p))}" for p in strays(run.path)]

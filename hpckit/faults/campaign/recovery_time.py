@@ -1,4 +1,4 @@
-"""Where the time between a fault and the first new step went: from events alone."""
+"""The parts of the time between a fault and the first new step, from events alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _KNOWN = ("worker_lost", "hang", "node_lost", "asked", "node_ended", "generation
 
 @dataclass(frozen=True)
 class RecoveryTime:
-    """Seconds; they sum to those from the fault to the first new step."""
+    """The parts in seconds; their sum is the time from the fault to the first new step."""
 
     detect: float
-    """Until somebody knows; of a preemption, until the ranks are asked to leave."""
+    """Until the fault is detected; of a preemption, until the ranks are asked to leave."""
     queue: float
     """From the end of a job's last generation to the begin of the next job."""
     meet: float
-    """Until all ranks are there: leaving, processes, rendezvous."""
+    """Until all ranks are there: exit, start of processes, rendezvous."""
     load: float
     """Until they train."""
     recompute: float
@@ -35,10 +35,10 @@ class RecoveryTime:
 def recovery_time(
     events: Sequence[Event], struck: RecordedFault, until: float = math.inf
 ) -> RecoveryTime | None:
-    """None: no rank trained anew after it, or no new step was finished.
+    """Return the parts. None: no rank was restarted after the fault, or no new step was finished.
 
     Args:
-        until: when the next fault came.
+        until: time of the next fault.
     """
     later = [event for event in events if struck.time <= event.time < until]
     trains = next((e for e in later if e.kind == "training_started"), None)
@@ -50,7 +50,7 @@ def recovery_time(
         return None
     before = [e for e in later if e.time <= trains.time]
     there_s = max((e.time for e in before if e.kind == "worker_started"), default=trains.time)
-    # by the clocks of two hosts, ranks may be there before it is known that they were gone
+    # as the clocks of hosts differ, ranks may be there before their loss is recorded
     known_s = min(there_s, next((e.time for e in before if e.kind in _KNOWN), struck.time))
     queue_s = min(there_s - known_s, sum(_queues(before)))
     return RecoveryTime(
@@ -63,7 +63,7 @@ def recovery_time(
 
 
 def _queues(events: Sequence[Event]) -> Iterator[float]:
-    """Seconds that the run waited for each of its next jobs."""
+    """Return the seconds that the run waited for each of its next jobs."""
     left_s: float | None = None
     for event in events:
         if event.kind in ("generation_ended", "run_ended"):

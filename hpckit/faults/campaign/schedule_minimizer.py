@@ -1,4 +1,4 @@
-"""A shorter schedule that fails as well: delta debugging.
+"""Minimizes a failing schedule by delta debugging.
 
 Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002.
 """
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def minimise(found: Sequence[T], fails: Callable[[Sequence[T]], bool], tries: int) -> list[T]:
-    """A part of `found`, which fails, that fails too: in at most so many tries, so not always one
-    that no single fault can be taken from. The order stays."""
+    """Return a part of `found`, in the same order, that fails as `found` does. The number of tries
+    is limited, so the result may not be minimal."""
     left, pieces = list(found), 2
     while len(left) > 1 and pieces <= len(left):
         for part in _without_each(left, pieces):
@@ -32,6 +32,6 @@ def minimise(found: Sequence[T], fails: Callable[[Sequence[T]], bool], tries: in
 
 
 def _without_each(items: Sequence[T], pieces: int) -> list[list[T]]:
-    """`items` without its first, second, ... of so many pieces."""
+    """Yield `items` without the first, second, ... of so many pieces."""
     cuts = [len(items) * number // pieces for number in range(pieces + 1)]
     return [[*items[:begin], *items[end:]] for begin, end in pairwise(cuts)]

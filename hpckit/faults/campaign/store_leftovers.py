@@ -1,4 +1,5 @@
-"""What is left in a store that nothing needs, long after it should have been removed."""
+"""Detection of leftovers: objects of a store that nothing needs, long after they should have been
+removed."""
 
 from __future__ import annotations
 
@@ -12,20 +13,20 @@ from checkpointing.store.deletion.pack_sweep import GRACE_S
 from checkpointing.store.sessions.session import TTL_S
 
 LONG_S = 2 * TTL_S + 2 * GRACE_S
-"""After which a prune takes what a dead writer has left: its lease runs out, what it wrote is
-condemned, and then removed; each at the first prune that may."""
+"""Time after which a prune removes what a dead writer has left: its lease expires, its objects get
+a deletion mark, and are then removed, each at the first prune that may do so."""
 
 
 def store_leftovers(url: str, run: str, *, is_own: bool) -> list[str]:
-    """Objects that are nobody's, and were so for `LONG_S` when the last prunes came; a line each.
-    None where there is no store.
+    """Return the leftovers, one line each: objects that nothing needs and that had been so for
+    `LONG_S` at the time of the last prunes. Empty if there is no store.
 
     Args:
-        run: name of the run, whose writers are gone.
-        is_own: the store is this run's alone: else only objects under its name are looked at.
+        run: name of the run, whose writers have ended.
+        is_own: the store belongs to this run alone; else only objects under its name are checked.
 
     Raises:
-        StoreError: it is out of reach.
+        StoreError: it cannot be reached.
     """
     try:
         with opened(url) as store:
@@ -44,27 +45,27 @@ def store_leftovers(url: str, run: str, *, is_own: bool) -> list[str]:
 def leftover_objects(
     entries: Sequence[ObjectInfo], packs: Collection[str], run: str, *, is_damaged: bool
 ) -> Iterator[ObjectInfo]:
-    """Pure.
+    """Return the leftovers. Pure.
 
     Args:
-        entries: what the store has.
+        entries: the objects of the store.
         packs: keys of those that checkpoints need.
-        is_damaged: there is a manifest that cannot be read: what it needs is not known.
+        is_damaged: a manifest cannot be read, so it is not known what it needs.
     """
     commits = sorted(e.modified for e in entries if object_keys.parse_manifest(e.key) is not None)
     if len(commits) < 2:
         return
     swept = commits[-2]  # a prune has followed it, before the next
     for entry in entries:
-        if entry.modified < swept - LONG_S and _is_nobodys(entry.key, packs, run, is_damaged):
+        if entry.modified < swept - LONG_S and _is_leftover(entry.key, packs, run, is_damaged):
             yield entry
 
 
-def _is_nobodys(key: str, packs: Collection[str], run: str, is_damaged: bool) -> bool:
+def _is_leftover(key: str, packs: Collection[str], run: str, is_damaged: bool) -> bool:
     if object_keys.parse_pack(key) is not None:
         return key not in packs and not is_damaged
     if (part := object_keys.parse_part(key)) is not None:
         return part[0].run == run
     if (lease := object_keys.parse_lease(key)) is not None:
-        return lease[1] == "lease"  # fences stay for longer
+        return lease[1] == "lease"  # fences are kept for longer
     return key.startswith(object_keys.TOMBS)

@@ -1,5 +1,5 @@
-"""What a campaign trains: steps that take a fixed time, most of which it sleeps; and faults that
-only a worker can play."""
+"""The workload of a campaign: steps of a fixed duration, most of which is sleep, and faults that
+only a worker can inject into itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOO_MUCH = 1 << 62  # bytes
 
 
 def main(cfg: RunSpec) -> None:
-    """As the language model's, at a step per `STEP_S` seconds."""
+    """Train as the language model does, with one step per `STEP_S` seconds."""
     steps, faults = TrainingRun.steps, _Faults()
 
     def paced(self: TrainingRun, *given: Any, **named: Any) -> Iterator[Batch]:
@@ -38,7 +38,7 @@ def main(cfg: RunSpec) -> None:
 
 
 class _Faults:
-    """What this worker was told by signals, until the next step."""
+    """The faults that were requested from this worker by signals, until the next step."""
 
     def __init__(self) -> None:
         self._due: set[ProcessFault] = set()
@@ -49,20 +49,20 @@ class _Faults:
         self._due |= {fault for fault, known in SIGNALS.items() if known == number}
 
     def play(self, run: TrainingRun) -> None:
-        """What is due.
+        """Inject the requested faults.
 
         Raises:
             MemoryError: a real one.
         """
         due, self._due = self._due, set()
         if ProcessFault.NAN in due:
-            _poison(run.tracked["model"])
+            _set_nan(run.tracked["model"])
         if ProcessFault.MEMORY in due:
             bytearray(_TOO_MUCH)
 
 
-def _poison(model: torch.nn.Module) -> None:
-    """One of the elements that this rank has."""
+def _set_nan(model: torch.nn.Module) -> None:
+    """Set one of this rank's elements to NaN."""
     with torch.no_grad():
         for parameter in model.parameters():
             local = getattr(parameter, "to_local", lambda whole=parameter: whole)()

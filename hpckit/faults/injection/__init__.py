@@ -1,2 +1,2 @@
-"""Real faults are injected here on the machine where their targets run, by `python -m` programs of
-their own; hpckit.faults and benchmarks import it."""
+"""Injection of real faults on the machine of their targets, by programs run with `python -m`;
+hpckit.faults and benchmarks import it."""

@@ -1,8 +1,8 @@
-"""System calls of running processes that fail for a while, as those on a full or a broken disk do.
+"""Makes system calls of running processes fail for a while, as on a full or broken disk.
 
-By strace, which lets each such call return the error in place of being made: so neither root nor a
-file system of one's own is needed, and whoever is hit sees what a kernel says. It takes strace on
-the machine, and the right to trace one's own processes (kernel.yama.ptrace_scope=0).
+It uses strace, which lets each such call return the error instead of making it. So neither root nor
+a separate file system is needed, and the process sees what a kernel would return. It needs strace
+on the machine, and the right to trace one's own processes (kernel.yama.ptrace_scope=0).
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ CALLS = {
     "ENOSPC": ("writev", "pwritev", "fallocate", "link", "linkat", "mkdir", "mkdirat"),
     "EIO": ("fsync", "fdatasync", "preadv", "preadv2"),
 }
-"""By which a checkpoint service uses its store (`checkpointing.storage.posix.syscalls`): those that
-take
-room, and those in which a kernel tells of a disk that fails."""
-_OVER = (0, 124)  # all of them ended; it was time
+"""System calls by which a checkpoint service uses its store
+(`checkpointing.storage.posix.syscalls`): those that need space, and those by which a kernel reports
+a broken disk."""
+_OVER = (0, 124)  # all of them ended; the time was up
 
 
 CANNOT = 3
-"""Exit status of a program on another machine: a `UnsupportedFaultError`."""
+"""Exit status of a program on another machine that means `UnsupportedFaultError`."""
 
 
 class UnsupportedFaultError(RuntimeError):
-    """The machine has not what a fault takes, and never will; says what."""
+    """The machine lacks what a fault needs; the message says what."""
 
 
 def fail_syscalls(processes: Sequence[int], error: str, seconds: float) -> None:
-    """Have these calls of the processes, and of their threads and children, fail; then no more.
+    """Make these calls of the processes, and of their threads and children, fail for the given
+    seconds.
 
-    Who is killed meanwhile leaves nothing behind but these seconds: `timeout` ends strace, and the
-    kernel lets go of the processes. Who is interrupted ends it at once.
+    If this process is killed meanwhile, nothing but these seconds is left: `timeout` ends strace,
+    and the kernel detaches from the processes. If it is interrupted, strace ends at once.
 
     Args:
         error: a key of `CALLS`.
 
     Raises:
-        CannotError: there is no strace, or it may not; they are as they were.
+        UnsupportedFaultError: strace is missing or not allowed; the processes are unchanged.
     """
     if not processes:
         return
@@ -48,20 +49,20 @@ def fail_syscalls(processes: Sequence[int], error: str, seconds: float) -> None:
     command += [f"--trace={calls}", f"--inject={calls}:error={error}"]
     command += [f"--attach={process}" for process in processes]
     try:
-        status, said = _run(command)
+        status, message = _run(command)
     except OSError as missing:
         raise UnsupportedFaultError(f"{error} takes timeout and strace: {missing}") from missing
     if status not in _OVER:
-        raise UnsupportedFaultError(f"{error} takes strace: {' '.join(said.split())}")
+        raise UnsupportedFaultError(f"{error} takes strace: {' '.join(message.split())}")
 
 
 def _run(command: Sequence[str]) -> tuple[int, str]:
-    """Exit status, and what went to standard error."""
+    """Run it and return its exit status and its standard error."""
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=pipe, text=True) as done:
         try:
-            _, said = done.communicate()
+            _, stderr = done.communicate()
         except BaseException:
-            done.terminate()  # which it hands on, as it would not a SIGKILL
+            done.terminate()  # passes it on, unlike a SIGKILL
             raise
-        return done.returncode, said
+        return done.returncode, stderr

@@ -1,8 +1,9 @@
-"""A real fault for a drill, on the machine where its victims are: run there as
-`python -m hpckit.faults.injection.process_faults RUN FAULT NUMBER`, with one of `ProcessFault`.
+"""Injects a fault on the machine of its targets, where a drill runs it as `python -m
+hpckit.faults.injection.process_faults RUN FAULT NUMBER`, with one of `ProcessFault`.
 
-Victims are known by the run and node in their environment, workers by their name. Checkpoint
-services are spared by all faults but their own: they are there to outlive what a drill kills.
+Targets are found by the run and node in their environment, workers by their name. Only faults of
+the checkpoint service hit a checkpoint service, which is to outlive the processes that other drills
+kill.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hpckit.system.child_processes import AGENT_NAME, rank_name
 
 
 class ProcessFault(StrEnum):
-    """What befalls the run."""
+    """The faults of processes."""
 
     WORKER = "worker"
     """SIGKILL of the worker of one rank."""
@@ -34,31 +35,32 @@ class ProcessFault(StrEnum):
     HANG = "hang"
     """SIGSTOP of the worker of one rank."""
     SLOW = "slow"
-    """The worker of one rank runs a tenth of the time, for `SLOW_S`."""
+    """Slowdown of the worker of one rank to a tenth of the time, for `SLOW_S`."""
     SERVICE = "service"
     """SIGKILL of the checkpoint service of one node."""
     WORKER_TERM = "worker_term"
     AGENT_TERM = "agent_term"
     SERVICE_TERM = "service_term"
-    """SIGTERM of the same."""
+    """SIGTERM of the checkpoint service of one node."""
     AGENT_STOP = "agent_stop"
     """SIGSTOP of the agent of one node."""
     SERVICE_STOP = "service_stop"
     """SIGSTOP of the checkpoint service of one node, and SIGCONT after `STOPPED_S`."""
     FULL = "full"
-    """The checkpoint service of one node can write to no file, for `FULL_S`."""
+    """Writes of the checkpoint service of one node to any file fail, for `FULL_S`."""
     ENOSPC = "enospc"
     EIO = "eio"
-    """System calls of the same by which it uses its disk fail with this error, for `FULL_S`."""
+    """System calls by which the checkpoint service of one node uses its disk fail with this error,
+    for `FULL_S`."""
     NAN = "nan"
-    """A parameter of one rank becomes NaN; its worker has to take `SIGNALS`."""
+    """A parameter of one rank becomes NaN; its worker has to handle `SIGNALS`."""
     MEMORY = "memory"
-    """One rank gets no memory; its worker has to take `SIGNALS`."""
+    """An allocation of one rank fails; its worker has to handle `SIGNALS`."""
 
 
 SLOW_S, FULL_S, STOPPED_S = 10.0, 8.0, 8.0
 SIGNALS = {ProcessFault.NAN: signal.SIGRTMIN + 1, ProcessFault.MEMORY: signal.SIGRTMIN + 2}
-"""By which a worker is told to do it to itself."""
+"""Signals by which a worker is asked to inject a fault into itself."""
 _RUN_S, _STOP_S = 0.02, 0.18
 _OF_DISK = (ProcessFault.FULL, ProcessFault.ENOSPC, ProcessFault.EIO)
 _OF_SERVICE = (
@@ -76,11 +78,11 @@ _SIGNAL = {
     ),
     **SIGNALS,
 }
-"""SIGKILL where there is none."""
+"""The signals of faults; SIGKILL for those that are missing."""
 
 
 def victims(run: str, fault: ProcessFault, number: int) -> list[psutil.Process]:
-    """This user's processes on this machine that a fault of node or rank `number` is to hit."""
+    """Return this user's processes on this machine that a fault of node or rank `number` hits."""
     return [process for process in psutil.process_iter() if _is_victim(process, run, fault, number)]
 
 
@@ -99,17 +101,17 @@ def _is_victim(process: psutil.Process, run: str, fault: ProcessFault, number: i
         is_it = is_there and name == AGENT_NAME if fault in _OF_AGENT else name == rank_name(number)
         if not is_it:
             return False
-        parent = process.parent()  # a fork of it has its name, too
+        parent = process.parent()  # a fork of it has the same name
         return parent is None or parent.name() != name
     except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
         return False
 
 
 def inject_fault(run: str, fault: ProcessFault, number: int) -> list[int]:
-    """Do it; the processes that it hit.
+    """Inject the fault and return the processes that it hit.
 
     Raises:
-        CannotError: this machine has not what it takes.
+        UnsupportedFaultError: this machine lacks what it needs.
     """
     hit = victims(run, fault, number)
     match fault:
@@ -130,12 +132,12 @@ def inject_fault(run: str, fault: ProcessFault, number: int) -> list[int]:
 
 def _signal(processes: Sequence[psutil.Process], number: int) -> None:
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # it died of another's death
+        with suppress(psutil.NoSuchProcess):  # ended because another target died
             process.send_signal(number)
 
 
 def _refuse_writes(processes: Sequence[psutil.Process]) -> None:
-    """By the limit on the size of files: EFBIG, as of a disk that takes no more."""
+    """Make writes fail by a limit on the size of files: EFBIG, as on a disk that is full."""
     limits = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -149,7 +151,7 @@ def _refuse_writes(processes: Sequence[psutil.Process]) -> None:
 
 def _slow_down(processes: Sequence[psutil.Process]) -> None:
     end_s = time.monotonic() + SLOW_S
-    with suppress(psutil.NoSuchProcess):  # it ended, of another fault
+    with suppress(psutil.NoSuchProcess):  # ended by another fault
         while processes and time.monotonic() < end_s:
             for number, pause_s in ((signal.SIGSTOP, _STOP_S), (signal.SIGCONT, _RUN_S)):
                 for process in processes:
@@ -158,7 +160,8 @@ def _slow_down(processes: Sequence[psutil.Process]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status 1: there is no such process here; `CANNOT`: it cannot be done here."""
+    """Run as a program. Exit status 1: there is no such process here; `CANNOT`: the fault cannot be
+    injected here."""
     run, fault, number = arguments
     try:
         hit = inject_fault(run, ProcessFault(fault), int(number))

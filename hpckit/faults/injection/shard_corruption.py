@@ -1,8 +1,8 @@
-"""Bits of a cached shard that are not what came, on the machine where the cache is: run there as
-`python -m hpckit.faults.injection.shard_corruption FOLDER NUMBER`.
+"""Flips bits of a cached shard, on the machine of the cache, where a drill runs it as `python -m
+hpckit.faults.injection.shard_corruption FOLDER NUMBER`.
 
-They are in each of its tar headers and in what follows it, so that whoever reads any sample of it
-next is to see it, whichever of both is compared with the index (`data.check`).
+Bits are flipped in each of its tar headers and in the data that follows, so that the next reader of
+any sample notices it, whichever of both it compares with the index (`data.check`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from hpckit.faults.injection.failing_syscalls import CANNOT, UnsupportedFaultErr
 
 
 def corrupt_shard(cache: Path, number: int) -> Path:
-    """The `number`-th, going round, of the whole shards in the cache; bits of it are flipped now.
+    """Flip bits of the `number`-th, modulo their count, of the whole shards in the cache, and
+    return its path.
 
-    Those that were found damaged before are left alone: a shard that is damaged twice in an hour
-    is taken for one that is so at its source, which ends a run.
+    Shards that were found damaged before are left alone: a shard that is damaged twice in an hour
+    counts as damaged at its source, which ends a run.
 
     Raises:
         FileNotFoundError: there is none yet.
-        CannotError: each was found damaged before.
+        UnsupportedFaultError: each was found damaged before.
         OSError: it cannot be changed.
     """
     whole = sorted(path for path in cache.glob("*.shard") if CacheEntry.parse(path.name))
@@ -45,7 +46,8 @@ def corrupt_shard(cache: Path, number: int) -> Path:
 
 
 def _writable(path: Path) -> BinaryIO:
-    """It is nobody's to write in; its mode, which says so, is another for a moment alone."""
+    """Open a read-only file for writing; its mode differs only while it is opened, because the mode
+    marks the file as whole."""
     try:
         return path.open("r+b", buffering=0)
     except PermissionError:
@@ -57,7 +59,7 @@ def _writable(path: Path) -> BinaryIO:
 
 
 def flip(file: BinaryIO, at: int) -> None:
-    """A bit of the byte at `at`."""
+    """Flip a bit of the byte at offset `at`."""
     file.seek(at)
     (old,) = file.read(1)
     file.seek(at)
@@ -65,7 +67,8 @@ def flip(file: BinaryIO, at: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status 1: there is nothing to damage yet; `CANNOT`: there never is."""
+    """Run as a program. Exit status 1: there is no shard to damage yet; `CANNOT`: there never will
+    be."""
     cache, number = arguments
     try:
         print(corrupt_shard(Path(cache), int(number)))

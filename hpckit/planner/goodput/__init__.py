@@ -1,2 +1,2 @@
-"""How much of its time a job trains when things fail: save interval, closed-form prediction,
+"""The share of its time that a job trains despite failures: save interval, closed-form prediction,
 simulation. Imported by planner, faults and cli."""

@@ -1,10 +1,10 @@
-"""What becomes of a job's time when things fail: a simulation of events, on paper.
+"""A discrete-event simulation of a job's time with failures.
 
-Faults of each kind are a Poisson process. Between two of them the job trains, and saves every so
-often: first into the memory of its nodes, from there into the store. What a fault costs depends on
-what it takes along: a worker that crashes leaves the memory of its node behind, a node that is lost
-does not, unless the next node holds a copy, and a preemption takes the whole job, but says so
-before.
+Faults of each kind are a Poisson process. Between two of them the job trains, and saves at an
+interval: first into the memory of its nodes, from there into the store. The cost of a fault depends
+on what it takes with it: a worker that crashes leaves the memory of its node behind, a node that is
+lost does not, unless the next node holds a replica, and a preemption takes the whole job, but gives
+notice.
 """
 
 from __future__ import annotations
@@ -17,91 +17,92 @@ from math import ceil, inf
 from typing import Literal
 
 Takes = Literal["worker", "node", "job"]
-"""What a fault takes along: processes alone; a node with its memory; or the whole allocation, on
-notice, after a last save."""
+"""What a fault takes with it: processes alone; a node with its memory; or the whole allocation,
+with notice and after a last save."""
 
 
 @dataclass(frozen=True)
 class SimulatedFault:
-    """One kind."""
+    """A kind of fault."""
 
     kind: str
     mtbf_s: float
-    """Mean time between two of the whole job; infinite: none."""
+    """Mean time in seconds between two faults of the whole job; infinite: none."""
     takes: Takes
     detect_s: float
-    """Until it is known."""
+    """Seconds until it is detected."""
     meet_s: float
-    """Of processes and rendezvous, until all ranks can load."""
+    """Seconds for processes and rendezvous, until all ranks can load."""
 
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """What is left for it, and what it waits for."""
+    """The nodes of a job and its waiting times."""
 
     nodes: int
     spares: int
-    """Nodes that stand by."""
+    """Number of spares."""
     fewest: int
-    """Nodes that it trains on rather than wait for one; `nodes`: it never shrinks."""
+    """Least number of nodes on which it trains instead of waiting for one; `nodes`: it never
+    shrinks."""
     repair_s: float
-    """From the loss of a node until it, or another one, stands by instead."""
+    """Seconds from the loss of a node until it, or another one, is available as a spare."""
     queue_s: float
-    """Mean time that its successor waits for nodes after a preemption."""
+    """Mean seconds that the successor job waits for nodes after a preemption."""
 
 
 @dataclass(frozen=True)
 class SimulatedSaves:
-    """How often, how long they take, and how long it takes to load them."""
+    """The interval and durations of saves, and the durations of loads."""
 
     interval_s: float
-    """Of training between two snapshots."""
+    """Seconds of training between two snapshots."""
     stall_s: float
-    """That training waits for a snapshot."""
+    """Seconds that training waits for a snapshot."""
     durable_s: float
-    """From a snapshot until the store has it; the next one on its way there begins after that."""
+    """Seconds from a snapshot until it is in the store; the next one is written after that."""
     in_memory: bool
-    """Whether one can go on from the memory of nodes that are there."""
+    """Whether the job can resume from the memory of the remaining nodes."""
     replicas: int
-    """Other nodes whose memory has a node's snapshot, too."""
+    """Number of other nodes whose memory holds replicas of a node's snapshot."""
     load_memory_s: float
-    """From the memory of the nodes themselves, or of their neighbours."""
+    """Seconds to load from the memory of the nodes themselves, or of their neighbours."""
     load_store_s: float
 
 
 @dataclass
 class FaultCost:
-    """What the faults of one kind took, in seconds."""
+    """What the faults of one kind cost, in seconds."""
 
     detect: float = 0.0
     wait: float = 0.0
-    """For a node to stand by."""
+    """Waiting for a spare."""
     queue: float = 0.0
-    """Of the successor, after a preemption."""
+    """Waiting of the successor job in the queue, after a preemption."""
     meet: float = 0.0
     load: float = 0.0
     again: float = 0.0
-    """Of training that was done again."""
+    """Training that was repeated."""
 
 
 PARTS = ("training", "stall", "short", *(field.name for field in fields(FaultCost)))
-"""Of all time."""
+"""All parts of the time."""
 GROWING = "growing"
-"""The kind under which it is told that a node that is back joins a job that had shrunk."""
+"""The kind under which the cost is counted when a job that had shrunk takes a returned node in."""
 
 
 @dataclass
 class TimeBreakdown:
-    """Where it went, in seconds."""
+    """A breakdown of the time, in seconds."""
 
     training: float = 0.0
-    """That was kept, as all nodes would have needed for it."""
+    """Training that was kept, as long as all nodes would have needed for it."""
     stall: float = 0.0
-    """Of saves, the last one before a preemption too."""
+    """Stall of saves, including the last one before a preemption."""
     short: float = 0.0
-    """What training took longer for want of nodes."""
+    """Additional time of training because nodes were missing."""
     costs: dict[str, FaultCost] = field(default_factory=dict)
-    """By kind of fault."""
+    """Costs by kind of fault."""
 
     @property
     def total(self) -> float:
@@ -109,21 +110,21 @@ class TimeBreakdown:
 
     @property
     def goodput(self) -> float:
-        """Share of the time that was training which was kept, also called ETTR."""
+        """Share of the time that was kept training, also called ETTR."""
         return self.training / self.total
 
     def parts(self) -> dict[str, float]:
-        """Seconds by part, over all kinds."""
+        """Return seconds by part, over all kinds."""
         own = {"training": self.training, "stall": self.stall, "short": self.short}
         found = [vars(cost) for cost in self.costs.values()]
         return {part: own.get(part, sum(one.get(part, 0.0) for one in found)) for part in PARTS}
 
     def shares(self) -> dict[str, float]:
-        """By part; their sum is 1."""
+        """Return shares by part; their sum is 1."""
         return {part: seconds / self.total for part, seconds in self.parts().items()}
 
     def shares_of(self) -> dict[str, dict[str, float]]:
-        """By kind of fault and part."""
+        """Return shares by kind of fault and part."""
         return {
             kind: {part: seconds / self.total for part, seconds in vars(cost).items()}
             for kind, cost in self.costs.items()
@@ -137,12 +138,12 @@ def simulate(
     length_s: float,
     chance: random.Random,
 ) -> TimeBreakdown:
-    """One course of `length_s` seconds."""
-    return _Course(job, faults, saves, length_s, chance).run()
+    """Simulate one course of `length_s` seconds."""
+    return _Simulation(job, faults, saves, length_s, chance).run()
 
 
-class _Course:
-    """The clock, and how much training is done, and kept where."""
+class _Simulation:
+    """The state of a simulation: the clock, the training done, and where it is saved."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class _Course:
         self._now, self._done = 0.0, 0.0
         self._in_memory, self._in_store = 0.0, 0.0
         self._spares = job.spares
-        """Below 0: nodes that are missing."""
+        """Number of spares; negative: number of missing nodes."""
         self._repairs: list[float] = []
         self._failure = self._next_failure()
         self.time = TimeBreakdown(costs={fault.kind: FaultCost() for fault in faults})
@@ -175,7 +176,8 @@ class _Course:
         return self._now + self._chance.expovariate(rate) if rate else inf
 
     def _train(self) -> bool:
-        """Until something fails, or the end, or a node that is missed is back: whether it is."""
+        """Train until a failure, the end, or the return of a missing node; returns whether it is
+        the latter."""
         saves, begun = self._saves, self._done
         back_s = self._repairs[0] if self._spares < 0 else inf
         until = max(self._now, min(self._failure, self._end, back_s))
@@ -191,14 +193,14 @@ class _Course:
         self._now = until
         if cycles:
             self._in_memory = begun + speed * cycles * saves.interval_s
-        every = max(1, ceil(saves.durable_s / cycle))  # snapshots to one that the store gets
+        every = max(1, ceil(saves.durable_s / cycle))  # snapshots per stored one
         stored = every * ((passed - saves.durable_s) // (every * cycle))
         if stored > 0:
             self._in_store = begun + speed * stored * saves.interval_s
         return back_s <= until
 
     def _grow(self) -> None:
-        """A node is back: all meet once more, after a save."""
+        """Take a returned node in: all nodes meet again, after a save."""
         saves = self._saves
         self._count_repairs()
         if not saves.in_memory and not self._leave():
@@ -211,7 +213,7 @@ class _Course:
             self._recover()
 
     def _recover(self) -> None:
-        """From faults that may come while it does."""
+        """Recover from a fault, and from those that occur meanwhile."""
         lost_memory = False
         first: FaultCost | None = None
         while True:
@@ -240,12 +242,12 @@ class _Course:
         return fault.takes == "job" or (fault.takes == "node" and not self._saves.replicas)
 
     def _leave(self) -> bool:
-        """A save that is waited for; False if the end comes first."""
+        """Save before the job leaves, and wait for the save; False if the end comes first."""
         until = min(self._now + self._saves.durable_s, self._end)
         self.time.stall += until - self._now
         self._now, self._in_store = until, self._done
         if self._failure <= until:
-            self._failure = self._next_failure()  # of what is leaving anyway
+            self._failure = self._next_failure()  # a failure of what is leaving anyway
         return until < self._end
 
     def _steps(self, fault: SimulatedFault, from_store: bool) -> Iterator[tuple[str, float]]:
@@ -258,7 +260,7 @@ class _Course:
         yield "load", self._saves.load_store_s if from_store else self._saves.load_memory_s
 
     def _spend(self, cost: FaultCost, part: str, seconds: float) -> bool:
-        """False if it was cut short, by another fault or the end."""
+        """Let time pass; False if it was cut short by another fault or the end."""
         until = min(self._now + seconds, self._failure, self._end)
         setattr(cost, part, getattr(cost, part) + until - self._now)
         is_whole = until >= self._now + seconds
@@ -275,7 +277,7 @@ class _Course:
             self._spares += 1
 
     def _wait_s(self) -> float:
-        """Until as many nodes are there as the job needs."""
+        """Return the seconds until as many nodes are available as the job needs."""
         self._count_repairs()
         missing = -self._spares - (self._job.nodes - self._job.fewest)
         return heapq.nsmallest(missing, self._repairs)[-1] - self._now if missing > 0 else 0.0

@@ -1,6 +1,6 @@
-"""The share of its time that a run trains, from what its faults were measured to cost.
+"""A closed-form prediction of the goodput from the measured cost of faults.
 
-Closed forms, with no free constant: a campaign's report sets what they say beside what it measured.
+It has no free constants: a campaign's report compares it with the measurement.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ PARTS = ("detect", "queue", "meet", "load", "again")
 
 @dataclass(frozen=True)
 class MeasuredFault:
-    """One kind of fault: how often, and means over the faults of this kind."""
+    """A kind of fault: its rate, and means over the faults of this kind."""
 
     per_node_hour: float
-    """Faults, by the hours of wall clock of all nodes together."""
+    """Faults per hour of wall clock of all nodes together."""
     detect_s: float
-    """From the fault until it was known."""
+    """Seconds from the fault until it was detected."""
     queue_s: float
-    """Until there were nodes."""
+    """Seconds until there were nodes."""
     meet_s: float
-    """From then until all ranks began to load: processes and rendezvous."""
+    """Seconds from then until all ranks began to load: processes and rendezvous."""
     load_s: float
-    """From then to the first step."""
+    """Seconds from then to the first step."""
     steps_again: float
-    """That were done before the fault, and once more after it."""
+    """Number of steps that were done before the fault and repeated after it."""
 
     @property
     def away_s(self) -> float:
-        """From the fault to the first step after it, done before or not."""
+        """Return the seconds from the fault to the first step after it, new or repeated."""
         return self.detect_s + self.queue_s + self.meet_s + self.load_s
 
 
@@ -41,45 +41,46 @@ class FaultCampaign:
 
     nodes: int
     step_s: float
-    """Of a step while nothing is wrong, without the stalls of saves."""
+    """Seconds of an undisturbed step, without the stalls of saves."""
     stall_s: float
-    """Of a save, per step of training: its stall over the steps from one to the next."""
+    """Seconds of stall per step: the stall of a save over the number of steps between two saves."""
     faults: Mapping[str, MeasuredFault]
-    """By kind."""
+    """Faults by kind."""
     is_patient: bool
-    """Each fault comes only after the run trains again; else at any moment (a Poisson process), and
-    what it strikes while it comes back has to begin that anew."""
+    """Whether each fault comes only after the run trains again; else faults are a Poisson process,
+    and one that hits a recovery makes it start again."""
 
 
 @dataclass(frozen=True)
 class GoodputPrediction:
-    """Shares of the time from the run's start to its end."""
+    """The predicted shares of the time from the run's start to its end."""
 
     ettr: float
-    """In steps that count: kept steps x step_s / time."""
+    """Share of steps that count: kept steps x step_s / time."""
     stall: float
     parts: dict[str, float]
-    """That faults took, by `PARTS`."""
+    """Shares that faults took, by `PARTS`."""
     kinds: dict[str, float]
-    """The same, by kind of fault: `ettr`, `stall` and either of the two add up to 1."""
+    """The same by kind of fault: `ettr`, `stall` and either of the two add up to 1."""
 
 
 def predict(campaign: FaultCampaign) -> GoodputPrediction:
-    """What a campaign should measure.
+    """Predict what a campaign should measure.
 
-    Patient faults of kind k, r_k a second that cost c_k each, leave a share of 1 - sum(r_k c_k). Of
-    those that are not, with r in all, one that needs d undisturbed seconds to be over gets them
-    with probability exp(-r d), and else takes as long as the next one lets it: the mean of an
-    outage follows from that, and a run is in turn up for 1 / r and away for so long.
+    If faults are patient, those of kind k, at r_k per second and a cost of c_k each, leave a share
+    of 1 - sum(r_k c_k). Otherwise, with a total rate of r, a recovery that needs d undisturbed
+    seconds gets them with probability exp(-r d), and else is cut off by the next fault: this gives
+    the mean duration of an outage, and a run alternates between 1 / r of training and one outage.
 
     Raises:
-        ValueError: a rate, time or number of steps is below 0 or no number, or a step takes none.
+        ValueError: a rate, time or number of steps is negative or not a number, or a step takes no
+            time.
     """
     _check(campaign)
     faults = {kind: one for kind, one in campaign.faults.items() if one.per_node_hour > 0}
-    cells = _patient(campaign, faults) if campaign.is_patient else _restless(campaign, faults)
+    cells = _patient(campaign, faults) if campaign.is_patient else _poisson(campaign, faults)
     lost = sum(cells.values())
-    if lost > 1:  # it never gets anywhere
+    if lost > 1:  # it never makes progress
         cells = {cell: share / lost for cell, share in cells.items()}
     up = max(0.0, 1 - lost)
     stall = up * campaign.stall_s / (campaign.step_s + campaign.stall_s)
@@ -91,7 +92,7 @@ def predict(campaign: FaultCampaign) -> GoodputPrediction:
     )
 
 
-Cells = dict[tuple[str, str], float]  # shares of the time, by kind and part
+Cells = dict[tuple[str, str], float]  # shares of the time by kind and part
 
 
 def _steps(one: MeasuredFault) -> Sequence[tuple[str, float]]:
@@ -100,7 +101,7 @@ def _steps(one: MeasuredFault) -> Sequence[tuple[str, float]]:
 
 
 def _rate(campaign: FaultCampaign, one: MeasuredFault) -> float:
-    """Faults of the whole job in a second."""
+    """Return the faults of the whole job per second."""
     return campaign.nodes * one.per_node_hour / 3600
 
 
@@ -116,7 +117,7 @@ def _patient(campaign: FaultCampaign, faults: Mapping[str, MeasuredFault]) -> Ce
     return cells
 
 
-def _restless(campaign: FaultCampaign, faults: Mapping[str, MeasuredFault]) -> Cells:
+def _poisson(campaign: FaultCampaign, faults: Mapping[str, MeasuredFault]) -> Cells:
     rates = {kind: _rate(campaign, one) for kind, one in faults.items()}
     rate = sum(rates.values())
     if not rate:
@@ -124,17 +125,17 @@ def _restless(campaign: FaultCampaign, faults: Mapping[str, MeasuredFault]) -> C
     ends = sum(rates[k] / rate * math.exp(-rate * one.away_s) for k, one in faults.items())
     if ends < 1e-300:
         return {(kind, "load"): rates[kind] / rate for kind in faults}
-    strikes = 1 / ends  # faults of one outage, the first included
+    faults_per_outage = 1 / ends  # faults of one outage, including the first
     away: Cells = {}
     for kind, one in faults.items():
         begun = 0.0
         for part, seconds in _steps(one):
             spent = (math.exp(-rate * begun) - math.exp(-rate * (begun + seconds))) / rate
-            away[kind, part] = strikes * rates[kind] / rate * spent
+            away[kind, part] = faults_per_outage * rates[kind] / rate * spent
             begun += seconds
     cycle = 1 / rate + sum(away.values())
     cells = {cell: seconds / cycle for cell, seconds in away.items()}
-    for kind, one in faults.items():  # what an outage loses, its first fault has lost
+    for kind, one in faults.items():  # the loss of an outage is that of its first fault
         cells[kind, "again"] = rates[kind] / rate * _again_s(campaign, one) / cycle
     return cells
 

@@ -1,4 +1,4 @@
-"""How often to save, and how much of the time is training, by how often nodes fail."""
+"""The save interval and the goodput, from the rate of failures of nodes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hpckit.planner.assumptions import RESTART_S
 
 @dataclass(frozen=True)
 class Goodput:
-    """Of a run that fails now and then."""
+    """The goodput of a run with failures."""
 
     mtbf_s: float
-    """Mean time between two failures of the whole job."""
+    """Mean seconds between two failures of the whole job."""
     stall_s: float
-    """That training waits in a save."""
+    """Seconds that training waits for a save."""
     durable_s: float
-    """From the start of a save until it would survive the loss of all nodes."""
+    """Seconds from the start of a save until it is durable."""
     interval_s: float
-    """Between saves."""
+    """Seconds between saves."""
     fraction: float
-    """Of the time that is training which is not done again."""
+    """Share of the time that is training which is not repeated."""
 
 
 def goodput(mtbf_s: float, stall_s: float, durable_s: float) -> Goodput:
-    """What is best for a job whose failures are `mtbf_s` seconds apart.
+    """Return the best goodput of a job whose failures are `mtbf_s` seconds apart.
 
-    The interval is the one that `checkpoint.mtbf_hours` has a run take: Young and Daly's, but no
+    The interval is the one that `checkpoint.mtbf_hours` makes a run use: Young and Daly's, but not
     shorter than a save takes to become durable.
     """
     now = SaveSituation(0, None, 0.0, None, stall_s=stall_s, durable_s=durable_s)
@@ -36,23 +36,24 @@ def goodput(mtbf_s: float, stall_s: float, durable_s: float) -> Goodput:
 
 
 def goodput_at(interval_s: float, mtbf_s: float, stall_s: float, durable_s: float) -> Goodput:
-    """With saves as often as that, but no oftener than they become durable: others are skipped."""
+    """Return the goodput with this save interval, but at least the time until a save is durable:
+    saves in between are skipped."""
     interval_s = max(interval_s, durable_s)
     fraction = useful(interval_s, stall_s, RESTART_S + durable_s, mtbf_s)
     return Goodput(mtbf_s, stall_s, durable_s, interval_s, fraction)
 
 
 def useful(interval_s: float, stall_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Share of the time that is training for good, by the model of the whole time in J. T. Daly, "A
-    higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
-    Computer Systems 22(3), 2006.
+    """Return the share of the time that is useful training, by the model of the whole time in J. T.
+    Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
+    Generation Computer Systems 22(3), 2006.
 
     Args:
         restart_s: lost with each failure beside the work since the last save began; a save that is
             not durable yet counts here.
     """
     exponent = (interval_s + stall_s + restart_s) / mtbf_s
-    if exponent > 500:  # it never gets anywhere
+    if exponent > 500:  # it never makes progress
         return 0.0
     lost = math.exp(restart_s / mtbf_s) * math.expm1((interval_s + stall_s) / mtbf_s)
     return interval_s / (mtbf_s * lost)

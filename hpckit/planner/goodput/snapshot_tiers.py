@@ -1,4 +1,5 @@
-"""A large job for `hpckit.planner.goodput.failure_simulation`, by where its snapshots are kept."""
+"""Scenarios of a large job for `hpckit.planner.goodput.failure_simulation`, by where its snapshots
+are kept."""
 
 from __future__ import annotations
 
@@ -18,57 +19,59 @@ from hpckit.planner.goodput.failure_simulation import (
 )
 
 TIERS = ("store", "memory", "neighbours")
-"""Where a run can go on from: the store alone; the memory of nodes that are still there, too; or
-that of the next node, too, which holds a copy."""
+"""What a run can resume from: the store alone; also the memory of the remaining nodes; or also that
+of the next node, which holds a replica."""
 OVERLAPPED = 0.15
-"""What a snapshot makes training wait, over the time of one bare copy (`benchmarks.staging_stall`;
-the rest happens during forward and backward)."""
+"""Stall of a snapshot relative to the time of one plain copy (`benchmarks.staging_stall`; the rest
+overlaps with forward and backward)."""
 FEWEST_S = 6.0
-"""Between two snapshots: a step of Llama 3 405B, of 16M tokens at 400 TFLOP/s from each of 16,384
-GPUs (Grattafiori et al. 2024, table 4), since saves fall between steps."""
+"""Least seconds between two snapshots: a step of Llama 3 405B, of 16M tokens at 400 TFLOP/s from
+each of 16,384 GPUs (Grattafiori et al. 2024, table 4), since saves fall between steps."""
 _HOUR, _DAY = 3600.0, 86400.0
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The job's nodes, and what is known or assumed of them."""
+    """The nodes of the job, with known or assumed figures."""
 
     gpus: int
     gpus_per_node: int
     state_gb: float
-    """Of parameters and the optimizer's state, over all ranks."""
+    """GB of parameters and the optimizer's state, over all ranks."""
     mtbf_hours: float
-    """Of one node: between two faults of the kinds worker, node and hang together."""
+    """Hours of one node between two faults of the kinds worker, node and hang together."""
     lost_share: float
-    """Of them, those that take the node away."""
+    """Share of these faults that take the node away."""
     hang_share: float
-    """Of them, those after which nothing ends, and nothing goes on."""
+    """Share of these faults after which no process ends but the job makes no progress."""
     preempt_hours: float
-    """Between two preemptions of the job; infinite: none."""
+    """Hours between two preemptions of the job; infinite: none."""
     spares: int
     shrink: int
-    """Nodes that it trains without rather than wait."""
+    """Number of missing nodes without which it trains instead of waiting."""
     repair_hours: float
     queue_s: float
-    """Mean time that the successor of a preempted job waits."""
+    """Mean seconds that the successor of a preempted job waits."""
     store_gbps: float
-    """GB/s of the store, for all together."""
+    """GB/s of the store, for all nodes together."""
     manifest_s: float
-    """To write a checkpoint's manifest after its last byte, and to read it before the first."""
+    """Seconds to write a checkpoint's manifest after its last byte, and to read it before the
+    first."""
     host_gbps: float
     """GB/s from the GPUs of a node to its memory."""
     network_gbps: float
     """GB/s from a node to the next one."""
     detect_s: float
-    """Until a fault is known that is no hang."""
+    """Seconds until a fault other than a hang is detected."""
     hang_s: float
-    """Until a hang is known."""
+    """Seconds until a hang is detected."""
     restart_s: float
-    """Of processes and rendezvous."""
+    """Seconds for processes and rendezvous."""
     interval_s: float | None
-    """Between two snapshots; None: what costs least."""
+    """Seconds between two snapshots; None: the best interval."""
     stall_s: float | None
-    """That training waits for one; None: a share of the copy to the node's memory."""
+    """Seconds that training waits for a snapshot; None: a share of the copy to the node's
+    memory."""
 
     @property
     def nodes(self) -> int:
@@ -76,13 +79,13 @@ class Fleet:
 
     @property
     def mtbf_s(self) -> float:
-        """Between two faults of the whole job."""
+        """Return the seconds between two faults of the whole job."""
         return 1 / sum(1 / fault.mtbf_s for fault in faults(self))
 
 
 @dataclass(frozen=True)
 class TierOutcome:
-    """Of several courses of one scenario."""
+    """The result of several courses of one scenario."""
 
     tier: str
     interval_s: float
@@ -92,17 +95,17 @@ class TierOutcome:
     lowest: float
     highest: float
     shares: dict[str, float]
-    """Of the time, by part."""
+    """Shares of the time by part."""
     shares_of: dict[str, dict[str, float]]
-    """By kind of fault and part."""
+    """Shares of the time by kind of fault and part."""
 
     def record(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as JSON values."""
         return vars(self)
 
 
 def faults(fleet: Fleet) -> tuple[SimulatedFault, ...]:
-    """What befalls the job, by kind."""
+    """Return the faults of the job by kind."""
 
     def mtbf_s(share: float) -> float:
         return _HOUR * fleet.mtbf_hours / fleet.nodes / share if share > 0 else inf
@@ -118,10 +121,10 @@ def faults(fleet: Fleet) -> tuple[SimulatedFault, ...]:
 
 
 def scenario(fleet: Fleet, tier: str) -> tuple[SimulatedJob, SimulatedSaves]:
-    """What is simulated.
+    """Return the job to simulate.
 
-    Saves are as far apart as was said or costs least (Young 1974), but where only the store counts
-    no closer than it takes them.
+    The save interval is the given or the best one (Young 1974), but if only the store counts, at
+    least as long as a save into it.
     """
     own_gb = fleet.state_gb / fleet.nodes
     stall_s = OVERLAPPED * own_gb / fleet.host_gbps if fleet.stall_s is None else fleet.stall_s
@@ -150,7 +153,7 @@ def scenario(fleet: Fleet, tier: str) -> tuple[SimulatedJob, SimulatedSaves]:
 
 
 def outcome(fleet: Fleet, tier: str, days: float, courses: int, seed: int) -> TierOutcome:
-    """Of `courses` of `days` each; the same for the same seed."""
+    """Simulate `courses` of `days` each; deterministic for a seed."""
     job, saves = scenario(fleet, tier)
     times = [
         simulate(job, faults(fleet), saves, days * _DAY, random.Random(f"{seed}/{number}"))

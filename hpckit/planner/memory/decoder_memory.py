@@ -1,4 +1,5 @@
-"""Bytes of a GPU's memory, part by part, at the moments of a step that may need most."""
+"""Memory of a GPU that trains a decoder, by category, at the moments of a step that may need
+most."""
 
 from __future__ import annotations
 
@@ -32,16 +33,16 @@ from hpckit.planner.model.parameter_shapes import (
 )
 from hpckit.planner.model.pipeline_stages import PipelineStage, stages_of_rank
 
-_AHEAD = 2  # blocks whose parameters are gathered at the same time: one is computed, one comes
+_AHEAD = 2  # blocks gathered at the same time: the present one and the next one
 
 
 def footprint(spec: RunSpec, world: int) -> MemoryFootprint:
-    """That of the rank which needs most, of `world`."""
+    """Return the footprint of the rank that needs most, of `world` ranks."""
     return max(footprints(spec, world), key=lambda one: one.peak.total)
 
 
 def footprints(spec: RunSpec, world: int) -> list[MemoryFootprint]:
-    """Those of the ranks of a pipeline; without one, of any rank."""
+    """Return the footprints of the ranks of a pipeline; without a pipeline, that of any rank."""
     if isinstance(spec.model, ImageSpec):
         return [MemoryFootprint(moments_of_images(spec, spec.model, world))]
     ranks = range(degrees(spec.parallel, world).pipeline)
@@ -49,15 +50,15 @@ def footprints(spec: RunSpec, world: int) -> list[MemoryFootprint]:
 
 
 def batch_of(spec: RunSpec, samples: int, tensor: int) -> ActivationBatch:
-    """A micro-batch of so many, on ranks of which `tensor` compute each layer together."""
+    """Return a micro-batch of that size, on ranks of which `tensor` compute each layer together."""
     return ActivationBatch(
         samples, BYTES[spec.precision.compute], tensor, spec.memory.attention == "math"
     )
 
 
 def kept_by_blocks(spec: RunSpec, world: int) -> float:
-    """Bytes of a micro-batch that a rank's blocks keep where nothing is computed again, in the mean
-    over the ranks of a pipeline."""
+    """Return the bytes of a micro-batch that a rank's blocks keep without recompute, averaged over
+    the ranks of a pipeline."""
     found, (_, samples) = degrees(spec.parallel, world), micro_batches(spec, world)
     batch = batch_of(spec, samples, found.tensor)
     if isinstance(spec.model, ImageSpec):
@@ -66,7 +67,7 @@ def kept_by_blocks(spec: RunSpec, world: int) -> float:
 
 
 def checkpoint_bytes(spec: RunSpec) -> int:
-    """Of one, uncompressed: parameters and what the optimizer keeps."""
+    """Return the bytes of an uncompressed checkpoint: parameters and the optimizer's state."""
     if isinstance(spec.model, ImageSpec):
         return BYTES[spec.precision.master] * checkpoint_numbers(spec, spec.model)
     model = decoder_of(spec)
@@ -79,7 +80,7 @@ def checkpoint_bytes(spec: RunSpec) -> int:
 
 @dataclass(frozen=True)
 class _Rank:
-    """What one rank has, numbers of parameters in elements."""
+    """What one rank holds, with numbers of parameters in elements."""
 
     spec: RunSpec
     degrees: ParallelDegrees
@@ -87,13 +88,13 @@ class _Rank:
     batch: ActivationBatch
     micro_batches: int
     mine: int
-    """Parameters that are left to it after everything is divided."""
+    """Parameters of this rank after all sharding."""
     trained: int
     """Those of them that have gradients."""
     kept: int
     """Numbers that the optimizer keeps of these."""
     blocks: int
-    """Those of its blocks as they are computed with, likewise the next two."""
+    """Parameters of its blocks in the form used for computation, likewise the next two."""
     block: int
     ends: int
     trained_block: int
@@ -111,7 +112,7 @@ class _Rank:
 
     @property
     def held(self) -> int:
-        """Bytes of a parameter and its gradient in the GPU's memory for good."""
+        """Return the bytes of a parameter and its gradient that stay in the GPU's memory."""
         return 0 if self.spec.memory.offload else self.master
 
     @property
@@ -124,7 +125,7 @@ class _Rank:
 
     @property
     def accumulated(self) -> int:
-        """Bytes of gradients that earlier micro-batches have left."""
+        """Return the bytes of gradients that earlier micro-batches have accumulated."""
         if self.micro_batches == 1:
             return 0
         if self.spec.parallel.reduce == "last" or self.degrees.pipeline > 1:
@@ -163,13 +164,13 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
 
 
 def _gathers_layers(spec: RunSpec, found: ParallelDegrees) -> bool:
-    """Where ranks share them."""
+    """Whether layers are gathered, because ranks share them."""
     only_copies = found.replicate > 1 and found.shard == found.tensor == 1
     return gathers_layers(spec.parallel.zero, found) and not only_copies
 
 
 def _trained(spec: RunSpec) -> list[ParameterShape]:
-    """Of one block."""
+    """Return the trained parameters of one block."""
     model = decoder_of(spec)
     return adapters(model, spec.lora) if spec.lora else block(model)
 
@@ -177,8 +178,8 @@ def _trained(spec: RunSpec) -> list[ParameterShape]:
 def _moments(rank: _Rank) -> dict[str, MemoryUse]:
     recompute = rank.spec.memory.recompute
     gathered = rank.ends if rank.fsdp.gathers_layers else rank.ends + rank.blocks
-    kept, room = _kept(rank, recompute), _handed_on(rank)
-    first = rank.fsdp.layer * rank.block  # to go backward; it is asked for beforehand
+    kept, room = _kept(rank, recompute), _pipeline_buffers(rank)
+    first = rank.fsdp.layer * rank.block  # of the backward pass; it is prefetched
     loss = MemoryUse(
         parameters=rank.held * rank.mine,
         gathered=rank.fsdp.copy * gathered + first,
@@ -186,7 +187,7 @@ def _moments(rank: _Rank) -> dict[str, MemoryUse]:
         optimizer=rank.held * rank.kept,
         activations=kept,
         logits=_logits(rank),
-        buffers=room + _summed_up(rank),
+        buffers=room + _chunk_gradients(rank),
     )
     ahead = rank.fsdp.layer * min(_AHEAD * rank.block, rank.blocks)
     backward = replace(
@@ -194,7 +195,7 @@ def _moments(rank: _Rank) -> dict[str, MemoryUse]:
         gathered=rank.fsdp.copy * gathered + ahead,
         activations=kept + _in_backward(rank, recompute),
         logits=_waiting_logits(rank, 1),
-        buffers=room + _gradients_on_their_way(rank, recompute),
+        buffers=room + _gradients_in_transit(rank, recompute),
     )
     reduced = replace(
         loss,
@@ -206,18 +207,19 @@ def _moments(rank: _Rank) -> dict[str, MemoryUse]:
     optimizer = replace(
         reduced,
         gathered=0,
-        buffers=room + _computed_with(rank),
+        buffers=room + _optimizer_buffers(rank),
     )
     return {"loss": loss, "backward": backward, "reduced": reduced, "optimizer": optimizer}
 
 
-def _computed_with(rank: _Rank) -> int:
-    """AdamW is one kernel that changes what is there; the others make a list of what they add."""
+def _optimizer_buffers(rank: _Rank) -> int:
+    """Return the bytes that the optimizer computes with. AdamW is one kernel that works in place;
+    the others make a list of updates."""
     return 0 if rank.spec.optim.kind == "adamw" else rank.held * rank.trained
 
 
 def _kept(rank: _Rank, recompute: Recompute) -> int:
-    """Activations of all micro-batches that wait, without logits."""
+    """Return the activations of all waiting micro-batches, without logits."""
     model, batch, total = rank.model, rank.batch, 0
     for stage in rank.stages:
         each = of.of_blocks(model, batch, stage.blocks, recompute)
@@ -231,9 +233,9 @@ def _kept(rank: _Rank, recompute: Recompute) -> int:
     return total
 
 
-def _handed_on(rank: _Rank) -> int:
-    """Torch's stages have room for what each micro-batch of a step brings, forward and backward;
-    what waits for its backward pass is counted as an activation."""
+def _pipeline_buffers(rank: _Rank) -> int:
+    """Return the bytes that torch's stages reserve for the inputs of each micro-batch of a step,
+    forward and backward. Those that wait for their backward pass count as activations."""
     each, total = of.of_input(rank.model, rank.batch), 0
     for stage in rank.stages:
         total += 0 if stage.is_first else (rank.micro_batches - stage.waiting) * each
@@ -242,7 +244,7 @@ def _handed_on(rank: _Rank) -> int:
 
 
 def _logits(rank: _Rank) -> int:
-    """When the backward pass begins."""
+    """Return the bytes of logits when the backward pass begins."""
     if not any(stage.is_last for stage in rank.stages):
         return 0
     model, batch = rank.model, rank.batch
@@ -251,8 +253,9 @@ def _logits(rank: _Rank) -> int:
     return of.logits_peak(model, batch) - of.logits(model, batch) + _waiting_logits(rank, 0)
 
 
-def _summed_up(rank: _Rank) -> int:
-    """Gradients of the output layer, where its loss comes in parts: their sum, and one more."""
+def _chunk_gradients(rank: _Rank) -> int:
+    """Return the gradients of the output layer if its loss is computed in chunks: their sum, and
+    one more."""
     is_last = any(stage.is_last for stage in rank.stages)
     if rank.spec.memory.loss_chunks == 1 or not is_last or rank.spec.lora:
         return 0
@@ -261,7 +264,7 @@ def _summed_up(rank: _Rank) -> int:
 
 
 def _waiting_logits(rank: _Rank, done: int) -> int:
-    """What the loss keeps of all micro-batches but `done`, unless it computes it again."""
+    """Return what the loss keeps of all micro-batches but `done`, unless it recomputes it."""
     if rank.spec.memory.loss_chunks > 1:
         return 0
     waiting = sum(stage.waiting - done for stage in rank.stages if stage.is_last)
@@ -269,18 +272,18 @@ def _waiting_logits(rank: _Rank, done: int) -> int:
 
 
 def _in_backward(rank: _Rank, recompute: Recompute) -> int:
-    """What is more, or less, when the last block goes backward: it is there as a whole, and what
-    the output layer kept is gone."""
+    """Return the difference when the last block runs backward: it is gathered, and what the output
+    layer kept is freed."""
     model, batch = rank.model, rank.batch
     more = of.of_block(model, batch) - of.of_blocks(model, batch, 1, recompute)
     gone = of.of_output(model, batch) if any(stage.is_last for stage in rank.stages) else 0
     return more - gone
 
 
-def _gradients_on_their_way(rank: _Rank, recompute: Recompute) -> int:
-    """Of activations at the widest place of a block; of a block's parameters while they are
-    reduced, beyond the activations that it has left by then; and of the output layer, which wait
-    for those of the embedding."""
+def _gradients_in_transit(rank: _Rank, recompute: Recompute) -> int:
+    """Return the gradients in transit: of activations at the widest place of a block; of a block's
+    parameters while they are reduced, beyond the activations that it has freed by then; and of the
+    output layer, which wait for those of the embedding."""
     model, batch = rank.model, rank.batch
     left = of.of_blocks(model, batch, 1, recompute)
     reducing = max(0, rank.trained_block * rank.fsdp.reducing - left)

@@ -1,7 +1,7 @@
-"""Bytes of a GPU's memory, part by part, of a model of images: by its blocks, which differ in size.
+"""Memory of a GPU that trains an image model, by category, from its blocks, which differ in size.
 
-Counted tensor by tensor, as autograd keeps them: batch normalisation its input, and what follows
-what it is given.
+It is counted tensor by tensor, as autograd keeps them: batch normalisation keeps its input, and the
+following layers keep theirs.
 """
 
 from __future__ import annotations
@@ -25,38 +25,39 @@ from hpckit.planner.model.image_layers import ConvolutionLayer, blocks, patches_
 from hpckit.planner.model.parameter_shapes import ParameterShape, block, elements
 
 _FP32 = 4
-_INDEX = 8  # bytes of the place of a largest value
+_INDEX = 8  # bytes of the index of a maximum
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A block; bytes are those of a micro-batch."""
+    """A block, with the bytes for a micro-batch."""
 
     parameters: list[ParameterShape]
     kept: int
-    """For the backward pass."""
+    """Bytes kept for the backward pass."""
     taken: int
-    """All that is left of it where it is computed again: what it takes, or the next one does."""
+    """Bytes that are kept with recompute: its input, or that of the next one."""
     widest: int
-    """Gradients of activations, when most of them are there."""
+    """Gradients of activations at their largest."""
     again: int = 0
-    """More of them, at the end of computing it again."""
+    """Further gradients at the end of recompute."""
 
 
 @dataclass(frozen=True)
 class _Ends:
-    """All that is beside the blocks, likewise."""
+    """All layers beside the blocks, in the same numbers."""
 
     parameters: list[ParameterShape]
     head: list[ParameterShape]
-    """Those of them behind the blocks, whose gradients wait for the others'."""
+    """The parameters behind the blocks, whose gradients wait for the others."""
     kept: int
     gone: int
-    """Of what is kept, what blocks that go backward find no longer."""
+    """Kept bytes that are freed before blocks run backward."""
 
 
 def checkpoint_numbers(spec: RunSpec, model: ImageSpec) -> int:
-    """Parameters, what the optimizer keeps of them, and running moments."""
+    """Return the number of parameters, of the optimizer's values for them, and of running
+    moments."""
     ends, inside = _parts(model, ActivationBatch(1, _FP32, 1))
     kept = kept_by_optimizer(spec, ends.parameters)
     kept += kept_by_optimizer(spec, _all(inside), are_inside=isinstance(model, VitSpec))
@@ -64,7 +65,7 @@ def checkpoint_numbers(spec: RunSpec, model: ImageSpec) -> int:
 
 
 def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, MemoryUse]:
-    """By name, as of `Footprint`: of any of `world` ranks."""
+    """Return the memory of any of `world` ranks by moment, as of `MemoryFootprint`."""
     found = degrees(spec.parallel, world)
     count, samples = micro_batches(spec, world)
     compute, master = BYTES[spec.precision.compute], BYTES[spec.precision.master]
@@ -102,7 +103,7 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
         buffers=0,
     )
     backward = [_backward(spec, loss, ends, inside, n, shard, fsdp) for n in range(len(inside))]
-    optimizer = replace(reduced, gathered=0, buffers=_computed_with(spec, master * mine))
+    optimizer = replace(reduced, gathered=0, buffers=_optimizer_buffers(spec, master * mine))
     return {
         "loss": loss,
         "backward": max(backward, key=lambda memory: memory.total),
@@ -112,7 +113,7 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
 
 
 def kept_by_images(model: ImageSpec, batch: ActivationBatch) -> int:
-    """Bytes that all blocks keep of a micro-batch."""
+    """Return the bytes that all blocks keep of a micro-batch."""
     return sum(part.kept for part in _parts(model, batch)[1])
 
 
@@ -125,15 +126,15 @@ def _backward(
     shard: int,
     fsdp: FsdpBuffers,
 ) -> MemoryUse:
-    """When the block of that number goes backward: those behind it have left gradients, of which
-    the newest are on their way, and the one before it comes."""
+    """Return the memory when the block of that number runs backward: those behind it have left
+    gradients, of which the newest are in transit, and the one before it is prefetched."""
     here, behind = inside[number], inside[number + 1 :]
     ahead = [one for part in inside[max(0, number - 1) : number + 1] for one in part.parameters]
     alone = ends.parameters if fsdp.gathers_layers else [*ends.parameters, *_all(inside)]
-    # where there are only copies, a gradient is reduced in place
+    # if all ranks have copies, a gradient is reduced in place
     settled = behind[1:] if shard == 1 and fsdp.reducing else behind
     done = BYTES[spec.precision.master] * elements(_all(settled), shard=shard)
-    if loss.gradients:  # earlier micro-batches have left them whole until they are reduced, or here
+    if loss.gradients:  # accumulated whole until they are reduced, or here
         is_whole = spec.parallel.reduce == "last"
         done -= BYTES[spec.precision.reduce] * elements(_all(behind)) if is_whole else done
     moving = behind[0].parameters if behind else []
@@ -153,17 +154,17 @@ def _backward(
 
 
 def _left(spec: RunSpec, part: _Part) -> int:
-    """What a block keeps."""
+    """Return the bytes that a block keeps."""
     return part.kept if spec.memory.recompute == "none" else part.taken
 
 
-def _computed_with(spec: RunSpec, gradients: int) -> int:
-    """As of decoders."""
+def _optimizer_buffers(spec: RunSpec, gradients: int) -> int:
+    """Return the bytes that the optimizer computes with, as of decoders."""
     return 0 if spec.optim.kind == "adamw" else gradients
 
 
 def _parts(model: ImageSpec, batch: ActivationBatch) -> tuple[_Ends, list[_Part]]:
-    """What is beside the blocks, and these, in the order of the forward pass."""
+    """Return the layers beside the blocks, and the blocks, in the order of the forward pass."""
     image = batch.samples * 3 * model.image_size**2
     if isinstance(model, VitSpec):
         return _vit(model, batch, image * batch.size)
@@ -171,7 +172,7 @@ def _parts(model: ImageSpec, batch: ActivationBatch) -> tuple[_Ends, list[_Part]
 
 
 def _vit(model: VitSpec, batch: ActivationBatch, image: int) -> tuple[_Ends, list[_Part]]:
-    """Its blocks are those of GPT-2."""
+    """Return the parts of a ViT, whose blocks are those of GPT-2."""
     places, width = (model.image_size // model.patch) ** 2, model.width
     like = GptSpec("gpt", model.classes, model.layers, model.heads, width, places, None)
     vector, table = ParameterShape((width,)), ParameterShape((places, width))
@@ -192,9 +193,9 @@ def _resnet(model: ResnetSpec, batch: ActivationBatch, image: int) -> tuple[_End
     found = []
     for convolutions in blocks(model):
         out = convolutions[2].given * convolutions[2].places
-        # of each convolution what it gives, and behind all but the shortcut's what is above zero
+        # the output of each convolution, and of all but the shortcut's also its positive part
         numbers = sum(c.given * c.places for c in (*convolutions, *convolutions[:3]))
-        # what goes into the last sum, and comes out, are there before the latter's positive part
+        # input and output of the last sum are kept until the positive part of the output exists
         again = size * out if len(convolutions) > 3 else 0
         parameters = _of_layers(convolutions)
         found.append(_Part(parameters, size * numbers, size * out, 2 * size * out, again))
@@ -204,7 +205,7 @@ def _resnet(model: ResnetSpec, batch: ActivationBatch, image: int) -> tuple[_End
 
 
 def _of_layers(convolutions: Iterable[ConvolutionLayer]) -> list[ParameterShape]:
-    """Weights, and the gain and bias behind them."""
+    """Return weights, and the gain and bias behind them."""
     return [
         one
         for layer in convolutions
@@ -216,7 +217,7 @@ def _of_layers(convolutions: Iterable[ConvolutionLayer]) -> list[ParameterShape]
 
 
 def _running(model: ImageSpec) -> int:
-    """Numbers of running means and variances."""
+    """Return the number of running means and variances."""
     if isinstance(model, VitSpec):
         return 0
     return 2 * sum(layer.given for layer in chain([stem(model)], *blocks(model)))

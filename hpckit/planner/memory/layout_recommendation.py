@@ -1,4 +1,5 @@
-"""Whether a run fits into a card's memory, and the simplest way of spreading it that does."""
+"""Checks whether a run fits into a card's memory, and finds the simplest parallel layout that
+does."""
 
 from __future__ import annotations
 
@@ -14,24 +15,25 @@ from hpckit.planner.memory.decoder_memory import footprint
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """A way of running that fits."""
+    """A layout that fits."""
 
     parallel: ParallelSpec
     micro_batch: int
     words: tuple[str, ...]
-    """What to add to the command line for it."""
+    """Words to add to the command line for it."""
     peak: int
     """Bytes of a GPU's memory that it needs."""
 
 
 def room(card: GpuCard) -> int:
-    """Bytes that tensors can have."""
+    """Return the bytes that are available to tensors."""
     return int(card.memory_gib * 2**30 * (1 - FRAGMENTS) - CUDA_GIB * 2**30)
 
 
 def recommend(spec: RunSpec, nodes: int, card: GpuCard) -> LayoutChoice | None:
-    """The first that fits, from what talks least to what shares most; with the batch as it is, then
-    with single samples, then with activations computed again. None: there is none."""
+    """Return the first layout that fits, from the least communication to the most sharding; with
+    the batch as it is, then with micro-batches of one sample, then with activation recompute. None:
+    there is none."""
     world = nodes * spec.launch.gpus_per_node
     for frugal in (spec, recomputed(spec)):
         for micro in dict.fromkeys((spec.train.micro_batch, 1)):
@@ -48,15 +50,15 @@ def recommend(spec: RunSpec, nodes: int, card: GpuCard) -> LayoutChoice | None:
 
 
 def recomputed(spec: RunSpec) -> RunSpec:
-    """The same run with all activations of blocks computed again."""
+    """Return the same run with full recompute of blocks."""
     return replace(spec, memory=replace(spec.memory, recompute="full"))
 
 
 def ladder(
     given: ParallelSpec, nodes: int, per_node: int
 ) -> Iterator[tuple[tuple[str, ...], ParallelSpec]]:
-    """Ways of spreading, each with less on a rank than the one before, as words for the command
-    line and as what these compose to."""
+    """Yield layouts, each with less on a rank than the one before, as words for the command line
+    and as the composed spec."""
     everything = replace(
         given,
         replicate=1,
@@ -90,7 +92,7 @@ def _with(spec: RunSpec, parallel: ParallelSpec, micro_batch: int) -> RunSpec:
 
 
 def _powers(most: int) -> Iterator[int]:
-    """Of 2, from 2 to `most`."""
+    """Return the powers of 2 from 2 to `most`."""
     power = 2
     while power <= most:
         yield power

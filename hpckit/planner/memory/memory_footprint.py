@@ -1,4 +1,4 @@
-"""What a GPU's memory is counted as, whichever model is in it."""
+"""The categories and moments of a GPU's memory, for any model."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from hpckit.config.spec import OptimSpec, RunSpec
 from hpckit.planner.model.parameter_shapes import ParameterShape, elements
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
-"""Of one number; with fp8, all that is kept is bf16 but for the inputs of linear layers."""
+"""Bytes of a number by precision; with fp8, all that is kept is bf16 except for the inputs of
+linear layers."""
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of one moment."""
+    """Bytes at one moment."""
 
     parameters: int
-    """This rank's, as the optimizer has them."""
+    """This rank's part of the parameters, as the optimizer has them."""
     gathered: int
-    """Those of all ranks that share a copy, in the format of computation."""
+    """Parameters gathered from the ranks that share a copy, in the format of computation."""
     gradients: int
     optimizer: int
     """Moments, momenta, and an average of the parameters."""
     activations: int
     logits: int
-    """With what the loss makes of them."""
+    """Logits with what the loss computes from them."""
     buffers: int
-    """What is alive for a short time: gradients on their way, micro-batches that a pipeline hands
-    on, what the optimizer computes with."""
+    """Short-lived memory: gradients in transit, micro-batches passed between pipeline stages, and
+    what the optimizer computes with."""
 
     @property
     def total(self) -> int:
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, int]:
-        """By name, in the order of definition."""
+        """Return the bytes by name, in the order of definition."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class FsdpBuffers:
-    """What FSDP2 has beside a rank's parameters and gradients; nothing where it has nothing to
-    do."""
+    """Buffers of FSDP2 beside a rank's parameters and gradients; zero where it is not needed."""
 
     copy: int
-    """Bytes of what is computed with in place of a parameter."""
+    """Bytes of the copy of a parameter for computation."""
     reducing: int
     """Bytes of a gradient while it is reduced."""
     gathers_layers: bool
-    """When their turn comes, and not all at once."""
+    """Whether layers are gathered one after the other instead of all at once."""
 
     @property
     def layer(self) -> int:
-        """Bytes of a parameter that is gathered with its layer."""
+        """Return the bytes of a parameter that is gathered with its layer."""
         return self.copy if self.gathers_layers else 0
 
 
@@ -68,9 +68,9 @@ def wrapping(spec: RunSpec, world: int, *, gathers_layers: bool) -> FsdpBuffers:
 
 @dataclass(frozen=True)
 class MemoryFootprint:
-    """Of a rank in the course of a step, by moment: `loss`, when the backward pass begins;
+    """The memory of a rank during a step, by moment: `loss`, when the backward pass begins;
     `backward`, in the last block before activations become fewer; `reduced`, when gradients are
-    complete; `optimizer`, while parameters change."""
+    complete; `optimizer`, while parameters are updated."""
 
     moments: dict[str, MemoryUse]
 
@@ -80,19 +80,19 @@ class MemoryFootprint:
 
     @property
     def at(self) -> str:
-        """The moment that needs most."""
+        """Return the moment that needs most."""
         return max(self.moments, key=lambda name: self.moments[name].total)
 
 
 def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
-    """How many a rank takes in a step, and the samples of each."""
+    """Return how many micro-batches a rank takes in a step, and the samples of each."""
     share = share_of_rank(spec, world)
     count = micro_batch_count(share, spec.train.micro_batch)
     return count, share // count
 
 
 def moments(optim: OptimSpec) -> int:
-    """Numbers that the optimizer keeps of a parameter, but for Muon's matrices."""
+    """Return the numbers that the optimizer keeps of a parameter, except Muon's matrices."""
     return 2 if optim.kind != "sgd" else 1 if optim.momentum else 0
 
 
@@ -105,9 +105,9 @@ def kept_by_optimizer(
     *,
     are_inside: bool = False,
 ) -> int:
-    """Numbers as large as a parameter's, on the rank that has most: two of AdamW for each
-    parameter, one of SGD's momentum, one of Muon for those of a matrix inside of a block, and
-    those of an average, which is in fp32 always."""
+    """Return the number of values of the optimizer on the rank that has most: for each parameter
+    two with AdamW and one with SGD's momentum, one with Muon for those of a matrix inside a block,
+    and those of an average, which always has fp32."""
     optim = spec.optim
     ranks = tensor, shard, expert
     matrices = [one for one in some if len(one.shape) > 1]

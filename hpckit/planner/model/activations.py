@@ -1,4 +1,4 @@
-"""Bytes that a micro-batch leaves for its backward pass.
+"""Memory of activations: the bytes that a micro-batch leaves for its backward pass.
 
 Counted tensor by tensor, as autograd keeps them with a fused attention that keeps its output and a
 number per head and position (Dao et al. 2022), or by torch's plain one where
@@ -17,31 +17,32 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LlamaSpec, LoraSpec
 from hpckit.planner.model.parameter_shapes import expert_hidden, key_width
 
 Recompute = Literal["none", "selective", "full"]
-"""What the backward pass computes again: as of `memory.recompute`."""
+"""What the backward pass recomputes: as of `memory.recompute`."""
 
 _FP32 = 4
-_TOKEN = 8  # bytes of a token's number
+_TOKEN = 8  # bytes of a token id
 
 
 @dataclass(frozen=True)
 class ActivationBatch:
-    """What goes through a model at once."""
+    """The input of a model for one pass."""
 
     samples: int
     size: int
-    """Bytes of a number: of the format of activations."""
+    """Bytes of a number in the format of activations."""
     tensor: int
-    """Ranks that compute each layer together."""
+    """Number of ranks that compute each layer together."""
     is_plain: bool = False
-    """Attention is computed by torch's plain products (`memory.attention=math`), which are of fp32
-    and keep what each position takes from each other one."""
+    """Whether attention is computed by torch's plain products (`memory.attention=math`), which use
+    fp32 and keep the scores of each pair of positions."""
 
 
 def of_block(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """Kept by one block: the input of the first norm up to that of the last matrix.
+    """Return the bytes that one block keeps, from the input of the first norm to that of the last
+    matrix.
 
-    Between layers a rank has its part of the positions; what goes into attention and the perceptron
-    is gathered, and kept whole.
+    Between layers a rank has its part of the positions; the input of attention and of the
+    perceptron is gathered and kept whole.
     """
     width, keys = model.width, key_width(model)
     whole = width if experts_of(model) else 2 * width
@@ -57,16 +58,16 @@ def of_block(model: DecoderSpec, batch: ActivationBatch) -> int:
 
 
 def _of_perceptron(model: DecoderSpec) -> int:
-    """Features of a position that are kept inside of it; of experts, `_of_experts` knows."""
+    """Return the features per position that the perceptron keeps; for experts see `_of_experts`."""
     if isinstance(model, LlamaSpec):
         return 4 * model.hidden
     return 0 if model.experts else 2 * 4 * model.width
 
 
 def _of_plain_attention(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """What it keeps more than a fused one: shares of each pair of positions, in place of a number
-    for each position; and queries, keys and values of all heads in fp32, in place of those of
-    groups."""
+    """Return what plain attention keeps beyond a fused one: weights of each pair of positions,
+    instead of a number for each position; and queries, keys and values of all heads in fp32,
+    instead of those of groups."""
     width, pairs = model.width, model.heads * model.seq_len
     fused = (width + 2 * key_width(model)) * batch.size + model.heads * _FP32
     each = (pairs + 3 * width) * _FP32 - fused
@@ -74,25 +75,25 @@ def _of_plain_attention(model: DecoderSpec, batch: ActivationBatch) -> int:
 
 
 def of_input(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """The input of a block, or the output of one."""
+    """Return the bytes of the input or the output of a block."""
     return batch.samples * model.seq_len * model.width * batch.size // batch.tensor
 
 
 def of_blocks(model: DecoderSpec, batch: ActivationBatch, blocks: int, recompute: Recompute) -> int:
-    """Kept by so many blocks."""
+    """Return the bytes that so many blocks keep."""
     each = {"none": of_block, "selective": of_selected, "full": of_input}[recompute]
     return blocks * each(model, batch)
 
 
 def of_selected(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """Kept by one block that computes all again but its input, fused attention and every second
-    matrix product: as `hpckit.trainer.memory.activation_recompute` counts these, in the order of
-    the forward pass."""
+    """Return the bytes that one block keeps with selective recompute: its input, fused attention
+    and every second matrix product, counted as `hpckit.trainer.memory.activation_recompute` does,
+    in the order of the forward pass."""
     width = model.width
     if isinstance(model, LlamaSpec):
         divided, whole = width + key_width(model) + model.hidden, width  # query, value, gate; down
     else:
-        # of attention together; up, of which experts have none
+        # outputs of attention together; up, which experts do not have
         divided, whole = 3 * width + (0 if model.experts else 4 * width), 0
     features, sums = divided / batch.tensor + whole, 0.0
     if not batch.is_plain:
@@ -105,21 +106,23 @@ def of_selected(model: DecoderSpec, batch: ActivationBatch) -> int:
 
 
 def of_adapters(model: DecoderSpec, batch: ActivationBatch, lora: LoraSpec | None) -> int:
-    """Kept by those of one block: what lies between A and B. What frozen layers need not keep is
-    not taken off: inputs of layers without adapters, of the first norm and of the output layer."""
+    """Return the bytes that the adapters of one block keep: the features between A and B. What
+    frozen layers need not keep is not subtracted: inputs of layers without adapters, of the first
+    norm and of the output layer."""
     if lora is None:
         return 0
     return batch.samples * model.seq_len * batch.size * lora.rank * len(adapted(model, lora))
 
 
 def of_embedding(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """The tokens."""
+    """Return the bytes of the token ids."""
     return batch.samples * model.seq_len * _TOKEN
 
 
 def of_documents(model: DecoderSpec, batch: ActivationBatch, blocks: int) -> int:
-    """What keeps the documents of a window apart: a mask for all blocks, and positions; or in so
-    many of the blocks cosines and sines of each sample, in place of those of all samples."""
+    """Return the bytes for documents that do not attend to each other: a mask for all blocks, and
+    positions; or in so many of the blocks cosines and sines of each sample, instead of those of all
+    samples."""
     mask = batch.samples * model.seq_len**2 * batch.size
     if isinstance(model, LlamaSpec):
         return mask + blocks * (batch.samples - 1) * _turns(model)
@@ -127,26 +130,26 @@ def of_documents(model: DecoderSpec, batch: ActivationBatch, blocks: int) -> int
 
 
 def of_output(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """Kept by the last norm and the output layer, without logits."""
+    """Return the bytes that the last norm and the output layer keep, without logits."""
     each = model.width / batch.tensor * batch.size + model.width * batch.size
     norm = 1 if isinstance(model, LlamaSpec) else 2
     return round(batch.samples * model.seq_len * (each + norm * _FP32 / batch.tensor))
 
 
 def logits(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """Logarithms of probabilities, in fp32, that the loss keeps."""
+    """Return the bytes of log probabilities, in fp32, that the loss keeps."""
     return batch.samples * model.seq_len * model.vocab * _FP32
 
 
 def logits_peak(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """The same at the beginning of the backward pass, with the gradients of these and of the logits
-    beside them, all in fp32."""
+    """Return the same at the beginning of the backward pass, with the gradients of these and of the
+    logits, all in fp32."""
     return 3 * logits(model, batch)
 
 
 def _of_experts(model: DecoderSpec, tokens: int, size: int) -> int:
-    """Kept by the experts of a block, each with as many tokens as others, and by their router,
-    which computes in fp32."""
+    """Return the bytes that the experts of a block keep, each with the same number of tokens, and
+    their router, which computes in fp32."""
     if not isinstance(model, GptSpec) or model.experts is None:
         return 0
     width, taken = model.width, model.experts.per_token
@@ -158,14 +161,14 @@ def _of_experts(model: DecoderSpec, tokens: int, size: int) -> int:
 
 
 def gradients_of_block(model: DecoderSpec, batch: ActivationBatch) -> int:
-    """What is alive for a moment in the backward pass of a block, at its widest: gradients of the
-    residual stream and around the perceptron's nonlinearity; or around that of plain attention,
-    when the perceptron has left nothing."""
+    """Return the short-lived bytes in the backward pass of a block at its widest point: gradients
+    of the residual stream and around the perceptron's nonlinearity; or those around plain
+    attention, when the memory of the perceptron is freed."""
     if isinstance(model, LlamaSpec):
         inner = 3 * model.hidden
     else:
         taken = model.experts.per_token if model.experts else 1
-        inner = taken * expert_hidden(model)  # what the last matrix took is gone with its gradient
+        inner = taken * expert_hidden(model)  # the last matrix's input is freed with its gradient
     tokens, wide = batch.samples * model.seq_len, inner * batch.size
     if batch.is_plain:
         left = (model.width * (1 + batch.tensor) + _of_perceptron(model)) * batch.size
@@ -175,7 +178,8 @@ def gradients_of_block(model: DecoderSpec, batch: ActivationBatch) -> int:
 
 
 def _turns(model: DecoderSpec) -> int:
-    """Cosines and sines of rotary positions; each block makes its own."""
+    """Return the bytes of the cosines and sines of rotary positions, of which each block makes its
+    own."""
     if not isinstance(model, LlamaSpec):
         return 0
     return 2 * model.seq_len * (model.width // model.heads) * _FP32

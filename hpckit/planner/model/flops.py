@@ -1,4 +1,4 @@
-"""Floating-point operations of training, as the model needs them: the numerator of model FLOPs
+"""Floating-point operations of training that the model needs: the numerator of model FLOPs
 utilisation."""
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _PASSES = 3  # the backward pass takes twice what the forward pass does
 
 
 def per_token(model: DecoderSpec, lora: LoraSpec | None = None) -> int:
-    """Forward and backward, of a token in a full context: 6 N + 12 L s d (Chowdhery et al. 2022,
-    "PaLM", appendix B), where N are the parameters of matrix products.
+    """Return the operations, forward and backward, of a token in a full context: 6 N + 12 L s d
+    (Chowdhery et al. 2022, "PaLM", appendix B), where N is the number of parameters of matrix
+    products.
 
-    As there, attention counts for the whole context, though kernels skip what lies ahead of a
-    token, and nothing that is computed again counts. What is frozen beside adapters has no
-    gradient to compute of its own, a third of it.
+    As there, attention counts for the whole context, though kernels skip later tokens, and
+    recompute does not count. Frozen parameters beside adapters need no gradient of their own, which
+    is a third of the operations.
     """
     each = 6 if lora is None else 4
     products = each * product_parameters(model) + 6 * adapter_count(model, lora)
@@ -32,13 +33,15 @@ def per_token(model: DecoderSpec, lora: LoraSpec | None = None) -> int:
 
 
 def attention_per_token(model: DecoderSpec) -> int:
-    """Of queries with keys, and of the mean of values."""
+    """Return the operations of the products of queries with keys, and of attention weights with
+    values."""
     return _PASSES * 4 * model.layers * model.seq_len * model.width
 
 
 def product_parameters(model: DecoderSpec) -> int:
-    """Those of a token: all but tables that are only looked up (positions, and tokens where the
-    output layer is another one) and the experts that it does not go through."""
+    """Return the number of parameters that a token is multiplied by: all but tables that are only
+    looked up (positions, and tokens if the output layer is separate) and the experts that it does
+    not go through."""
     table = model.vocab * model.width
     if isinstance(model, GptSpec):
         return parameter_count(model) - model.seq_len * model.width - _idle(model)
@@ -53,15 +56,15 @@ def _idle(model: GptSpec) -> int:
 
 
 def parameter_count(model: DecoderSpec) -> int:
-    """All."""
+    """Return the number of all parameters."""
     return elements(parameters(model))
 
 
 def computed_per_token(
     model: DecoderSpec, recompute: Recompute, lora: LoraSpec | None = None, loss_chunks: int = 1
 ) -> int:
-    """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice, and
-    so does the output layer where its loss comes in several `loss_chunks`."""
+    """Return the operations that a GPU executes: with `recompute`, some or all of a block runs
+    forward twice, and so does the output layer if its loss is computed in several `loss_chunks`."""
     again = {"none": 0, "selective": _unkept(model), "full": _forward_of_blocks(model)}
     logits = 2 * model.vocab * model.width if loss_chunks > 1 else 0
     return per_token(model, lora) + again[recompute] + logits
@@ -70,8 +73,8 @@ def computed_per_token(
 def by_layers_per_token(
     model: DecoderSpec, recompute: Recompute, lora: LoraSpec | None = None
 ) -> int:
-    """Those of `computed_per_token` that are products of the linear layers of blocks, which
-    precision=fp8 computes in fp8; attention, adapters and the output layer are not."""
+    """Return the part of `computed_per_token` in products of the linear layers of blocks, which
+    precision=fp8 computes in fp8; attention, adapters and the output layer are not included."""
     each = 6 if lora is None else 4
     products = model.layers * elements(
         one for one in block(model) if one.divided is not None and len(one.shape) == 2
@@ -86,7 +89,8 @@ def _forward_of_blocks(model: DecoderSpec) -> int:
 
 
 def _unkept(model: DecoderSpec) -> int:
-    """Of the matrix products that `hpckit.trainer.memory.activation_recompute` does not keep."""
+    """Return the operations of the matrix products that
+    `hpckit.trainer.memory.activation_recompute` does not keep."""
     products = _unkept_layers(model)
     if isinstance(model, GptSpec) and model.experts:
         products += 2 * model.experts.per_token * expert_hidden(model) * model.width  # up and down
@@ -94,7 +98,7 @@ def _unkept(model: DecoderSpec) -> int:
 
 
 def _unkept_layers(model: DecoderSpec) -> int:
-    """Parameters of one block's linear layers of which these are."""
+    """Return the number of parameters of these linear layers in one block."""
     width = model.width
     if isinstance(model, GptSpec):
         down = 0 if model.experts else expert_hidden(model) * width

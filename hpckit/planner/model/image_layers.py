@@ -1,4 +1,4 @@
-"""Parameters and floating-point operations of models of images."""
+"""Parameters and floating-point operations of image models."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ _STEM, _MIDDLE = 7, 3  # sides of kernels
 
 @dataclass(frozen=True)
 class ConvolutionLayer:
-    """A convolution without a bias; a matrix product is one of a single place."""
+    """A convolution without a bias; a matrix product is a convolution at a single place."""
 
     weights: int
     given: int
-    """Channels, each with a gain and a bias behind it."""
+    """Number of output channels, each followed by a gain and a bias."""
     places: int
-    """At which it computes."""
+    """Number of places at which it computes."""
 
     @property
     def flops(self) -> int:
-        """Forward, a sample."""
+        """Return the operations of a sample, forward."""
         return 2 * self.weights * self.places
 
 
 def per_sample(model: ImageSpec) -> int:
-    """Forward and backward, a sample, of convolutions, matrix products and attention: the backward
-    pass takes twice what forward does, but for the first layer, whose input has no gradient."""
+    """Return the operations of a sample, forward and backward, in convolutions, matrix products and
+    attention: the backward pass takes twice those of forward, except for the first layer, whose
+    input has no gradient."""
     forward, first = _resnet_flops(model) if isinstance(model, ResnetSpec) else _vit_flops(model)
     return 3 * forward - first
 
 
 def computed_per_sample(model: ImageSpec, recompute: Recompute) -> int:
-    """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice."""
+    """Return the operations that a GPU executes: with `recompute`, some or all of a block runs
+    forward twice."""
     forward, first = _resnet_flops(model) if isinstance(model, ResnetSpec) else _vit_flops(model)
     again = {"none": 0, "selective": 0, "full": forward - first}[recompute]
     if recompute == "selective" and isinstance(model, VitSpec):
@@ -45,7 +47,7 @@ def computed_per_sample(model: ImageSpec, recompute: Recompute) -> int:
 
 
 def parameter_count(model: ImageSpec) -> int:
-    """All."""
+    """Return the number of all parameters."""
     if isinstance(model, ResnetSpec):
         *convolutions, head = layers(model)
         return sum(c.weights + 2 * c.given for c in convolutions) + head.weights + head.given
@@ -57,7 +59,7 @@ def parameter_count(model: ImageSpec) -> int:
 
 
 def layers(model: ResnetSpec) -> Iterator[ConvolutionLayer]:
-    """From the stem to the output layer."""
+    """Yield the layers from the stem to the output layer."""
     yield stem(model)
     for block in blocks(model):
         yield from block
@@ -66,12 +68,12 @@ def layers(model: ResnetSpec) -> Iterator[ConvolutionLayer]:
 
 
 def stem(model: ResnetSpec) -> ConvolutionLayer:
-    """The first convolution; what it gives is pooled to half a side."""
+    """Return the first convolution; its output is pooled to half a side."""
     return _convolution(_COLOURS, model.channels, _STEM, -(-model.image_size // 2))
 
 
 def blocks(model: ResnetSpec) -> Iterator[list[ConvolutionLayer]]:
-    """Three convolutions each, and one of the shortcut where that has one."""
+    """Yield the blocks: three convolutions each, and one of the shortcut where that has one."""
     side, taken = -(-model.image_size // 4), model.channels
     for stage, depth in enumerate(model.depths):
         inner = model.channels * 2**stage
@@ -95,7 +97,7 @@ def _convolution(taken: int, given: int, kernel: int, side: int) -> ConvolutionL
 
 
 def _resnet_flops(model: ResnetSpec) -> tuple[int, int]:
-    """Of all layers, and of the first, forward."""
+    """Return the operations of all layers, and of the first, forward."""
     found = [layer.flops for layer in layers(model)]
     return sum(found), found[0]
 
@@ -112,5 +114,5 @@ def _places(model: VitSpec) -> int:
 
 
 def patches_of(model: VitSpec) -> int:
-    """Weights of the first layer."""
+    """Return the number of weights of the first layer."""
     return _COLOURS * model.patch**2 * model.width

@@ -1,4 +1,4 @@
-"""What a model is to a plan, of whichever kind: how large it is, and what a sample of it costs."""
+"""The size of a model of any kind, and the work for a sample of it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from hpckit.planner.model.parameter_shapes import adapter_count, trained_count
 
 @dataclass(frozen=True)
 class ModelWork:
-    """Operations are of floating-point numbers, forward and backward."""
+    """The work of a model; operations are floating-point operations, forward and backward."""
 
     unit: str
-    """What a sample is made of: "token"; of images, "sample"."""
+    """The unit of a sample: "token"; for images, "sample"."""
     units: int
-    """Of a sample."""
+    """Number of units of a sample."""
     flops: int
-    """Operations of a unit, as the model needs them."""
+    """Operations of a unit that the model needs."""
     computed: int
-    """As a GPU does them, with all that is computed again."""
+    """Operations of a unit that a GPU executes, with recompute."""
     in_fp8: int
     """Those of them that precision=fp8 computes in fp8."""
     parameters: int
     trained: int
-    """Of these: all, or those of adapters."""
+    """Trained parameters: all, or those of adapters."""
 
 
 def work_of(spec: RunSpec) -> ModelWork:
-    """Of the model of a run that trains one of `conf/model/`."""
+    """Return the work of the model of a run that trains one of `conf/model/`."""
     if isinstance(spec.model, ImageSpec):
         return _of_images(spec, spec.model)
     model, recompute, lora = decoder_of(spec), spec.memory.recompute, spec.lora

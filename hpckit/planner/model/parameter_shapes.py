@@ -1,4 +1,4 @@
-"""Shapes of the parameters of the models of `conf/model/`, and what a rank has of them."""
+"""Shapes of the parameters of the models of `conf/model/`, and the part of them on a rank."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LlamaSpec, LoraSpec
 
 @dataclass(frozen=True)
 class ParameterShape:
-    """One tensor."""
+    """The shape of a parameter."""
 
     shape: tuple[int, ...]
     divided: int | None = None
-    """The dimension that tensor parallelism divides; None: each rank has it whole."""
+    """The dimension that tensor parallelism divides; None: each rank has all of it."""
     is_stack: bool = False
-    """Of experts, which those who share them divide."""
+    """Whether it is a stack of experts, which expert parallelism divides."""
 
     def elements(self, tensor: int = 1, shard: int = 1, expert: int = 1) -> int:
-        """On the rank that has most, of `tensor` that compute a layer together, `shard` that share
-        a copy (FSDP2), and `expert` that share experts: all cut along the first dimension."""
+        """Return the elements on the rank that has most, of `tensor` ranks that compute a layer
+        together, `shard` that share a copy (FSDP2), and `expert` that share experts: all divide the
+        first dimension."""
         sizes = list(self.shape)
         if self.divided is not None:
             sizes[self.divided] = -(-sizes[self.divided] // tensor)
@@ -36,20 +37,20 @@ class ParameterShape:
 def elements(
     some: Iterable[ParameterShape], tensor: int = 1, shard: int = 1, expert: int = 1
 ) -> int:
-    """Of all these together, as of `ParameterShape.elements`."""
+    """Return the elements of all these together, as of `ParameterShape.elements`."""
     return sum(one.elements(tensor, shard, expert) for one in some)
 
 
 def parameters(model: DecoderSpec) -> Iterator[ParameterShape]:
-    """All of a model."""
+    """Return all parameters of a model."""
     yield from ends(model, is_first=True, is_last=True)
     for _ in range(model.layers):
         yield from block(model)
 
 
 def ends(model: DecoderSpec, *, is_first: bool, is_last: bool) -> Iterator[ParameterShape]:
-    """Those beside the blocks, of a part of a model: the embedding if it is the first one, the
-    output layer if it is the last one, which may be the same tensor."""
+    """Return the parameters beside the blocks of a part of a model: the embedding if it is the
+    first part, the output layer if it is the last, which may be the same tensor."""
     width, table = model.width, ParameterShape((model.vocab, model.width), 0)
     if is_first or (is_last and _is_tied(model)):
         yield table
@@ -63,7 +64,7 @@ def ends(model: DecoderSpec, *, is_first: bool, is_last: bool) -> Iterator[Param
 
 
 def block(model: DecoderSpec) -> list[ParameterShape]:
-    """Those of one block."""
+    """Return the parameters of one block."""
     if isinstance(model, LlamaSpec):
         return _llama_block(model)
     width, vector = model.width, ParameterShape((model.width,))
@@ -92,12 +93,13 @@ def _perceptron(model: GptSpec) -> list[ParameterShape]:
 
 
 def expert_hidden(model: GptSpec) -> int:
-    """Features inside of an expert, or of the perceptron of a block."""
+    """Return the number of features inside of an expert, or of the perceptron of a block."""
     return (model.experts and model.experts.hidden) or 4 * model.width
 
 
 def adapters(model: DecoderSpec, lora: LoraSpec | None) -> list[ParameterShape]:
-    """Those of one block, A and B of each layer that has them; none without `lora`."""
+    """Return the adapters of one block, A and B of each layer that has them; none without
+    `lora`."""
     if lora is None:
         return []
     found = []
@@ -109,17 +111,17 @@ def adapters(model: DecoderSpec, lora: LoraSpec | None) -> list[ParameterShape]:
 
 
 def adapter_count(model: DecoderSpec, lora: LoraSpec | None) -> int:
-    """Parameters of all adapters."""
+    """Return the number of parameters of all adapters."""
     return model.layers * elements(adapters(model, lora))
 
 
 def trained_count(model: DecoderSpec, lora: LoraSpec | None) -> int:
-    """Parameters that are trained: all, or those of adapters."""
+    """Return the number of trained parameters: all, or those of adapters."""
     return elements(parameters(model)) if lora is None else adapter_count(model, lora)
 
 
 def key_width(model: DecoderSpec) -> int:
-    """Features of all keys of a position, as of its values."""
+    """Return the number of features of all keys of a position, which is that of its values too."""
     heads = model.kv_heads if isinstance(model, LlamaSpec) else model.heads
     return model.width // model.heads * heads
 

@@ -1,5 +1,5 @@
-"""What each rank of a pipeline has of a model, and how many micro-batches wait there for their
-backward pass."""
+"""The pipeline stages of each rank, and how many micro-batches wait there for their backward
+pass."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class PipelineStage:
     is_first: bool
     is_last: bool
     waiting: int
-    """Micro-batches whose activations are kept at the same time, at most."""
+    """Largest number of micro-batches whose activations are kept at the same time."""
 
 
 def stages_of_rank(
     layers: int, parallel: ParallelSpec, ranks: int, rank: int, micro_batches: int
 ) -> list[PipelineStage]:
-    """Those of one of the `ranks` of a pipeline, for so many micro-batches a step."""
+    """Return the stages of one of the `ranks` of a pipeline, for so many micro-batches a step."""
     blocks = blocks_of_stages(layers, stage_count(parallel, ranks))
     mine = list(range(rank, len(blocks), ranks))
     waiting = _waiting(parallel, ranks, rank, micro_batches)
-    # Of the micro-batches that wait on a rank with several stages, the first stages have most.
+    # On a rank with several stages, most of the waiting micro-batches are in the first stages.
     each = [-(-(waiting - later) // len(mine)) for later in range(len(mine))]
     return [
         PipelineStage(len(blocks[number]), number == 0, number == len(blocks) - 1, count)
@@ -36,7 +36,7 @@ def stages_of_rank(
 
 
 def _waiting(parallel: ParallelSpec, ranks: int, rank: int, micro_batches: int) -> int:
-    """Over all stages of the rank."""
+    """Return the waiting micro-batches over all stages of the rank."""
     if ranks == 1:
         return 1
     if parallel.schedule == "gpipe":

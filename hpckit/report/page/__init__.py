@@ -1,2 +1,2 @@
-"""One page about a run or several beside each other: content read, arranged into sections, and put
-into a file. Imported by cli."""
+"""A page about one run or several: content is read, arranged into sections, and written to a file.
+Imported by cli."""

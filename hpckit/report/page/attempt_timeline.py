@@ -1,4 +1,4 @@
-"""The attempts of a run over its wall time, and what ended each. Pure."""
+"""The timeline of a run's attempts, and what ended each. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KINDS = (
     ("lost", "steps done again; and after the last step: noticing, saving, leaving"),
 )
 _LANES = 12
-"""More lives than that are drawn in one lane."""
+"""Number of attempts above which all are drawn in one lane."""
 _MOST_ROWS = 200
 
 
 def attempts(it: PageContent) -> Iterator[Block]:
-    """Picture and table."""
+    """Return the timeline and its table."""
     history, origin = it.history, moment(it.history.started, it.now)
     lanes = tuple(lanes_of(history))
     seconds = history.finished - history.started
@@ -47,7 +47,7 @@ def attempts(it: PageContent) -> Iterator[Block]:
 
 
 def lanes_of(history: History) -> Iterator[Lane]:
-    """One for each life, or one for all where there are many."""
+    """Return a lane for each attempt, or one lane for all if there are many."""
     names, all_stretches = names_of(history.lives), stretches(history)
     if len(names) <= _LANES:
         for name, life, own in zip(names, history.lives, all_stretches, strict=True):
@@ -58,14 +58,14 @@ def lanes_of(history: History) -> Iterator[Lane]:
 
 
 def stretches(history: History) -> list[tuple[Stretch, ...]]:
-    """Of each life, in seconds since the run began: its start, its steps, its end."""
+    """Return the stretches of each attempt, in seconds since the run began: start, steps, end."""
     found, names = [], names_of(history.lives)
     gaps: list[Interruption | None] = [None, *history.interruptions, None]
     begun, follows = history.started, [*history.lives[1:], None]
     around = zip(names, history.lives, follows, pairwise(gaps), strict=True)
     for name, life, following, (before, after) in around:
         ended = history.finished if life.ended is None else life.ended
-        if following and after:  # where nobody saw it ending, its last step counts
+        if following and after:  # if no end was recorded, its last step counts
             ended = max(life.started, following.started - after.restart_s)
         repeated = min(ended, life.started + before.repeat_s) if before else life.started
         last = max(repeated, ended - (after.leave_s if after else 0.0))

@@ -1,4 +1,5 @@
-"""Reads all that a page tells of a run: its directory, its lock, its store, Slurm's queue."""
+"""Reads the content of a page about a run: from its directory, run lock and store, and Slurm's
+queue."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ BudgetOf = Callable[[Overview, Sequence[Event]], RetryBudget | None]
 def read_content(
     run: RunDir, slurm: Queue, budget_of: BudgetOf, told: ValidatedEvents | None = None
 ) -> PageContent:
-    """
+    """Read the content.
+
     Args:
         told: the run's events, if they were read already.
-        budget_of: how much of its retries a run has used up, by its events.
+        budget_of: returns how much of its retry budget a run has used, from its events.
 
     Raises:
         OSError: the run's directory cannot be read.
@@ -38,7 +40,7 @@ def read_content(
 
 
 def _left(run: RunDir, events: Sequence[Event]) -> tuple[list[CheckpointInfo] | None, str | None]:
-    """Checkpoints that are still there; None, and why, where it cannot be told."""
+    """Return the checkpoints that still exist; or None, and why they are not known."""
     history = build_history([event for event in events if event.kind == "checkpoint_committed"])
     try:
         return left_checkpoints(run, history), None

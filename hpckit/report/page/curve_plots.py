@@ -1,4 +1,4 @@
-"""The curves of a run, or of several over each other. Pure."""
+"""Plots of the curves of one run, or of several in one plot. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpckit.report.page.page_document import Plot, PlotLine, PlotMark
 
 
 def loss_plot(it: PageContent) -> Plot | None:
-    """None: no loss is a number."""
+    """Return the plot of the loss. None: no loss is finite."""
     lines = [
         PlotLine("done again later, or lost", it.again.points, colour=-1, are_dots=True),
         PlotLine("loss", it.loss.points, colour=0),
@@ -20,7 +20,7 @@ def loss_plot(it: PageContent) -> Plot | None:
 
 
 def speed_plot(it: PageContent) -> Plot | None:
-    """None: no step was recorded."""
+    """Return the plot of the speed. None: no step was recorded."""
     line = PlotLine(it.speed.unit, it.speed.points, colour=2)
     return _plot("Speed over steps", it.speed.unit, [line], marks(it), from_zero=True)
 
@@ -28,8 +28,8 @@ def speed_plot(it: PageContent) -> Plot | None:
 def overlaid(
     title: str, unit: str, curves: Sequence[tuple[str, Curve]], *, from_zero: bool = False
 ) -> Plot | None:
-    """One line each, by the name of its run, in the colour of its place; those of another unit are
-    left out. None: none has a number."""
+    """Return a plot with one line per run, with its name and a colour by its place; runs with
+    another unit are left out. None: no run has a value."""
     lines = [
         PlotLine(name, curve.points, colour=number)
         for number, (name, curve) in enumerate(curves)
@@ -39,7 +39,7 @@ def overlaid(
 
 
 def marks(it: PageContent) -> tuple[PlotMark, ...]:
-    """The run's interruptions, named as the life that each has ended."""
+    """Return marks at the run's interruptions, named after the attempt that each has ended."""
     lives = it.history.lives
     return tuple(
         PlotMark(

@@ -1,4 +1,4 @@
-"""What a page tells, for programs. Pure."""
+"""The content of a page as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from hpckit.report.performance.speed_report import speed_record
 from hpckit.text.json_values import plain
 
 MARK = '"written_by": "hpckit report"'
-"""Tells a document of ours."""
+"""Text that identifies a document of hpckit's."""
 
 
 def as_json(runs: Sequence[PageContent]) -> str:
-    """A document with the record of one run, or with `runs` of several and how their configs
-    differ; what is no finite number is a string."""
+    """Return a document with the record of one run, or with `runs` of several and the differences
+    of their configs; numbers that are not finite become strings."""
     head = {"written_by": "hpckit report"}
     if len(runs) == 1:
         body = {**head, **record(runs[0])}
     else:
-        told = {"names": labels(runs), "config": differences(runs)}
-        body = {**head, **told, "runs": [record(it) for it in runs]}
+        document = {"names": labels(runs), "config": differences(runs)}
+        body = {**head, **document, "runs": [record(it) for it in runs]}
     return json.dumps(plain(body), indent=2, allow_nan=False) + "\n"
 
 
 def record(it: PageContent) -> dict[str, Any]:
-    """Of one run; times are seconds since the epoch."""
+    """Return the record of one run; times are seconds since the epoch."""
     overview, history = it.overview, it.history
     return {
         "run": overview.run.name,

@@ -1,4 +1,4 @@
-"""What a page tells of a run: plain data, from what the readers of its records have found. Pure."""
+"""The content of a page about a run, as plain data, built from the run's records. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SPEEDS = (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"), ("step_
 
 @dataclass(frozen=True)
 class Curve:
-    """A value over steps, as far as a picture can show it."""
+    """A value over steps, with as many points as a plot can show."""
 
     unit: str
     points: tuple[Point, ...]
     records: int
-    """That it was made from."""
+    """Number of records that it was made from."""
     odd: int
-    """Of them, those that were no finite number."""
+    """Number of records that are not finite."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class SavedCheckpoint:
     time: float
     """Seconds since the epoch."""
     seconds: float | None
-    """That it took until it was durable."""
+    """Seconds from the save to its commit."""
     bytes: int | None
-    """Of the state that was saved."""
+    """Bytes of the saved state."""
     new_bytes: int | None
-    """That were written to the store for it."""
+    """Bytes that were written to the store for it."""
     stored_bytes: int | None
-    """That the store has of it, shared or not; None where it is not there any more."""
+    """Bytes that the store holds of it, shared or not; None if it was removed."""
     state: str
-    """`kept`, `partial`, `damaged` or `removed`; `unknown`: the store cannot be looked at."""
+    """`kept`, `partial`, `damaged` or `removed`; `unknown`: the store cannot be read."""
 
     @property
     def reuse(self) -> float | None:
-        """Share of its stored bytes that the store had before."""
+        """Return the share of its stored bytes that the store had before."""
         if not self.stored_bytes or self.new_bytes is None:
             return None
         return max(0.0, 1 - self.new_bytes / self.stored_bytes)
@@ -60,19 +60,19 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True)
 class LoaderTotals:
-    """What was recorded of the data: sums over the steps that were kept."""
+    """Loader statistics as sums over kept steps."""
 
     hits: int
     misses: int
     bypasses: int
     errors: int
     bound: str | None
-    """What was last said to bound it."""
+    """What last limited the loaders, according to the events."""
 
 
 @dataclass(frozen=True)
 class RunFinding:
-    """Something that was wrong with a node or a rank, or worse than it should be."""
+    """Something that was wrong with a node or a rank, or degraded."""
 
     time: float
     """Seconds since the epoch."""
@@ -83,29 +83,29 @@ class RunFinding:
 
 @dataclass(frozen=True)
 class RecordDamage:
-    """What could not be read."""
+    """The records that could not be read."""
 
     torn: int = 0
-    """Lines of the events that are no event."""
+    """Number of lines of the events that are no event."""
     unsound: int = 0
-    """Events that lack something, or have it of a wrong kind."""
+    """Number of events with a missing field, or one of a wrong type."""
     store: str | None = None
-    """Why checkpoints could not be looked at."""
+    """Why checkpoints could not be read."""
 
 
 @dataclass(frozen=True)
 class PageContent:
-    """All that a page tells of one run."""
+    """All the content of a page about one run."""
 
     now: float
-    """Seconds since the epoch, when all of it was read."""
+    """Seconds since the epoch at which all of it was read."""
     overview: Overview
     history: History
     answer: Explanation
     in_steps: MeasuredStepTime
     loss: Curve
     again: Curve
-    """Losses of steps that do not count: done again later, or lost."""
+    """Losses of steps that do not count: repeated later, or lost."""
     validation: Curve
     speed: Curve
     saved: tuple[SavedCheckpoint, ...]
@@ -122,10 +122,11 @@ def build_content(
     damage: RecordDamage,
     now: float,
 ) -> PageContent:
-    """
+    """Build the content of a page.
+
     Args:
-        events: of the run, by time; sound ones.
-        left: its checkpoints that are still there; None: not known.
+        events: of the run, by time; valid ones.
+        left: its checkpoints that still exist; None: not known.
         now: seconds since the epoch.
     """
     history = build_history(events, alive=overview.owner is not None)
@@ -141,7 +142,7 @@ def build_content(
         validation=_curve("loss", _values(sorted(history.validated.items()), "val_loss")),
         speed=_speed(kept),
         saved=tuple(_saved(history.committed, left)),
-        intake=_intake(kept, events),
+        intake=_loader_totals(kept, events),
         findings=tuple(_findings(events)),
         damage=damage,
     )
@@ -157,7 +158,7 @@ def _curve(unit: str, points: Sequence[tuple[int, float]]) -> Curve:
 
 
 def _speed(kept: Sequence[tuple[int, Event]]) -> Curve:
-    """In the first unit that any record has."""
+    """Return the speed in the first unit that any record has."""
     for name, unit in _SPEEDS:
         if points := _values(kept, name):
             return _curve(unit, points)
@@ -187,13 +188,15 @@ def _state(info: CheckpointInfo | None) -> str:
     return "removed" if info is None else _KEPT.get(info.state, "damaged")
 
 
-def _intake(kept: Sequence[tuple[int, Event]], events: Iterable[Event]) -> LoaderTotals | None:
+def _loader_totals(
+    kept: Sequence[tuple[int, Event]], events: Iterable[Event]
+) -> LoaderTotals | None:
     counts = ("data_hits", "data_misses", "data_bypasses", "data_errors")
     if not any(event.get(counts[0]) is not None for _, event in kept):
         return None
-    told = (_values(kept, name) for name in counts)
+    series = (_values(kept, name) for name in counts)
     hits, misses, bypasses, errors = (
-        int(sum(n for _, n in one if math.isfinite(n))) for one in told
+        int(sum(n for _, n in one if math.isfinite(n))) for one in series
     )
     bound = [event for event in events if event.kind == "data_bound"]
     last = f"{bound[-1]['bound']}: {bound[-1]['diagnosis']}" if bound else None

@@ -1,4 +1,4 @@
-"""What a page is made of, whether it is written as HTML or as Markdown. Plain data."""
+"""The elements of a page, independent of HTML or Markdown. Plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TextBlock:
 
     words: str
     is_alert: bool = False
-    """It tells of something that is missing or wrong."""
+    """Whether it is about something missing or wrong."""
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,25 @@ class FactsBlock:
 
     rows: Sequence[tuple[str, str]]
     are_key: bool = False
-    """They are what most people look for first."""
+    """Whether they are what most readers look for first."""
 
 
 @dataclass(frozen=True)
 class CommandsBlock:
-    """What to type."""
+    """Commands to type."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Cells of text; those of `words` are no numbers."""
+    """Cells of text; those of the columns `words` are not numbers."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: Sequence[str] = ()
     swatches: bool = False
-    """Each row has the colour that its number has in the picture before it."""
+    """Whether each row has the colour of its number in the preceding picture."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class PlotLine:
     name: str
     points: Sequence[Point]
     colour: int
-    """Number of it, from 0; -1: of what does not count."""
+    """Number of the colour, from 0; -1: of steps that do not count."""
     are_dots: bool = False
     has_dots: bool = False
-    """A line, with its points marked."""
+    """Whether the points of the line are marked."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PlotMark:
 
     step: int
     name: str
-    """Short: there may be many."""
+    """A short name: there may be many marks."""
     words: str
 
 
@@ -80,7 +80,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a lane; seconds since the beginning of the picture."""
+    """A part of a lane, in seconds since the begin of the picture."""
 
     begin_s: float
     end_s: float
@@ -99,15 +99,15 @@ class Lane:
 
 @dataclass(frozen=True)
 class TimelineBlock:
-    """Lanes over the same time."""
+    """Lanes on a common time axis."""
 
     title: str
     lanes: Sequence[Lane]
     seconds: float
     origin: str
-    """When it begins, in words."""
+    """The begin of the time axis as text."""
     kinds: Sequence[tuple[str, str]]
-    """Each kind of stretch, and what it is."""
+    """Each kind of stretch with its description."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,18 @@ Block = TextBlock | FactsBlock | CommandsBlock | TableBlock | Plot | TimelineBlo
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and what belongs to it."""
+    """A heading with its blocks."""
 
     title: str
     blocks: Sequence[Block]
     inner: Sequence[Section] = ()
     is_folded: bool = False
-    """Of a whole run among several: it is there for who asks."""
+    """Whether it is folded: a whole run among several, shown on demand."""
 
 
 @dataclass(frozen=True)
 class PageDocument:
-    """The page."""
+    """A page."""
 
     title: str
     as_of: str

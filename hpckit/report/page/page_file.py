@@ -1,4 +1,4 @@
-"""Puts a page where it is wanted, and on nothing that is not ours."""
+"""Writes a page to a file, which may replace an earlier report but nothing else."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hpckit.system.atomic_files import write_text
 
 MARKS = {"html": html_page.MARK, "md": markdown_page.MARK, "json": json_record.MARK}
 """What a page of each format has at its beginning."""
-_HEAD = 1024  # bytes in which that is
+_HEAD = 1024  # bytes in which the mark is
 
 
 class ForeignFileError(RuntimeError):
-    """There is something else at that place."""
+    """The file to write is there and is no report of hpckit's."""
 
 
 def render(runs: Sequence[PageContent], form: str) -> str:
-    """The page of one run, or of several beside each other, in a format of `MARKS`."""
+    """Render the page of one run, or of several, in a format of `MARKS`."""
     if form == "json":
         return json_record.as_json(runs)
     document = page_of(runs[0]) if len(runs) == 1 else document_of(runs)
@@ -30,10 +30,11 @@ def render(runs: Sequence[PageContent], form: str) -> str:
 
 
 def check_place(path: Path) -> None:
-    """
+    """Check that a page may be written to `path`.
+
     Raises:
-        NotOursError: at `path` is something that no report has put there.
-        OSError: it cannot be looked at.
+        ForeignFileError: at `path` is a file that is no report.
+        OSError: it cannot be read.
     """
     if path.is_dir():
         raise ForeignFileError(f"{path} is a folder; name a file in it")
@@ -48,10 +49,10 @@ def check_place(path: Path) -> None:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write `page` to `path`, whose folder is made; an earlier report is replaced.
+    """Write `page` to `path` and create its folder; an earlier report is replaced.
 
     Raises:
-        NotOursError, OSError: see `check_place`; or it cannot be written.
+        ForeignFileError, OSError: see `check_place`; or it cannot be written.
     """
     check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""From what is known of a run to the sections of its page. Pure."""
+"""The sections of a page, from the content about a run. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hpckit.report.run_state import RunState
 from hpckit.text.quantities import ago, count, size, span
 
 MOST_ROWS = 100
-"""Of a table of what there may be thousands of: the newest ones."""
+"""Number of rows of a table of which there may be thousands; the newest are shown."""
 
 
 def page_of(it: PageContent) -> PageDocument:
-    """The page of one run."""
+    """Return the page of one run."""
     return PageDocument(it.overview.run.name, exact(it.now), tuple(sections_of(it)))
 
 
@@ -45,7 +45,7 @@ def sections_of(it: PageContent) -> Iterator[Section]:
 
 
 def key_figures(it: PageContent) -> list[tuple[str, str]]:
-    """What most people look for first."""
+    """Return what most readers look for first."""
     p, history = it.overview.progress, it.history
     wall_s = history.finished - history.started
     found = [
@@ -68,7 +68,7 @@ def key_figures(it: PageContent) -> list[tuple[str, str]]:
 
 
 def exact(moment_s: float) -> str:
-    """A time for people in other places too."""
+    """Format a time for readers in other time zones too."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(moment_s))
 
 
@@ -82,7 +82,7 @@ def _now(it: PageContent) -> Iterator[Block]:
 
 
 def alerts(it: PageContent) -> Iterator[str]:
-    """What keeps this from being all."""
+    """Return what makes the page incomplete."""
     if not it.history.lives:
         yield "It has not trained yet: no rank has begun, so there are no steps and no curves."
     elif it.overview.state in (RunState.RUNNING, RunState.STARTING):
@@ -128,8 +128,8 @@ def _speed(it: PageContent) -> Iterator[Block]:
 
 def _notes(curve: Curve, what: str) -> Iterator[TextBlock]:
     if curve.odd:
-        told = f"{curve.odd:,} of {curve.records:,} {what} are no finite number"
-        yield TextBlock(f"{told}: the curve is broken there.", is_alert=True)
+        note = f"{curve.odd:,} of {curve.records:,} {what} are no finite number"
+        yield TextBlock(f"{note}: the curve is broken there.", is_alert=True)
     if len(curve.points) < curve.records:
         yield TextBlock(
             f"{curve.records:,} records, drawn as the first, lowest, highest and last value of "
@@ -142,11 +142,11 @@ def _checkpoints(it: PageContent) -> Iterator[Block]:
         yield TextBlock("No checkpoint was committed.")
         return
     kept = [one for one in it.saved if one.state in ("kept", "partial")]
-    told = f"{len(it.saved):,} committed"
+    counts = f"{len(it.saved):,} committed"
     if it.damage.store is None:
-        told += f", {len(kept):,} kept"
+        counts += f", {len(kept):,} kept"
     yield TextBlock(
-        f"{told}. Stored: bytes of it in the store, compressed; written: those of them that were "
+        f"{counts}. Stored: bytes of it in the store, compressed; written: those of them that were "
         "new to the store; reuse: share of them that it had before."
     )
     others = [one for one in it.saved if one not in kept]
@@ -171,7 +171,7 @@ def _row(one: SavedCheckpoint) -> Sequence[str]:
 
 
 def span_s(seconds: float) -> str:
-    """A duration that may be short."""
+    """Format a duration that may be short."""
     return f"{seconds:.1f} s" if seconds < 120 else span(seconds)
 
 

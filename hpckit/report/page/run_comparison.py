@@ -1,4 +1,4 @@
-"""Several runs beside each other. Pure."""
+"""The page that compares several runs. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_READ = "(its config cannot be read)"
 
 
 def document_of(runs: Sequence[PageContent]) -> PageDocument:
-    """The page of several runs; of one, see `page_of`."""
+    """Return the page of several runs; for one run, see `page_of`."""
     names = labels(runs)
     sections = [
         Section("Compared", (_figures(runs, names), *_alerts(runs, names))),
@@ -33,7 +33,7 @@ def document_of(runs: Sequence[PageContent]) -> PageDocument:
 
 
 def labels(runs: Sequence[PageContent]) -> list[str]:
-    """What to call each: its name, or its path where two have one name."""
+    """Return a label for each run: its name, or its path if two have one name."""
     names = [it.overview.run.name for it in runs]
     return [
         str(it.overview.run.path) if names.count(name) > 1 else name
@@ -42,8 +42,8 @@ def labels(runs: Sequence[PageContent]) -> list[str]:
 
 
 def differences(runs: Sequence[PageContent]) -> dict[str, list[Any]]:
-    """By each key of the config that not all have alike, its value in each run; None: that run has
-    no such key, or its config cannot be read."""
+    """Return, for each key of the config that is not the same in all runs, its value in each run;
+    None: that run has no such key, or its config cannot be read."""
     specs = [it.overview.spec for it in runs]
     flat = [dict(_flat(spec_values(spec))) if spec is not None else None for spec in specs]
     known = [one for one in flat if one is not None]
@@ -85,7 +85,7 @@ def _curves(
 
 
 def _speeds(runs: Sequence[PageContent], names: Sequence[str]) -> Iterator[Block]:
-    """A picture for each unit: tokens are not to be seen beside seconds."""
+    """Return a plot for each unit, because tokens and seconds do not fit in one."""
     for unit in dict.fromkeys(it.speed.unit for it in runs):
         curves = [(name, it.speed) for name, it in zip(names, runs, strict=True)]
         if plot := overlaid(f"Speed over steps, {unit}", unit, curves, from_zero=True):
@@ -106,5 +106,5 @@ def _config(runs: Sequence[PageContent], names: Sequence[str]) -> Iterator[Block
 
 
 def _cells(values: Sequence[Any], missing: Sequence[bool]) -> list[str]:
-    told = (_NOT_READ if is_missing else _NOT_THERE for is_missing in missing)
-    return [why if value is None else value for value, why in zip(values, told, strict=True)]
+    reasons = (_NOT_READ if is_missing else _NOT_THERE for is_missing in missing)
+    return [why if value is None else value for value, why in zip(values, reasons, strict=True)]

@@ -1,4 +1,4 @@
-"""A long series in as many points as a picture can show, and none of its peaks left out. Pure."""
+"""Downsampling of a long series to as many points as a plot can show, keeping all peaks. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 COLUMNS = 500
-"""Into which the steps of a curve are parted; about as many as it has pixels."""
+"""Number of columns into which the steps of a curve are divided; about as many as it has pixels."""
 _A_COLUMN = 4  # points at most: first, lowest, highest, last
 
 Point = tuple[int, float | None]
-"""A step, and what was recorded of it; None: no number, and the curve is broken there."""
+"""A step and its recorded value; None: not finite, and the curve has a gap there."""
 
 
 def downsample(points: Sequence[tuple[int, float]], columns: int = COLUMNS) -> tuple[Point, ...]:
-    """Of each column of steps the first, the lowest, the highest and the last point, in the order
-    of steps, and a break where a value was no finite number. A short series is left as it is.
+    """Return the first, the lowest, the highest and the last point of each column of steps, in the
+    order of steps, with a gap where a value was not finite. A short series is returned unchanged.
 
     Args:
         points: (step, value), by ascending step.

@@ -1,4 +1,4 @@
-"""What a run's time went into, and what it waited for. Pure."""
+"""How a run's time was spent, and what it waited for. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hpckit.report.performance.speed_report import collectives_words, time_went
 
 
 def parts_of(it: PageContent) -> list[tuple[str, float]]:
-    """Seconds of the wall time by what they went into; all but the loss to interruptions as
-    `time_went` parts them, and that as `Interruption` does."""
+    """Return seconds of the wall time by what they were spent on: the parts of `time_went`, with
+    the time lost to interruptions split as in `Interruption`."""
     went, gaps = time_went(it.history, it.in_steps), it.history.interruptions
     return [
         ("training: steps that were kept", went["steps"]),

@@ -1,4 +1,4 @@
-"""Which loop a run's speed is bound by, in words, and what to try. Pure."""
+"""The bottleneck of a run, and advice on it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpckit.report.performance.measured_step_time import MeasuredStepTime
 
 
 class LimitingLoop(StrEnum):
-    """What goes round, each in its own time; a step waits for the slowest."""
+    """A loop that may limit the speed; a step waits for the slowest of them."""
 
     INPUT = "input"
     STORAGE = "storage"
@@ -33,9 +33,9 @@ WELL = {
     LimitingLoop.VALIDATION: 0.1,
     LimitingLoop.TRAINING: 0.25,
 }
-"""Shares of a step that these may take before they count as what holds it up."""
+"""Shares of a step that these loops may take before they count as limiting."""
 EXPOSED = 0.1
-"""Share of a step that collectives may take by themselves before it is worth a word."""
+"""Share of a step in which only collectives run from which on it is reported."""
 
 _WORDS = {
     LimitingLoop.INPUT: "of the steps' time is spent waiting for data",
@@ -48,8 +48,9 @@ _WORDS = {
 
 
 def bottleneck(it: MeasuredStepTime) -> LimitingLoop | None:
-    """The loop that takes most beyond what is well; the kernels if none does. None: it cannot be
-    told, as the training function does not say when the model computes."""
+    """Return the loop with the largest share among those above their normal share; the kernels if
+    there is none. None: it is not known, because the training function does not say when the model
+    computes."""
     shares = {loop: it.share(*PARTS[loop]) for loop in WELL}
     if not it.is_split:
         del shares[LimitingLoop.TRAINING]
@@ -60,7 +61,7 @@ def bottleneck(it: MeasuredStepTime) -> LimitingLoop | None:
 
 
 def describe(it: MeasuredStepTime, loop: LimitingLoop | None) -> str:
-    """One line for people."""
+    """Describe the bottleneck in one line for people."""
     if loop is None:
         return (
             "not to be told: the training function does not say when the model computes; "
@@ -70,10 +71,10 @@ def describe(it: MeasuredStepTime, loop: LimitingLoop | None) -> str:
 
 
 def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None) -> list[str]:
-    """What to try, a line each.
+    """Return advice, one line each.
 
     Args:
-        spec: of the run; None where it cannot be read any more.
+        spec: of the run; None if it can no longer be read.
     """
     match loop:
         case LimitingLoop.INPUT:

@@ -1,4 +1,4 @@
-"""Where the time of a run's steps went, from their records. Pure."""
+"""How the time of a run's steps was spent, from their records. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from hpckit.report.history import History
 
 @dataclass(frozen=True)
 class MeasuredStepTime:
-    """Of all steps that were kept; seconds are means over ranks."""
+    """The time of all kept steps; seconds are means over ranks."""
 
     steps: int
-    """That records tell of."""
+    """Number of steps that the records cover."""
     seconds: float
-    """In these steps."""
+    """Seconds of these steps."""
     parts: dict[Part, float]
-    """Seconds of these, by part; empty: the records are of a version that did not split steps."""
+    """Seconds of each step phase; empty: the records are of a version that did not split steps."""
     tokens_per_s: float | None
     samples_per_s: float | None
     mfu: float | None
     peak_bytes: float | None
-    """Of the rank that used most; of a GPU's memory or the process's, by the next one."""
+    """Peak memory of the rank that used most, of the kind (GPU or process) that the next field
+    names."""
     is_gpu: bool
     traced: int
-    """Steps that were traced."""
+    """Number of traced steps."""
     exposed: float | None
-    """Share of the traced steps in which collectives ran, and nothing was computed."""
+    """Share of the traced steps in which collectives ran and nothing was computed."""
 
     @property
     def is_split(self) -> bool:
@@ -38,16 +39,16 @@ class MeasuredStepTime:
         return any(self.parts.get(part) for part in ("forward", "backward", "compute"))
 
     def share(self, *some: Part) -> float:
-        """Of the time, that these parts take."""
+        """Return the share of the time that these phases take."""
         return sum(self.parts.get(one, 0.0) for one in some) / self.seconds if self.seconds else 0.0
 
     def record(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the figures as JSON values."""
         return asdict(self)
 
 
 def step_time(history: History) -> MeasuredStepTime:
-    """Of the steps of the run that count."""
+    """Return the time of the kept steps of the run."""
     covered = list(_covered(history))
     seconds = sum(steps * event["step_s"] for event, steps in covered)
     memory = "peak_memory_bytes", "peak_rss_bytes"
@@ -71,7 +72,7 @@ def step_time(history: History) -> MeasuredStepTime:
 
 
 def _covered(history: History) -> Iterator[tuple[Event, int]]:
-    """Each record that counts, with the steps that it tells of."""
+    """Yield each kept record with the number of steps that it covers."""
     starts = {(life.generation, life.attempt): life.start_step for life in history.lives}
     before = 0
     for step, event in sorted(history.kept.items()):
@@ -90,7 +91,7 @@ def _parts(covered: Sequence[tuple[Event, int]]) -> dict[Part, float]:
 
 
 def _mean(covered: Sequence[tuple[Event, int]], name: str) -> float | None:
-    """Over the time of the records that have it."""
+    """Return the mean over the time of the records that have the field."""
     known = [
         (event[name], steps * event["step_s"])
         for event, steps in covered

@@ -1,5 +1,5 @@
-"""What a run's time went into, what bounds its speed, and what to try: lines for people, and a
-record for programs."""
+"""A report on the speed of a run: how its time was spent, what limits it, and advice; as lines for
+people and as a record for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _GIB = 2**30
 
 
 def last_spec(run: RunDir) -> RunSpec | None:
-    """Of the newest submission; None: it is of another version, and says nothing here."""
+    """Return the spec of the newest submission; None: it is of another version, so nothing is said
+    about it."""
     try:
         return read_spec(run.spec(run.submission_numbers()[-1]))
     except SpecError:
@@ -29,8 +30,8 @@ def last_spec(run: RunDir) -> RunSpec | None:
 
 
 def time_went(history: History, in_steps: MeasuredStepTime) -> dict[str, float]:
-    """Seconds: all; in steps that were kept; before the first of them; lost to interruptions, and
-    of these restoring; anything else, most of it the last save."""
+    """Return seconds: of all time; of kept steps; before the first of them; lost to interruptions,
+    and restores among these; and of the rest, most of it the last save."""
     total = history.finished - history.started
     start = history.lives[0].started - history.started if history.lives else 0.0
     lost = sum(gap.lost_s for gap in history.interruptions)
@@ -45,7 +46,7 @@ def time_went(history: History, in_steps: MeasuredStepTime) -> dict[str, float]:
 
 
 def speed_record(history: History, spec: RunSpec | None) -> dict[str, Any]:
-    """For programs; times are seconds."""
+    """Return the report for programs; times are seconds."""
     it = step_time(history)
     loop = bottleneck(it)
     return {
@@ -57,7 +58,7 @@ def speed_record(history: History, spec: RunSpec | None) -> dict[str, Any]:
 
 
 def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, str]]:
-    """Name and text of each line."""
+    """Return name and text of each line."""
     it = step_time(history)
     yield "time", _time(history, it)
     if it.parts:
@@ -87,15 +88,15 @@ def _time(history: History, it: MeasuredStepTime) -> str:
 
 
 def _parts(it: MeasuredStepTime) -> str:
-    """The greatest first."""
+    """Return the parts, the largest first."""
     shares = {part: it.share(part) for part in it.parts}
-    told = sorted((part for part in shares if shares[part] >= 0.005), key=lambda p: -shares[p])
-    each = ", ".join(f"{part.replace('_', ' ')} {shares[part]:.0%}" for part in told)
+    shown = sorted((part for part in shares if shares[part] >= 0.005), key=lambda p: -shares[p])
+    each = ", ".join(f"{part.replace('_', ' ')} {shares[part]:.0%}" for part in shown)
     return f"{it.seconds / it.steps:.3f} s: {each}"
 
 
 def collectives_words(it: MeasuredStepTime) -> str:
-    """Of a run whose steps were traced."""
+    """Describe the collectives of a run whose steps were traced."""
     return (
         f"{it.exposed:.0%} of a step with nothing computed beside them, inside the parts above "
         f"({count(it.traced, 'step')} traced)"
@@ -103,7 +104,7 @@ def collectives_words(it: MeasuredStepTime) -> str:
 
 
 def speed_words(it: MeasuredStepTime) -> str:
-    """What was reached; empty where nothing is known."""
+    """Describe the speed that was reached; empty if nothing is known."""
     found = []
     if it.tokens_per_s:
         found.append(f"{it.tokens_per_s:,.0f} tok/s")

@@ -28,7 +28,7 @@ _LOST = (
 
 
 def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> bool:
-    """Print what the run has been through so far; whether that is anything.
+    """Print what has happened in the run so far; returns whether there was anything.
 
     Args:
         told: its events, if they were read already.
@@ -88,7 +88,7 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
 
 
 def _validation(history: History) -> str:
-    """The newest, and the lowest loss."""
+    """Return the newest validation, and the lowest loss."""
     newest = history.validated[max(history.validated)]
     text = f"{validated_words(newest)} at step {newest['step']}"
     losses = {s: e["val_loss"] for s, e in history.validated.items() if e.get("val_loss")}
@@ -104,7 +104,8 @@ def _verdict(run: RunDir) -> str:
 
 
 def _positions(run: RunDir, lives: Sequence[TrainingAttempt], steps: int) -> int:
-    """Samples that the first `steps` steps take, whose batches may differ from life to life."""
+    """Return the number of samples of the first `steps` steps; batches may differ between
+    attempts."""
     life = next((life for life in reversed(lives) if life.start_step <= steps), None)
     if life is None or life.position is None or life.global_batch is None:
         return steps * read_spec(run.spec(run.submission_numbers()[-1])).train.global_batch
@@ -112,7 +113,7 @@ def _positions(run: RunDir, lives: Sequence[TrainingAttempt], steps: int) -> int
 
 
 def _epochs(counts: Sequence[EpochCount]) -> Iterator[str]:
-    """A line an epoch; many exact ones in a row are one line."""
+    """Yield a line per epoch; consecutive exact epochs share one line."""
     exact = len(list(takewhile(lambda count: count.exact, counts)))
     if exact > 3:
         each = f"{counts[0].samples:,} of {counts[0].samples:,}"

@@ -1,4 +1,4 @@
-"""`hpckit status` on the terminal: all runs in a table, or one run on a page."""
+"""`hpckit status` on the terminal: a table of all runs, or one run in detail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOURS = {
 
 
 def table_of(runs: Sequence[Overview], now: float) -> Table:
-    """One line a run, in 80 columns."""
+    """Return a table with one line per run, in 80 columns."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("run", no_wrap=True, overflow="ellipsis")
     table.add_column("state", no_wrap=True)
@@ -64,7 +64,7 @@ LEGEND = "last: age of the last step; saved: newest checkpoint; 12?: job 12 wait
 
 
 def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
-    """Name and text of each line."""
+    """Return name and text of each line."""
     p = it.progress
     yield "state", word_of(it)
     yield "directory", str(it.run.path)
@@ -110,12 +110,14 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
 def _layout(it: Overview) -> str:
     assert it.spec is not None
     launch, p = it.spec.launch, it.progress
-    asked = f"{count(launch.nodes, 'node')} x {count(launch.gpus_per_node, 'worker')}"
+    requested = f"{count(launch.nodes, 'node')} x {count(launch.gpus_per_node, 'worker')}"
     now = f", now {count(p.nodes, 'node')}, {count(p.ranks, 'rank')}"
     is_other = p.nodes and it.is_alive and p.nodes != launch.nodes
     world = launch.nodes * launch.gpus_per_node
     model = f"{describe(it.spec.parallel, world)}, {it.spec.precision.compute}"
-    return f"{asked}{now if is_other else ''}; {model}; global batch {it.spec.train.global_batch}"
+    return (
+        f"{requested}{now if is_other else ''}; {model}; global batch {it.spec.train.global_batch}"
+    )
 
 
 def _step(it: Overview, now: float) -> str:

@@ -1,4 +1,4 @@
-"""`hpckit top`: all runs as they are now, and what was asked about one of them. Pure."""
+"""`hpckit top`: the present state of all runs, and details of one of them. Pure."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ HEAD = ("run", "state", "step", "tok/s", "ETTR", "saved", "lag", "wait", "came b
 def view_of(
     runs: Sequence[Overview], chosen: int, detail: RenderableType | None, title: str, now: float
 ) -> RenderableType:
-    """The whole screen.
+    """Return the whole screen.
 
     Args:
-        chosen: number of the run that keys are about.
+        chosen: number of the run to which keys apply.
         detail: what was asked about it.
-        title: of that, or a question.
+        title: of the detail, or a question.
     """
     if not runs:
         return Group(Text("no run yet; start one with hpckit launch"), Text(KEYS, style="dim"))
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for name in HEAD:
         is_word = name in ("run", "state", "came back")
-        folds = name == "came back"  # so that the others are whole on 80 columns
+        folds = name == "came back"  # so that the other columns are whole on 80 columns
         table.add_column(name, justify="left" if is_word else "right", no_wrap=not folds)
     for number, it in enumerate(runs):
         style = "reverse" if number == chosen else ""
@@ -45,7 +45,8 @@ def view_of(
 
 
 def cells(it: Overview, now: float) -> list[str]:
-    """Of one run, after its name and state; empty where nothing is known, or it does not train."""
+    """Return the cells of one run after its name and state; empty if nothing is known, or it does
+    not train."""
     p, is_going = it.progress, it.state is RunState.RUNNING
     behind = p.step - p.saved_step
     return [

@@ -1,7 +1,7 @@
-"""What the modules that jobs are started by are called in the code snapshot of a run.
+"""Names, in a run's code snapshot, of the modules that start its jobs.
 
-A run goes on with the code that it was submitted with, whatever release goes on with it: a snapshot
-of an earlier release has these modules under other names.
+A run continues with the code that it was submitted with, whatever release resumes it: in a snapshot
+of an earlier release, these modules have other names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EARLIER = {
 
 
 def module_in(code: Path, module: str) -> str:
-    """The name of one of these modules in a snapshot.
+    """Returns the name of one of these modules in a snapshot.
 
     Args:
         code: the folder of the snapshot.

@@ -1,8 +1,8 @@
-"""Which submission has the newest snapshot of a project, among the runs of one root: a link there,
-for each user and project.
+"""Records which submission has the newest snapshot of a project among the runs of one root, in a
+link there for each user and project.
 
-A snapshot shares the files that have not changed with it, so that a sweep, or a day of trying, has
-one copy of each. It is a shortcut, no part of any run: without it, all files are copied.
+A new snapshot shares unchanged files with it, so that a sweep, or a day of tries, stores each file
+once. The link is only an optimisation and no part of a run: without it, all files are copied.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 def newest_snapshot(root: Path, project: Path) -> Path | None:
-    """The folder of the submission of this user whose snapshot is the newest; None if it is not
-    known, or gone, or others could have changed it."""
+    """Returns the folder of this user's submission with the newest snapshot, or None if it is
+    unknown, gone, or could have been changed by others."""
     link = _link(root, project)
     with suppress(OSError):
         if link.lstat().st_uid != os.getuid():
@@ -35,18 +35,18 @@ def newest_snapshot(root: Path, project: Path) -> Path | None:
 
 
 def record_newest_snapshot(run: RunDir, submission: int, project: Path) -> None:
-    """The snapshot of this submission is the newest one."""
+    """Records the snapshot of this submission as the newest one."""
     root = run.path.parent
     _point(_link(root, project), run.submission(submission).relative_to(root))
 
 
 def record_moved_run(run: RunDir, to: Path, project: Path) -> None:
-    """The directory of `run` is at `to` now, in the same root."""
+    """Records that the directory of `run` is now at `to`, in the same root."""
     link = _link(run.path.parent, project)
     try:
         first, *rest = link.readlink().parts
     except OSError:
-        return  # it shows nothing
+        return  # there is no link
     if first == run.name:
         _point(link, Path(to.name, *rest))
 

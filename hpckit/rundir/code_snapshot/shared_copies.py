@@ -1,10 +1,10 @@
-"""Copies of files, for keeps: read-only, and one file (a hard link) with an earlier copy of what is
-certainly the same.
+"""Read-only copies of files, which are hard links to an earlier copy if the source has certainly
+not changed.
 
-That it is the same is told by size, times and number of a file, as git does it for its index: what
-changes a file gives it another time of change (ctime), which no program can set. A file that was
-changed shortly before it was copied could be changed once more in the same tick of the clock; git
-calls it racy. Nothing is told of it, and the next time it is copied, too.
+The state of a file (size, times and inode number) tells whether it has changed, as in git's index:
+each change sets the file's time of change (ctime), which no program can set. A file that was
+changed shortly before it was copied could be changed again in the same tick of the clock; git calls
+it racy. No state is recorded for it, and it is copied again the next time.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from typing import NamedTuple, TypeVar
 from hpckit.system.atomic_files import read_json
 
 SETTLED_S = 300.0
-"""Seconds after which a change is in the past by any clock: munge, by which Slurm knows who asks,
-lets clocks differ by five minutes at most."""
+"""Seconds after which a change is in the past by any clock: munge, Slurm's authentication,
+tolerates clocks that differ by at most five minutes."""
 
-_AT_A_TIME = 8  # files: on a shared file system each takes a few round trips, and no computing
+_PARALLEL = 8  # files; each takes a few round trips to a shared file system, and no computing
 _VERSION = 1
 _CAN_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _T = TypeVar("_T")
 
 
 class FileState(NamedTuple):
-    """What tells one content of a file from another."""
+    """What distinguishes contents of a file."""
 
     size: int
     mtime_ns: int
     ctime_ns: int
     number: int
-    """Of its inode."""
+    """Number of the inode."""
 
 
 @dataclass(frozen=True)
 class EarlierCopies:
-    """Earlier copies, and of which state of its source each of them is."""
+    """Earlier copies, with the state of the source of each."""
 
     folder: Path
     states: Mapping[str, FileState]
-    """By names relative to `folder`; of those alone that can be told by it."""
+    """By names relative to `folder`; only of files whose state is conclusive."""
 
 
 class SnapshotSource(NamedTuple):
-    """A file, as it was seen."""
+    """A file to copy, with its state."""
 
     path: Path
     state: FileState
 
 
 class FileCopy(NamedTuple):
-    """What was made of one file."""
+    """The result of copying one file."""
 
     name: str
     state: FileState
     is_shared: bool
-    """It is one file with an earlier copy."""
+    """Whether it is a hard link to an earlier copy."""
 
 
 def state_of(found: os.stat_result) -> FileState:
@@ -71,7 +71,8 @@ def state_of(found: os.stat_result) -> FileState:
 
 
 def is_settled(state: FileState, now_s: float) -> bool:
-    """Whether a change after `now_s` (seconds since the epoch) gives the file another state. Pure.
+    """Whether any change after `now_s` (seconds since the epoch) gives the file another state.
+    Pure.
 
     After "Racy Git" of git's technical documentation.
     """
@@ -81,10 +82,10 @@ def is_settled(state: FileState, now_s: float) -> bool:
 def copy_files(
     files: Mapping[str, SnapshotSource], into: Path, earlier: EarlierCopies | None
 ) -> list[FileCopy]:
-    """Copy `files`, by whose names relative to `into` their sources are found.
+    """Copies `files`, which maps names relative to `into` to sources.
 
     Raises:
-        OSError: one of them cannot be read or written.
+        OSError: a file cannot be read or written.
     """
     for folder in sorted({(into / name).parent for name in files}):
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,15 +93,16 @@ def copy_files(
 
 
 def run_in_parallel(act: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
-    """What `act` gives for each of `names`, in no order; several at a time."""
-    parts = [names[n::_AT_A_TIME] for n in range(_AT_A_TIME)]  # a task each costs more than a file
-    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="copying") as pool:
+    """Returns the results of `act` for `names` in no particular order, computed in parallel."""
+    # one task per file would cost more than the file
+    parts = [names[n::_PARALLEL] for n in range(_PARALLEL)]
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="copying") as pool:
         done: Iterable[list[_T]] = pool.map(lambda part: [act(name) for name in part], parts)
         return [one for part in done for one in part]
 
 
 def copy_copies(source: Path, into: Path) -> None:
-    """Copy a folder of copies, with links as they are; its files are shared as far as can be.
+    """Copies a folder of copies, with links unchanged, and shares its files if possible.
 
     Raises:
         OSError: as `copy_files`.
@@ -108,17 +110,17 @@ def copy_copies(source: Path, into: Path) -> None:
 
     def copy(name: str, target: str) -> None:
         found = Path(name).lstat()
-        if not _is_kept(found) or not _share(Path(name), Path(target), state_of(found)):
+        if not _is_read_only_copy(found) or not _share(Path(name), Path(target), state_of(found)):
             shutil.copy2(name, target)
 
     shutil.copytree(source, into, symlinks=True, copy_function=copy)
 
 
 def write_states(path: Path, copies: Iterable[FileCopy], now_s: float) -> None:
-    """For `read_copies`, of the settled ones of `copies`.
+    """Writes the states of settled copies for `read_copies`.
 
     Args:
-        now_s: when they were begun; seconds since the epoch.
+        now_s: when copying started; seconds since the epoch.
     """
     settled = {copy.name: copy.state for copy in copies if is_settled(copy.state, now_s)}
     text = json.dumps({"version": _VERSION, "files": settled}, separators=(",", ":"))
@@ -126,14 +128,14 @@ def write_states(path: Path, copies: Iterable[FileCopy], now_s: float) -> None:
 
 
 def read_copies(folder: Path, states: Path) -> EarlierCopies | None:
-    """The copies in `folder`, of which `write_states` wrote at `states`; None where it did not, or
-    in another form."""
-    told = read_json(states)
-    if not isinstance(told, dict) or told.get("version") != _VERSION:
+    """Returns the copies in `folder` whose states `write_states` wrote to `states`, or None if
+    there is no such file or it has another form."""
+    record = read_json(states)
+    if not isinstance(record, dict) or record.get("version") != _VERSION:
         return None
     try:
         return EarlierCopies(
-            folder, {name: FileState(*state) for name, state in told["files"].items()}
+            folder, {name: FileState(*state) for name, state in record["files"].items()}
         )
     except (KeyError, TypeError, AttributeError):
         return None
@@ -149,7 +151,7 @@ def _copy(name: str, source: SnapshotSource, into: Path, earlier: EarlierCopies 
         content = file.read()
     with open(target, "xb", opener=_opener(found.st_mode & ~_CAN_WRITE)) as file:
         file.write(content)
-        file.flush()  # else it is written, and dated, when this is closed
+        file.flush()  # otherwise closing the file writes it and sets its time
         os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
     return FileCopy(name, state_of(found), is_shared=False)
 
@@ -159,20 +161,23 @@ def _opener(mode: int) -> Callable[[str, int], int]:
 
 
 def _share(copy: Path, target: Path, state: FileState) -> bool:
-    """Make `target` one file with the `copy` of that state; False if there is none like it, or the
-    file system does not have it."""
+    """Makes `target` a hard link to `copy` if that has the given state. Returns False if it does
+    not, or if the file system has no links."""
     try:
         os.link(copy, target, follow_symlinks=False)
     except OSError:
-        return False  # a copy in its place takes longer, and is as good
+        return False  # a copy instead takes longer, but is as good
     found = target.lstat()
-    if _is_kept(found) and (found.st_size, found.st_mtime_ns) == (state.size, state.mtime_ns):
+    if _is_read_only_copy(found) and (found.st_size, found.st_mtime_ns) == (
+        state.size,
+        state.mtime_ns,
+    ):
         return True
     target.unlink()
     return False
 
 
-def _is_kept(found: os.stat_result) -> bool:
-    """Whether it is a file that is this user's, and that nobody writes to."""
+def _is_read_only_copy(found: os.stat_result) -> bool:
+    """Whether it is a file that belongs to this user and that nobody can write to."""
     is_mine = found.st_uid == os.geteuid() and not found.st_mode & _CAN_WRITE
     return stat.S_ISREG(found.st_mode) and is_mine

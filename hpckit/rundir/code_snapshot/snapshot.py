@@ -1,4 +1,5 @@
-"""The code snapshot: what runs is what was there at submit time, however long the run goes on."""
+"""The code snapshot, with which a run uses the code as it was at submit time, however long it
+takes."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ from hpckit.rundir.code_snapshot.shared_copies import (
 )
 
 PACKAGES = ("hpckit", "checkpointing", "data")
-"""hpckit's own top-level packages; they go into every snapshot."""
+"""hpckit's own top-level packages, which are in every snapshot."""
 
 MAX_FILE_BYTES = 4 << 20
-"""Larger files are data, not code: left out, and named in the manifest."""
+"""Larger files are data, not code: they are left out, and named in the manifest."""
 MAX_FILES = 20_000
-"""More files than this are not a project but somebody's home."""
+"""A folder with more files is not a project, but probably a home directory."""
 
 _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _CODE = {".py", ".pyi", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".sh"}
@@ -43,7 +44,7 @@ _CODE = {".py", ".pyi", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt
 
 @dataclass(frozen=True)
 class Project:
-    """Where the user's code lies."""
+    """The folder of the user's code."""
 
     root: Path
     git: bool
@@ -56,18 +57,18 @@ class CodeSnapshot:
     files: int
     bytes: int
     shared: int
-    """Of the files, those that are one with the file of an earlier snapshot."""
+    """How many of the files are hard links to files of an earlier snapshot."""
     left_out: list[str]
     """Files over `MAX_FILE_BYTES`, relative to the project."""
 
 
 class CodeSnapshotError(RuntimeError):
-    """The project cannot be copied as it is."""
+    """Raised if the project cannot be copied as it is."""
 
 
 def find_project(cwd: Path) -> Project:
-    """The git work tree that holds `cwd`, or the nearest folder in it with a config tree of its
-    own; `cwd` itself where there is no git."""
+    """Returns the git work tree that holds `cwd`, or the nearest folder in it with its own config
+    tree; without git, `cwd` itself."""
     here, top = cwd.resolve(), _git(cwd, "rev-parse", "--show-toplevel")
     if not top:
         return Project(here, False)
@@ -77,7 +78,8 @@ def find_project(cwd: Path) -> Project:
 
 
 def shadowed_packages(project: Project) -> list[str]:
-    """One line for each of hpckit's packages that something of the project's own would hide."""
+    """Returns a line for each of hpckit's packages that would be hidden by something in the
+    project."""
     found = []
     for name in PACKAGES:
         ours = find_spec(name)
@@ -93,27 +95,28 @@ def shadowed_packages(project: Project) -> list[str]:
 
 
 def _first_module(folder: Path) -> str | None:
-    """A module in a folder that is no package but could be imported from as if it were."""
+    """Returns a module in a folder that is no package but could be imported from as if it were."""
     return next((str(path) for path in sorted(folder.glob("*.py"))), None)
 
 
 def take_snapshot(project: Project, into: Path, earlier: Path | None = None) -> CodeSnapshot:
-    """Copy the project's files, and hpckit's packages, to the new folder `into`.
+    """Copies the project's files, and hpckit's packages, to the new folder `into`.
 
-    In a git work tree: all tracked files, submodules' too, and untracked ones that are not
-    ignored, as they are now. Elsewhere: source and configuration files outside hidden folders.
-    Links to files become files; links to folders stay links, as long as they lead to the project.
+    In a git work tree, these are all tracked files, those of submodules too, and untracked files
+    that are not ignored, as they are now. Elsewhere, these are source and configuration files
+    outside hidden folders. Links to files become files; links to folders stay links if they lead
+    into the project.
 
     Args:
-        earlier: a snapshot of this user's, on this file system if it is to be of use. What has not
-            changed since is one file with the one there; nobody can write to either.
+        earlier: a snapshot of this user, useful only on the same file system. Files that have not
+            changed since become hard links to its files; nobody can write to either.
 
     Raises:
-        SnapshotError: there are too many files for a project.
+        CodeSnapshotError: there are too many files for a project.
     """
     begun_s = time.time()
     into.mkdir()
-    found = run_in_parallel(partial(_look, project.root), sorted(set(_listed(project))))
+    found = run_in_parallel(partial(_classify, project.root), sorted(set(_listed(project))))
     if (count := sum(one.kind is not _Kind.NOTHING for one in found)) > MAX_FILES:
         raise CodeSnapshotError(
             f"{project.root} holds {count} files: start from your project's own folder, "
@@ -136,36 +139,36 @@ def take_snapshot(project: Project, into: Path, earlier: Path | None = None) -> 
 
 
 def copy_snapshot(snapshot: Path, into: Path) -> None:
-    """Copy a snapshot to the new folder `into`; the files are shared."""
+    """Copies a snapshot to the new folder `into`; the files are shared."""
     copy_copies(snapshot, into)
-    with suppress(FileNotFoundError):  # of an earlier release
+    with suppress(FileNotFoundError):  # missing in a snapshot of an earlier release
         shutil.copyfile(_states(snapshot), _states(into))
 
 
 def _states(snapshot: Path) -> Path:
-    """Beside it: what it has of files that were there."""
+    """Returns the path, beside a snapshot, of the recorded states of its source files."""
     return snapshot.with_name("copied.json")
 
 
 class _Kind(Enum):
-    """What is done with a name of the project."""
+    """How a name in the project is handled."""
 
     FILE = auto()
     LINK = auto()
-    """To a folder of the project."""
+    """A link to a folder of the project."""
     LEFT_OUT = auto()
     NOTHING = auto()
-    """There is none, or it is no file."""
+    """The name does not exist, or is no file."""
 
 
 class _Found(NamedTuple):
     name: str
     kind: _Kind
     source: SnapshotSource | None = None
-    """Of a file."""
+    """Only for files."""
 
 
-def _look(root: Path, name: str) -> _Found:
+def _classify(root: Path, name: str) -> _Found:
     path = root / name
     try:
         found = path.stat()
@@ -193,7 +196,7 @@ def _link(root: Path, name: str, into: Path) -> None:
 
 
 def git_facts(project: Project) -> dict[str, object] | None:
-    """Revision, branch and state of the work tree; None outside git."""
+    """Returns revision, branch and state of the work tree, or None outside git."""
     if not project.git:
         return None
     head = _git(project.root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
@@ -203,10 +206,8 @@ def git_facts(project: Project) -> dict[str, object] | None:
 
 
 def git_diff(project: Project) -> str:
-    """What differs from the last commit, as `git apply` takes it, and untracked files' names.
-
-    Empty outside git. Bytes that are no UTF-8 are kept as surrogates.
-    """
+    """Returns the difference to the last commit, in the form that `git apply` takes, and the names
+    of untracked files. Empty outside git. Bytes that are not UTF-8 are kept as surrogates."""
     if not project.git:
         return ""
     diff = _git(project.root, "diff", "--binary", "--no-color", "--no-ext-diff", "HEAD") or ""
@@ -215,8 +216,8 @@ def git_diff(project: Project) -> str:
 
 
 def _listed(project: Project) -> Iterator[str]:
-    """Names of the project's files, and of links to folders in it, relative to its root. Some may
-    lead nowhere."""
+    """Yields names of the project's files, and of links to folders in it, relative to its root.
+    Some may not exist."""
     if project.git:
         for mode in (("--cached", "--recurse-submodules"), ("--others", "--exclude-standard")):
             listed = _git(project.root, "ls-files", "-z", *mode) or ""
@@ -231,7 +232,8 @@ def _listed(project: Project) -> Iterator[str]:
 
 
 def _skipped(folder: Path) -> bool:
-    """Hidden folders, virtual environments and run directories hold no code of the project's."""
+    """Whether a folder is hidden, a virtual environment or a run directory, and so has no code of
+    the project."""
     return (
         folder.name.startswith(".")
         or folder.name in ("__pycache__", "node_modules")
@@ -242,11 +244,11 @@ def _skipped(folder: Path) -> bool:
 
 
 def _own_packages(root: Path, there: set[str]) -> dict[str, SnapshotSource]:
-    """hpckit's own files by their names in the snapshot: beside the project's code, or in a folder
-    of the same name that holds none.
+    """Returns hpckit's own files by their names in the snapshot: beside the project's code, or in a
+    folder of the same name that has no such package.
 
     Args:
-        there: what the snapshot has of the project.
+        there: names that the snapshot has from the project.
     """
     files = {}
     for name in PACKAGES:
@@ -263,7 +265,7 @@ def _own_packages(root: Path, there: set[str]) -> dict[str, SnapshotSource]:
 
 
 def _git(cwd: Path, *arguments: str) -> str | None:
-    """Output of a git command; None where git or a repository is missing."""
+    """Returns the output of a git command, or None without git or a repository."""
     command: Sequence[str] = ("git", "-C", str(cwd), *arguments)
     try:
         done = subprocess.run(command, capture_output=True, check=False)

@@ -1,2 +1,2 @@
-"""Sweeps are multiplied out, checked and submitted here as one Slurm job array; only hpckit.submit
-and examples import it."""
+"""Expands sweeps, checks their runs and submits them as one Slurm job array. Only hpckit.submit and
+examples import this package."""

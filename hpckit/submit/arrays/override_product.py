@@ -1,4 +1,4 @@
-"""Overrides with several values each, multiplied out: one list of overrides for each run."""
+"""Expands overrides with several values each into one list of overrides per run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hydra.errors import HydraException
 from hpckit.config.spec_parser import SpecError
 
 MOST = 1000
-"""Runs of one array: Slurm's own limit (MaxArraySize) is 1001 where nobody has changed it."""
+"""Most runs of one array: Slurm's default limit (MaxArraySize) is 1001."""
 
 
 def multiply(overrides: Sequence[str]) -> list[list[str]]:
-    """The cartesian product of `overrides`, the last one's values changing fastest.
+    """Returns the cartesian product of `overrides`, where the last one's values change fastest.
 
     Raises:
         SpecError: a sweep that is no list of values, or too many runs.
@@ -29,16 +29,16 @@ def multiply(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def varying(run: Sequence[str], overrides: Sequence[str]) -> str:
-    """What tells a run from the others of its sweep."""
+    """Returns the overrides that distinguish a run from the others of its sweep."""
     return " ".join(word for word, text in zip(run, overrides, strict=True) if word != text)
 
 
 def _values(text: str) -> list[str]:
-    """The overrides, of one value each, that `text` stands for."""
+    """Returns the single-valued overrides that `text` expands to."""
     try:
         item: Override = OverridesParser.create().parse_override(text)
     except HydraException:
-        return [text]  # what is wrong with it is said where the run is composed
+        return [text]  # the error is reported when the run is composed
     if not item.is_sweep_override():
         return [text]
     if not item.is_discrete_sweep() or "glob(" in text:

@@ -1,9 +1,10 @@
-"""`launch.py -m`: several runs as the tasks of one job array, of which each goes on by itself.
+"""Sweeps (`launch.py -m`): several runs as the tasks of one job array, each of which continues on
+its own.
 
-<root>/<name>-sweep-001/
-    sweep.json                    the runs, with their overrides
-    runs/0 runs/1 ... code/0 ...  links to each task's run directory and code snapshot
-    submitit/                     submitit's own files
+    <root>/<name>-sweep-001/
+        sweep.json                    the runs, with their overrides
+        runs/0 runs/1 ... code/0 ...  links to each task's run directory and code snapshot
+        submitit/                     submitit's own files
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SweepTask:
 
     overrides: list[str]
     differs: str
-    """Those of them that others have not."""
+    """The overrides that other runs of the sweep do not have."""
     spec: RunSpec
     run: RunDir
 
@@ -42,11 +43,11 @@ def plan(
     check: Callable[[RunSpec, RunDir], list[str]],
     base: Path,
 ) -> list[SweepTask]:
-    """The runs that `overrides` stand for, all of them checked.
+    """Returns the runs that `overrides` expand to, after checking all of them.
 
     Args:
-        compose: the spec of one run; raises SpecError.
-        check: what is wrong with one run on this machine.
+        compose: returns the spec of one run; raises SpecError.
+        check: returns the problems of one run on this machine.
 
     Raises:
         SpecError: one of them cannot be run, or not in one array with the others.
@@ -65,8 +66,8 @@ def plan(
             found = error.violations
         for line in found:
             problems.setdefault(line, []).append(differs)
-    found = [_of_whom(line, whose, len(runs)) for line, whose in problems.items()]
-    found = found or [*_twins(tasks), *_strangers(tasks)]
+    found = [_with_affected_runs(line, whose, len(runs)) for line, whose in problems.items()]
+    found = found or [*_duplicate_runs(tasks), *_differing_requests(tasks)]
     if found:
         raise SpecError(found)
     return tasks
@@ -74,10 +75,10 @@ def plan(
 
 @contextmanager
 def held(tasks: Sequence[SweepTask], what: str) -> Iterator[None]:
-    """Nobody else works on any of the runs meanwhile.
+    """Holds the locks of all runs in the block.
 
     Raises:
-        RunHeldError: somebody does.
+        RunHeldError: another process holds a lock.
     """
     with ExitStack() as stack:
         for task in tasks:
@@ -86,18 +87,19 @@ def held(tasks: Sequence[SweepTask], what: str) -> Iterator[None]:
 
 
 def place(folder: Path) -> BatchJob:
-    """Where the array of the sweep in `folder` finds each task's own."""
+    """Returns the job array of the sweep in `folder`, with paths that each task resolves to its
+    own."""
     return BatchJob(
         name=folder.name,
         folder=folder / "submitit",
         output=folder / "runs" / "%a" / "logs" / "batch-%j.log",
         code=f'{shlex.quote(str(folder / "code"))}/"$SLURM_ARRAY_TASK_ID"',
-        dependency=None,  # by name, one task would wait for the other
+        dependency=None,  # all tasks have one name, so they would wait for each other
     )
 
 
 def next_folder(spec: RunSpec, base: Path) -> Path:
-    """The first one that is not there."""
+    """Returns the first folder name that is free."""
     root, number = (base / spec.root).resolve(), 1
     while (folder := root / f"{spec.name}-sweep-{number:03d}").exists():
         number += 1
@@ -105,8 +107,10 @@ def next_folder(spec: RunSpec, base: Path) -> Path:
 
 
 def write_folder(folder: Path, tasks: Sequence[tuple[SweepTask, int]]) -> None:
-    """Raises:
-    OSError: it cannot be written, or somebody else was faster.
+    """Writes the folder of a sweep.
+
+    Raises:
+        OSError: the folder cannot be written, or another process made it first.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
@@ -119,15 +123,16 @@ def write_folder(folder: Path, tasks: Sequence[tuple[SweepTask, int]]) -> None:
     write_json(folder / RECORD, {"runs": runs})
 
 
-def _of_whom(line: str, whose: Sequence[str], total: int) -> str:
+def _with_affected_runs(line: str, whose: Sequence[str], total: int) -> str:
     if len(whose) == total:
         return line
     more = f" and {len(whose) - 1} more" if len(whose) > 1 else ""
     return f"{line} (with {whose[0]}{more})"
 
 
-def _twins(tasks: Sequence[SweepTask]) -> list[str]:
-    """Two runs of one directory: what they differ in is no part of a run's identity."""
+def _duplicate_runs(tasks: Sequence[SweepTask]) -> list[str]:
+    """Returns the problem of runs with the same directory, as they differ in nothing that
+    identifies a run."""
     first: dict[Path, SweepTask] = {}
     found = []
     for task in tasks:
@@ -140,8 +145,9 @@ def _twins(tasks: Sequence[SweepTask]) -> list[str]:
     return found
 
 
-def _strangers(tasks: Sequence[SweepTask]) -> list[str]:
-    """Tasks of one array get the same of Slurm."""
+def _differing_requests(tasks: Sequence[SweepTask]) -> list[str]:
+    """Returns the problem of runs that request different resources than the first, as all tasks of
+    an array get the same."""
     head = tasks[0]
     return [
         f"-m: {head.differs} and {task.differs} differ in cluster or launch, "

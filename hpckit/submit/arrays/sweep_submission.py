@@ -1,4 +1,5 @@
-"""`launch.py -m`: check all runs, submit them as one job array, say where each of them is."""
+"""`launch.py -m`: checks all runs, submits them as one job array, and prints where each of them
+is."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ from hpckit.submit.start_record import show, start_record
 
 
 def run_sweep(command: LaunchCommand) -> int:
-    """Do what was asked with every run; the exit status.
+    """Carries out the command for every run, and returns the exit status.
 
     Raises:
-        SpecError: one of the runs cannot be used, or Slurm does not take them; none is submitted.
-        RunHeldError: one of them is under way; the same.
+        SpecError: one of the runs cannot be used, or Slurm refuses them; none is submitted.
+        RunHeldError: one of the runs is under way; none is submitted.
     """
-    gc.enable()  # of a thousand configs, cycles would be left over
+    gc.enable()  # a thousand configs would leave cycles behind
     base = Path.cwd()
     if command.cfg or command.fake_world:
         flag = "--cfg" if command.cfg else "--fake-world"
@@ -45,7 +46,7 @@ def run_sweep(command: LaunchCommand) -> int:
         base,
     )
     if command.dry_run:
-        print(_described(tasks, base))
+        print(_description(tasks, base))
         return 0
     title = f"launch.py -m {' '.join(command.overrides)}"
     with sweep.held(tasks, title):
@@ -56,10 +57,10 @@ def run_sweep(command: LaunchCommand) -> int:
     prepared = [(task, number) for task, number in numbers if number is not None]
     jobs = _jobs(prepared, base)
     if command.json:
-        found = [_told(task, number, jobs.get(task.run.path)) for task, number in numbers]
+        found = [_record_of(task, number, jobs.get(task.run.path)) for task, number in numbers]
         show({"runs": found})
     elif jobs:
-        _tell_jobs([task for task, _ in prepared], jobs)
+        _print_jobs([task for task, _ in prepared], jobs)
     else:
         print("all runs are done; nothing to do (--fresh begins anew)")
     return 0
@@ -71,7 +72,7 @@ def _check(project: Project, dry_run: bool, spec: RunSpec, run: RunDir) -> list[
     return preflight(spec, run, project, None if dry_run else pack).problems
 
 
-def _described(tasks: Sequence[SweepTask], base: Path) -> str:
+def _description(tasks: Sequence[SweepTask], base: Path) -> str:
     left = [task for task in tasks if not is_done(task.run)]
     lines = [f"# run         {task.run.path}  {task.differs}" for task in left]
     lines += [
@@ -89,7 +90,7 @@ def _described(tasks: Sequence[SweepTask], base: Path) -> str:
     return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
 
 
-def _told(task: SweepTask, number: int | None, job: str | None) -> dict[str, Any]:
+def _record_of(task: SweepTask, number: int | None, job: str | None) -> dict[str, Any]:
     return start_record(task.run, number, job, differs=task.differs)
 
 
@@ -103,7 +104,7 @@ def _move_aside(tasks: Sequence[SweepTask], command: LaunchCommand) -> None:
 
 
 def _prepare(project: Project, task: SweepTask, command: LaunchCommand) -> int | None:
-    """The number of the run's new submission; None: it is done."""
+    """Returns the number of the run's new submission, or None if the run is done."""
     from hpckit.submit.prepare import prepare
 
     if is_done(task.run):
@@ -113,7 +114,7 @@ def _prepare(project: Project, task: SweepTask, command: LaunchCommand) -> int |
 
 
 def _jobs(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, str]:
-    """Submit the runs, one array if they are several; their jobs, by the runs' directories."""
+    """Submits the runs, several as one array, and returns their jobs by run directory."""
     match prepared:
         case []:
             return {}
@@ -123,8 +124,8 @@ def _jobs(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, s
             return _submit_all(prepared, base)
 
 
-def _tell_jobs(tasks: Sequence[SweepTask], jobs: dict[Path, str]) -> None:
-    """What was started, and what to type next."""
+def _print_jobs(tasks: Sequence[SweepTask], jobs: dict[Path, str]) -> None:
+    """Prints what was started and which commands to use next."""
     if len(tasks) == 1:
         tell_job(tasks[0].run, jobs[tasks[0].run.path])
         return
@@ -134,7 +135,7 @@ def _tell_jobs(tasks: Sequence[SweepTask], jobs: dict[Path, str]) -> None:
 
 
 def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, str]:
-    """As one array; raises SpecError if Slurm does not take it."""
+    """Submits the runs as one array. Raises SpecError if Slurm refuses it."""
     from hpckit.submit.job_submission import SubmitError, submit_array
 
     head = prepared[0][0].spec
@@ -144,10 +145,10 @@ def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[P
     try:
         jobs = submit_array(sweep.place(folder), head, runs)
     except SubmitError as error:
-        rmtree(folder)  # links, and submitit's files of a job that there is not
+        rmtree(folder)  # links, and submitit's files of a job that does not exist
         raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
     for (task, number), job in zip(prepared, jobs, strict=True):
         with EventLog(task.run.events, submission=number) as events:
-            events.emit("task_queued", job=job.job_id)  # whose name is not the run's
+            events.emit("task_queued", job=job.job_id)  # the array has another name than the run
     pairs = zip(prepared, jobs, strict=True)
     return {task.run.path: job.job_id for (task, _), job in pairs}

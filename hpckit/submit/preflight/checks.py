@@ -1,6 +1,7 @@
-"""What is looked at before anything is started: data, directories, packages, the entry point.
+"""Checks before anything is started: data, directories, packages, the entry point.
 
-Readers of data and checkpoints are imported where there is something to read: numpy takes a while.
+Readers of data and checkpoints are imported only if there is something to read, as importing numpy
+takes a while.
 """
 
 from __future__ import annotations
@@ -33,21 +34,22 @@ from hpckit.system.store_timeouts import interactive_sources, interactive_store_
 if TYPE_CHECKING:
     from data import Dataset
 
-_MOST = 4
-"""Shards that are told of, of those with something wrong."""
+_MAX_SHARDS = 4
+"""Most shards with problems that a message lists."""
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found."""
+    """The results of the checks."""
 
     dataset: Dataset | None
-    """None where it is still to be packed."""
+    """None if the dataset has yet to be packed."""
     problems: list[str]
 
 
 def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
-    """`spec` with its relative paths taken from `base`: a job may run anywhere else."""
+    """Returns `spec` with its relative paths resolved against `base`, as a job may run
+    elsewhere."""
     pack = spec.data.pack
     if pack and pack.source != "stdlib":
         pack = replace(pack, source=_absolute(pack.source, base))
@@ -55,7 +57,7 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
     golden = canary.file and _absolute(canary.file, base)
     start = spec.start and replace(spec.start, path=_absolute(spec.start.path, base))
     return replace(
-        _at_the_site(spec, base),
+        _with_absolute_image(spec, base),
         root=_absolute(spec.root, base),
         start=start,
         data=replace(
@@ -72,7 +74,7 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
     )
 
 
-def _at_the_site(spec: RunSpec, base: Path) -> RunSpec:
+def _with_absolute_image(spec: RunSpec, base: Path) -> RunSpec:
     slurm = spec.cluster.slurm
     if slurm is None or slurm.container is None:
         return spec
@@ -84,7 +86,7 @@ def _at_the_site(spec: RunSpec, base: Path) -> RunSpec:
 
 
 def _spool_folder(spec: RunSpec) -> str | None:
-    """On the scratch disk of a site that has one, unless another is named."""
+    """Returns the spool folder: by default on the site's scratch disk, if it has one."""
     slurm = spec.cluster.slurm
     if spec.checkpoint.local is not None or slurm is None or slurm.scratch is None:
         return spec.checkpoint.local
@@ -94,7 +96,7 @@ def _spool_folder(spec: RunSpec) -> str | None:
 def preflight(
     spec: RunSpec, run: RunDir, project: Project, pack: Callable[[PackSpec, Path], None] | None
 ) -> Preflight:
-    """Look at all that a run needs; `pack` makes missing shards (None: leave them unmade)."""
+    """Checks everything that a run needs. `pack` makes missing shards (None: they are not made)."""
     problems = [*shadowed_packages(project), *torch_problems(spec)]
     problems += entry_problems(spec.entry, project.root)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
@@ -115,10 +117,10 @@ def preflight(
 
 
 def place_problems(spec: RunSpec, run: RunDir, submits: bool = True) -> list[str]:
-    """What is wrong with where a run is to be, and with its store.
+    """Returns the problems of the run's location and of its store.
 
     Args:
-        submits: whether it is to be submitted from this machine.
+        submits: whether the run is to be submitted from this machine.
     """
     problems = _store_problems(spec.checkpoint.url)
     if spec.cluster.kind == "slurm" and submits:
@@ -144,15 +146,16 @@ def _validation_problems(spec: RunSpec) -> list[str]:
 
 def _unreadable(key: str, error: DataError | OSError) -> list[str]:
     wrong = error.errors if isinstance(error, IndexingError) else [error]
-    told = [one.headline if isinstance(one, FetchError) else str(one) for one in wrong]
-    lines = [f"{key}: {text}" for text in told[:_MOST]]
-    if (more := len(wrong) - _MOST) > 0:
+    messages = [one.headline if isinstance(one, FetchError) else str(one) for one in wrong]
+    lines = [f"{key}: {text}" for text in messages[:_MAX_SHARDS]]
+    if (more := len(wrong) - _MAX_SHARDS) > 0:
         lines.append(f"{key}: and {more} more shards; `hpckit data index` tells of all")
     return lines
 
 
 def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) -> list[str]:
-    """Whether there are samples; of tokens, and the model has room for each different one."""
+    """Checks that there are samples and, for tokens, that the model's vocabulary is large
+    enough."""
     if len(dataset) == 0:
         return [f"{key}: {shards} holds no samples"]
     from data.index.dataset_verification import resized
@@ -195,7 +198,7 @@ def _start_problems(spec: RunSpec, run: RunDir) -> list[str]:
 
 
 def _store_problems(url: str | None) -> list[str]:
-    """Whether the store elsewhere is within reach, and one that this version can use."""
+    """Checks that a store outside of the run directory is reachable, and usable by this version."""
     if url is None:
         return []
     from checkpointing import Store
@@ -205,7 +208,7 @@ def _store_problems(url: str | None) -> list[str]:
     try:
         Store.open(url, options=interactive_store_options()).close()
     except FileNotFoundError:
-        return problems  # it will be made
+        return problems  # the store will be made
     except CheckpointError as error:
         return problems or [f"checkpoint.url: {error}"]
     return problems
@@ -225,7 +228,7 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
 
 
 def _unwritable(key: str, folder: Path) -> list[str]:
-    """The nearest folder above `folder` that exists has to let us make things in it."""
+    """Checks that the nearest existing folder at or above `folder` is writable."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         return [f"{key}: {existing} is no folder; {folder} cannot be made"]
@@ -235,7 +238,7 @@ def _unwritable(key: str, folder: Path) -> list[str]:
 
 
 def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    """Whether there is the image, and what is needed can be seen inside."""
+    """Checks that the image exists and that all that the run needs can be mounted."""
     slurm = spec.cluster.slurm
     if slurm is None or slurm.container is None:
         return []
@@ -246,7 +249,7 @@ def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:
 
 
 def slurm_problems() -> list[str]:
-    """Whether a job can be submitted from this machine."""
+    """Checks that a job can be submitted from this machine."""
     missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
     if not missing:
         return []
@@ -266,7 +269,7 @@ def _device_problems(spec: RunSpec) -> list[str]:
 
 
 def _address_problems(address: str) -> list[str]:
-    """Whether this machine can listen at `address`."""
+    """Checks that this machine can listen at `address`."""
     try:
         with socket.socket() as probe:
             probe.bind((address, 0))

@@ -1,4 +1,4 @@
-"""Finds the training function `module:function` without importing it: that could take minutes."""
+"""Finds the training function `module:function` without importing it, which could take minutes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hpckit.earlier_names import current
 
 
 def entry_problems(entry: str, root: Path) -> list[str]:
-    """Why `entry` cannot be called by a worker that runs the project in `root`; empty if it can."""
+    """Returns why `entry` cannot be called by a worker that runs the project in `root`; empty if it
+    can."""
     module, _, function = entry.partition(":")
     source = find_source(current(module), [str(root), *sys.path])
     if source is None:
@@ -36,7 +37,8 @@ def entry_problems(entry: str, root: Path) -> list[str]:
 
 
 def find_source(module: str, path: Iterable[str]) -> Path | None:
-    """The source file of `module`: where `path`, as `sys.path` is, has it first."""
+    """Returns the source file of `module` in the first folder of `path` (as `sys.path`) that has
+    it."""
     *folders, name = module.split(".")
     for place in path:
         folder = Path(place, *folders)
@@ -47,12 +49,12 @@ def find_source(module: str, path: Iterable[str]) -> Path | None:
 
 
 _VALUES = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
-"""What is certainly no function."""
+"""Syntax nodes of values that are certainly no functions."""
 
 
 def _bound(body: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:
-    """Names that the statements of a module bind, and whether each may be a function; `*` for what
-    a star import may bring."""
+    """Yields the names that the statements of a module bind, and whether each may be a function;
+    `*` stands for the names of a star import."""
     for node in body:
         match node:
             case ast.FunctionDef() | ast.ClassDef():

@@ -1,4 +1,4 @@
-"""What a run begins with, looked at before it is submitted: is it there, is it of this model."""
+"""Checks before submission that the weights a run starts from exist and fit its model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hpckit.system.store_timeouts import interactive_store_options
 
 
 def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    """Why the run, which has a `start` or adapters, cannot begin with what it is told to; empty if
-    it can, or has begun already."""
+    """Returns why the run, which has a `start` or adapters, cannot start from the given weights;
+    empty if it can, or has started already."""
     try:
         if _checkpoints(checkpoint_root(spec, run), run_name(spec)):
             return []
@@ -26,20 +26,20 @@ def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
                 "lora: adapts parameters that nobody has trained; say with start=huggingface or "
                 "start=checkpoint where those are that somebody has"
             ]
-        look = _of_folder if spec.start.kind == "huggingface" else _of_checkpoint
-        return list(look(spec.start, decoder_of(spec)))
+        check = _check_folder if spec.start.kind == "huggingface" else _check_checkpoint
+        return list(check(spec.start, decoder_of(spec)))
     except (CheckpointError, OSError, ValueError) as error:
         return [f"start.path: {error}"]
 
 
-def _of_folder(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
+def _check_folder(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
     from hpckit.trainer.models.pretrained_folder import folder_problems
 
     for line in folder_problems(Path(start.path), model):
         yield f"start.path: {line}"
 
 
-def _of_checkpoint(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
+def _check_checkpoint(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
     origin, folder = find_origin(start.path), local_folder(start.path)
     if folder is not None and not folder.exists():
         yield f"start.path: {folder} is no run directory, and no run in a store: it is not there"
@@ -63,7 +63,7 @@ def _other_sizes(mine: DecoderSpec, theirs: ModelSpec) -> Iterator[str]:
         return
     for name in (field.name for field in fields(mine)):
         if name == "seq_len" and isinstance(mine, LlamaSpec):
-            continue  # nothing is learnt about single positions
+            continue  # no parameter depends on single positions
         here, there = getattr(mine, name), getattr(theirs, name)
         if here != there:
             yield f"model.{name}: is {here}, and {there}"

@@ -1,4 +1,4 @@
-"""What a config needs of the torch that is installed, by its version: torch is not imported."""
+"""Checks a config against the version of the installed torch, without importing torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hpckit.config.spec import RunSpec
 Version = tuple[int, int]
 
 OLDEST: Version = (2, 9)
-"""That the tests run with (`make test-torch`)."""
+"""The oldest version that the tests run with (`make test-torch`)."""
 
 
 @dataclass(frozen=True)
 class TorchRequirement:
-    """A feature that an older torch does not have, or has with a fault."""
+    """A feature that an older torch lacks, or has with a fault."""
 
     feature: str
-    """The keys that ask for it."""
+    """The keys that enable it."""
     since: Version
-    """The oldest that it was run with."""
+    """The oldest version with which it was run."""
     why: str
     is_asked: Callable[[RunSpec], bool]
 
@@ -44,14 +44,14 @@ NEEDS = (
 
 
 def torch_problems(spec: RunSpec, installed: str | None = None) -> list[str]:
-    """Features that the installed torch cannot run, with the version that can.
+    """Returns the features that the installed torch cannot run, with the version that can.
 
     Args:
-        installed: its version; None: what this environment has.
+        installed: the version. None: that of this environment.
     """
     slurm = spec.cluster.slurm
     if slurm is not None and slurm.container is not None and slurm.container.python is not None:
-        return []  # the image has a torch of its own
+        return []  # the image has its own torch
     try:
         text = version("torch") if installed is None else installed
     except PackageNotFoundError:
@@ -61,15 +61,15 @@ def torch_problems(spec: RunSpec, installed: str | None = None) -> list[str]:
 
 def _problems(spec: RunSpec, text: str) -> Iterator[str]:
     found = re.match(r"(\d+)\.(\d+)", text)
-    if found is None:  # a build of one's own
+    if found is None:  # a custom build
         return
     has = int(found[1]), int(found[2])
     if has < OLDEST:
-        yield f"torch {text} is installed, and hpckit needs {_told(OLDEST)} or newer"
+        yield f"torch {text} is installed, and hpckit needs {_formatted(OLDEST)} or newer"
     for need in NEEDS:
         if has < need.since and need.is_asked(spec):
-            yield f"{need.feature}: needs torch {_told(need.since)}, not {text}: {need.why}"
+            yield f"{need.feature}: needs torch {_formatted(need.since)}, not {text}: {need.why}"
 
 
-def _told(wanted: Version) -> str:
+def _formatted(wanted: Version) -> str:
     return f"{wanted[0]}.{wanted[1]}"

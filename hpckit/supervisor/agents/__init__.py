@@ -1,2 +1,2 @@
-"""The supervisor launches the agents of a submission here, one on each node, and talks to them;
-only hpckit.supervisor imports it."""
+"""Launch of the agents of a submission, one on each node, and the supervisor's messages to them.
+Only hpckit.supervisor imports this package."""

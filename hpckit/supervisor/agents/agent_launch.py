@@ -1,4 +1,5 @@
-"""The nodes of a submission: simulated ones on this machine, or those of a Slurm job."""
+"""Start of agents on the nodes of a submission: simulated nodes on this machine, or the nodes of a
+Slurm job."""
 
 from __future__ import annotations
 
@@ -22,31 +23,31 @@ from hpckit.slurm.container_mounts import all_mounts, shared_folders
 from hpckit.supervisor.agents.agent_logs import AgentLogs
 from hpckit.system.child_processes import Process, spawn_piped
 
-_KEEPER = ("-m", "hpckit.agent.watchdog")
+_WATCHDOG = ("-m", "hpckit.agent.watchdog")
 
 
 @dataclass(frozen=True)
 class GenerationSetup:
-    """What a generation's nodes are told, and what there is to say of it."""
+    """The start message of each node of a generation, and a note for the events, if any."""
 
     starts: dict[int, GenerationStart]
     note: str | None = None
 
 
 class JobNodes(Protocol):
-    """Where agents are."""
+    """The nodes on which the supervisor starts agents."""
 
     @property
     def logs(self) -> AgentLogs:
-        """What these have said."""
+        """The log files of the agents."""
 
     @property
     def address(self) -> str | None:
-        """The one that the rendezvous store listens on; None: all."""
+        """The address that the rendezvous store listens on. None: all addresses."""
 
     @property
     def count(self) -> int:
-        """Those that stand by among them."""
+        """The number of nodes, with spares."""
 
     def start_agent(self, node: int) -> Process: ...
 
@@ -58,10 +59,10 @@ class JobNodes(Protocol):
         *,
         is_memory_here: bool,
     ) -> GenerationSetup:
-        """What to tell the nodes that have said hello.
+        """Returns the start messages for the nodes that have said hello.
 
         Args:
-            is_memory_here: as of `GenerationStart`.
+            is_memory_here: as in `GenerationStart`.
 
         Raises:
             ValueError: there are too few GPUs.
@@ -69,10 +70,10 @@ class JobNodes(Protocol):
 
 
 class LocalNodes:
-    """Simulated: processes of this machine, which share its cores and GPUs."""
+    """Simulated nodes: processes of this machine, which share its cores and GPUs."""
 
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, gpus: Sequence[str]) -> None:
-        assert spec.cluster.address is not None  # the spec was checked
+        assert spec.cluster.address is not None  # the spec is valid
         self.address: str | None = spec.cluster.address
         self.count = most_nodes(spec)
         self._spec, self._run, self._submission, self._gpus = spec, run, submission, gpus
@@ -81,7 +82,7 @@ class LocalNodes:
     def start_agent(self, node: int) -> Process:
         env = environment() | agent_variables(self._run, self._submission, node)
         return spawn_piped(
-            [sys.executable, *_KEEPER], env, self.logs.begin(node), is_written_to=True
+            [sys.executable, *_WATCHDOG], env, self.logs.begin(node), is_written_to=True
         )
 
     def orders(
@@ -114,9 +115,9 @@ class LocalNodes:
 
 
 class SlurmNodes:
-    """Those of a job, by their place in its list."""
+    """The nodes of a Slurm job, numbered by their place in its node list."""
 
-    address: str | None = None  # each node is told one that it reaches
+    address: str | None = None  # each node gets an address that it can reach
 
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, allocation: Allocation) -> None:
         self._spec, self._run, self._submission = spec, run, submission
@@ -133,7 +134,7 @@ class SlurmNodes:
         if container is not None:
             variables |= inside(os.environ)
             python = container.interpreter(python)
-        command = srun(host, variables, [python, *_KEEPER], container)
+        command = srun(host, variables, [python, *_WATCHDOG], container)
         return spawn_piped(command, environment(), self.logs.begin(node), is_written_to=True)
 
     def orders(
@@ -168,7 +169,7 @@ class SlurmNodes:
 
 
 def run_container(spec: RunSpec, run: RunDir) -> RunContainer | None:
-    """What the agents of a run's job are in, if anything."""
+    """Returns the container in which the agents of a run run, or None if there is none."""
     slurm = spec.cluster.slurm
     if slurm is None or slurm.container is None:
         return None
@@ -177,5 +178,6 @@ def run_container(spec: RunSpec, run: RunDir) -> RunContainer | None:
 
 
 def environment() -> dict[str, str]:
-    """This process's, without what submitit and its own launcher put there for it alone."""
+    """Returns this process's environment without the variables that submitit set for this process
+    alone."""
     return {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")}

@@ -1,4 +1,4 @@
-"""What agents, and srun in their place, have said in their logs."""
+"""Log files of agents, which also hold the output of the srun that starts them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
 
-_MOST = 4096  # bytes of the log's end that are looked at
-_MOST_SHOWN = 300  # characters
+_MAX_BYTES = 4096  # bytes read from the end of a log
+_MAX_CHARACTERS = 300  # characters
 _EPILOGUE = re.compile(r"srun: (error: .*: task|Force Terminated|Job step aborted)")
-"""What srun says of the end of a task, after the task's own words."""
+"""Lines that srun prints about the end of a task, after the task's own output."""
 
 
 class AgentLogs:
-    """Those of a run's nodes. Each is appended to, by one agent after the other."""
+    """The agent logs of a run by node. Successive agents of a node append to the same file."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._begun: dict[int, int] = {}  # bytes that were there before the agent, by node
+        self._start_offsets: dict[int, int] = {}  # bytes before the present agent, by node
 
     def begin(self, node: int) -> Path:
-        """An agent begins; its log."""
+        """Records the start of an agent and returns the path of its log."""
         path = self._run.agent_log(node)
-        self._begun[node] = path.stat().st_size if path.exists() else 0
+        self._start_offsets[node] = path.stat().st_size if path.exists() else 0
         return path
 
     def last_words(self, node: int) -> str | None:
-        """The last line that was said since the node's agent began, if anything was."""
+        """Returns the last line logged since the node's agent was started, or None if there is
+        none."""
         try:
             with open(self._run.agent_log(node), "rb") as file:
                 end = file.seek(0, os.SEEK_END)
-                file.seek(max(self._begun.get(node, 0), end - _MOST))
-                text = file.read(_MOST).decode(errors="replace")
+                file.seek(max(self._start_offsets.get(node, 0), end - _MAX_BYTES))
+                text = file.read(_MAX_BYTES).decode(errors="replace")
         except OSError:
             return None
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        told = [line for line in lines if not _EPILOGUE.match(line)] or lines
-        return told[-1][:_MOST_SHOWN] if told else None
+        shown = [line for line in lines if not _EPILOGUE.match(line)] or lines
+        return shown[-1][:_MAX_CHARACTERS] if shown else None

@@ -1,2 +1,2 @@
-"""A run goes on here after its job has to end: by a queued successor, a requeue, an expedited
-start, or a resize; only hpckit.supervisor and hpckit.submit import it."""
+"""Continuation of a run after the end of its job: by a successor job, a requeue, an expedited start
+or a resize. Only hpckit.supervisor and hpckit.submit import this package."""

@@ -1,9 +1,9 @@
-"""When a requeued job begins: not in the two minutes that Slurm holds it back.
+"""Sets an early start time of a requeued job, which Slurm otherwise holds back for two minutes.
 
-Slurm waits so long (cred_expire of AuthInfo, 120 s) unless the job has a time to begin that is yet
-to come when the last of it has ended. That time can be set once the job is requeued, while this
-process, the last of it, is still there. (Seen with Slurm 22.05: batch_requeue_fini() of
-slurmctld/job_mgr.c.)
+Slurm waits so long (cred_expire of AuthInfo, 120 s) unless the job has a start time that is still
+in the future when the last of its processes has ended. That time can be set once the job is
+requeued, while this process, the last of it, still runs. (Seen with Slurm 22.05:
+batch_requeue_fini() of slurmctld/job_mgr.c.)
 """
 
 from __future__ import annotations
@@ -18,48 +18,49 @@ from hpckit.slurm.scontrol import run_scontrol
 log = logging.getLogger(__name__)
 
 SOON_S = 5
-"""Seconds in which the job has to have ended, once this process does: else it is held back."""
+"""Seconds after this process's end in which the job must have ended; otherwise it is held back."""
 EPILOG_S = 20
-"""The same where the site has a program run after each job."""
-_AGAIN_S = 0.3
+"""As `SOON_S`, where the site runs an epilog after each job."""
+_RETRY_S = 0.3
 _QUERY_S = 10.0
 
 
 def expedite_start(job: str, delay_s: int, events: EventLog, within_s: float) -> None:
-    """Have a job that was requeued, of which this process is the last, begin a few seconds after
-    it. It ends soon after this returns.
+    """Sets the start time of a requeued job to a few seconds after the end of this process, the
+    last one of the job. This process has to end soon after the call.
 
     Args:
-        delay_s: of `delay`, asked for before: Slurm may end this process's children by now.
-        within_s: the longest that it may take, about.
+        delay_s: the result of `delay`, determined before: Slurm may end this process's children by
+            now.
+        within_s: about the longest time that the call may take.
     """
     words = ["update", f"JobId={job}", f"StartTime=now+{delay_s}"]
     deadline = time.monotonic() + within_s
-    while (said := run_scontrol(words, _QUERY_S)) is not None and time.monotonic() < deadline:
-        time.sleep(_AGAIN_S)
-    if said is None:
+    while (problem := run_scontrol(words, _QUERY_S)) is not None and time.monotonic() < deadline:
+        time.sleep(_RETRY_S)
+    if problem is None:
         log.info("job %s may begin in %d s", job, delay_s)
         events.emit("begins_soon", job=job, seconds=delay_s)
         return
-    what = f"job {job} is held back by Slurm, for two minutes unless the site says less: {said}"
+    what = f"job {job} is held back by Slurm, for two minutes unless the site says less: {problem}"
     log.warning(what)
     events.emit("degraded", what=what)
 
 
-def delay(told: str | None) -> int:
-    """Seconds until the job may begin, from what `scontrol show config` says. Pure.
+def delay(text: str | None) -> int:
+    """Returns the seconds until the job may start, from the output of `scontrol show config`. Pure.
 
     Args:
-        told: None: it says nothing.
+        text: the output. None: there is none.
     """
-    values = dict(line.split("=", 1) for line in (told or "").splitlines() if "=" in line)
+    values = dict(line.split("=", 1) for line in (text or "").splitlines() if "=" in line)
     found = {key.strip(): value.strip() for key, value in values.items()}
     programs = {found.get(key) for key in ("Epilog", "EpilogSlurmctld")}
     return SOON_S if programs == {"(null)"} else EPILOG_S
 
 
 def config() -> str | None:
-    """What `scontrol show config` says; None: nothing."""
+    """Returns the output of `scontrol show config`, or None if the command fails."""
     command = ["scontrol", "show", "config"]
     try:
         return subprocess.run(

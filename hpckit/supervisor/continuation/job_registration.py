@@ -1,5 +1,5 @@
-"""What a job that somebody else submitted says of the run that it carries: to itself, for when it
-is requeued, and to Slurm, for whoever looks at the queue."""
+"""Registration of a job that a person submitted with the run that it carries: requeue links for
+when the job is requeued, and the run's name in Slurm's queue."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import write_requeue_links
 from hpckit.slurm.scontrol import run_scontrol
 
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 
 
 def remember(run: RunDir, submission: int, base: Path, env: Mapping[str, str]) -> None:
-    """Have the job find the submission again when it is requeued; aloud if it cannot."""
-    if refused := write_requeue_links(run.submission(submission), base, env):
-        what = f"a requeue of this job reads config and code again: {'; '.join(refused)}"
-        _say(run, submission, what)
+    """Writes the requeue links by which the job finds the submission when it is requeued. If it
+    cannot, it prints a message and emits a `degraded` event."""
+    if problems := write_requeue_links(run.submission(submission), base, env):
+        what = f"a requeue of this job reads config and code again: {'; '.join(problems)}"
+        _report(run, submission, what)
 
 
 def take_name(run: RunDir, submission: int, env: Mapping[str, str]) -> None:
-    """Have the job be called as the run, by which its commands and its other jobs know it; aloud if
-    it cannot."""
+    """Gives the job the name of the run, by which the run's commands and its other jobs find it. If
+    it cannot, it prints a message and emits a `degraded` event."""
     job = env["SLURM_JOB_ID"]
-    said = run_scontrol(["update", f"JobId={job}", f"JobName={run.name}"], _PATIENCE_S)
-    if said is not None:
-        what = f"status, why and cancel do not see job {job}, whose name is not the run's: {said}"
-        _say(run, submission, what)
+    problem = run_scontrol(["update", f"JobId={job}", f"JobName={run.name}"], _TIMEOUT_S)
+    if problem is not None:
+        what = (
+            f"status, why and cancel do not see job {job}, whose name is not the run's: {problem}"
+        )
+        _report(run, submission, what)
 
 
-def _say(run: RunDir, submission: int, what: str) -> None:
+def _report(run: RunDir, submission: int, what: str) -> None:
     print(what, flush=True)
     with EventLog(run.events, submission=submission) as events:
         events.emit("degraded", what=what)

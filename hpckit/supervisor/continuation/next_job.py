@@ -1,4 +1,4 @@
-"""How a Slurm job is gone on from that has to leave before the end of its run."""
+"""Continuation of a run whose Slurm job has to leave before the run's end."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from hpckit.supervisor.node_selection.exclude_list import ExcludeList
 log = logging.getLogger(__name__)
 
 MOST_SILENT = 3
-"""Jobs in a row that may be killed before they have a checkpoint, with another one after them."""
+"""Number of successive jobs that may be killed before their first checkpoint and still be followed
+by another one."""
 
 
 @contextmanager
 def queued_successor(
     run: RunDir, spec: RunSpec, submission: int, job: Allocation, events: EventLog
 ) -> Iterator[JobChain]:
-    """Have another job wait, that goes on where this one has to leave. It is cancelled at the end
-    of the block, unless it is kept, the block fails, or this process is killed."""
-    from hpckit.submit.job_submission import submit_job  # which hands the supervisor to submitit
+    """Keeps a successor job in the queue for the duration of the block. The successor is cancelled
+    at the end of the block, unless it is kept, the block fails, or this process is killed."""
+    from hpckit.submit.job_submission import submit_job  # gives submitit the supervisor
 
     queue = partial(submit_job, run, spec, submission, job.job if job.is_task else None)
     bad = ExcludeList(run, spec, events)
@@ -38,7 +39,7 @@ def queued_successor(
 
 
 def _waiting(run: RunDir, mine: str) -> str | None:
-    """Another job of the run than this one, which has not begun.
+    """Returns the number of another pending job of the run, if there is one.
 
     Raises:
         QueueError: Slurm does not answer.
@@ -48,7 +49,8 @@ def _waiting(run: RunDir, mine: str) -> str | None:
 
 
 def is_hopeless(silent: int, events: EventLog) -> bool:
-    """Whether so many jobs have ended without a word that no other one is to come."""
+    """Whether too many successive jobs ended without an event or a checkpoint for another one to
+    follow."""
     if silent < MOST_SILENT:
         return False
     what = f"{silent} jobs have ended without a word or a checkpoint: no other is queued"
@@ -58,7 +60,7 @@ def is_hopeless(silent: int, events: EventLog) -> bool:
 
 
 def requeue(run: RunDir, spec: RunSpec, job: str, events: EventLog) -> None:
-    """Have the job itself run again, soon, on other nodes than those that are bad."""
+    """Requeues the job itself with an early start time and without the bad nodes."""
     delay_s, is_again = delay(config()), False
 
     def again() -> bool:

@@ -1,8 +1,8 @@
-"""A job that begins after another one: while that is still there, though Slurm has given it up, or
-though it had said that nothing was to go on.
+"""Handling of the job before this one: it may still run though Slurm has given it up, or may have
+ended the run for good.
 
-A node that is cut off from Slurm may reach the run's folder all the same: the supervisor on it
-finds out, and ends by itself, but that takes it some time, in which its successor has begun.
+A node that is cut off from Slurm may still reach the run directory. The supervisor on it detects
+this and ends by itself, but the successor may start before that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from hpckit.slurm.scontrol import show_job
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 300.0
-"""Seconds for a job that Slurm has given up to end: it asks Slurm several times, each in vain."""
+"""Seconds for a job that Slurm has given up to end: it queries Slurm several times without
+answer."""
 _POLL_S = 1.0
 _QUERY_S = 20.0
-_FOR_GOOD = (VerdictKind.DONE, VerdictKind.STOPPED, VerdictKind.PERMANENT)
+_FINAL_VERDICTS = (VerdictKind.DONE, VerdictKind.STOPPED, VerdictKind.PERMANENT)
 
 
 @contextmanager
@@ -39,10 +40,11 @@ def hold_after(
     is_ending: Callable[[RunHeldError], bool],
     patience_s: float = PATIENCE_S,
 ) -> Iterator[None]:
-    """As `hold_all`; it waits for one that holds them if `is_ending` says so, asked once.
+    """Holds the locks as `hold_all` does; if one is held and `is_ending`, called once, returns
+    True, waits for its release.
 
     Raises:
-        RunHeldError: one of them is held by somebody else, who does not end, or not in time.
+        RunHeldError: a lock is held by another process, which does not end or not in time.
     """
     paths, deadline, asked = list(paths), time.monotonic() + patience_s, False
     with ExitStack() as stack:
@@ -61,11 +63,11 @@ def hold_after(
 
 
 def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
-    """Whether this job is the successor of one after which nothing was to go on: it was to be
-    cancelled, but Slurm did not do so in time. Says so, if it is.
+    """Whether this job is the successor of a job after which the run was not to continue: it was to
+    be cancelled, but Slurm did not do so in time. If so, emits events that say it.
 
     Args:
-        job: None: it is none of Slurm's.
+        job: the number of this job. None: it is not a Slurm job.
     """
     ended = None if job is None else end_before(read_events(run.events), job)
     if ended is None:
@@ -78,19 +80,19 @@ def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
 
 
 def end_before(events: Iterable[Event], job: str) -> str | None:
-    """How the run has ended for good since a person started it, where `job` was queued by a job of
-    that run, and not by a person; else None."""
-    told = since_start(events)
-    if not any(e.kind == "successor_queued" and str(e["job"]) == job for e in told):
+    """Returns how the run has ended for good since a person started it, if `job` was queued by a
+    job of that run and not by a person; else None."""
+    found = since_start(events)
+    if not any(e.kind == "successor_queued" and str(e["job"]) == job for e in found):
         return None
     ended: str | None = None
-    for event in told:
+    for event in found:
         match event.kind:
             case "generation_started":
                 ended = None
             case "generation_ended" if event.get("final"):
                 ended = str(event["verdict"])
-            case "run_ended" if event.get("verdict") in _FOR_GOOD:
+            case "run_ended" if event.get("verdict") in _FINAL_VERDICTS:
                 ended = str(event["verdict"])
             case "asked" if event.get("request") == WorkerRequest.STOP.name.lower():
                 ended = str(VerdictKind.STOPPED)  # whatever became of its process
@@ -98,28 +100,28 @@ def end_before(events: Iterable[Event], job: str) -> str | None:
 
 
 def former_job(events: Iterable[Event]) -> str | None:
-    """The job whose supervisor began last; None: it was in none."""
+    """Returns the job of the supervisor that started last, or None if it was in none."""
     started = [event for event in events if event.kind == "run_started"]
     job = started[-1].get("job") if started else None
     return str(job) if job is not None else None
 
 
 def is_given_up(former: str | None, mine: str, ask: Callable[[str], str] | None = None) -> bool:
-    """Whether Slurm holds the former job for over, or, where it was this one, has requeued it. One
-    that Slurm says nothing of is over: Slurm forgets those alone.
+    """Whether Slurm considers the former job ended or, if it is this job, has requeued it. A job
+    unknown to Slurm has ended, as Slurm forgets only ended jobs.
 
     Args:
-        former, mine: numbers of jobs. None: no job, so it is none of Slurm's affair.
-        ask: for what `scontrol show job` says of one; for tests.
+        former, mine: job numbers. None: not in a Slurm job.
+        ask: returns the output of `scontrol show job` for a job; for tests.
     """
     if former is None or former == mine:
         return former is not None
     try:
-        told = (ask or _ask)(former)
+        found = (ask or _ask)(former)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("Slurm tells nothing of job %s: %s", former, error)
         return True
-    return not is_running(told)
+    return not is_running(found)
 
 
 def _ask(job: str) -> str:

@@ -1,4 +1,4 @@
-"""A job that comes back with more nodes than it had when its run began: it has them all."""
+"""Resize of a run: a job that is requeued with more nodes than before uses all of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ KEY = "launch.nodes"
 
 
 def enlarged_spec(spec: RunSpec, nodes: int, overrides: Sequence[str]) -> RunSpec | None:
-    """`spec` for as many of the job's nodes as can share its work, if these are more than it has;
-    None: it is to stay as it is. Pure.
+    """Returns `spec` for as many of the job's nodes as can divide its work, if these are more than
+    it has, or None if it stays as it is. Pure.
 
-    A run of a fixed size stays, and so does one whose batch and learning rate go by that size.
+    A run of a fixed size is not resized, and neither is one whose batch size and learning rate are
+    scaled with its size.
 
     Args:
-        nodes: of the job.
-        overrides: of the user, who may have said how many there are to be.
+        nodes: the number of nodes of the job.
+        overrides: the user's overrides, which may set the number of nodes.
     """
     is_said = any(word.lstrip("+").partition("=")[0] == KEY for word in overrides)
     is_fixed = spec.elastic.min_nodes is None or spec.elastic.scale_lr is not None
@@ -40,12 +41,12 @@ def enlarged_spec(spec: RunSpec, nodes: int, overrides: Sequence[str]) -> RunSpe
 
 
 def enlarge_submission(run: RunDir, submission: int, env: Mapping[str, str]) -> int:
-    """The number of the submission that this job is to go on with: a new one, if it has come back
-    with more nodes.
+    """Returns the number of the submission for this job to continue with: a new one, if the job was
+    requeued with more nodes.
 
     Raises:
-        RunHeldError: somebody else is at the run.
-        SpecError, OSError: its submission cannot be read, or a new one not be written.
+        RunHeldError: another process holds the run lock.
+        SpecError, OSError: the submission cannot be read, or a new one cannot be written.
     """
     nodes, spec = int(env.get("SLURM_JOB_NUM_NODES", "1")), read_spec(run.spec(submission))
     larger = enlarged_spec(spec, nodes, overrides_of(run, submission))
@@ -59,7 +60,7 @@ def enlarge_submission(run: RunDir, submission: int, env: Mapping[str, str]) -> 
 
 
 def too_few(spec: RunSpec, nodes: int) -> list[str]:
-    """Why a job of so many nodes cannot carry a run of `spec`."""
+    """Returns why a job of this number of nodes cannot carry a run of `spec`."""
     needed = fewest_nodes(spec)
     if nodes >= needed:
         return []

@@ -1,3 +1,3 @@
-"""The nodes of the next generation are chosen here: how long they are waited for, which are
-unhealthy or excluded, and what follows when there are too few; only hpckit.supervisor imports
-it."""
+"""Choice of the nodes of the next generation: how long to wait for nodes, which ones are unhealthy
+or excluded, and what follows when there are too few. Only hpckit.supervisor imports this
+package."""

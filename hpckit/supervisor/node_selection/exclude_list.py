@@ -1,4 +1,4 @@
-"""Keeping the bad nodes of a run from its next job."""
+"""Excludes the bad nodes of a run from its next job."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from hpckit.slurm.scontrol import run_scontrol
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 AGAIN_S = 0.5
 _UNKNOWN = "the nodes of the partition are not known"
-_GONE = ("drain", "fail", "error", "maint")  # until somebody does something about it
+_UNUSABLE = ("drain", "fail", "error", "maint")  # until somebody returns the node to service
 _AWAY = ("down", "unknown")
 
 
 class ExcludeList:
-    """Which nodes the next job of a run is not to get, and saying so to Slurm."""
+    """The excluded nodes of a run, which it passes to Slurm for the next job."""
 
     def __init__(self, run: RunDir, spec: RunSpec, events: EventLog) -> None:
-        assert spec.cluster.slurm is not None  # the spec was checked
+        assert spec.cluster.slurm is not None  # the spec is valid
         self._run, self._spec, self._events = run, spec, events
         self._by_config = spec.cluster.slurm.exclude
-        self._known: PartitionNodes | None = None  # that the job may get, when Slurm last told
+        self._known: PartitionNodes | None = None  # last known nodes for the job
 
     def hosts(self) -> tuple[str, ...]:
-        """Beside those of the config, by the run's events up to now."""
+        """Returns the nodes to exclude by the run's events so far, without those that the config
+        excludes."""
         bad = excludable_nodes(read_events(self._run.events), time.time())
         self._known = self._nodes() or self._known
         if not bad:
             return ()
-        if not self._known:  # a job without nodes that it may get would wait for ever
+        if not self._known:  # a job that may get no node would wait for ever
             names = ", ".join(one.host for one in bad)
             self._events.emit("degraded", what=f"the next job may get {names} again: {_UNKNOWN}")
             return ()
@@ -54,27 +55,27 @@ class ExcludeList:
     def keep_from(
         self, job: str, within_s: float, first: Callable[[], bool] = lambda: True
     ) -> None:
-        """Have a job of the run that has not begun do without them; at the latest after about so
-        long.
+        """Excludes the bad nodes from a pending job of the run, and gives up after about `within_s`
+        seconds.
 
         Args:
-            first: what makes it such a job; False: it did not. Slurm may end this process's
-                children from then on, so which nodes they are is found out before.
+            first: makes the job pending. False: it could not. Slurm may end this process's children
+                from then on, so the nodes are determined before.
         """
         hosts = self.hosts()
         if not first() or not hosts:
             return
-        said = _update(job, (*self._by_config, *hosts), within_s)
-        if said is None:
+        problem = _update(job, (*self._by_config, *hosts), within_s)
+        if problem is None:
             log.info("job %s is not to get %s", job, ", ".join(hosts))
             self._events.emit("nodes_excluded", job=job, hosts=list(hosts))
         else:
-            what = f"job {job} may get {', '.join(hosts)} again: {said}"
+            what = f"job {job} may get {', '.join(hosts)} again: {problem}"
             log.error(what)
             self._events.emit("degraded", what=what)
 
     def _nodes(self) -> PartitionNodes | None:
-        """Those that the job may get; None: Slurm does not tell."""
+        """Returns the nodes that the job may get, or None if Slurm does not report them."""
         try:
             nodes = partition_nodes(os.environ)
             nodes = nodes.without(hostnames(",".join(self._by_config)) if self._by_config else ())
@@ -85,33 +86,35 @@ class ExcludeList:
 
 
 def partition_nodes(env: Mapping[str, str]) -> PartitionNodes:
-    """Those of this job's partition.
+    """Returns the nodes of this job's partition.
 
     Raises:
-        OSError, subprocess.SubprocessError: Slurm does not tell.
+        OSError, subprocess.SubprocessError: Slurm does not answer.
     """
     partition = env.get("SLURM_JOB_PARTITION")
     where = [f"--partition={partition}"] if partition else []
     command = ["sinfo", "--noheader", "--Node", "--format=%N %T", *where]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
     return parse_nodes(done.stdout)
 
 
 def parse_nodes(text: str) -> PartitionNodes:
-    """Of lines with a name and a state each."""
+    """Parses lines of a node name and a state each."""
     pairs = [line.split()[:2] for line in text.splitlines() if line.strip()]
-    there = [(name, state.lower()) for name, state in pairs if not state.lower().startswith(_GONE)]
+    there = [
+        (name, state.lower()) for name, state in pairs if not state.lower().startswith(_UNUSABLE)
+    ]
     away = frozenset(name for name, state in there if state.startswith(_AWAY))
     return PartitionNodes(frozenset(name for name, _ in there) - away, away)
 
 
 def _update(job: str, hosts: Sequence[str], within_s: float) -> str | None:
-    """None: Slurm has done it; else what it said last. A job that was requeued may take a while to
-    be one that waits."""
+    """Updates the job's excluded nodes. Returns None on success and Slurm's last error otherwise;
+    it tries again, as a requeued job may take a while to become pending."""
     words = ["update", f"JobId={job}", f"ExcNodeList={','.join(hosts)}"]
     deadline = time.monotonic() + within_s
     while True:
-        said = run_scontrol(words, _PATIENCE_S)
-        if said is None or time.monotonic() > deadline:
-            return said
+        problem = run_scontrol(words, _TIMEOUT_S)
+        if problem is None or time.monotonic() > deadline:
+            return problem
         time.sleep(AGAIN_S)

@@ -1,4 +1,4 @@
-"""Which nodes of a job take part in its next generation: pure functions."""
+"""Choice of the nodes of a job that take part in its next generation, as pure functions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NodeRequirement:
-    """How many nodes a generation is to have.
+    """The number of nodes that a generation needs.
 
     Attributes:
-        wanted: as many as there are to be, and no more.
-        fewest: with fewer it is not begun.
-        fits: whether so many can share the work.
+        wanted: the number to use, and the most that are used.
+        fewest: the least number with which the generation starts.
+        fits: whether a number of nodes can divide the work.
     """
 
     wanted: int
@@ -24,12 +24,13 @@ class NodeRequirement:
 def choose_nodes(
     there: Collection[int], before: Sequence[int], need: NodeRequirement
 ) -> tuple[int, ...]:
-    """The nodes to begin with, ascending; empty if too few are there.
+    """Returns the nodes to start the generation on in ascending order, or none if too few are
+    there.
 
     Args:
-        there: nodes whose agents have answered.
-        before: the nodes of the generation before, which have its snapshots in memory and its
-            shards on their disks: they come first.
+        there: nodes whose agents have said hello.
+        before: nodes of the previous generation. They are preferred, as they have its snapshots in
+            memory and its shards on their disks.
     """
     ready = sorted(there, key=lambda node: (node not in before, node))
     for count in range(min(need.wanted, len(ready)), need.fewest - 1, -1):

@@ -1,4 +1,4 @@
-"""Nodes that are left out of a run, as its events tell of them."""
+"""Events and log lines about nodes that are left out of a run."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ log = logging.getLogger(__name__)
 
 
 class NodeProblemReporter:
-    """Tells of each node once for each problem."""
+    """Reports each problem of each node once."""
 
     def __init__(self, job: Allocation | None, events: EventLog) -> None:
         """
         Args:
-            job: None: all nodes are played by this machine.
+        job: the Slurm job. None: all nodes are simulated on this machine.
         """
         self._job, self._events = job, events
-        self._told: set[tuple[int, str]] = set()
-        self._told_absent: set[int] = set()
+        self._reported: set[tuple[int, str]] = set()
+        self._reported_absent: set[int] = set()
 
     def tell(self, generation: int, unhealthy: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
-        """What a verdict says of nodes with problems: of each, the first one."""
+        """Reports new problems, and returns the first problem of each node for the verdict."""
         for node, problems in sorted(unhealthy.items()):
-            if new := {(node, problem) for problem in problems} - self._told:
-                self._told |= new
+            if new := {(node, problem) for problem in problems} - self._reported:
+                self._reported |= new
                 self._emit(generation, node, problems)
         where = {node: self._host(node) or "this machine" for node in sorted(unhealthy)}
-        found = (f"{name} ({_in_short(unhealthy[node])})" for node, name in where.items())
+        found = (f"{name} ({_shortened(unhealthy[node])})" for node, name in where.items())
         return tuple(dict.fromkeys(found))
 
     def tell_lost(self, generation: int, nodes: Iterable[int]) -> None:
-        """Nodes of the job whose agents are gone, and nobody had asked them to leave."""
+        """Reports nodes of the job whose agents are lost without a request to leave."""
         for node in nodes if self._job is not None else ():
             where = {"node": node, "host": self._host(node)}
             self._events.emit("node_lost", generation=generation, **where)
 
     def tell_absent(self, generation: int, nodes: Mapping[int, str | None]) -> None:
-        """Nodes of the job that no agent came on, told once each; with the last words of what was
-        to start it, if there were any."""
+        """Reports each node of the job on which no agent came once, with the last line of its log,
+        if there is one."""
         for node, said in sorted(nodes.items()) if self._job is not None else ():
-            if node not in self._told_absent:
-                self._told_absent.add(node)
+            if node not in self._reported_absent:
+                self._reported_absent.add(node)
                 where = {"node": node, "host": self._host(node)}
                 log.error("no agent came on %s: %s", self.name(node), said or "not a word")
                 self._events.emit(
@@ -53,12 +53,12 @@ class NodeProblemReporter:
                 )
 
     def name(self, node: int) -> str:
-        """For a person."""
+        """Returns the node's name for messages."""
         host = self._host(node)
         return f"node {node}" if host is None else f"node {node} ({host})"
 
     def tell_fallen(self, generation: int, nodes: Iterable[int]) -> None:
-        """Nodes whose agents were killed, and have successors."""
+        """Reports nodes whose agents were killed and replaced."""
         for node in nodes:
             where = {"node": node, "host": self._host(node)}
             self._events.emit("agent_killed", generation=generation, **where)
@@ -76,10 +76,10 @@ class NodeProblemReporter:
         )
 
     def _host(self, node: int) -> str | None:
-        """Slurm's name of it."""
+        """Returns Slurm's name of the node."""
         return None if self._job is None else self._job.hosts[node]
 
 
-def _in_short(problems: Sequence[str]) -> str:
+def _shortened(problems: Sequence[str]) -> str:
     more = len(problems) - 1
     return f"{problems[0]}; and {more} more" if more else problems[0]

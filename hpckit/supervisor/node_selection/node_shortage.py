@@ -1,4 +1,5 @@
-"""Too few nodes for a generation: why, and whether their job is worth another try. Pure."""
+"""Reasons why a generation has too few nodes, and whether another try in the same job is
+worthwhile. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,25 +8,25 @@ from enum import Enum, auto
 
 
 class NodeShortage(Enum):
-    """Why a generation could not begin, though nothing else was asked."""
+    """Why a generation could not start, though no stop or preemption was requested."""
 
     LOST = auto()
-    """Nodes that the generation before had are gone."""
+    """Nodes of the previous generation are gone."""
     UNHEALTHY = auto()
-    """Nodes are there that are to be left out."""
+    """Nodes are there but unhealthy."""
     ABSENT = auto()
-    """Too few agents came; no generation of this job has begun yet."""
+    """Too few agents said hello, and no generation of this job has started yet."""
 
 
 TRIES = 2
-"""So often the agents of a job's first generation are called: what hindered them may pass."""
+"""How often the agents of a job's first generation are started, as what hindered them may pass."""
 
 
 def shortage_of(took_part: Collection[int], unhealthy: Collection[object]) -> NodeShortage:
-    """What a generation lacks that did not get enough nodes.
+    """Returns why a generation did not get enough nodes.
 
     Args:
-        took_part: nodes of the generation before, in this job.
+        took_part: nodes of the previous generation of this job.
         unhealthy: nodes that were left out.
     """
     if unhealthy:
@@ -34,18 +35,19 @@ def shortage_of(took_part: Collection[int], unhealthy: Collection[object]) -> No
 
 
 def is_job_spent(in_a_row: Sequence[NodeShortage]) -> bool:
-    """Whether a job of Slurm's cannot be expected to get enough nodes together any more, after
-    these generations that could not begin: the next job has others."""
+    """Whether a Slurm job cannot be expected to get enough nodes any more after these successive
+    generations that could not start. The next job gets other nodes."""
     if not in_a_row:
         return False
     return in_a_row[-1] is not NodeShortage.ABSENT or len(in_a_row) >= TRIES
 
 
 def blamed(absent: Collection[int], count: int) -> list[int]:
-    """The nodes that are at fault for agents that never came: none where no agent at all did, of
-    several, as that has another cause (Slurm's controller, a container, the interpreter).
+    """Returns the nodes to blame for agents that never said hello. If no agent of several nodes
+    did, none is blamed, as the cause is another one (Slurm's controller, a container, the
+    interpreter).
 
     Args:
-        count: nodes of the job.
+        count: the number of nodes of the job.
     """
     return sorted(absent) if len(absent) < count or count == 1 else []

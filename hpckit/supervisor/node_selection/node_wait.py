@@ -1,4 +1,4 @@
-"""Getting together the nodes of a generation."""
+"""Waits for the nodes of a generation."""
 
 from __future__ import annotations
 
@@ -11,70 +11,76 @@ from hpckit.supervisor.node_selection.node_choice import NodeRequirement, choose
 
 TICK_S = 0.05
 HELLO_S = 120.0
-"""Seconds for an agent to say that it is there: a cold file system makes imports slow."""
+"""Seconds for an agent to say hello; imports are slow on a cold file system."""
 RETURN_S = 3.0
-"""Seconds in which a node may come back before a generation begins without it: where its agent had
-ended. Where it fell silent, it was waited for already."""
+"""Seconds in which a node whose agent has ended may come back before a generation starts without
+it. A node that fell silent is not waited for again."""
 AGAIN_S = 30.0
-"""The same where there are too few without it."""
+"""As `RETURN_S`, where there are too few nodes without the missing one."""
 PAUSE_S = 5.0
-"""Seconds until agents are called again of which too few came: what hindered them may pass."""
+"""Seconds until agents are started again after too few said hello, as what hindered them may
+pass."""
 HOPELESS_S = 3.0
-"""Seconds in which the others may still say how they are, once there cannot be enough."""
+"""Seconds in which the other agents may still report the health of their nodes after it is clear
+that there are too few nodes."""
 
 
 class StartedAgents(Protocol):
-    """Agents that were started."""
+    """The agents that the supervisor has started, as `wait_for_nodes` uses them."""
 
     def tick(self) -> None: ...
 
     def hellos(self) -> dict[int, Message]:
-        """What each agent that is there has said of itself, by node, if the node is healthy."""
+        """Returns the hello of each agent that is there, by node, for healthy nodes."""
 
     def expected(self) -> int:
-        """How many agents are there that have not said yet how their nodes are."""
+        """Returns how many running agents have not yet reported the health of their nodes."""
 
     def may_return(self) -> bool:
-        """Whether one of these is on a node that had not just fallen silent."""
+        """Whether one of the awaited agents is on a node that did not fall silent in the previous
+        generation."""
 
     def is_looking(self) -> bool:
-        """Whether an agent looks at its node once more: that is soon over."""
+        """Whether an agent is checking its node again, which ends soon."""
 
 
 def wait_for_nodes(
-    crew: StartedAgents, need: NodeRequirement, before: Sequence[int], is_asked: Callable[[], bool]
+    agents: StartedAgents,
+    need: NodeRequirement,
+    before: Sequence[int],
+    is_asked: Callable[[], bool],
 ) -> dict[int, Message]:
-    """Wait for enough healthy nodes: what the agents of those that take part say of themselves;
-    empty if too few come, or there is something else to do first.
+    """Waits for enough healthy nodes and returns the hellos of those that take part, by node.
 
-    As many nodes as are wanted are waited for, and for a while only if fewer will do. If there will
-    be too few in any case, that is soon over.
+    The result is empty if too few nodes come or `is_asked` returns True. The function waits for all
+    wanted nodes, but only for a while if fewer are enough. It ends early if there will be too few
+    in any case.
 
     Args:
-        before: the nodes of the generation before; empty: there was none.
+        before: nodes of the previous generation; empty if there was none.
         is_asked: whether to give up.
     """
     begun_s = hopeful_s = time.monotonic()
     while not is_asked():
-        crew.tick()
-        there, waited_s = crew.hellos(), time.monotonic() - begun_s
-        chosen = choose_nodes(there, before, need)
-        return_s = RETURN_S if crew.may_return() else 0.0
+        agents.tick()
+        hellos, waited_s = agents.hellos(), time.monotonic() - begun_s
+        chosen = choose_nodes(hellos, before, need)
+        return_s = RETURN_S if agents.may_return() else 0.0
         patience_s = HELLO_S if not before else return_s if chosen else AGAIN_S
-        if len(there) + crew.expected() >= need.fewest:
+        if len(hellos) + agents.expected() >= need.fewest:
             hopeful_s = time.monotonic()
         is_hopeless = time.monotonic() - hopeful_s > HOPELESS_S
-        is_late = waited_s >= patience_s and not crew.is_looking()
-        is_over = not crew.expected() or is_late or is_hopeless
+        is_late = waited_s >= patience_s and not agents.is_looking()
+        is_over = not agents.expected() or is_late or is_hopeless
         if len(chosen) == need.wanted or is_over:
-            return {node: there[node] for node in chosen}
+            return {node: hellos[node] for node in chosen}
         time.sleep(TICK_S)
     return {}
 
 
-def pause(crew: StartedAgents, is_asked: Callable[[], bool]) -> None:
-    """Let some time pass before agents are called again, unless there is something else to do."""
+def pause(agents: StartedAgents, is_asked: Callable[[], bool]) -> None:
+    """Waits before agents are started again, unless `is_asked` returns True."""
     until_s = time.monotonic() + PAUSE_S
     while time.monotonic() < until_s and not is_asked():
-        crew.tick()
+        agents.tick()
         time.sleep(TICK_S)

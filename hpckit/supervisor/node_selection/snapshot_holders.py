@@ -1,4 +1,4 @@
-"""Where parts of a save may lie that the workers of a generation do not see."""
+"""Tracks whether nodes outside a generation may hold parts of the newest snapshots."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass
 
 @dataclass
 class SnapshotHolders:
-    """The nodes of a job in whose memory its trainers may have left snapshots."""
+    """The nodes of a job whose memory may hold snapshots of the run."""
 
-    _nodes: frozenset[int] | None = None  # of the last generation that trained; None: not this job
+    _nodes: frozenset[int] | None = None  # of the last generation that trained; None: none so far
     _is_one_lost: bool = False
 
     def trained(self, nodes: Iterable[int]) -> None:
-        """A generation of these nodes has gone on from what there was before it."""
+        """Records that a generation on these nodes has started to train."""
         self._nodes, self._is_one_lost = frozenset(nodes), False
 
     def lost(self, nodes: Iterable[int]) -> None:
-        """What was in the memory of these is gone."""
+        """Records that the memory of these nodes is lost."""
         if self._nodes is not None and not self._nodes.isdisjoint(nodes):
             self._is_one_lost = True
 
     def are_here(self, nodes: Iterable[int]) -> bool:
-        """Whether workers on these nodes see all that there is: no other node of the job holds a
-        part, or one that did is lost, without which those of the others are not whole."""
+        """Whether workers on these nodes have access to every snapshot that can still be used: no
+        other node of the job holds a part of one, or a node that held a part is lost, without which
+        the parts of the other nodes are incomplete."""
         return self._nodes is not None and (self._is_one_lost or self._nodes <= set(nodes))

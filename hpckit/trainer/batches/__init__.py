@@ -1,2 +1,3 @@
 """Loaders of hpckit's own training functions, and the batches that they yield: windows of tokens
-and labelled images. Imported by the training functions and memory.fake_step. Imports data."""
+and labelled images. The training functions and memory.fake_step import this package, which imports
+data."""

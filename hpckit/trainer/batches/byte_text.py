@@ -1,4 +1,4 @@
-"""Text as bytes: a sample of any length to a window of tokens of fixed length."""
+"""Conversion of text to bytes: a sample of any length becomes a window of tokens of one length."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from data import DataError, Sample, SampleContext
 from hpckit.config.entry_points import BYTES_AND_END
 
 END = 256
-"""Token after the last byte of a document."""
+"""The token after the last byte of a document."""
 VOCAB = BYTES_AND_END
 PADDING = -1
-"""Not a token: nothing is predicted there."""
+"""The token of padding, at which nothing is predicted."""
 
 Tokens = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ByteWindow:
-    """A transform for `data.Loader`: `length` consecutive tokens of a sample's one member.
+    """A transform for `data.Loader` that takes `length` consecutive tokens of a sample's only
+    member.
 
     A longer document gives a window at a place that depends on seed and position alone; a shorter
     one is filled up with `PADDING`.
@@ -30,7 +31,9 @@ class ByteWindow:
     length: int
 
     def __call__(self, sample: Sample, context: SampleContext) -> Tokens:
-        """(length,) tokens.
+        """Return the window: (length,) tokens.
+
+        (length,) tokens.
 
         Raises:
             DataError: the sample has not exactly one member.

@@ -1,4 +1,5 @@
-"""Images with labels: the members of a sample to pixels of one size, and batches of these."""
+"""Labelled images: decodes the members of a sample to pixels of one size, and stacks them to
+batches."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ from data import DataError, Sample, SampleContext
 
 ENCODED = ("jpg", "jpeg", "png", "webp")
 ARRAY = "npy"
-"""(height, width, 3) numbers of 8 bits, not encoded."""
+"""Ending of members that are arrays of (height, width, 3) numbers of 8 bits, not encoded."""
 LABEL = "cls"
 
 LEAST_AREA = 0.08
 MOST_SLANT = 4 / 3
-"""Of a random crop: share of the image, and of its width to its height (Szegedy et al. 2015)."""
+"""Limits of a random crop: its share of the image, and its ratio of width to height (Szegedy et al.
+2015)."""
 MIDDLE = 0.875
-"""Of the shorter side, that is left of an image without augmentation."""
+"""Share of the shorter side that remains of an image without augmentation."""
 _TRIES = 10
 
 Pixels = npt.NDArray[np.uint8]
@@ -32,28 +34,29 @@ Box = tuple[float, float, float, float]
 
 
 class LabelledImages(NamedTuple):
-    """A sample, or a batch of them."""
+    """A sample, or a batch of samples."""
 
     pixels: Pixels
-    """(side, side, 3), of a batch (batch, side, side, 3)."""
+    """Pixels: (side, side, 3), of a batch (batch, side, side, 3)."""
     labels: Labels
-    """(), of a batch (batch,)."""
+    """Labels: (), of a batch (batch,)."""
 
 
 @dataclass(frozen=True)
 class ImageCrop:
-    """A transform for `data.Loader`: an image with its label, cut out and scaled to one size.
+    """A transform for `data.Loader` that crops an image and scales it to one size, with its label.
 
-    What is cut out at random depends on seed and position alone.
+    A random crop depends on seed and position alone.
     """
 
     size: int
-    """Pixels of a side."""
+    """Length of a side in pixels."""
     classes: int
     augment: bool
 
     def __call__(self, sample: Sample, context: SampleContext) -> LabelledImages:
-        """
+        """Return the cropped image with its label.
+
         Raises:
             DataError: the sample has not exactly one image, and a label below `classes`; or its
                 image is broken.
@@ -69,14 +72,15 @@ class ImageCrop:
 
 
 def stack(samples: list[LabelledImages]) -> LabelledImages:
-    """A batch of samples of equal size."""
+    """Stack samples of equal size to a batch."""
     return LabelledImages(
         np.stack([s.pixels for s in samples]), np.stack([s.labels for s in samples])
     )
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> Box:
-    """Some part of an image, of random size and shape; its middle, if none fits in some tries."""
+    """Return a box of random size and shape within an image; the middle box if none fits in some
+    tries."""
     for _ in range(_TRIES):
         area = width * height * rng.uniform(LEAST_AREA, 1.0)
         slant = math.exp(rng.uniform(-math.log(MOST_SLANT), math.log(MOST_SLANT)))
@@ -88,7 +92,7 @@ def random_box(width: int, height: int, rng: np.random.Generator) -> Box:
 
 
 def middle_box(width: int, height: int) -> Box:
-    """The square in the middle of an image, without the margin."""
+    """Return the square in the middle of an image, without the margin."""
     half = MIDDLE * min(width, height) / 2
     return width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half
 

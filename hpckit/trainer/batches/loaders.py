@@ -1,4 +1,4 @@
-"""The loaders of a run of hpckit's own training functions."""
+"""The loaders of hpckit's own training functions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hpckit.trainer.validation import Measure, Validate
 
 
 def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
-    """Over the shards of `data`, of this rank's part of each batch.
+    """Open a loader over the shards of `data` that gives this rank's part of each batch.
 
     Args:
-        reading: what a `data.Loader` makes of samples, and how: as of its arguments.
+        reading: the arguments of `data.Loader` that say how samples are transformed.
     """
     return Loader(
         _opened(cfg, cfg.data.shards),
@@ -27,8 +27,9 @@ def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
 
 
 def held_out(cfg: RunSpec, run: TrainingRun, measure: Measure, **reading: Any) -> Validate | None:
-    """What validates: means of what `measure` gives for the samples of `data.validation`, in steps
-    as those of training; None: there are none. `reading` as of `open_loader`."""
+    """Return the validation on the samples of `data.validation`: means of what `measure` gives, in
+    steps as large as those of training. None: there are no such samples. `reading` is as of
+    `open_loader`."""
     if cfg.data.validation is None:
         return None
     dataset = _opened(cfg, cfg.data.validation)

@@ -1,4 +1,4 @@
-"""Windows of text, as a loader stacks them and a model is given them."""
+"""Batches of token windows, as a loader stacks them and as a model takes them."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ Ints = npt.NDArray[np.int64]
 
 
 class TokenWindows(NamedTuple):
-    """A batch of windows of one token more than the context: each position has a successor."""
+    """A batch of windows of one token more than the context, so that each position has a next
+    token."""
 
     tokens: Tensor
     """(batch, time + 1) tokens or `PADDING`."""
     documents: Tensor | None
-    """(batch, time + 1) integers; neighbours with equal ones are of one document, and see no other.
-    None: they see all before them."""
+    """Document numbers, (batch, time + 1) integers: neighbours with equal ones are of one document,
+    and attend to no other. None: tokens attend to all tokens before them."""
 
     def to(self, device: torch.device) -> TokenWindows:
-        """The same on a device; nothing waits for the copies."""
+        """Return the same on a device, without waiting for the copies."""
         tokens, documents = self
         there = documents if documents is None else documents.to(device, non_blocking=True)
         return TokenWindows(tokens.to(device, non_blocking=True), there)
 
 
 class TokenBatch(NamedTuple):
-    """What a model is given; each (batch, time)."""
+    """The inputs and targets of a model; each is (batch, time)."""
 
     inputs: Tensor
     """Tokens."""
     targets: Tensor
     """The tokens that come next; `PADDING` where there is none."""
     documents: Tensor | None
-    """As of `TokenWindows`."""
+    """Document numbers as of `TokenWindows`."""
 
 
 def stack(windows: list[Ints]) -> TokenWindows:
-    """Of windows of equal length that hold one document each."""
+    """Stack windows of equal length that hold one document each."""
     return TokenWindows(torch.from_numpy(np.stack(windows)), None)
 
 
 def stack_apart(windows: list[PackedSequence]) -> TokenWindows:
-    """Of windows whose documents do not see each other."""
+    """Stack windows whose documents do not attend to each other."""
     documents = np.stack([window.boundaries.document_ids for window in windows])
     return TokenWindows(_tokens(windows), torch.from_numpy(documents))
 
 
 def stack_running(windows: list[PackedSequence]) -> TokenWindows:
-    """Of windows whose documents follow one another."""
+    """Stack windows of documents that follow one another and attend to those before."""
     return TokenWindows(_tokens(windows), None)
 
 
 def next_token_batch(windows: TokenWindows) -> TokenBatch:
-    """Each token predicts the next one, unless that begins a document which it does not see."""
+    """Return inputs and targets: each token predicts the next one, unless that begins a document
+    which it does not attend to."""
     (inputs, targets), documents = shifted(windows.tokens), windows.documents
     if documents is None:
         return TokenBatch(inputs, targets, None)
@@ -68,12 +70,12 @@ def next_token_batch(windows: TokenWindows) -> TokenBatch:
 
 
 def count_of(targets: Tensor) -> Tensor:
-    """How many of `targets` count, on their device."""
+    """Return the number of `targets` that are no padding, on their device."""
     return (targets != PADDING).sum()
 
 
 def shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs and targets: each token predicts the next one.
+    """Return inputs and targets, where each token predicts the next one.
 
     Args:
         tokens: (batch, time + 1).

@@ -1,4 +1,4 @@
-"""Which of torch's kernels computes attention."""
+"""Selection of torch's attention kernel."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ BACKENDS = {
 
 
 def choose_attention(asked: str) -> None:
-    """Allow this process the kernels of that name alone; "auto": all of them.
+    """Restrict this process to the attention kernels of that name; "auto": all of them.
 
-    For good and not in a context: what the backward pass computes again must use the same.
+    This is permanent and no context manager, because activation recompute in the backward pass must
+    use the same kernel.
     """
     allowed = {name for name in BACKENDS if asked in (name, "auto")}
     torch.backends.cuda.enable_flash_sdp("flash" in allowed)
@@ -37,15 +38,17 @@ def attention_in_use(
     *,
     masked: bool = False,
 ) -> str:
-    """The name of the kernels that torch takes for this model, by the function that it asks itself.
+    """Return the name of the kernel that torch chooses for this model, by the function that torch
+    itself calls.
 
     Args:
         batch: samples at once.
-        ranks: that share the heads.
-        masked: by a tensor, as documents that do not see each other are.
+        ranks: number of ranks that share the heads.
+        masked: whether attention has a mask tensor, as for documents that do not attend to each
+            other.
 
     Raises:
-        TrainingError: none of those allowed can run.
+        TrainingError: none of the allowed kernels can run.
     """
     shared = model.kv_heads if isinstance(model, LlamaSpec) else model.heads
     width, is_causal = model.width // model.heads, isinstance(model, DecoderSpec)

@@ -1,4 +1,4 @@
-"""Compiling the blocks of a model."""
+"""Compilation of the blocks of a model."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import nn
 
 
 def compile_blocks(blocks: Iterable[nn.Module]) -> None:
-    """Have each compute compiled code from its first call on; the names of their parameters stay.
+    """Compile each block on its first call; the names of its parameters stay.
 
-    What FSDP does around a block stays outside, so no graph breaks. Sizes are constants: of blocks
-    that differ in them, as those of a ResNet, each kind has code of its own.
+    FSDP's hooks around a block are not compiled, so no graph breaks. Sizes are constants: if blocks
+    differ in them, as those of a ResNet, each kind is compiled separately.
     """
     for block in blocks:
         block.forward = torch.compile(block.forward, dynamic=False)
 
 
 def lack_of_compiler(device: torch.device) -> str | None:
-    """What is missing here; None if nothing is."""
+    """Return what is missing here for compilation; None if nothing is."""
     if device.type == "cuda":
         from torch.utils._triton import has_triton
 
         return None if has_triton() else "there is no Triton for this GPU"
-    from torch._inductor.cpp_builder import get_cpp_compiler  # seconds, for those who compile
+    from torch._inductor.cpp_builder import get_cpp_compiler  # takes seconds
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:

@@ -1,4 +1,4 @@
-"""Whether a rank's device can do what a run asks of it."""
+"""Checks that a rank's device supports what the spec asks for."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from hpckit.trainer.trackers.tracker_builder import lacking
 
 
 def require(cfg: RunSpec, device: torch.device) -> None:
-    """
+    """Check the device.
+
     Raises:
         TrainingError: it cannot; with everything that it lacks.
     """
-    if lacks := list(_lacks(cfg, device)):
+    if lacks := list(_missing_features(cfg, device)):
         raise TrainingError("\n".join(lacks))
 
 
 def lack_of_bf16(device: torch.device) -> str | None:
-    """Why a run should not use it here; None if it can. Where it is missing, torch computes it by
-    fp32, slower than that."""
+    """Return why a run should not use bf16 here; None if it can. Where the hardware lacks it, torch
+    computes it by fp32, which is slower than fp32 itself."""
     if device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
         return None
     return f"{torch.cuda.get_device_name(device)} has none, it comes with Ampere"
 
 
-def _lacks(cfg: RunSpec, device: torch.device) -> Iterator[str]:
-    """What the check of a spec cannot know where it leaves the device open."""
+def _missing_features(cfg: RunSpec, device: torch.device) -> Iterator[str]:
+    """Yield what the check of a spec cannot know, because the spec leaves the device open."""
     yield from lacking(cfg)
     if cfg.precision.compute == "fp8" and (why := lack_of_fp8(device)):
         yield f"precision.compute=fp8: {why}; take bf16"

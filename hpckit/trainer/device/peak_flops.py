@@ -1,4 +1,4 @@
-"""How many floating-point operations a card could do."""
+"""Peak FLOP/s of GPUs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 
 import torch
 
-# Dense, with 16-bit inputs and 32-bit sums, without sparsity, from NVIDIA's data sheets; by what
-# torch.cuda.get_device_name says, the first that matches.
+# Dense, with 16-bit inputs and 32-bit sums, without sparsity, from NVIDIA's data sheets. The first
+# name that matches torch.cuda.get_device_name counts.
 _PEAKS = (
     (r"GB200", 2500e12),
     (r"B200", 2250e12),
@@ -31,15 +31,15 @@ _PEAKS = (
 
 
 def peak_flops(card: str) -> float | None:
-    """Per second, with 16-bit inputs, of the card that torch calls so; None: it is not known here,
-    or this is a part of a card."""
+    """Return the peak FLOP/s, with 16-bit inputs, of the card that torch calls so; None: it is not
+    known, or this is a part of a card."""
     if "MIG" in card:
         return None
     return next((peak for name, peak in _PEAKS if re.search(rf"\b{name}", card)), None)
 
 
 def known_peak(device: torch.device) -> float:
-    """That of this rank's card; NaN for another one, or none."""
+    """Return the peak of this rank's card; NaN if it is not known, or there is none."""
     if device.type != "cuda":
         return math.nan
     return peak_flops(torch.cuda.get_device_name(device)) or math.nan

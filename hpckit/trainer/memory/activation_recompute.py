@@ -1,4 +1,5 @@
-"""Computing a block's activations again in the backward pass, in place of keeping them.
+"""Activation recompute: a block's activations are computed again in the backward pass instead of
+kept.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
 """
@@ -35,10 +36,10 @@ _ATTENTION = frozenset(
 
 
 def recompute(blocks: Iterable[nn.Module], how: Literal["none", "selective", "full"]) -> None:
-    """Have `blocks` do so from now on; the names of their parameters stay.
+    """Have `blocks` recompute their activations from now on; the names of their parameters stay.
 
     Selective: the outputs of attention and of every second matrix product are kept; not of plain
-    attention (`memory.attention=math`), whose parts are larger than what it gives.
+    attention (`memory.attention=math`), whose parts are larger than its output.
     """
     if how == "none":
         return
@@ -49,7 +50,7 @@ def recompute(blocks: Iterable[nn.Module], how: Literal["none", "selective", "fu
 
 
 def _selection() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Of one forward pass and of its repetition."""
+    """Return the contexts of one forward pass and of its repetition."""
     products: Counter[bool] = Counter()
 
     def policy(

@@ -1,10 +1,10 @@
-"""One process that takes itself for one rank of many, to see whether a step goes through and what
-memory it takes.
+"""The fake step: one process simulates a step of one rank of many, to check that the step runs and
+what memory it takes.
 
-Tensors have shapes and no numbers (torch's fake tensors), and collectives answer at once with
-nothing (torch's fake process group), so no model is too large and no GPU is needed. Where a rank
-needs an answer, there is one: stages of a pipeline all know their shapes, and experts get as many
-tokens as each other.
+Tensors have shapes and no values (torch's fake tensors), and collectives return at once without
+data (torch's fake process group), so no model is too large and no GPU is needed. Where a rank needs
+an answer, it is simulated: all stages of a pipeline know their shapes, and each expert gets the
+same number of tokens.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ _NAMES = {
     "Optstate": "OptState",
     "Other": "Inputs",
 }
-"""Torch's for what no ranks share, and those for what they do."""
+"""Torch's categories of memory that is not sharded, with those of memory that is."""
 
 
 def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
-    """Bytes of a rank at the peak of a step, by what they are; "Total" is the last.
+    """Return the memory of a rank in bytes at the peak of a step, by category; "Total" is the
+    last.
 
     Raises:
         ValueError: for experts of whose product torch knows no shapes, and for compiled blocks.
@@ -67,8 +68,9 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
     if experts_of(spec.model) is not None and DTYPES[spec.precision.compute] != torch.bfloat16:
         raise ValueError("precision.compute: a fake world has experts in bf16 alone")
     if spec.memory.compile:
-        # Compiled code reads addresses, and these tensors have none: torch 2.13 ends by SIGSEGV.
-        # Below a tracker of memory it compiles nothing, and what it fuses nobody could count.
+        # Compiled code reads addresses, which these tensors do not have: torch 2.13 ends by
+        # SIGSEGV. Under a memory tracker it compiles nothing, and the memory that fusion saves
+        # could not be counted.
         raise ValueError(
             "memory.compile: a fake world has no memory that compiled code could read; take false"
         )
@@ -88,7 +90,8 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
 
 
 def _clear_sharding_cache() -> None:
-    """Forget what DTensor has found out on meshes whose groups are gone: another may be equal."""
+    """Clear DTensor's cache for meshes whose groups are gone, because another mesh may compare
+    equal."""
     if hasattr(debug, "_clear_sharding_prop_cache"):
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
     else:  # before torch 2.11
@@ -97,7 +100,8 @@ def _clear_sharding_cache() -> None:
 
 
 def report(spec: RunSpec) -> str:
-    """What `fake_step` finds, for a person: of a pipeline, for a rank of each group of layers."""
+    """Return the result of `fake_step` as text: for a pipeline, for one rank of each group of
+    layers."""
     world = spec.launch.nodes * spec.launch.gpus_per_node
     way = describe(spec.parallel, world)
     found = []
@@ -110,9 +114,9 @@ def report(spec: RunSpec) -> str:
 
 
 def _tracked(spec: RunSpec, trainee: ParallelModel, world: int) -> MemTracker:
-    """Of a step for which the optimizer has its state."""
+    """Track a step after the optimizer has its state."""
     if spec.parallel.expert > 1:
-        _even_out(trainee.module, make_expert_mesh("cpu", spec.parallel)["expert"])
+        _balance_routers(trainee.module, make_expert_mesh("cpu", spec.parallel)["expert"])
     optimizer = build_optimizer(trainee.module, spec.optim)
     share = share_of_rank(spec, world)
     inputs, targets, documents, loss_of = _batch(spec, share)
@@ -125,38 +129,40 @@ def _tracked(spec: RunSpec, trainee: ParallelModel, world: int) -> MemTracker:
         optimizer.step()
 
     tracker = _tracker(trainee, optimizer, (inputs, targets))
-    # asked for before the tracker asks, so that it is called before
+    # Registered before the tracker's hooks, so that it is called before them.
     with register_module_forward_pre_hook(partial(_forget, tracker, trainee.parts)):
         with tracker:
-            step()  # leaves the optimizer's state, and a pipeline's room for what is handed on
+            step()  # creates the optimizer's state, and a pipeline's buffers
         optimizer.zero_grad()
-        with tracker:  # forgets the peak of before
+        with tracker:  # resets the peak
             step()
     return tracker
 
 
 def _tracker(trainee: ParallelModel, optimizer: Optimizer, given: Sequence[Tensor]) -> MemTracker:
-    """Torch's, which sees what is made from now on, and what it is told of."""
+    """Return torch's tracker, which tracks tensors made from now on and the objects passed to
+    it."""
     if not isinstance(trainee.parts[0], FSDPModule):
         plain = MemTracker()
         plain.track_external(*trainee.parts, optimizer, *given)
         return plain
     tracker = FSDPMemTracker(trainee.parts[0], optimizer)
     every: Any = nn.ModuleList(trainee.parts)
-    tracker._root_mod = every  # it would take one of several
+    tracker._root_mod = every  # or it would take one of several
     tracker.track_inputs(tuple(given))
     return tracker
 
 
 def _forget(tracker: MemTracker, parts: Sequence[nn.Module], called: nn.Module, _: object) -> None:
-    """To torch's tracker each micro-batch is to be the first one of a part."""
+    """Make torch's tracker treat each micro-batch as the first one of a module."""
     for module in called.modules() if any(called is part for part in parts) else ():
         if module in tracker.memory_tracking:
             del tracker.memory_tracking[module]
 
 
 def _batch(spec: RunSpec, share: int) -> tuple[Tensor, Tensor, Tensor | None, LossOf]:
-    """So many samples of zeros, as of `Gradients`, and the loss of a micro-batch."""
+    """Return a batch of this many zero samples, as of `StepGradients`, and the loss of a
+    micro-batch."""
     if isinstance(spec.model, ImageSpec):
         images = torch.zeros(share, 3, spec.model.image_size, spec.model.image_size)
         smoothing = spec.data.images.label_smoothing if spec.data.images else 0.0
@@ -168,7 +174,7 @@ def _batch(spec: RunSpec, share: int) -> tuple[Tensor, Tensor, Tensor | None, Lo
 
 
 def _by_name(peak: Mapping[Any, int]) -> dict[str, int]:
-    """The keys are torch's own, and strings."""
+    """Return the memory by name; the keys are torch's own, and strings."""
     given = {str(getattr(key, "value", key)): size for key, size in peak.items()}
     named = {_NAMES.get(name, name): size for name, size in given.items()}
     total = named.pop("Total")
@@ -176,10 +182,10 @@ def _by_name(peak: Mapping[Any, int]) -> dict[str, int]:
 
 
 class _EvenExchange(TokenExchange):
-    """Each expert gets as many rows as any other, of each rank."""
+    """A fake token exchange, in which each expert gets the same number of rows from each rank."""
 
     def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
-        """As of `TokenExchange`; `counts` has no numbers."""
+        """Exchange the rows as `TokenExchange` does; `counts` has no values."""
         each = torch.full(counts.shape, len(rows) // len(counts))
         each[: len(rows) % len(counts)] += 1
         return super().__call__(experts, rows, each)
@@ -188,8 +194,8 @@ class _EvenExchange(TokenExchange):
         return counts
 
 
-def _even_out(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Have no expert be asked more often than others: nobody knows what a router would choose."""
+def _balance_routers(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Make a router choose all experts equally often, because its real choices cannot be known."""
     for layer in model.modules():
         if isinstance(layer, MixtureOfExperts):
             layer.across = _EvenExchange(mesh)
@@ -197,10 +203,10 @@ def _even_out(model: nn.Module, mesh: DeviceMesh) -> None:
 
 @contextmanager
 def _stages_know_shapes() -> Iterator[None]:
-    """Stages of a pipeline ask each other whether all of them know what they hand on, and those
-    that are not there would answer 0, no."""
+    """Replace the agreement of a pipeline's stages on shapes, in which the absent stages of the
+    fake group would answer 0, no."""
     name, yes = "_warmup_backward_result", torch.ones(1, dtype=torch.int32)
-    if not hasattr(PipelineStage, name):  # torch 2.9, whose stages do not ask
+    if not hasattr(PipelineStage, name):  # torch 2.9 has no such agreement
         yield
         return
     with mock.patch.object(PipelineStage, name, return_value=yes):
@@ -208,13 +214,14 @@ def _stages_know_shapes() -> Iterator[None]:
 
 
 class _Shapes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Only what has fractions is fake: torch looks into the integers of a mesh."""
+    """A fake tensor mode for floating-point tensors only, because torch reads the integers of a
+    mesh."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not (tensors and all(type(t) is Tensor and not t.is_meta for t in tensors)):
             made = super().__torch_dispatch__(func, types, args, kwargs)
-            # what is remembered cannot be swapped, as parameters are that get their memory
+            # memoized tensors cannot be swapped, as parameters are when their memory is allocated
             self.fake_tensor_converter.meta_converter.tensor_memo.clear()
             if tensors or not isinstance(made, Tensor) or made.is_floating_point():
                 return made

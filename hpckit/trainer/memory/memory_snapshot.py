@@ -1,4 +1,5 @@
-"""What a GPU's memory held when it ran out, as a file for https://pytorch.org/memory_viz."""
+"""Memory snapshots: the allocations of a GPU when its memory ran out, as a file for
+https://pytorch.org/memory_viz."""
 
 from __future__ import annotations
 
@@ -9,17 +10,18 @@ import torch
 
 log = logging.getLogger(__name__)
 
-HISTORY = 100_000  # allocations that a rank remembers: some hundred bytes each
+HISTORY = 100_000  # allocations kept per rank: some hundred bytes each
 
 
 def record_allocations(device: torch.device) -> None:
-    """Remember from now on where the newest `HISTORY` allocations of a GPU came from."""
+    """Start to record where the newest `HISTORY` allocations of a GPU came from."""
     if device.type == "cuda":
         torch.cuda.memory._record_memory_history(max_entries=HISTORY)
 
 
 def write_memory_snapshot(path: Path) -> None:
-    """Write it, if this process uses a GPU; says in the log where, or why not."""
+    """Write the memory snapshot if this process uses a GPU; logs its path, or why it could not be
+    written."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     try:

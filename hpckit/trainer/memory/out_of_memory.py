@@ -1,6 +1,7 @@
-"""Whether an error means that memory ran out: by its type, and by how the libraries word it.
+"""Detection of out-of-memory errors, by their type and by the messages of libraries.
 
-What merely mentions memory does not count. Without torch, whose types are known by their names.
+A message that merely mentions memory does not count. The module does not import torch, whose
+exception types it knows by name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from hpckit.ipc.memory_kinds import MemoryKind
 
 _GPU_TYPE = "torch.OutOfMemoryError"
 _NCCL_TYPE = "torch.distributed.DistBackendError"
-# How a RuntimeError of torch begins.
+# Beginnings of a RuntimeError of torch.
 _GPU = re.compile(
     r"(CUDA|HIP|XPU) out of memory\. Tried to allocate"
     r"|(CUDA|HIP) error: out of memory"
@@ -23,17 +24,17 @@ _HOST = re.compile(
     r"(\[enforce fail at [^\]]*\] [^\n]*)?DefaultCPUAllocator: (can't allocate|not enough) memory"
     r"|unable to mmap \d+ bytes [^\n]*: Cannot allocate memory \(12\)"
 )
-# NCCL tells the cause at the end of a longer text.
+# NCCL names the cause at the end of a longer text.
 _NCCL = re.compile(r"Cuda failure (\d+ )?'out of memory'|Failed to CUDA (host )?[cm]alloc")
 
 
 def memory_of(error: BaseException) -> MemoryKind | None:
-    """The memory that `error`, or an error that it came from, says has run out; else None."""
+    """Return the memory that has run out according to `error` or its causes; None if none has."""
     return next((found for one in _with_causes(error) if (found := _of_one(one))), None)
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """As a traceback shows them, the last one first."""
+    """Yield the error and its causes as a traceback shows them, the last one first."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

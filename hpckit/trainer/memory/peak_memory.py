@@ -1,4 +1,4 @@
-"""The most memory that a rank has used."""
+"""Peak memory of a rank."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NAMES = ("peak_memory_bytes", "peak_rss_bytes")
 
 
 def peak_name(device: torch.device) -> str:
-    """Of what `peak_bytes` says."""
+    """Return the name of the quantity that `peak_bytes` measures."""
     return NAMES[0] if device.type == "cuda" else NAMES[1]
 
 
 def peak_bytes(device: torch.device) -> int:
-    """On a GPU, the most that torch's tensors took since the last call; else the most that the
-    process had resident since it began, which is all that the kernel says."""
+    """Return peak memory in bytes: on a GPU, of torch's tensors since the last call; else the peak
+    resident memory of the process since it began, which is all that the kernel reports."""
     if device.type == "cuda":
         most = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""What the loaders of all ranks have done from one record of a step to the next."""
+"""Statistics of the loaders of all ranks between two step records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from data import Loader, Usage
 
 SLOW = 0.1
-"""Share of the time that waiting for data takes before somebody is told."""
+"""Share of the time spent waiting for data from which on a warning is given."""
 
 LONG_S = 30.0
-"""Seconds over which it is judged, and the shortest time between two words."""
+"""Seconds over which the share is judged, and the shortest time between two warnings."""
 
 _COUNTS = ("hits", "misses", "bypasses", "bytes_fetched")  # of the node stores
 _USAGE = len(fields(Usage))
-_READY = [field.name for field in fields(Usage)].index("ready")  # that of now, no sum
+_READY = [field.name for field in fields(Usage)].index("ready")  # the present value, not a sum
 NAMES = frozenset(
     (
         *("data_wait_share", "data_bytes_per_s", "data_batches_ready", "data_errors"),
@@ -26,14 +26,14 @@ NAMES = frozenset(
 
 
 class LoaderStatistics:
-    """Of one rank's loader."""
+    """The statistics of one rank's loader."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._before = self._now()
 
     def taken(self) -> list[float]:
-        """Numbers since the last call, or the beginning, to be summed over ranks."""
+        """Return the numbers since the last call, or the beginning, to be summed over ranks."""
         now, before = self._now(), self._before
         self._before = now
         counts = [a - b for a, b in zip(now[1], before[1], strict=True)]
@@ -47,7 +47,7 @@ class LoaderStatistics:
 
 
 class LoaderDiagnosis:
-    """Decides when it is worth a word what keeps training waiting."""
+    """Decides when to report that training waits for data, and what limits the loaders."""
 
     def __init__(self) -> None:
         self._bound = "consumer"
@@ -55,7 +55,8 @@ class LoaderDiagnosis:
         self._seconds = 0.0
 
     def news(self, sums: Sequence[float], seconds: float) -> dict[str, Any] | None:
-        """The fields of an event, if that has changed; judged over `LONG_S` seconds or more.
+        """Return the fields of an event if the diagnosis has changed; judged over `LONG_S` seconds
+        or more.
 
         Args:
             sums: as of `LoaderStatistics.taken`, of all ranks, in the last `seconds`.
@@ -76,12 +77,13 @@ class LoaderDiagnosis:
 
 
 def usage_of(sums: Sequence[float]) -> Usage:
-    """Of all ranks together: `ready` counts the batches of all."""
+    """Return the usage of all ranks together: `ready` counts the batches of all."""
     return Usage(*sums[:_USAGE])  # type: ignore[arg-type]
 
 
 def record_of(sums: Sequence[float], world: int, seconds: float) -> dict[str, float]:
-    """The values of a record, of what `LoaderStatistics.taken` gave, summed over `world` ranks."""
+    """Return the values of a step record from what `LoaderStatistics.taken` gave, summed over
+    `world` ranks."""
     usage = usage_of(sums)
     hits, misses, bypasses, fetched = sums[_USAGE:]
     return {

@@ -1,5 +1,5 @@
-"""Records of steps, written down beside training: a file on the network, and its lock, may take
-milliseconds each time, which no step has to wait for."""
+"""Writes step records in the background: a file on the network, and its lock, may take milliseconds
+each time, for which no step should wait."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from hpckit.trainer.trackers.tracker_delivery import TrackerDelivery
 from hpckit.trainer.trackers.tracker_interface import StepRecord
 
 _Item = tuple[StepRecord, Mapping[str, float]] | threading.Event | None
-"""A record and what more is in its event; what to set once all before it are written; the end."""
+"""A record and further fields of its event; or an event to set once all records before it are
+written; or the end."""
 
 
 class StepRecordWriter:
-    """To the events and trackers, in the order in which they come, by one thread; and from the
-    events to TensorBoard files, by a process."""
+    """Writes records to the events and trackers, in order, by one thread, and from the events to
+    TensorBoard files, by another process."""
 
     def __init__(
         self, events: EventLog, tensorboard: Path, trackers: Sequence[TrackerDelivery] = ()
@@ -34,12 +35,14 @@ class StepRecordWriter:
         self._thread.start()
 
     def write(self, kind: str, step: int, values: Mapping[str, float], **more: float) -> None:
-        """An event, of now, with `values` and `more`; and scalars, of `values` alone."""
+        """Queue a record: its event has the present time, `values` and `more`; its scalars are
+        `values` alone."""
         self._queue.put((StepRecord(kind, step, time.time(), values), more))
 
     def flush(self) -> None:
-        """Wait until all of them are written. What a save makes durable is told before, whoever is
-        killed then. Raises what has kept one of them from it."""
+        """Wait until all records are written. It is called before a save commits the steps, so that
+        their records exist even if the process is killed then. Raises the error that kept a record
+        from being written."""
         written = threading.Event()
         self._queue.put(written)
         written.wait()
@@ -47,7 +50,7 @@ class StepRecordWriter:
             raise self._error
 
     def close(self, is_done: bool = False) -> None:
-        """`is_done`: the run is through, not just this attempt."""
+        """End the thread. `is_done`: the run has ended, not just this attempt."""
         self._queue.put(None)
         self._thread.join()
         self._curves.end(is_done)

@@ -1,4 +1,4 @@
-"""Metrics of steps: averaged over ranks, into the event log and TensorBoard files."""
+"""Step metrics: averaged over ranks and written to the event log and TensorBoard files."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ SAMPLES = "samples"
 """Name of the metric that is a rank's count of samples, for models without tokens; it is summed and
 becomes `samples_per_s`."""
 FLOPS = "flops"
-"""Name of the metric that is a rank's count of what the model's mathematics asks for; it is summed
-and becomes `mfu`, its share of what the cards could do (Chowdhery et al. 2022)."""
+"""Name of the metric that is a rank's count of the FLOPs that the model needs; it is summed and
+becomes `mfu`, its share of the peak of the cards (Chowdhery et al. 2022)."""
 
 SLOWEST = ("data_wait_s", "checkpoint_stall_s")
-"""Parts of a step whose maximum over ranks is told too, by these names and `_max`: all wait for it
-somewhere."""
+"""Step phases whose maximum over ranks is recorded too, under these names with `_max`, since all
+ranks wait for it somewhere."""
 
 RESERVED = frozenset(
     (
@@ -61,11 +61,11 @@ RESERVED = frozenset(
         *loader_statistics.NAMES,
     )
 )
-"""Names that a record of a step has anyway."""
+"""Names that a step record has anyway."""
 
 
 class StepMetrics:
-    """Collects what is logged in a step and writes every `every`-th step down.
+    """Collects the metrics that are logged in each step and records every `every`-th step.
 
     Tensors stay on their device until then: between two records no step waits for the device.
     """
@@ -83,37 +83,37 @@ class StepMetrics:
         copies: int = 1,
         trackers: Sequence[TrackerDelivery] = (),
     ) -> None:
-        """
-        Args:
-            tensorboard: folder for rank 0's files, None on other ranks.
-            at: steps finished.
-            copies: ranks that take the same samples each.
-            trackers: of rank 0, told beside.
+        """Args:
+        tensorboard: folder for rank 0's files, None on other ranks.
+        at: number of steps finished.
+        copies: number of ranks that take the same samples.
+        trackers: trackers of rank 0, which get the records too.
         """
         self._copies = copies
         self._events = events
-        self._intake, self._told = taken, loader_statistics.LoaderDiagnosis()
+        self._loader, self._diagnosis = taken, loader_statistics.LoaderDiagnosis()
         self._parts, self._watch, self._device = spent, watch, device
         self._peak_flops = known_peak(device)
-        self._has_said = False
+        self._has_warned = False
         self._records = StepRecordWriter(events, tensorboard, trackers) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
         self._counted: dict[str, Value] = dict.fromkeys((TOKENS, SAMPLES, FLOPS), 0)
-        self._parts.taken()  # what was before the first step is none of its
+        self._parts.taken()  # leaves out what was before the first step
         self._since = (at, time.monotonic())
         self.newest: dict[str, float] = {}
-        """What was logged, averaged over ranks, of the newest step that was written down."""
+        """The logged metrics, averaged over ranks, of the newest recorded step."""
         self._logged: Mapping[str, Value] = {}
         self._names: tuple[str, ...] | None = None
-        """Those that all ranks logged before the newest record."""
+        """The names that all ranks logged before the newest record."""
         self.peak_bytes = 0
-        """Of this rank, as of `footprint.peak_bytes`, until the newest record."""
+        """Peak memory of this rank in bytes, as of `peak_memory.peak_bytes`, until the newest
+        record."""
         self.step_s = 0.0
-        """Seconds of a step before that, on the rank where they took longest."""
+        """Seconds of a step before the newest record, on the slowest rank."""
 
     def log(self, values: Mapping[str, Value]) -> None:
-        """Values of the step under way; a later value replaces an earlier one.
+        """Log values of the current step; a later value replaces an earlier one.
 
         Raises:
             TrainingError: a name that records use themselves, or a value that is no real number.
@@ -124,18 +124,18 @@ class StepMetrics:
         self._step_values.update(values)
 
     def end_step(self, step: int, last: bool) -> bool:
-        """Steps up to `step` are finished; writes the record if one is due, and says whether.
+        """Finish steps up to `step`; writes the record if one is due, and returns whether it did.
 
         Collective when a record is due: every rank has to call it for the same steps.
         """
         logged, self._step_values = self._step_values, {}
         self._logged = logged
         for name in self._counted:
-            self._counted[name] += logged.pop(name, 0)  # where it is: no step waits for it
+            self._counted[name] += logged.pop(name, 0)  # on its device: no step waits for it
         if step % self._every and not last:
             return False
         begun, since = self._since
-        self._say_what_lacks()
+        self._warn_of_missing_peak()
         spent = [seconds / (step - begun) for seconds in self._parts.taken()]
         now = time.monotonic()
         extremes, totals = self._exchanged(logged, spent)
@@ -153,28 +153,29 @@ class StepMetrics:
         self._since, self._counted = (step, now), dict.fromkeys(self._counted, 0)
         if self._records is not None:
             self._records.write("step", step, record)
-        news = self._told.news(taken, now - since)
-        if news and self._records is not None:
-            self._events.emit("data_bound", step=step, **news)
+        diagnosis = self._diagnosis.news(taken, now - since)
+        if diagnosis and self._records is not None:
+            self._events.emit("data_bound", step=step, **diagnosis)
         return True
 
     def means(self, names: Sequence[str]) -> dict[str, float]:
-        """Over ranks, of what was logged under these names in the step that ended last, 0 for what
-        was not. Collective."""
+        """Return means over ranks of what was logged under these names in the newest step, 0 for
+        names that were not. Collective."""
         sums = reduced([_number(self._logged.get(n, 0.0)) for n in names], dist.ReduceOp.SUM)
         world = dist.get_world_size()
         return {name: total / world for name, total in zip(names, sums, strict=True)}
 
     def validated(self, step: int, values: Mapping[str, float], seconds: float) -> None:
-        """Write down what validation after `step` has found, the same on all ranks."""
+        """Record the results of validation after `step`, which are the same on all ranks."""
         if self._records is not None:
             self._records.write("validated", step, values, seconds=seconds)
 
     def _exchanged(
         self, logged: Mapping[str, Value], spent: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """What `_highest` and `_totals` take apart. Collective: two at once, where the names are
-        those of the record before, as long as each waits for the other to be sure.
+        """Return the reduced numbers that `_highest` and `_totals` split up. Collective: both
+        reductions run at once if this rank logged the names of the record before; the result then
+        shows whether all others did too.
 
         Raises:
             TrainingError: on every rank, if not all ranks logged the same names.
@@ -203,10 +204,11 @@ class StepMetrics:
         values = [_number(logged[name]) for name in names]
         counted = [_number(count) for count in self._counted.values()]
         own = [*counted, self._peak_flops, *(s / world for s in spent)]
-        return [*values, *own, *self._intake.taken()]
+        return [*values, *own, *self._loader.taken()]
 
     def _highest(self, extremes: Sequence[float]) -> tuple[dict[str, float], Sequence[float]]:
-        """Maxima over all ranks, for the record and of the times of `CommunicationMonitor`."""
+        """Return maxima over all ranks, for the record and of the times of
+        `CommunicationMonitor`."""
         self.step_s, peak, *others = extremes
         slowest, times = others[: len(SLOWEST)], others[len(SLOWEST) :]
         named = zip(SLOWEST, slowest, strict=True)
@@ -215,8 +217,8 @@ class StepMetrics:
     def _totals(
         self, totals: Sequence[float]
     ) -> tuple[dict[str, float], Sequence[float], Sequence[float]]:
-        """Means over all ranks of what was logged; the sums of what is counted, peaks of the cards,
-        and means of the parts of a step; and the sums of what the loaders did since the last
+        """Return means over all ranks of the logged metrics; sums of counts, sums of the peaks of
+        the cards, and means of the step phases; and sums of the loader statistics since the last
         record."""
         world, names = dist.get_world_size(), self._names or ()
         means = {name: total / world for name, total in zip(names, totals, strict=False)}
@@ -224,10 +226,10 @@ class StepMetrics:
         own = len(self._counted) + 1 + len(step_phases.NAMES)
         return means, rest[:own], rest[own:]
 
-    def _say_what_lacks(self) -> None:
+    def _warn_of_missing_peak(self) -> None:
         is_known = self._device.type != "cuda" or not math.isnan(self._peak_flops)
-        if self._counted[FLOPS] and not is_known and not self._has_said:
-            self._has_said = True
+        if self._counted[FLOPS] and not is_known and not self._has_warned:
+            self._has_warned = True
             log.info("no MFU in the records: what this card can do is not known")
 
     def flush(self) -> None:
@@ -236,20 +238,20 @@ class StepMetrics:
             self._records.flush()
 
     def close(self, is_done: bool = False) -> None:
-        """Write out what is buffered; `is_done`: the run is through."""
+        """Write what is buffered and end; `is_done`: the run has ended."""
         if self._records is not None:
             self._records.close(is_done)
 
 
 @lru_cache(maxsize=16)
 def _known(logged: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-    """These names in order, and a number that others do not have."""
+    """Return these names in order, and a number that identifies them."""
     names = tuple(sorted(logged))
     return names, zlib.crc32(json.dumps(names).encode())
 
 
 def _problem(name: str, value: object) -> str | None:
-    """Why `value` cannot be a metric called `name`; None if it can."""
+    """Return why `value` cannot be a metric called `name`; None if it can."""
     if name in RESERVED:
         return "hpckit's own records use this name; choose another"
     if isinstance(value, Tensor):
@@ -270,10 +272,10 @@ def _rates(sums: Sequence[float], seconds: float, copies: int) -> dict[str, floa
 
 
 def _split(means: Sequence[float]) -> dict[str, float]:
-    """A step and its parts, in seconds."""
+    """Split numbers into the seconds of a step and those of its phases."""
     return {"step_s": sum(means), **dict(zip(step_phases.NAMES, means, strict=True))}
 
 
 def _number(value: Value) -> float:
-    """Of a tensor, once all that is queued before it is done."""
+    """Return the number in a tensor, after the work queued before it is done."""
     return float(value.item() if isinstance(value, Tensor) else value)

@@ -1,12 +1,11 @@
-"""TensorBoard files of a run, from its events: a process beside rank 0.
+"""Writes TensorBoard files of a run from its events, in a process beside rank 0.
 
-    python -m hpckit.trainer.metrics.tensorboard_curves EVENTS FOLDER </dev/null    # what they lack
-    by now
+    python -m hpckit.trainer.metrics.tensorboard_curves EVENTS FOLDER </dev/null    # once
 
-Within a trainer, it would take the interpreter's lock from each step: TensorBoard computes its
-checksums in Python. It ends when its standard input does, or its parent, and has then written all
-that there is. What it has not, because it was killed too, is made up for by the next one: a file in
-the folder says how far they are.
+Within a trainer, it would take Python's interpreter lock from each step, since TensorBoard computes
+checksums in Python. The process ends when its standard input or its parent does, after writing all
+events that there are. If it is killed too, the next one writes what is missing: a file in the
+folder holds the offset in the events up to which they were written.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from hpckit.system.atomic_files import read_json, write_json
 log = logging.getLogger(__name__)
 
 MARK = "told.json"
-"""In the folder: bytes of the events that the files have."""
+"""File in the folder with the number of bytes of the events that were written."""
 _POLL_S = 2.0
-_IDLE = 10  # niceness: no step is to wait for it
+_IDLE = 10  # niceness, so that no step waits for it
 _ABOUT = frozenset(("step", "generation", "attempt", "rank"))
 _MORE = {"step": _ABOUT, "validated": _ABOUT | {"seconds"}}
-"""Kinds of events that are records, with the fields that are none of their values."""
+"""Kinds of events that are records, with the fields that are not values."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class CurvePoint:
 
 
 def point_of(event: Event) -> CurvePoint | None:
-    """What belongs into the files; None: nothing of this event."""
+    """Return the record in an event; None: the event is none."""
     if event.kind not in _MORE:
         return None
     values = {
@@ -58,31 +57,31 @@ def point_of(event: Event) -> CurvePoint | None:
 
 
 class TensorBoardCurves:
-    """Files that follow the events of a run."""
+    """TensorBoard files that follow the events of a run."""
 
     def __init__(self, events: Path, folder: Path) -> None:
         self._folder = folder
         from hpckit.trainer.metrics.tensorboard_file import (
-            TensorBoardFile,  # which imports TensorBoard
+            TensorBoardFile,  # imports TensorBoard
         )
 
-        self._told = bytes_written(folder)
-        self._tail = EventTail(events, offset=self._told)
+        self._written = bytes_written(folder)
+        self._tail = EventTail(events, offset=self._written)
         self._scalars = TensorBoardFile(folder)
         self._begun: tuple[int, float] | None = None
 
     def follow(self) -> None:
-        """Write what has come since the last call. Raises OSError."""
-        before = self._told
+        """Write the events since the last call. Raises OSError."""
+        before = self._written
         for event in self._tail.read():
             if event.kind == "training_started":
                 self._begun = int(event.get("step", 0)), event.time
             elif (point := point_of(event)) is not None:
                 self._write(point)
-                self._told = self._tail.offset
-        if self._told != before:
+                self._written = self._tail.offset
+        if self._written != before:
             self._scalars.flush()
-            write_json(self._folder / MARK, {"bytes": self._told})
+            write_json(self._folder / MARK, {"bytes": self._written})
 
     def _write(self, point: CurvePoint) -> None:
         if self._begun is not None:
@@ -91,36 +90,36 @@ class TensorBoardCurves:
         self._scalars.write(point.step, point.time_s, point.values)
 
     def close(self) -> None:
-        """Raises OSError."""
+        """Close the file. Raises OSError."""
         self._scalars.close()
 
 
 def bytes_written(folder: Path) -> int:
-    """Bytes of the events that the files have; 0 where that is not known: TensorBoard does without
-    what is there twice."""
+    """Return the number of bytes of the events that were written; 0 if it is not known, since
+    TensorBoard ignores duplicates."""
     found: Any = read_json(folder / MARK)
-    told = found.get("bytes") if isinstance(found, dict) else None
-    return told if isinstance(told, int) and told >= 0 else 0
+    count = found.get("bytes") if isinstance(found, dict) else None
+    return count if isinstance(count, int) and count >= 0 else 0
 
 
 def write_until(is_over: Callable[[], bool], events: Path, folder: Path) -> None:
-    """Follow the events until `is_over`, which is asked over and over and may wait; training goes
-    on without files that cannot be written."""
+    """Follow the events until `is_over` returns true, which is called repeatedly and may wait. If
+    files cannot be written, training continues without them."""
     try:
         curves, is_last = TensorBoardCurves(events, folder), False
         while not is_last:
-            is_last = is_over()  # what was written before it is read once more
+            is_last = is_over()  # what was written before is still read
             curves.follow()
         curves.close()
     except OSError as error:
         what = f"no more TensorBoard files: {error}"
         log.error(what)
-        with EventLog(events) as said:
-            said.emit("degraded", what=what)
+        with EventLog(events) as event_log:
+            event_log.emit("degraded", what=what)
 
 
 def main() -> None:
-    """For `python -m`."""
+    """Run as a program, for `python -m`."""
     events, folder = (Path(argument) for argument in sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm's, to all processes: the end comes by stdin

@@ -1,4 +1,4 @@
-"""TensorBoard files of one folder."""
+"""The TensorBoard file of one folder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _VERSION = "brain.Event:2"
 
 
 class TensorBoardFile:
-    """One file, from the first record on. Methods raise OSError.
+    """One file, which is created with the first record. Methods raise OSError.
 
-    A record is one entry of the file, not one a value as with torch's SummaryWriter: its queue is
-    shorter than a record, so that each one waits for the disk.
+    A record is one entry of the file, not one per value as with torch's SummaryWriter, whose queue
+    is shorter than a record, so that each record waits for the disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,37 +29,38 @@ class TensorBoardFile:
         self._file: RecordWriter | None = None
 
     def restart(self, step: int, time_s: float) -> None:
-        """A life begins that has finished `step` steps: what one before it wrote of later ones does
-        not count."""
+        """Mark the begin of an attempt that resumed after `step` steps: later steps that the
+        previous attempt recorded do not count."""
         start = SessionLog(status=SessionLog.START)
         self._add(Event(wall_time=time_s, step=step + 1, session_log=start))
 
     def write(self, step: int, time_s: float, record: Mapping[str, float]) -> None:
-        """Scalars of one step, of that time since the epoch."""
+        """Write the scalars of one step with a time in seconds since the epoch."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in record.items()]
         self._add(Event(wall_time=time_s, step=step, summary=Summary(value=values)))
 
     def _add(self, entry: Event) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = RecordWriter(_after_all(self._folder, time.time()).open("xb"))
+            self._file = RecordWriter(_latest_file(self._folder, time.time()).open("xb"))
             self._add(Event(wall_time=entry.wall_time, file_version=_VERSION))
         self._file.write(entry.SerializeToString())
 
     def flush(self) -> None:
-        """Write out what is buffered."""
+        """Flush the file to disk."""
         if self._file is not None:
             self._file.flush()
 
     def close(self) -> None:
-        """The same, for the last time."""
+        """Flush and close the file."""
         if self._file is not None:
             self._file.close()
 
 
-def _after_all(folder: Path, now_s: float) -> Path:
-    """A new file that TensorBoard reads after those that are there: it goes by their names, which
-    begin with a time in seconds. Two attempts may begin within one, or a clock be behind."""
+def _latest_file(folder: Path, now_s: float) -> Path:
+    """Create a file that TensorBoard reads after those that exist: it sorts them by their names,
+    which begin with a time in seconds. Two attempts may begin within one second, or a clock may be
+    behind."""
     begun = [int(found[1]) for path in folder.iterdir() if (found := _BEGUN.match(path.name))]
     second = max(int(now_s), *(one + 1 for one in begun), 0)
     return folder / f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}.0"

@@ -1,4 +1,4 @@
-"""The process that writes a run's TensorBoard files, as rank 0 has it beside itself."""
+"""The process that writes a run's TensorBoard files, started by rank 0."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ log = logging.getLogger(__name__)
 
 _PROGRAM = (sys.executable, "-m", "hpckit.trainer.metrics.tensorboard_curves")
 END_S, DONE_S = 8.0, 60.0
-"""Seconds that the end of an attempt waits for it, at most, and that of a run."""
+"""Seconds that the end of an attempt waits for the process at most, and that the end of a run
+does."""
 
 
 class TensorBoardProcess:
-    """`hpckit.trainer.metrics.tensorboard_curves`, from the first record on. It outlives this
-    process by a moment, if
-    that is killed, and so loses nothing: it is no stray of a dead generation, but a service."""
+    """The process `hpckit.trainer.metrics.tensorboard_curves`, which is started with the first
+    record. It outlives a killed rank 0 by a moment, to write all events. So it does not count as a
+    stray process of an ended generation."""
 
     def __init__(self, events: EventLog, folder: Path) -> None:
         self._events, self._folder = events, folder
@@ -28,14 +29,15 @@ class TensorBoardProcess:
         self._is_gone = False
 
     def ensure(self) -> None:
-        """Start it, unless it was; say so once, if it is not there any more."""
+        """Start the process if it was not started; warn once if it has died."""
         if self._process is None and not self._is_gone:
             self._start()
         elif self._process is not None and self._process.poll() is not None:
-            self._drop(f"their process ended with {self._process.returncode}")
+            self._give_up(f"their process ended with {self._process.returncode}")
 
     def end(self, is_done: bool) -> None:
-        """Have it write what is left; `is_done`: nobody else will."""
+        """End the process after it has written all events; `is_done`: the run has ended, and no
+        later process follows."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -48,7 +50,7 @@ class TensorBoardProcess:
             log.warning("TensorBoard files lack the newest records, which the next attempt adds")
             return
         if returncode:
-            self._drop(f"their process ended with {returncode}")
+            self._give_up(f"their process ended with {returncode}")
 
     def _start(self) -> None:
         command = [*_PROGRAM, str(self._events.path), str(self._folder)]
@@ -62,10 +64,10 @@ class TensorBoardProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            self._drop(str(error))
+            self._give_up(str(error))
 
-    def _drop(self, why: str) -> None:
-        """Go on without: the events have it all."""
+    def _give_up(self, why: str) -> None:
+        """Continue without TensorBoard files: the events have all records."""
         self._process, self._is_gone = None, True
         log.error("no more TensorBoard files: %s", why)
         self._events.emit("degraded", what=f"no more TensorBoard files: {why}")

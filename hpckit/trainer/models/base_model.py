@@ -1,4 +1,4 @@
-"""What all models of `conf/model/` have in common."""
+"""The common base class of all models of `conf/model/`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 
 class Model(nn.Module):
-    """Called with the inputs of a micro-batch and its targets, which it need not look at."""
+    """A model, called with the inputs of a micro-batch and its targets, which it may ignore."""
 
     blocks: nn.ModuleDict
-    """Most of it, in parts that are alike: each is gathered, computed again, or compiled as one."""
+    """Most of the model, in similar parts, each of which is gathered, recomputed, or compiled as
+    one."""
 
     def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """Fill a whole parameter, or a buffer, by its name, as at the start of training."""
+        """Initialize a whole parameter, or a buffer, by its name, as at the start of training."""
         raise NotImplementedError

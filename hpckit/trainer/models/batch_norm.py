@@ -1,4 +1,4 @@
-"""Batch normalisation whose running moments are the same on all ranks, and on any number of them.
+"""Batch normalisation whose running moments are the same on all ranks, for any number of ranks.
 
 Ioffe & Szegedy, "Batch Normalization" (2015).
 """
@@ -14,20 +14,21 @@ from torch.nn import functional
 
 EPSILON = 1e-5
 MOMENTUM = 0.1
-"""Weight of a step's moments in the running ones (Goyal et al. 2017, section 5.1)."""
+"""Weight of a step's moments in the running moments (Goyal et al. 2017, section 5.1)."""
 
 
 class BatchNorm(nn.Module):
-    """In fp32, whatever the format of its input. `BatchNormMoments` keeps the running ones."""
+    """Batch normalisation in fp32, for inputs of any dtype. `BatchNormMoments` updates the running
+    moments."""
 
     running_mean: Tensor
     running_var: Tensor
     batch_mean: Tensor
-    """Of the newest micro-batch, as the next one."""
+    """Mean of the newest micro-batch; the next attribute is its variance."""
     batch_var: Tensor
 
     def __init__(self, channels: int, *, sync: bool) -> None:
-        """`sync`: take the moments of all ranks' micro-batches, of equal size, together."""
+        """`sync`: take the moments over the micro-batches, of equal size, of all ranks."""
         super().__init__()
         self._sync = sync
         self.weight = nn.Parameter(torch.empty(channels))
@@ -37,7 +38,7 @@ class BatchNorm(nn.Module):
             self.register_buffer(name, empty, persistent=name.startswith("running"))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x`: (batch, channels, height, width); the same shape comes back."""
+        """Normalise `x`: (batch, channels, height, width); returns the same shape."""
         scale = self.weight.float(), self.bias.float()
         if not self.training:
             running = self.running_mean, self.running_var
@@ -50,7 +51,7 @@ class BatchNorm(nn.Module):
     def _together(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         values = x.float()
         var, mean = torch.var_mean(values, dim=(0, 2, 3), correction=0)
-        # around a place nearby that all ranks know: the difference below loses no digits
+        # relative to a near value that all ranks know, so that the difference below loses no digits
         apart = mean - self.running_mean
         shift, square = _mean_over_ranks(torch.stack((apart, var + apart.square())))
         mean, var = shift + self.running_mean, square - shift.square()
@@ -64,11 +65,12 @@ class BatchNorm(nn.Module):
 
 
 class BatchNormMoments:
-    """Of all micro-batches of a step on all ranks, which the running moments follow once a step:
-    the same on all of them, and on any number, as long as the micro-batches are the same."""
+    """Moments of all micro-batches of a step on all ranks, by which the running moments are updated
+    once a step. They are the same on all ranks, and for any number of ranks with the same
+    micro-batches."""
 
     def __init__(self, model: nn.Module) -> None:
-        """`model` is looked at after each of its forward passes, in training."""
+        """In training, the moments are collected after each forward pass of `model`."""
         norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
         self._batch = [moment for norm in norms for moment in (norm.batch_mean, norm.batch_var)]
         self._running = [m for norm in norms for m in (norm.running_mean, norm.running_var)]
@@ -84,7 +86,8 @@ class BatchNormMoments:
 
     @torch.no_grad()
     def update(self) -> None:
-        """A step is over. Collective, if the model has batch normalisation."""
+        """Update the running moments at the end of a step. Collective, if the model has batch
+        normalisation."""
         if not self._running:
             return
         flat = torch.cat(self._sums)
@@ -92,9 +95,9 @@ class BatchNormMoments:
         flat /= dist.get_world_size() * self._micro_batches
         found = torch.split(flat, [len(moment) for moment in self._running])
         for running, moment in zip(self._running, found, strict=True):
-            # what overflows in fp16 costs its step, and is not to stay for ever
+            # an overflow in fp16 skips its step, and must not stay in the running moments
             running.lerp_(torch.where(moment.isfinite(), moment, running), MOMENTUM)
-        # those of the newest micro-batch as well: of infinity, a weight of 0 makes NaN
+        # also those of the newest micro-batch: infinity with a weight of 0 gives NaN
         torch._foreach_zero_([*self._sums, *self._batch])
         self._micro_batches = 0
 
@@ -105,7 +108,7 @@ def _mean_over_ranks(x: Tensor) -> Tensor:
 
 
 class _Mean(torch.autograd.Function):
-    """Over all ranks, forward and, since each one's loss depends on all, backward."""
+    """The mean over all ranks, forward and, since each rank's loss depends on all, backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""What decoder-only transformers have in common: tokens to logits or losses by way of blocks, whole
-or as the stage of a pipeline."""
+"""The base class of decoder-only transformers: from tokens by blocks to logits or losses, as a
+whole model or a pipeline stage."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hpckit.trainer.models.document_mask import document_mask, positions_within
 from hpckit.trainer.models.unembedding import Unembedding
 
 INIT_STD = 0.02
-"""Standard deviation of weights at initialisation (GPT-2, Llama)."""
+"""Standard deviation of initialized weights (GPT-2, Llama)."""
 LORA_A, LORA_B = "lora_a", "lora_b"
-"""Parameters of a linear layer's adapter, (rank, inputs) and (outputs, rank)."""
+"""Names of the parameters of a linear layer's adapter, (rank, inputs) and (outputs, rank)."""
 
 
 @dataclass(frozen=True)
 class LayerRange:
-    """Blocks `begin` up to `end` of a model of `layers`, with the embedding if the first is among
-    them and the head if the last is."""
+    """The range of blocks from `begin` up to `end` of a model of `layers` blocks, with the
+    embedding if it includes the first and the output layer if it includes the last."""
 
     begin: int
     end: int
@@ -43,20 +43,20 @@ class LayerRange:
 
 
 class DecoderModel(Model):
-    """A model or a part of one; its parameters have the same names in either.
+    """A model or a part of one; its parameters have the same names in both.
 
-    Those who derive from it define `embed` and `predict`, of which a part may need neither.
+    Derived classes define `embed` and `predict`, of which a part may need neither.
     """
 
     COLUMNS: tuple[str, ...]
-    """Layers of a block whose outputs tensor parallelism divides."""
+    """Layers of a block whose outputs are divided by tensor parallelism."""
     ROWS: tuple[str, ...]
-    """Layers of a block whose inputs come divided, and whose outputs are sums."""
+    """Layers of a block whose inputs are divided, and whose outputs are summed over ranks."""
     RESIDUAL: tuple[str, ...]
     """Layers of a block that write into the residual stream."""
 
     unembedding: Unembedding
-    """The output layer, of the last part alone."""
+    """The output layer, which only the last part has."""
 
     def __init__(self, part: LayerRange, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -68,31 +68,32 @@ class DecoderModel(Model):
 
     @property
     def tied(self) -> Tensor | None:
-        """The parameter that both the first and the last part have."""
+        """Return the parameter that both the first and the last part have."""
         return None
 
     def embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
-        """`tokens`: (batch, time) integers; `positions`: the same, None: as they come. Returns
-        (batch, time, width)."""
+        """Embed `tokens`: (batch, time) integers, at `positions`: the same shape, None: in
+        sequence. Returns (batch, time, width)."""
         raise NotImplementedError
 
     def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:
-        """`x`: (batch, time, width); returns as `Unembedding` does."""
+        """Return the output of `Unembedding` for `x`: (batch, time, width)."""
         raise NotImplementedError
 
     def forward(
         self, x: Tensor, targets: Tensor | None = None, documents: Tensor | None = None
     ) -> Tensor:
-        """
+        """Compute the model or the part.
+
         Args:
-            x: tokens (batch, time), or what the part before gives.
-            targets: (batch, time) tokens that come next.
-            documents: (batch, time) integers; tokens look at those of equal ones alone, which are
-                neighbours. None: at all before them.
+            x: tokens (batch, time), or the output of the part before.
+            targets: (batch, time) next tokens.
+            documents: (batch, time) integers; tokens attend only to those with equal ones, which
+                are neighbours. None: to all before them.
 
         Returns:
-            Logits (batch, time, vocab), with targets the losses of these (batch, time); or what
-            the part behind takes: (batch, time, width).
+            Logits (batch, time, vocab); with targets, their losses (batch, time); or the input of
+            the next part: (batch, time, width).
         """
         positions = None if documents is None else positions_within(documents)
         if self.part.is_first:
@@ -104,7 +105,7 @@ class DecoderModel(Model):
 
     @torch.no_grad()
     def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """Fill a whole parameter, by its name, as at the start of training.
+        """Initialize a whole parameter, by its name, as at the start of training.
 
         Gains are one and biases zero; weights are normal. The layers that write into the residual
         stream are scaled by 1/sqrt(2 x layers), so that its variance does not grow with depth

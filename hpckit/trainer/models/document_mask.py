@@ -1,4 +1,5 @@
-"""Documents that lie one after the other in a window, and do not see each other."""
+"""The mask for documents that lie one after the other in a window and do not attend to each
+other."""
 
 from __future__ import annotations
 
@@ -10,18 +11,20 @@ from torch import Tensor
 
 
 class DocumentMask(NamedTuple):
-    """What keeps tokens inside their documents."""
+    """The mask and positions that separate documents."""
 
     mask: Tensor
-    """(batch, 1, time, time), added to the scores of attention: 0 for what a token looks at, minus
-    infinity for the rest. One for all heads and blocks, which costs memory by the square of `time`;
-    the kernels compute what it hides too, up to twice the work of causal attention without one."""
+    """(batch, 1, time, time), added to the scores of attention: 0 for tokens that are attended to,
+    minus infinity for the rest. It is shared by all heads and blocks. Its memory grows with the
+    square of `time`, and kernels compute the masked scores too, which is up to twice the work of
+    causal attention without a mask."""
     positions: Tensor
-    """(batch, time): each document counts from 0."""
+    """(batch, time): positions that start from 0 in each document."""
 
 
 def positions_within(documents: Tensor) -> Tensor:
-    """Of tokens in their documents, from 0 on; both (batch, time), documents as of `Decoder`."""
+    """Return the positions of tokens within their documents, from 0 on; both (batch, time),
+    documents as of `DecoderModel`."""
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     places = torch.arange(documents.shape[1], device=documents.device)
@@ -29,7 +32,7 @@ def positions_within(documents: Tensor) -> Tensor:
 
 
 def document_mask(positions: Tensor, dtype: torch.dtype) -> DocumentMask:
-    """Of tokens at `positions` of their documents, (batch, time), for features of a type."""
+    """Return the mask of tokens at `positions` of their documents, (batch, time), in a dtype."""
     places = torch.arange(positions.shape[1], device=positions.device)
     first = places - positions
     hidden = (places[:, None] < places) | (first[:, :, None] != first[:, None])

@@ -22,7 +22,7 @@ class GPTAttention(nn.Module):
         super().__init__()
         self._is_causal = is_causal
         self.head_width = width // heads
-        self.qkv = nn.Linear(width, 3 * width)  # of each head its query, key and value in turn
+        self.qkv = nn.Linear(width, 3 * width)  # per head: query, key and value
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, inside: DocumentMask | None = None) -> Tensor:
@@ -94,14 +94,14 @@ class GPTEmbedding(nn.Module):
 
 
 class GPT(DecoderModel):
-    """The token embedding doubles as the output layer."""
+    """A GPT-2 model, whose token embedding is also the output layer."""
 
     COLUMNS = ("attention.qkv", "mlp.up")
     ROWS = ("attention.out", "mlp.down")
     RESIDUAL = (*ROWS, "mlp.experts.down")
 
     def __init__(self, size: GptSpec, part: LayerRange | None = None) -> None:
-        """`part`: of the model; None: all of it."""
+        """`part`: range of blocks; None: the whole model."""
         part = part or LayerRange.whole(size.layers)
         width = size.width
         blocks = (

@@ -1,4 +1,4 @@
-"""The decoders as Hugging Face's transformers knows them: GPT2LMHeadModel and LlamaForCausalLM."""
+"""The decoders as models of Hugging Face's transformers: GPT2LMHeadModel and LlamaForCausalLM."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LlamaSpec
 
 
 def config(size: DecoderSpec, dtype: str) -> dict[str, Any]:
-    """The content of config.json; `dtype` of the weights by torch's name."""
+    """Return the content of config.json; `dtype` of the weights by torch's name."""
     about = _llama_config(size) if isinstance(size, LlamaSpec) else _gpt_config(size)
     return {**about, "vocab_size": size.vocab, "dtype": dtype}
 
 
 def forms(size: DecoderSpec, item: str) -> dict[str, TensorForm]:
-    """How each tensor is written, by its full name in checkpoints, where it is part of `item`."""
+    """Return how each tensor is written, by its full name in checkpoints, where it is part of
+    `item`."""
     found = _llama_forms(size) if isinstance(size, LlamaSpec) else _gpt_forms(size)
     return {f"{item}/{name}": form for name, form in found.items()}
 
@@ -35,7 +36,7 @@ def _gpt_config(size: GptSpec) -> dict[str, Any]:
 
 
 def _gpt_forms(size: GptSpec) -> dict[str, TensorForm]:
-    """Its layers are Conv1D, whose weights are transposed."""
+    """Return the forms of GPT-2. Its layers are Conv1D, whose weights are transposed."""
     found = {
         "embedding.token.weight": TensorForm("transformer.wte.weight"),
         "embedding.position.weight": TensorForm("transformer.wpe.weight"),

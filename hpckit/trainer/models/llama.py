@@ -1,5 +1,5 @@
-"""A decoder-only transformer in the form of Llama: RMSNorm, turned positions, gated perceptrons,
-groups of queries.
+"""A decoder-only transformer in the form of Llama: RMSNorm, rotary positions, gated perceptrons,
+grouped-query attention.
 
 Touvron et al., "Llama 2" (2023); Grattafiori et al., "The Llama 3 Herd of Models" (2024).
 """
@@ -17,7 +17,7 @@ from hpckit.trainer.models.unembedding import Unembedding
 
 
 class LlamaAttention(nn.Module):
-    """Causal self-attention; several heads of queries share one of keys and values."""
+    """Causal self-attention in which several query heads share one key and value head."""
 
     def __init__(self, size: LlamaSpec) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ class LlamaAttention(nn.Module):
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(batch, time, features) as (batch, heads, time, head width)."""
+        """Reshape (batch, time, features) to (batch, heads, time, head width)."""
         return x.view(*x.shape[:2], -1, self.head_width).transpose(1, 2)
 
 
 def angles(positions: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines by which positions turn pairs of features, fp32; pair i is features i and
-    i + width / 2.
+    """Return the cosines and sines by which rotary positions rotate pairs of features, fp32; pair i
+    is features i and i + width / 2.
 
     Args:
         positions: (time,) or (batch, time).
@@ -66,14 +66,14 @@ def angles(positions: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x`: (batch, heads, time, head width), each pair of features turned; of the type of `x`."""
+    """Rotate each pair of features of `x`: (batch, heads, time, head width); keeps its dtype."""
     first, second = x.float().chunk(2, dim=-1)
     out = x.float() * cos + torch.cat((-second, first), dim=-1) * sin
     return out.to(x.dtype)
 
 
 class LlamaMLP(nn.Module):
-    """A perceptron whose hidden features are gated by others (SwiGLU, Shazeer 2020)."""
+    """A perceptron with gated hidden features (SwiGLU, Shazeer 2020)."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class LlamaBlock(nn.Module):
 
 
 class LlamaEmbedding(nn.Module):
-    """Tokens."""
+    """The token embedding."""
 
     def __init__(self, vocab: int, width: int) -> None:
         super().__init__()
@@ -118,13 +118,13 @@ class LlamaEmbedding(nn.Module):
 
 
 class Llama(DecoderModel):
-    """The output layer is one of its own, or the token embedding."""
+    """A Llama model, whose output layer has its own weight, or that of the token embedding."""
 
     COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
     ROWS = RESIDUAL = ("attention.out", "mlp.down")
 
     def __init__(self, size: LlamaSpec, part: LayerRange | None = None) -> None:
-        """`part`: of the model; None: all of it."""
+        """`part`: range of blocks; None: the whole model."""
         part = part or LayerRange.whole(size.layers)
         super().__init__(part, (LlamaBlock(size) for _ in range(part.begin, part.end)))
         self._is_tied = size.tied

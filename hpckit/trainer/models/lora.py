@@ -1,4 +1,4 @@
-"""Low-rank adapters of linear layers, beside parameters that stay as they are.
+"""Low-rank adapters of linear layers, beside frozen parameters.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
 """
@@ -19,9 +19,9 @@ from hpckit.trainer.models.decoder import LORA_A, LORA_B, DecoderModel
 
 
 def adapt(model: DecoderModel, size: DecoderSpec, lora: LoraSpec) -> None:
-    """Freeze the parameters of `model`, whose names stay, and give layers of its blocks adapters.
+    """Freeze the parameters of `model`, whose names stay, and add adapters to layers of its blocks.
 
-    Where layers are divided over ranks, their adapters are as well: it comes after that.
+    If layers are divided over ranks, their adapters are as well; call this after the division.
     """
     model.requires_grad_(False)
     for block in model.blocks.values():
@@ -37,7 +37,7 @@ def is_adapter(name: str) -> bool:
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, lora: LoraSpec) -> Tensor:
-    """Of a layer, the weight that computes the same without adapters; of the type of `weight`.
+    """Return the weight of a layer with its adapters merged, in the dtype of `weight`.
 
     Args:
         weight: (outputs, inputs), or some of its rows and columns.
@@ -60,7 +60,7 @@ def _give_adapter(layer: nn.Linear, lora: LoraSpec) -> None:
         b = distribute_tensor(b, weight.device_mesh, [of_b])
     layer.register_parameter(LORA_A, nn.Parameter(a))
     layer.register_parameter(LORA_B, nn.Parameter(b))
-    # before those of tensor parallelism, which hand on what layers make together
+    # before those of tensor parallelism, which process the sum
     layer.register_forward_hook(partial(_add, lora.alpha / lora.rank), prepend=True)
 
 

@@ -1,4 +1,5 @@
-"""A perceptron of which each token goes through a few of many parts, the experts.
+"""Mixture of experts: a perceptron with many parts, the experts, of which each token goes through a
+few.
 
 Shazeer et al., "Outrageously Large Neural Networks" (2017); scores and gates as in DeepSeek-AI,
 "DeepSeek-V3 Technical Report" (2024), section 2.1.2; experts without biases, as usual.
@@ -22,14 +23,16 @@ _TINY = 1e-20  # keeps gates finite where all scores are zero
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token takes the experts it scores highest, and their mean by these scores."""
+    """A mixture of experts: each token goes through the experts with its highest scores, and gets
+    their mean weighted by these scores."""
 
     def __init__(self, width: int, size: ExpertsSpec) -> None:
         super().__init__()
         self.router = Router(width, size)
         self.experts = Experts(size.count, width, size.hidden or 4 * width)
         self.across: Callable[[Experts, Tensor, Tensor], Tensor] = _here
-        """How rows come to the experts, and back: as `Experts` takes and gives them."""
+        """The function by which rows are sent to the experts and back, with the arguments and
+        result of `Experts`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """`x`: (batch, time, width); the same shape comes back."""
@@ -44,10 +47,10 @@ class MixtureOfExperts(nn.Module):
 
 
 class Router(nn.Module):
-    """Scores the experts for each token, in fp32, which a choice needs (Fedus et al. 2021).
+    """Scores the experts for each token, in fp32, which a stable choice needs (Fedus et al. 2021).
 
-    Biases are for the choice alone, gates are of scores: so balance costs no gradient (Wang et al.,
-    "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", 2024).
+    Biases affect the choice alone, and gates come from scores, so that balance needs no gradient
+    (Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", 2024).
     """
 
     bias: Tensor
@@ -58,12 +61,13 @@ class Router(nn.Module):
         self.per_token = size.per_token
         self.weight = nn.Parameter(torch.empty(size.count, width))
         self.register_buffer("bias", torch.zeros(size.count, dtype=torch.float32))
-        load = torch.zeros(size.count, dtype=torch.int64)  # tokens since biases have changed
+        load = torch.zeros(size.count, dtype=torch.int64)  # tokens since the last update of biases
         self.register_buffer("load", load, persistent=False)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """`tokens`: (tokens, width); the experts that each takes and their gates, both (tokens,
-        experts per token). Several gates add up to 1; a single one stays a score, to be learned."""
+        """Return the experts of each of `tokens`: (tokens, width), and their gates, both (tokens,
+        experts per token). Several gates add up to 1; a single one is the score itself, so that it
+        is trained."""
         scores = functional.linear(tokens.float(), self.weight.float()).sigmoid()
         chosen = (scores.detach() + self.bias).topk(self.per_token, sorted=False).indices
         gates = scores.gather(1, chosen)
@@ -72,14 +76,14 @@ class Router(nn.Module):
         return chosen, gates
 
     def count(self, counts: Tensor) -> None:
-        """Remember how many tokens each expert had, in training; what is computed again counts
-        again, for all experts alike."""
+        """Count how many tokens each expert had, in training; recompute counts them again, for all
+        experts alike."""
         if torch.is_grad_enabled():
             self.load += counts
 
     @torch.no_grad()
     def balance(self, load: Tensor, rate: float) -> None:
-        """Move each bias by `rate` towards more tokens, or fewer; `load`: those of all ranks."""
+        """Move each bias by `rate` towards an equal load; `load`: tokens of all ranks."""
         self.bias += rate * (load.sum() - load * len(load)).sign()
         self.load.zero_()
 
@@ -90,20 +94,20 @@ class Experts(nn.Module):
     def __init__(self, count: int, width: int, hidden: int) -> None:
         super().__init__()
         self.ranks = 1
-        """Those whose tokens come to these experts."""
+        """Number of ranks whose tokens come to these experts."""
         self.up = nn.Parameter(torch.empty(count, hidden, width))
         self.down = nn.Parameter(torch.empty(count, width, hidden))
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """`rows`: (rows, width), those of each expert together; `counts`: (experts,), how many;
-        (rows, width) comes back."""
+        """Return (rows, width) for `rows`: (rows, width), sorted by expert; `counts`: (experts,),
+        the rows of each."""
         ends = counts.cumsum(0, dtype=torch.int32)
         inner = _grouped_mm(rows, self._mine(self.up).mT, offs=ends)
         inner = functional.gelu(inner, approximate="tanh")
         return _grouped_mm(inner, self._mine(self.down).mT, offs=ends)
 
     def _mine(self, weight: Tensor) -> Tensor:
-        """With gradients as of the mean over `ranks`, as all other parameters have them."""
+        """Scale gradients to the mean over `ranks`, which all other parameters have."""
         found = local(weight)
         if self.ranks > 1 and found.requires_grad:
             found.register_hook(self._averaged)  # type: ignore[no-untyped-call]
@@ -114,6 +118,6 @@ class Experts(nn.Module):
 
 
 def _here(experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
-    """On a rank that has all of them."""
+    """Compute the experts on a rank that has all of them."""
     out: Tensor = experts(rows, counts)
     return out

@@ -1,4 +1,4 @@
-"""Making the model of a spec, and filling it with its first parameters."""
+"""Construction of the model of a spec, and initialization of its parameters."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def build(
 def build(
     size: ModelSpec, part: LayerRange | None = None, dtype: torch.dtype = torch.float32
 ) -> Model:
-    """The model, or a part of a decoder, on the meta device: shapes alone, to be filled by
-    `materialise`."""
+    """Return the model, or a part of a decoder, on the meta device; `materialise` initializes
+    it."""
     with torch.device("meta"), _by_default(dtype):
         match size:
             case ResnetSpec():
@@ -46,7 +46,7 @@ def build(
 
 @contextmanager
 def _by_default(dtype: torch.dtype) -> Iterator[None]:
-    """New parameters are of this type."""
+    """Create new parameters in this dtype within the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -60,34 +60,34 @@ def make(size: DecoderSpec, seed: int, device: torch.device | None = None) -> De
 @overload
 def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model: ...
 def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model:
-    """A whole model with its first parameters, on the CPU if nothing else is said."""
+    """Return a whole initialized model, on the CPU by default."""
     model = build(size)
     materialise(model, device or torch.device("cpu"), seed)
     return model
 
 
 def materialise(model: Model, device: torch.device, seed: int) -> None:
-    """Give parameters and buffers memory and their first values."""
+    """Allocate and initialize parameters and buffers."""
     allocate(model, device, seed)
     draw_parameters(model, seed)
 
 
 def allocate(model: Model, device: torch.device, seed: int) -> None:
-    """Give parameters memory with whatever is in it, and buffers their first values."""
+    """Allocate parameters without initializing them, and initialize buffers."""
     model.to_empty(device=device)
     _draw(model, model.named_buffers(), seed)
 
 
 def draw_parameters(model: Model, seed: int, which: Callable[[str], bool] | None = None) -> None:
-    """Give parameters, those of `which` names alone if it is given, their first values."""
+    """Initialize parameters; only those named in `which`, if given."""
     named = model.named_parameters()
     _draw(model, ((name, p) for name, p in named if which is None or which(name)), seed)
 
 
 @torch.no_grad()
 def _draw(model: Model, named: Iterable[tuple[str, Tensor]], seed: int) -> None:
-    """Values depend on `seed` and on names alone: however the model is spread, a rank draws a
-    tensor whole and keeps its share."""
+    """Initialize one parameter. Values depend only on `seed` and names: for any sharding, a rank
+    draws the whole tensor and keeps its part."""
     for name, tensor in named:
         generator = torch.Generator().manual_seed(mix(seed, name))
         whole = torch.empty(tensor.shape)

@@ -1,4 +1,5 @@
-"""A model in a folder of Hugging Face's transformers, as one of `conf/model/`. Without torch."""
+"""Reads a model in a folder of Hugging Face's transformers as one of `conf/model/`. Without
+torch."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt2": {"vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024},
     "llama": {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False},
 }
-"""What a config.json of transformers' means by leaving keys out, where that is not ours."""
+"""Defaults of missing keys in a config.json of transformers, where they differ from those here."""
 _KEYS = {
     "vocab_size": "vocab",
     **{"n_layer": "layers", "n_head": "heads", "n_embd": "width", "n_positions": "seq_len"},
@@ -30,11 +31,11 @@ _KEYS = {
     **{"num_key_value_heads": "kv_heads", "intermediate_size": "hidden"},
     **{"rms_norm_eps": "norm_eps", "rope_theta": "rope_theta", "tie_word_embeddings": "tied"},
 }
-"""Of `model` by those of config.json."""
+"""Fields of `model` by keys of config.json."""
 _FREE = {"architectures", "max_position_embeddings", "rope_parameters", "dtype"}
-"""Of what `config` writes, what does not have to be the same: positions of Llama are turned."""
+"""Keys that `config` writes but that may differ: positions of Llama are rotary."""
 _NO_PARAMETERS = re.compile(r".*\.(attn\.(masked_)?bias|rotary_emb\.inv_freq)")
-"""Constants that older versions wrote down."""
+"""Constants that older versions saved."""
 _CONVERT = (
     "from transformers import AutoModelForCausalLM as M; "
     "M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')"
@@ -42,8 +43,8 @@ _CONVERT = (
 
 
 def folder_problems(folder: Path, size: DecoderSpec) -> list[str]:
-    """Why the model in `folder` is not one of this size; empty if it is, as far as the names and
-    sizes that its files state."""
+    """Return why the model in `folder` is not one of this size; empty if it is, as far as the names
+    and sizes in its files show."""
     if not (folder / "config.json").is_file():
         return [f"{folder} has no config.json: it is no model of transformers'"]
     if not any(folder.glob("*.safetensors*")):
@@ -59,7 +60,7 @@ def folder_problems(folder: Path, size: DecoderSpec) -> list[str]:
 
 
 def differences(size: DecoderSpec, stated: Mapping[str, Any]) -> Iterator[str]:
-    """In what a config.json describes another model than `size`, in words."""
+    """Return in what a config.json differs from `size`, as text."""
     ours = config(size, "float32")
     kind = ours["model_type"]
     if stated.get("model_type") != kind:
@@ -89,24 +90,24 @@ class PretrainedParameters:
         self._there = _as_there(self._forms, self._reader.tensors)
 
     def other_names(self) -> Iterator[str]:
-        """What is missing, and what is not known here, in words."""
+        """Return the missing names, and the unknown ones, as text."""
         for name, form in self._forms.items():
             if name not in self._there:
                 yield f"has no {form.name}, which is {name} here"
         known = {*self._there.values()}
         if self._forms.get("output.weight") is None:
-            known.add("lm_head.weight")  # the token embedding once more
+            known.add("lm_head.weight")  # the token embedding again
         for name in self._reader.tensors:
             if name not in known and not _NO_PARAMETERS.fullmatch(f".{name}"):
                 yield f"has {name}, which this model has not"
 
     def specs(self) -> dict[str, tuple[str, Shape]]:
-        """Type and shape of each parameter, as it is here."""
+        """Return dtype and shape of each parameter, as it is here."""
         found = {name: self._reader.tensors[there] for name, there in self._there.items()}
         return {n: (entry.dtype, self._forms[n].shape(entry.shape)) for n, entry in found.items()}
 
     def read(self, name: str, box: Box) -> NDArray[Any]:
-        """Raw elements of a box of a parameter; as `SafetensorsReader.read`."""
+        """Return the raw elements of a box of a parameter; as `SafetensorsReader.read`."""
         there = self._there[name]
         entry, form = self._reader.tensors[there], self._forms[name]
         cells = np.empty(box.sizes, element(entry.dtype).bits)
@@ -126,8 +127,8 @@ def _forms(size: DecoderSpec) -> dict[str, TensorForm]:
 
 
 def _as_there(ours: Mapping[str, TensorForm], there: Collection[str]) -> dict[str, str]:
-    """Of the parameters that are there their names; those of a model without its head have none of
-    its prefix, as has the GPT-2 that was published."""
+    """Return the names of the parameters in the folder; those of a model without its output layer
+    lack its prefix, as in the published GPT-2."""
     found = {}
     for name, form in ours.items():
         bare = form.name.partition(".")[2]
@@ -139,7 +140,7 @@ def _as_there(ours: Mapping[str, TensorForm], there: Collection[str]) -> dict[st
 
 
 def _known(size: DecoderSpec, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stated, with what follows from it."""
+    """Return the config with derived keys added."""
     known = dict(stated)
     if isinstance(size, LlamaSpec):
         known.setdefault("num_key_value_heads", stated.get("num_attention_heads"))

@@ -18,13 +18,14 @@ from hpckit.trainer.models.base_model import Model
 from hpckit.trainer.models.batch_norm import BatchNorm
 
 EXPANSION = 4
-"""A block gives so many times the channels that it has inside."""
+"""Ratio of the output channels of a block to its inner ones."""
 HEAD_STD = 0.01
 """Standard deviation of the output layer's weights."""
 
 
 class Bottleneck(nn.Module):
-    """Fewer channels, a 3 x 3 convolution, and many channels again, beside a shortcut."""
+    """A bottleneck block: fewer channels, a 3 x 3 convolution, and many channels again, beside a
+    shortcut."""
 
     def __init__(self, taken: int, inner: int, stride: int, *, sync: bool) -> None:
         super().__init__()
@@ -44,14 +45,15 @@ class Bottleneck(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x`: (batch, channels taken, side, side); (batch, channels given, side / stride, ...)."""
+        """Compute the block for `x`: (batch, input channels, side, side); returns (batch, output
+        channels, side / stride, ...)."""
         y = functional.relu(self.norm1(self.conv1(x)))
         y = functional.relu(self.norm2(self.conv2(y)))
         return functional.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
 
 
 class ResNet(Model):
-    """Images to logits of classes."""
+    """A ResNet: from images to logits of classes."""
 
     def __init__(self, size: ResnetSpec) -> None:
         super().__init__()
@@ -72,8 +74,9 @@ class ResNet(Model):
 
     @torch.no_grad()
     def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """Convolutions are normal by their outputs (He et al. 2015); each block begins as its
-        shortcut, since the last gain of its other path is zero."""
+        """Initialize a parameter or buffer. Convolutions are normal with a variance by their
+        outputs (He et al. 2015); each block starts as its shortcut, since the last gain of its
+        other path is zero."""
         if name.endswith("running_var"):
             tensor.fill_(1.0)
         elif name.endswith(("bias", "norm3.weight", "mean", "var")):

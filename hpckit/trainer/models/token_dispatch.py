@@ -1,4 +1,4 @@
-"""Bringing rows into the order of the groups they belong to, and back."""
+"""Sorting of rows by the group they belong to, and back."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DispatchOrder:
-    """Of rows by group; those of one group stay in their order."""
+    """The order of rows by group, which is stable within a group."""
 
     taken: Tensor
-    """(rows,): which row comes here."""
+    """(rows,): the source row of each sorted row."""
     place: Tensor
-    """(rows,): where this row goes."""
+    """(rows,): the sorted place of each row."""
     counts: Tensor
-    """(groups,): rows of each."""
+    """(groups,): number of rows of each group."""
 
 
 def order_by(labels: Tensor, groups: int) -> DispatchOrder:
-    """That of rows whose groups are `labels` (rows,), integers below `groups`.
+    """Return the order of rows whose groups are `labels` (rows,), integers below `groups`.
 
-    No device is waited for: sizes depend on no number.
+    It does not synchronize with the device: sizes depend on no values.
     """
     taken = labels.argsort(stable=True)
     place = torch.empty_like(taken)
@@ -34,20 +34,20 @@ def order_by(labels: Tensor, groups: int) -> DispatchOrder:
 
 
 def sort(rows: Tensor, order: DispatchOrder) -> Tensor:
-    """(rows, width) by group."""
+    """Sort (rows, width) by group."""
     out: Tensor = _Moved.apply(rows, order.taken, order.place)  # type: ignore[no-untyped-call]
     return out
 
 
 def unsort(rows: Tensor, order: DispatchOrder) -> Tensor:
-    """Back from `sort`."""
+    """Undo `sort`."""
     out: Tensor = _Moved.apply(rows, order.place, order.taken)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Moved(torch.autograd.Function):
-    """Rows change places, so gradients are moved back; torch would add each up, for all it knows of
-    an index."""
+    """A permutation of rows whose backward pass is a permutation too; torch would accumulate
+    gradients as for any index."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor) -> Tensor:

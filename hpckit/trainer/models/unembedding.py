@@ -1,4 +1,4 @@
-"""The output layer: features to logits, or at once to the losses of the tokens that come next."""
+"""The output layer: from features to logits, or directly to the losses of the next tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from hpckit.trainer.batches.byte_text import PADDING
 
 
 class Unembedding(nn.Module):
-    """Works by the weights of another layer."""
+    """The output layer, which uses the weights of another layer."""
 
     chunks = 1
-    """Parts of the positions, of which only one at a time has logits when losses are asked for. Of
-    more than one, each computes its logits again in the backward pass."""
+    """Number of chunks of the positions, of which only one at a time has logits when losses are
+    computed. With more than one, each chunk recomputes its logits in the backward pass."""
 
     def forward(self, x: Tensor, weight: Tensor, targets: Tensor | None = None) -> Tensor:
-        """
+        """Return logits, or losses if there are targets.
+
         Args:
             x: (batch, time, width).
             weight: (vocab, width).
@@ -37,7 +38,7 @@ class Unembedding(nn.Module):
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each next token, fp32, (batch, time); 0 where there is none.
+    """Return the cross-entropy of each next token, fp32, (batch, time); 0 where there is none.
 
     Args:
         logits: (batch, time, vocab).

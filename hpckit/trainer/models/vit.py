@@ -1,8 +1,8 @@
 """A vision transformer: patches of an image as tokens, whose features are averaged.
 
-Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), in the form and with the first values of
-Beyer et al., "Better plain ViT baselines for ImageNet-1k" (2022) and its code (big_vision), but for
-biases inside of blocks, which begin at zero.
+Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), in the form and with the initial values
+of Beyer et al., "Better plain ViT baselines for ImageNet-1k" (2022) and its code (big_vision),
+except for biases inside of blocks, which start at zero.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hpckit.trainer.models.base_model import Model
 from hpckit.trainer.models.gpt import GPTBlock
 
 WAVELENGTH = 10_000.0
-"""The longest wave of positions is so many times the shortest."""
+"""Ratio of the longest to the shortest wavelength of positions."""
 
 
 class ViT(Model):
-    """Images to logits of classes."""
+    """A vision transformer: from images to logits of classes."""
 
     def __init__(self, size: VitSpec) -> None:
         super().__init__()
@@ -52,8 +52,9 @@ class ViT(Model):
 
     @torch.no_grad()
     def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """The output layer begins at zero, so all classes are as likely; matrices inside of blocks
-        are uniform (Glorot & Bengio 2010), those of queries, keys and values each by itself."""
+        """Initialize a parameter. The output layer is zero, so that all classes are equally likely;
+        matrices inside of blocks are uniform (Glorot & Bengio 2010), those of queries, keys and
+        values each by itself."""
         if name == "positions" and isinstance(self.positions, nn.Parameter):
             tensor.normal_(0.0, tensor.shape[1] ** -0.5, generator=generator)
         elif name == "positions":
@@ -72,8 +73,8 @@ class ViT(Model):
 
 
 def waves(side: int, width: int) -> Tensor:
-    """Sines and cosines of the columns, then of the rows, of a grid (Vaswani et al. 2017, in two
-    dimensions), (side x side, width)."""
+    """Return sines and cosines of the columns, then of the rows, of a grid (Vaswani et al. 2017, in
+    two dimensions), (side x side, width)."""
     quarter = width // 4
     rates = WAVELENGTH ** -(torch.arange(quarter) / max(1, quarter - 1))
     row, column = (

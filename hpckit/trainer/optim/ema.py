@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class Ema:
-    """Average what is trained of a model, and what else it saves, by its names, spread as that is;
-    begins with what it is now.
+    """The average of a model's trained parameters and other saved tensors, by the model's names and
+    with its sharding; it starts at their present values.
 
-    In fp32 at least: 0.1 % of a difference, added to a number of bf16, most often leaves it as it
-    was.
+    It has fp32 at least: 0.1 % of a difference, added to a number of bf16, most often rounds back
+    to the same number.
     """
 
     @torch.no_grad()
@@ -41,55 +41,55 @@ class Ema:
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Begin once more with what the parameters are now."""
+        """Start again from the present parameters."""
         for mine, parameter in zip(self._mine, self._parameters, strict=True):
             mine.copy_(local(parameter))
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the parameters after a step: decay x average + (1 - decay) x parameter."""
+        """Update the average after a step: decay x average + (1 - decay) x parameter."""
         pairs = [*zip(self._mine, map(local, self._parameters), strict=True)]
         alike = [(mine, p) for mine, p in pairs if mine.dtype == p.dtype]
         if alike:
             mine, parameters = zip(*alike, strict=True)
             torch._foreach_lerp_(mine, parameters, 1 - self._decay)
         for average, parameter in pairs:
-            if average.dtype != parameter.dtype:  # which lerp does not take
+            if average.dtype != parameter.dtype:  # lerp needs one dtype
                 average.mul_(self._decay).add_(parameter, alpha=1 - self._decay)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages themselves."""
+        """Return the averages."""
         return self._averages if self._narrow is None else self._narrow
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take the values over."""
+        """Load the averages."""
         for name, average in self._averages.items():
             if state[name] is not average:
                 average.copy_(state[name])
 
     def narrow(self) -> bool:
-        """Take the next state in the types of the parameters, until `widen`; whether these are
-        others than those of the averages."""
+        """Load the next state in the dtypes of the parameters, until `widen`; returns whether these
+        differ from those of the averages."""
         named = zip(self._averages.items(), self._parameters, strict=True)
         self._narrow = {name: average.to(p.dtype) for (name, average), p in named}
         return any(self._narrow[name].dtype != one.dtype for name, one in self._averages.items())
 
     def widen(self) -> None:
-        """Back from `narrow`."""
+        """Undo `narrow`."""
         self._narrow = None
 
 
 def build_ema(model: nn.Module, decay: float | None) -> Ema | None:
-    """That of `optim.ema_decay`."""
+    """Return the average for `optim.ema_decay`."""
     return None if decay is None else Ema(model, decay)
 
 
 def with_narrow_averages(
     restore: Callable[[dict[str, Any]], int | None], state: dict[str, Any]
 ) -> int | None:
-    """What `restore` gives for `state`, of checkpoints too whose averages are of the parameters'
-    type, as they were before they were fp32.
+    """Call `restore` for `state`, and again with averages of the parameters' dtype for checkpoints
+    from before averages were fp32.
 
     Raises: as `restore` does the first time.
     """

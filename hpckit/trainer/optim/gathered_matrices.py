@@ -1,7 +1,7 @@
-"""Computing with whole matrices whose parts lie on the ranks of a mesh.
+"""Computation on whole matrices that are sharded over the ranks of a mesh.
 
-Each matrix comes together on one rank, which computes, and what comes of it goes back in parts; as
-many matrices at a time as there are ranks, so that all have work (Liu et al. 2025, section 2.3).
+Each matrix is gathered on one rank, which computes, and the result is scattered again; as many
+matrices at a time as there are ranks, so that all of them compute (Liu et al. 2025, section 2.3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Compute = Callable[[Tensor], Tensor]
 
 
 class MatrixGather:
-    """Of what is spread over one mesh. Making one is a collective of its ranks."""
+    """Gathers matrices that are spread over one mesh. Its construction is a collective of the
+    ranks."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         ranks = mesh.mesh.flatten().tolist()
@@ -36,18 +37,18 @@ class MatrixGather:
         self._shares: dict[DTensor, MatrixShard] = {}
 
     def compute(self, pairs: Sequence[tuple[DTensor, Tensor]], compute: Compute) -> None:
-        """Put what comes of the whole matrices in place of their parts on this rank. Collective.
+        """Replace this rank's parts by those of the results for the whole matrices. Collective.
 
         Args:
-            pairs: what tells the shape and how it is spread, and this rank's part.
-            compute: whole matrix to one of the same shape and type.
+            pairs: a tensor with the shape and the sharding, and this rank's part.
+            compute: from a whole matrix to one of the same shape and dtype.
         """
         for parameter, _ in pairs:
             if parameter not in self._shares:
                 self._shares[parameter] = MatrixShard(parameter, self._coordinates)
         largest = sorted(pairs, key=lambda pair: -pair[0].numel())
         ranks = len(self._coordinates)
-        for begin in range(0, len(largest), ranks):  # alike in size, so that ranks end together
+        for begin in range(0, len(largest), ranks):  # of similar size, so that ranks end together
             chosen = largest[begin : begin + ranks]
             shares = [self._shares[parameter] for parameter, _ in chosen]
             self._compute_each(shares, [part for _, part in chosen], compute)
@@ -55,7 +56,7 @@ class MatrixGather:
     def _compute_each(
         self, shares: Sequence[MatrixShard], mine: Sequence[Tensor], compute: Compute
     ) -> None:
-        """`shares[i]` is computed on rank i of the group."""
+        """Compute `shares[i]` on rank i of the group."""
         me, ranks = self._rank, range(len(self._coordinates))
         own = shares[me] if me < len(shares) else None
         going = [share.cut(mine[i], me) for i, share in enumerate(shares) if share.gives(me, i)]
@@ -79,7 +80,7 @@ class MatrixGather:
     def _exchange(
         self, going: list[Tensor], gives: list[int], takes: list[int], like: Tensor
     ) -> Tensor:
-        """`gives[i]` numbers go to rank i of the group, `takes[i]` come from it."""
+        """Exchange numbers: `gives[i]` go to rank i of the group, `takes[i]` come from it."""
         ranks = len(self._coordinates)
         gives, takes = (some + [0] * (ranks - len(some)) for some in (gives, takes))
         flat = torch.cat(going) if going else like.new_empty(0)
@@ -89,7 +90,7 @@ class MatrixGather:
 
 
 class MatrixShard:
-    """Which cells of one matrix each rank of a group has."""
+    """Which elements of one matrix each rank of a group has."""
 
     def __init__(self, parameter: DTensor, coordinates: Sequence[tuple[int, ...]]) -> None:
         self.shape = tuple(parameter.shape)
@@ -100,15 +101,17 @@ class MatrixShard:
         self._copies = [tuple(coordinate[i] for i in copied) for coordinate in coordinates]
 
     def count(self, rank: int) -> int:
-        """Cells that it has."""
+        """Return the number of elements that the rank has."""
         return sum(part.box.count for part in self._parts[rank])
 
     def gives(self, rank: int, to: int) -> bool:
-        """Whether it is the one, of those that have the same cells, whose `to` takes."""
+        """Whether `rank` is the one, among those with the same elements, from which `to` takes
+        them."""
         return self._copies[rank] == self._copies[to]
 
     def cut(self, tensor: Tensor, rank: int, *, local: bool = True) -> Tensor:
-        """The cells of `rank` in a row, out of its own tensor, or of a whole one."""
+        """Return the elements of `rank` as a flat tensor, from its own part or from a whole
+        matrix."""
         boxes = [part.local if local else part.box for part in self._parts[rank]]
         return (
             torch.cat([tensor[box.slices].flatten() for box in boxes])
@@ -117,7 +120,7 @@ class MatrixShard:
         )
 
     def paste(self, flat: Tensor, tensor: Tensor, rank: int, *, local: bool) -> None:
-        """Back from `cut`."""
+        """Undo `cut`."""
         for part, cells in zip(
             self._parts[rank], torch.split(flat, self._sizes(rank)), strict=True
         ):

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: nothing of it has to be saved or restored."""
+"""The learning rate as a function of the step, so that no state has to be saved or restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpckit.config.spec import OptimSpec
 
 
 def set_lr(optimizer: Optimizer, spec: OptimSpec, step: int, steps: int, scale: float) -> float:
-    """Have step `step` (from 0) of `steps` use its learning rate times `scale`; that rate."""
+    """Set the learning rate for step `step` (from 0) of `steps`, times `scale`, and return it."""
     lr = spec.lr * lr_factor(step, spec, steps) * scale
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -19,7 +19,7 @@ def set_lr(optimizer: Optimizer, spec: OptimSpec, step: int, steps: int, scale: 
 
 
 def lr_factor(step: int, spec: OptimSpec, steps: int) -> float:
-    """Learning rate of step `step` (from 0) as a share of the peak.
+    """Return the learning rate of step `step` (from 0) as a share of the peak.
 
     Rises linearly over `warmup_steps`, then falls as `schedule` says to `min_lr_ratio` at the last
     step.
@@ -32,9 +32,9 @@ def lr_factor(step: int, spec: OptimSpec, steps: int) -> float:
 
 
 def _height(step: int, spec: OptimSpec, steps: int) -> float:
-    """Between the floor, 0, and the peak, 1, after the warm-up."""
+    """Return the height between the floor, 0, and the peak, 1, after the warm-up."""
     if spec.schedule == "wsd":
-        # the first of them is lower than the peak already: what is stable ends before it
+        # The first step of the decay is already below the peak: the stable phase ends before it.
         return min(1.0, max(0, steps - 1 - step) / decay_steps(spec, steps))
     done = min(1.0, (step - spec.warmup_steps) / max(1, steps - 1 - spec.warmup_steps))
     return 1 - done if spec.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))

@@ -1,8 +1,8 @@
-"""Muon: steps of orthogonalised momentum for matrices, of AdamW for all else.
+"""The Muon optimizer: orthogonalised momentum for matrices, and AdamW for all other parameters.
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024); Liu et al., "Muon
-is Scalable for LLM Training" (2025). `torch.optim.Muon` multiplies DTensors as they are spread: a
-collective for every product.
+is Scalable for LLM Training" (2025). `torch.optim.Muon` multiplies DTensors with their sharding,
+which takes a collective for every product.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from hpckit.trainer.optim.newton_schulz import orthogonalised
 from hpckit.trainer.parallel.local_tensor import local
 
 RMS = 0.2
-"""Root mean square of a step's numbers, at a learning rate of 1: as of AdamW's (Liu et al. 2025,
-section 2.2), so that one learning rate fits both."""
+"""Root mean square of an update at a learning rate of 1, which is about that of AdamW (Liu et al.
+2025, section 2.2), so that one learning rate fits both."""
 
 
 class Muon(Optimizer):
-    """A step is a collective of the ranks that the parameters are spread over.
+    """The optimizer. A step is a collective of the ranks that the parameters are spread over.
 
     Args:
-        groups: with "momentum" of matrices, or stacks of them; with "beta1", "beta2" and "eps" of
-            AdamW; with "weight_decay" both.
+        groups: with "momentum" for matrices or stacks of them; with "beta1", "beta2" and "eps" for
+            AdamW; with "weight_decay" for both.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
@@ -57,7 +57,7 @@ class Muon(Optimizer):
         gradients = [local(p.grad) for p in parameters if p.grad is not None]
         momenta = [local(self.state[p]["momentum"]) for p in parameters]
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)
-        if lr == 0:  # as where checkpointing makes up a state to load into
+        if lr == 0:  # as when checkpointing creates a state to load into
             return
         ahead = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov's
         updates = self._orthogonalised(parameters, ahead)
@@ -69,7 +69,7 @@ class Muon(Optimizer):
     def _orthogonalised(
         self, parameters: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> list[Tensor]:
-        """This rank's parts, of whole matrices that were orthogonalised."""
+        """Return this rank's parts of the orthogonalised matrices."""
         found = [part.bfloat16().contiguous() for part in parts]
         spread: dict[DeviceMesh, list[tuple[DTensor, Tensor]]] = {}
         for number, parameter in enumerate(parameters):

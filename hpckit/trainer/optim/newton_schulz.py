@@ -1,4 +1,4 @@
-"""The orthogonal matrix that is nearest to another, roughly."""
+"""Approximate orthogonalisation of matrices by Newton-Schulz iterations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from torch.linalg import matrix_norm
 
 ROUNDS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of a x + b x^3 + c x^5, which draws what lies in (0, 1] towards 1: steep at 0, so that few rounds
-do, and so it ends anywhere in about 0.7 to 1.2 (Jordan et al. 2024)."""
-_LEAST = 1e-7  # norm to divide by
+"""Coefficients of a x + b x^3 + c x^5, which moves values in (0, 1] towards 1. It is steep at 0,
+so that few iterations suffice, and therefore ends anywhere in about 0.7 to 1.2 (Jordan et al.
+2024)."""
+_LEAST = 1e-7  # least norm to divide by
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """`matrices` with all singular values near 1, by Newton-Schulz iterations in bf16.
+    """Return `matrices` with all singular values near 1, by Newton-Schulz iterations in bf16.
 
     Args:
         matrices: (..., rows, columns).

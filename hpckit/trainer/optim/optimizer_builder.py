@@ -1,4 +1,4 @@
-"""Which parameters are updated how."""
+"""Construction of the optimizer of a spec and its parameter groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hpckit.trainer.optim.muon import Muon
 
 
 def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
-    """Of the parameters of `model` that are trained; weight decay on matrices alone.
+    """Build an optimizer of the trained parameters of `model`, with weight decay on matrices alone.
 
-    Decaying gains and biases does harm (Loshchilov & Hutter 2019 leave it open; GPT-2 and later
-    exclude what has fewer than two dimensions). A group is updated by one kernel for all of it (by
-    a few, SGD, whose fused one torch 2.13 does not spread): torch by itself would go from one
-    parameter to the next, as soon as they are spread over ranks.
+    Decay of gains and biases does harm (Loshchilov & Hutter 2019 leave it open; GPT-2 and later
+    exclude parameters with fewer than two dimensions). A group is updated by one kernel (with SGD,
+    whose fused kernel torch 2.13 does not support for DTensors, by a few): by default, torch would
+    update parameter after parameter as soon as they are DTensors.
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if spec.kind == "muon":
@@ -33,8 +33,8 @@ def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
 
 
 def is_inside(name: str, parameter: Tensor) -> bool:
-    """Whether it is a matrix, or a stack of them, of a block: no embedding or output layer, whose
-    rows stand for tokens (Jordan et al. 2024)."""
+    """Whether the parameter is a matrix, or a stack of them, of a block: no embedding or output
+    layer, whose rows belong to tokens (Jordan et al. 2024)."""
     return "blocks" in name.split(".") and parameter.dim() in (2, 3)
 
 
@@ -49,7 +49,7 @@ def _muon(named: list[tuple[str, nn.Parameter]], spec: OptimSpec) -> Muon:
 
 
 def _of_adamw(spec: OptimSpec) -> tuple[float, float, float]:
-    """Its decays and epsilon."""
+    """Return AdamW's betas and epsilon."""
     assert spec.beta1 is not None
     assert spec.beta2 is not None
     assert spec.eps is not None
@@ -57,8 +57,8 @@ def _of_adamw(spec: OptimSpec) -> tuple[float, float, float]:
 
 
 def _decayed(parameters: list[nn.Parameter], spec: OptimSpec) -> list[dict[str, Any]]:
-    """Groups, each of one mesh, as kernels take them; none is empty, which a state by names has
-    no place for."""
+    """Split parameters into groups, each of one mesh, as kernels require, and with or without
+    decay. None is empty, because a state by names has no place for an empty group."""
     groups: dict[tuple[float, DeviceMesh | None], list[nn.Parameter]] = {}
     for p in parameters:
         decay = spec.weight_decay if p.dim() >= 2 else 0.0

@@ -1,4 +1,5 @@
-"""Whether the ranks of a group reach each other and add up right, and where their numbers meet."""
+"""Collectives on numbers, and a check that the ranks of a group reach each other and add up
+correctly."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ _NUMBERS = 1024
 
 
 class WrongSumError(RuntimeError):
-    """Numbers went wrong on their way between ranks."""
+    """A sum over ranks was wrong."""
 
 
 def check_all_reduce(device: torch.device) -> float:
-    """Seconds that it took; the first one of a group makes its connections too. Collective.
+    """Check an all-reduce and return the seconds that it took; the first one of a group also opens
+    its connections. Collective.
 
     Raises:
         WrongSumError: the sum is wrong; names this rank's host.
@@ -36,17 +38,18 @@ def check_all_reduce(device: torch.device) -> float:
 
 
 def wrong_sums(numbers: torch.Tensor, world: int) -> int:
-    """How many of the sums of 1 to `world` are not right."""
+    """Return how many of the sums of 1 to `world` are wrong."""
     return int((numbers != world * (world + 1) // 2).sum().item())
 
 
 def reduced(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
-    """Each of them over all ranks. Collective."""
+    """Return each number reduced over all ranks. Collective."""
     return reducing(numbers, how)()
 
 
 def reducing(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> Callable[[], list[float]]:
-    """The same under way, and what waits for it. Collective."""
+    """Start to reduce the numbers; returns a function that waits for the result and returns it.
+    Collective."""
     if dist.get_world_size() == 1:
         return lambda: list(numbers)
     packed = torch.tensor(numbers, dtype=torch.float64, device=meeting_device())
@@ -62,5 +65,5 @@ def reducing(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> Callable
 
 
 def meeting_device() -> str:
-    """Where numbers have to be, to go to other ranks."""
+    """Return the device on which numbers have to be for a collective."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -1,4 +1,4 @@
-"""Replicating and sharding a model over the ranks that have samples of their own."""
+"""Data parallelism: replicates and shards a model over the ranks that have samples of their own."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def shard(
 ) -> None:
     """Replicate or shard parameters, gradients and so the optimizer's state over `mesh`, in place.
 
-    Each of `blocks` is gathered, and reduced, as one when its turn comes, all the rest together.
+    Each of `blocks` is gathered and reduced as one unit, and all the rest as another.
 
     Args:
-        mesh: "replicate", "shard" or both.
+        mesh: has the dimension "replicate", "shard" or both.
         offload: to the host's memory.
     """
-    # of losses or logits, into which nobody writes
+    # These are losses or logits, into which nobody writes.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     shard_layers(blocks, mesh, parallel, precision, offload=offload)
     _spread(model, mesh, precision, gather_again=False, offload=offload)
@@ -59,7 +59,7 @@ def shard_layers(
     *,
     offload: bool,
 ) -> None:
-    """The same for layers, each as one, of a model that is sharded thereafter."""
+    """Shard layers, each as one unit, of a model that is sharded thereafter."""
     gather_again = gathers_layers(parallel.zero, degrees(parallel, dist.get_world_size()))
     for layer in layers:
         _spread(layer, mesh, precision, gather_again=gather_again, offload=offload)
@@ -88,16 +88,17 @@ def _spread(
 
 
 def reshard_models(models: Iterable[nn.Module]) -> None:
-    """Free what a forward pass has gathered, which no backward pass is going to."""
+    """Free the parameters that a forward pass without a backward pass has gathered."""
     for module in (module for model in models for module in model.modules()):
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def before_micro_batch(model: nn.Module, parallel: ParallelSpec, *, is_last: bool) -> None:
-    """What the ranks do together in the backward pass to come; `is_last`: of its step."""
-    if not isinstance(model, FSDPModule):  # this one has it alone
+    """Set which collectives the backward pass to come includes; `is_last`: it is the last
+    micro-batch of its step."""
+    if not isinstance(model, FSDPModule):  # only this one has the setting
         return
     model.set_requires_gradient_sync(is_last or parallel.reduce == "each")
-    # With what only the optimizer needs sharded, parameters are gathered once a step.
+    # If only the optimizer's state is sharded, parameters are gathered once a step.
     model.set_reshard_after_backward(is_last or parallel.zero > 1)

@@ -1,4 +1,4 @@
-"""The grid of ranks, and what a rank's place in it means."""
+"""The device mesh, and the meaning of a rank's coordinate in it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpckit.config.parallel_degrees import NAMES, degrees
 from hpckit.config.spec import ParallelSpec
 
 DATA = ("replicate", "shard")
-"""Dimensions whose ranks have samples of their own."""
+"""The dimensions whose ranks have samples of their own."""
 
 
 def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
-    """All ranks of this world by the degrees above 1, in the order of
+    """Make a mesh of all ranks with a dimension for each degree above 1, in the order of
     `hpckit.config.parallel_degrees.NAMES`.
 
-    It always has a dimension of data; where layers are divided too, or this version of torch cannot
-    replicate otherwise, that is "shard" at least.
+    It always has a dimension of data. If layers are divided too, or this version of torch cannot
+    replicate otherwise, that includes "shard".
     """
     found = degrees(parallel, dist.get_world_size())
     sizes = {name: getattr(found, name) for name in NAMES}
@@ -32,8 +32,9 @@ def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
 
 
 def make_expert_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
-    """The same ranks with "expert" innermost, which is taken out of those that have samples of
-    their own; what these are besides is of data, as of `make_mesh`. Layers are not divided."""
+    """Make a mesh of the same ranks whose innermost dimension is "expert". Its ranks are taken from
+    those that have samples of their own; the remaining degree is of data, as of `make_mesh`. Layers
+    are not divided."""
     found = degrees(parallel, dist.get_world_size())
     sizes = {"replicate": found.expert_replicate, "shard": found.expert_shard}
     used = {name: size for name, size in sizes.items() if size > 1}
@@ -44,8 +45,8 @@ def make_expert_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
 
 
 def _replicates_alone() -> bool:
-    """Whether torch replicates over a mesh of one dimension, as since 2.10; before, a second one of
-    size 1 has to be there, over which nothing is sharded."""
+    """Whether torch replicates over a mesh of one dimension, as since 2.10. Before, a second
+    dimension of size 1 has to be there, over which nothing is sharded."""
     try:
         from torch.distributed._composable.replicate_with_fsdp import replicate
     except ImportError:
@@ -55,19 +56,19 @@ def _replicates_alone() -> bool:
 
 @dataclass(frozen=True)
 class MeshCoordinate:
-    """Of this rank."""
+    """The coordinate of this rank in the mesh."""
 
     data: int
-    """Which part of each global batch it takes, of `data_size`."""
+    """Number of the part of each global batch that the rank takes, of `data_size` parts."""
     data_size: int
     is_first: bool
     """Whether it is the first of the ranks that take this part."""
     copies: int
-    """How many of these there are."""
+    """Number of ranks that take this part."""
 
 
 def place_in(mesh: DeviceMesh) -> MeshCoordinate:
-    """This rank's."""
+    """Return this rank's coordinate."""
     names = mesh.mesh_dim_names or ()
     others = [name for name in names if name not in DATA]
     data = 0
@@ -80,18 +81,20 @@ def place_in(mesh: DeviceMesh) -> MeshCoordinate:
 
 
 def stage_of(mesh: DeviceMesh) -> int:
-    """Which group of layers this rank has: those of one have as much to compute as each other."""
+    """Return the number of this rank's group of layers; ranks of one group have the same amount of
+    computation."""
     return int(mesh.get_local_rank("pipeline")) if has(mesh, "pipeline") else 0
 
 
 def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """The ranks that differ from this one in their samples alone: "replicate", "shard" or both."""
+    """Return the mesh of ranks that differ from this one only in their samples: "replicate",
+    "shard" or both."""
     names = tuple(name for name in DATA if has(mesh, name))
     return mesh[names[0]] if len(names) == 1 else mesh[names]
 
 
 def size_of(mesh: DeviceMesh, name: str) -> int:
-    """Ranks along this dimension, which the mesh need not have."""
+    """Return the number of ranks along this dimension, 1 if the mesh does not have it."""
     return int(mesh[name].size()) if has(mesh, name) else 1
 
 

@@ -1,4 +1,4 @@
-"""Experts that are shared by ranks: tokens go to the ranks of theirs, and back.
+"""Expert parallelism: tokens are sent to the ranks of their experts, and back.
 
 Lepikhin et al., "GShard" (2021), without a limit on the tokens of an expert.
 """
@@ -17,8 +17,8 @@ from hpckit.trainer.models.token_dispatch import order_by, sort, unsort
 
 
 def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[Experts]:
-    """Give each rank of `mesh`, which is of one dimension, its part of all experts of `model`, in
-    place; the experts of each layer."""
+    """Give each rank of `mesh`, which has one dimension, its part of the experts of each layer of
+    `model`, in place."""
     found = []
     for layer in model.modules():
         if isinstance(layer, MixtureOfExperts):
@@ -33,14 +33,15 @@ def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[Experts]:
 
 
 class TokenExchange:
-    """Of rows between ranks that have consecutive experts each. Its calls are collectives."""
+    """The exchange of rows between ranks that have consecutive experts each. Its calls are
+    collectives."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._group, self._ranks = mesh.get_group(), mesh.size()
 
     def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
-        """What `experts`, those of all ranks, make of this rank's `rows` (rows, width), which are
-        in the order of experts, `counts` (experts,) of each."""
+        """Return the outputs of `experts`, which are spread over the ranks, for this rank's `rows`
+        (rows, width), which are in the order of experts, `counts` (experts,) of each."""
         theirs = self._asked(counts)
         here = len(counts) // self._ranks
         both = torch.stack((counts, theirs)).view(2, self._ranks, here)
@@ -52,18 +53,18 @@ class TokenExchange:
         return all_to_all_single_autograd(out, gives, takes, self._group)
 
     def _asked(self, counts: Tensor) -> Tensor:
-        """Rank by rank, the rows that come for each expert of this one."""
+        """Return, for each rank, the rows that it sends to each expert of this rank."""
         theirs = torch.empty_like(counts)
         dist.all_to_all_single(theirs, counts, group=self._group)
         return theirs
 
 
 def balance(model: nn.Module, rate: float) -> Tensor:
-    """Move the biases of all routers of `model` by what the ranks have seen since they were moved
-    last. Collective of all ranks, none of which has samples of another.
+    """Update the biases of all routers of `model` by the tokens that all ranks have counted since
+    the last update. Collective of all ranks, all of which have samples of their own.
 
     Returns:
-        Tokens of the fullest expert over the mean of its layer's.
+        Tokens of the fullest expert over the mean of its layer.
     """
     routers = [module for module in model.modules() if isinstance(module, Router)]
     loads = torch.stack([router.load for router in routers])

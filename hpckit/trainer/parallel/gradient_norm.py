@@ -1,4 +1,4 @@
-"""The norm of all gradients of a model that is spread over ranks in any way."""
+"""The norm of all gradients of a model, for any sharding."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ def clip_gradients(
     device: torch.device,
     scale: float = 1.0,
 ) -> Tensor:
-    """Divide all gradients by `scale`, and then scale them down to a norm of `limit`, if theirs is
-    larger; a collective of all ranks.
+    """Divide all gradients by `scale`, and then scale them down to a norm of `limit` if theirs is
+    larger. A collective of all ranks.
 
     Args:
-        device: where ranks reach each other.
+        device: the device of the ranks' collectives.
         stages: groups of ranks that have parameters of their own.
-        shared: parameters that two of these have in common.
+        shared: parameters that two of these groups have in common.
 
     Returns:
-        The norm in between, the same on all ranks; not finite if any gradient is not.
+        The norm after the division and before the scaling down, the same on all ranks; not finite
+        if any gradient is not.
     """
     gradients: dict[float, list[Tensor]] = {}  # by the share of them that counts on this rank
     ranks = dist.get_world_size() // stages
@@ -40,7 +41,7 @@ def clip_gradients(
             copies = _copies(parameter.grad, ranks) * (2 if _is_among(parameter, shared) else 1)
             gradients.setdefault(1 / copies, []).append(local(parameter.grad))
     squares = [
-        # in fp32, of gradients of bf16 as well
+        # in fp32, for gradients of bf16 too
         torch.stack(torch._foreach_norm(some, 2, torch.float32)).square().sum() * share
         for share, some in gradients.items()
     ]
@@ -55,7 +56,7 @@ def clip_gradients(
 
 
 def _copies(gradient: Tensor, ranks: int) -> int:
-    """How many of `ranks` have the same cells of it."""
+    """Return how many of `ranks` hold the same elements of the parameter."""
     if not isinstance(gradient, DTensor):
         return ranks
     placed = zip(gradient.placements, gradient.device_mesh.shape, strict=True)

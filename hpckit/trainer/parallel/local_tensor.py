@@ -1,4 +1,4 @@
-"""What this rank has of a tensor that may be spread over ranks."""
+"""This rank's part of a tensor that may be a DTensor."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch.distributed.tensor import DTensor
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Its own part, which shares memory with it; all of what is not spread."""
+    """Return the local tensor of a DTensor, which shares its memory, or the tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

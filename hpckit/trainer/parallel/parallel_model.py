@@ -1,4 +1,4 @@
-"""The model of a run as this rank has it, and how the gradients of a step come about."""
+"""The parallel model of a run on this rank, and the computation of the gradients of a step."""
 
 from __future__ import annotations
 
@@ -58,28 +58,30 @@ class ParallelModel:
     def __init__(
         self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device, *, is_filled: bool = True
     ) -> None:
-        """`is_filled`: with its first parameters; else with anything, until `load_initial_weights`,
-        or a restored
-        checkpoint, fills it: to draw them takes minutes, of a large model."""
+        """`is_filled`: parameters are initialized; else they have arbitrary values until
+        `load_initial_weights` or a restored checkpoint fills them, since initialization takes
+        minutes for a large model."""
         self._cfg, self._mesh, self._device = cfg, mesh, device
         self.attention = self._choose_attention()
-        """The kernels that compute it; None: the model has none."""
+        """Name of the attention kernel; None: the model has no attention."""
         self.loss_scale = LossScale(is_used=cfg.precision.compute == "fp16")
         self.parts = [self._build(part) for part in self._parts()]
-        """Those of this rank: one, or in a pipeline as many as it has stages."""
+        """The parts of the model on this rank: one, or in a pipeline as many as it has stages."""
         self._stages = [part for part in self.parts if isinstance(part, DecoderModel)]
         self.module = assemble(self._stages) if self._is_pipeline else self.parts[0]
-        """All of it, by the names of the whole model: for optimizers and checkpoints."""
+        """All parts as one module with the names of the whole model, for optimizers and
+        checkpoints."""
         if is_filled:
             self._draw()
 
     def gradients(self, share: int, loss_of: LossOf, timed: Timed = untimed) -> StepGradients:
-        """What computes those of a step of which this rank takes `share` samples.
+        """Return the computation of the gradients of a step in which this rank takes `share`
+        samples.
 
         Args:
-            loss_of: the mean loss of a micro-batch, from what the model gives (the losses of
-                tokens, or logits of images) and the targets.
-            timed: told when forward and backward passes begin and end.
+            loss_of: computes the mean loss of a micro-batch from the targets and what the model
+                returns (the losses of tokens, or logits of images).
+            timed: is called when forward and backward passes begin and end.
         """
         scale = self.loss_scale
         passes = self._passes(
@@ -88,8 +90,9 @@ class ParallelModel:
         return StepGradients(passes, self.parts, scale)
 
     def begin(self, start: StartSpec | None) -> dict[str, Any] | None:
-        """Fill it with its first parameters, or those of another model, as of
-        `hpckit.trainer.initial_weights`, which may have no adapters; what they were read from."""
+        """Initialize the parameters, or load those of another model, as of
+        `hpckit.trainer.initial_weights`, which may have no adapters; returns what they were read
+        from."""
         if start is None:
             self._draw()
             log.info("parameters are drawn")
@@ -98,8 +101,8 @@ class ParallelModel:
         return load_initial_weights(self.module, self._cfg, start)
 
     def clip(self, limit: float | None) -> Tensor:
-        """Scale the gradients back, and down to a norm of `limit`, None: of any; the norm before.
-        Collective."""
+        """Undo the loss scale of the gradients and clip them to a norm of `limit` (None: no limit);
+        returns the norm before clipping. Collective."""
         return clip_gradients(
             self.module.parameters(),
             math.inf if limit is None else limit,
@@ -110,8 +113,8 @@ class ParallelModel:
         )
 
     def balance(self) -> dict[str, Tensor]:
-        """Have experts that got fewer tokens than others in this step get more in the next. Metrics
-        of how even it was; none without experts. Collective."""
+        """Move the router biases, so that experts with fewer tokens than others in this step get
+        more in the next. Returns metrics of the balance; none without experts. Collective."""
         experts = experts_of(self._cfg.model)
         if experts is None:
             return {}
@@ -151,7 +154,7 @@ class ParallelModel:
         return has(self._mesh, "pipeline")
 
     def _parts(self) -> list[LayerRange | None]:
-        """None: all of the model."""
+        """Return the layer ranges of this rank's parts. None: all of the model."""
         if not self._is_pipeline:
             return [None]
         layers = decoder_of(self._cfg).layers
@@ -164,7 +167,7 @@ class ParallelModel:
             apply_tensor_parallel(model, self._mesh["tensor"])
         if cfg.lora and isinstance(model, DecoderModel):
             adapt(model, decoder_of(cfg), cfg.lora)
-        self._pull_levers(model)
+        self._apply_settings(model)
         offload = cfg.memory.offload
         mesh = data_mesh(self._mesh)
         if cfg.parallel.expert > 1:
@@ -186,8 +189,8 @@ class ParallelModel:
             layers, data_mesh(mesh), cfg.parallel, cfg.precision, offload=cfg.memory.offload
         )
 
-    def _pull_levers(self, model: Model) -> None:
-        """Those that change how a model computes, and none of its names."""
+    def _apply_settings(self, model: Model) -> None:
+        """Apply the settings that change how a model computes but none of its names."""
         memory, blocks = self._cfg.memory, model.blocks.values()
         if self._cfg.precision.compute == "fp8":
             use_fp8(blocks)
@@ -211,7 +214,7 @@ class ParallelModel:
 
 
 class StepGradients:
-    """Computes those of a step, of this rank's share of it."""
+    """Computes the gradients of a step for this rank's share of the samples."""
 
     def __init__(
         self,
@@ -222,12 +225,11 @@ class StepGradients:
         self._passes, self._parts, self._scale = passes, parts, scale
 
     def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Add them to what the parameters have.
+        """Add the gradients to those of the parameters.
 
         Args:
             inputs, targets, documents: (share, time), as of `DecoderModel`; or images (share, 3,
-            side,
-                side) and their labels (share,).
+                side, side) and their labels (share,).
 
         Returns:
             The mean loss of the share.
@@ -236,15 +238,15 @@ class StepGradients:
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
-        """What the model gives alone, in the same micro-batches: the losses of tokens (share,
-        time), on every rank of a pipeline; or logits of images (share, classes)."""
+        """Return the outputs of the model alone, in the same micro-batches: the losses of tokens
+        (share, time), on every rank of a pipeline; or logits of images (share, classes)."""
         found = self._passes.outputs(inputs, targets, documents)
         reshard_models(self._parts)
         return found
 
 
 class GradientAccumulation:
-    """Computes the gradients of a step micro-batch by micro-batch."""
+    """Computes the gradients of a step one micro-batch after the other."""
 
     def __init__(
         self,
@@ -258,7 +260,7 @@ class GradientAccumulation:
         self._micro_batches, self._loss_of = micro_batches, loss_of
 
     def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
-        """As of `StepGradients`."""
+        """Add the gradients, as of `StepGradients`."""
         parts, losses = self._micro_batches, []
         micro_batches = self._micro(inputs, targets, documents)
         for number, given in enumerate(micro_batches, start=1):
@@ -271,12 +273,13 @@ class GradientAccumulation:
         return torch.stack(losses).mean()
 
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
-        """As of `StepGradients`."""
+        """Return the outputs, as of `StepGradients`."""
         return torch.cat([self._model(*given) for given in self._micro(inputs, targets, documents)])
 
     def _micro(
         self, inputs: Tensor, targets: Tensor, documents: Tensor | None
     ) -> Iterator[tuple[Tensor, ...]]:
-        """What the micro-batches are given: inputs, targets, and documents if there are some."""
+        """Yield the arguments of each micro-batch: inputs, targets, and documents if there are
+        any."""
         given = (inputs, targets) if documents is None else (inputs, targets, documents)
         return zip(*(each.chunk(self._micro_batches) for each in given), strict=True)

@@ -1,4 +1,5 @@
-"""A model whose consecutive layers are on different ranks, through which micro-batches pass."""
+"""Pipeline parallelism: consecutive layers of a model are on different ranks, and micro-batches
+pass through them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
 def parts_of_rank(layers: int, parallel: ParallelSpec, mesh: DeviceMesh) -> list[LayerRange]:
-    """The parts of a model that this rank of a pipeline has, in their order."""
+    """Return the parts of the model that this rank of a pipeline has, in order."""
     blocks = blocks_of_stages(layers, stage_count(parallel, mesh.size()))
     return [
         LayerRange(some.start, some.stop, layers)
@@ -37,7 +38,8 @@ def parts_of_rank(layers: int, parallel: ParallelSpec, mesh: DeviceMesh) -> list
 
 
 def assemble(parts: Sequence[DecoderModel]) -> nn.Module:
-    """What a rank has of a model as one module, whose parameters have the names of the whole's."""
+    """Return a rank's parts of a model as one module, with the parameter names of the whole
+    model."""
     if len(parts) == 1:
         return parts[0]
     blocks = {name: block for part in parts for name, block in part.blocks.items()}
@@ -52,8 +54,8 @@ def assemble(parts: Sequence[DecoderModel]) -> nn.Module:
 
 @dataclass(frozen=True)
 class PipelineShapes:
-    """Of what goes through a pipeline for one micro-batch, as tensors on the meta device: those
-    with gradients require some."""
+    """The shapes of what passes through a pipeline for one micro-batch, as tensors on the meta
+    device; those that get gradients require them."""
 
     tokens: Tensor  # (micro-batch, time), integers
     features: Tensor  # (micro-batch, the positions of this rank, width)
@@ -61,7 +63,8 @@ class PipelineShapes:
 
 
 class PipelineExecutor:
-    """Computes the gradients of a step. Its calls are collectives of the ranks of `mesh`."""
+    """Computes the gradients of a step in a pipeline. Its calls are collectives of the ranks of
+    `mesh`."""
 
     def __init__(
         self,
@@ -73,12 +76,12 @@ class PipelineExecutor:
         loss_of: LossOf,
         timed: Timed,
     ) -> None:
-        """
-        Args:
-            parts: of this rank, as of `parts_of_rank`.
-            mesh: the ranks of the pipeline, a dimension of its own.
-            micro_batches: of a step.
-            loss_of: the mean loss of a micro-batch, from the losses of its tokens and the targets.
+        """Args:
+        parts: the parts of this rank, as of `parts_of_rank`.
+        mesh: the ranks of the pipeline, a dimension of its own.
+        micro_batches: number of micro-batches of a step.
+        loss_of: computes the mean loss of a micro-batch from the losses of its tokens and the
+            targets.
         """
         self._parts, self._mesh, self._timed = parts, mesh, timed
         rank, ranks = mesh.get_local_rank(), mesh.size()
@@ -105,7 +108,8 @@ class PipelineExecutor:
             return self._step(inputs, targets, documents)
 
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
-        """Of the tokens, (share, time), on all ranks of the pipeline; without gradients."""
+        """Return the losses of the tokens, (share, time), on all ranks of the pipeline; without
+        gradients."""
         taken, wanted = self._given(inputs, targets, documents)
         found = self._schedule.eval(*taken, **wanted)
         losses = found if self._is_last else torch.zeros(targets.shape, device=targets.device)
@@ -130,14 +134,14 @@ class PipelineExecutor:
     def _given(
         self, inputs: Tensor, targets: Tensor, documents: Tensor | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """What a schedule hands to the stages of this rank."""
+        """Return the arguments that a schedule passes to the stages of this rank."""
         taken = (inputs,) if self._parts[0].part.is_first else ()
         both = {"target": targets, "targets": targets}  # for the loss, and for the model
         named: dict[str, Any] = both if self._is_last else {}
         return taken, named if documents is None else {**named, "documents": documents}
 
     def _add_other_end(self, parameter: Tensor) -> None:
-        """Have the gradient be the sum of those of the first and the last stage."""
+        """Sum the gradient of the shared parameter over the first and the last stage."""
         gradient = parameter.grad
         assert gradient is not None
         mine = local(gradient)
@@ -154,7 +158,7 @@ class PipelineExecutor:
 
 
 def shared_by_ends(parts: Sequence[DecoderModel]) -> list[Tensor]:
-    """Trained parameters of this rank that the other end of its pipeline has as well."""
+    """Return the trained parameters of this rank that the other end of its pipeline has as well."""
     first, last = parts[0], parts[-1]
     if first.part.is_first == last.part.is_last:  # neither end, or the whole
         return []

@@ -12,7 +12,7 @@ from hpckit.trainer.random_seeds import mix, seed_all
 
 
 def join(device: str, local_rank: int, timeout_s: float) -> None:
-    """Join the group that torchrun's variables describe."""
+    """Join the group that torchrun's environment variables describe."""
     if device == "cuda":
         torch.cuda.set_device(local_rank)
     dist.init_process_group(
@@ -21,10 +21,11 @@ def join(device: str, local_rank: int, timeout_s: float) -> None:
 
 
 def agreed_attempt(restarts: int, local_world_size: int) -> int:
-    """A number of this attempt that all ranks have in common and no earlier attempt had.
+    """Return a number of this attempt that is the same on all ranks and larger than that of any
+    earlier attempt.
 
     torchrun counts restarts per node, and a node whose neighbour failed does not count its own. But
-    each restart is counted by one node at least, so the sum over nodes grows. Collective.
+    each restart is counted by at least one node, so the sum over nodes grows. Collective.
     """
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     total = torch.tensor([restarts], device=device)
@@ -33,8 +34,8 @@ def agreed_attempt(restarts: int, local_world_size: int) -> int:
 
 
 def make_deterministic(seed: int) -> None:
-    """Allow only kernels with a fixed order of summation, chosen without a look at the clock; seed
-    what is drawn before the first step, on all ranks alike."""
+    """Allow only kernels with a fixed order of summation, chosen without timing, and seed the
+    generators for what is drawn before the first step, the same on all ranks."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False

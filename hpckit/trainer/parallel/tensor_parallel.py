@@ -1,4 +1,5 @@
-"""Computing each layer on several ranks together, with the sequence divided in between.
+"""Tensor and sequence parallelism: several ranks compute each layer together, and the sequence is
+divided between layers.
 
 Shoeybi et al., "Megatron-LM" (2019); Korthikanti et al., "Reducing Activation Recomputation in
 Large Transformer Models" (2022): between layers, each rank has a part of the positions, so that
@@ -25,7 +26,7 @@ _POSITIONS = Shard(1)  # of (batch, time, width)
 
 
 def apply_tensor_parallel(model: DecoderModel, mesh: DeviceMesh) -> None:
-    """Divide `model`, in place, over the ranks of `mesh`, which is of one dimension."""
+    """Divide `model` in place over the ranks of `mesh`, which has one dimension."""
     for block in model.blocks.values():
         parallelize_module(block, mesh, _of_block(model))
     parallelize_module(model, mesh, _of_ends(model))
@@ -43,7 +44,8 @@ def _of_block(model: DecoderModel) -> dict[str, ParallelStyle]:
 
 
 def _of_ends(model: DecoderModel) -> dict[str, ParallelStyle]:
-    """The embedding and the output layer, which are divided by tokens of the vocabulary."""
+    """Return the plan of the embedding and the output layer, which are divided by tokens of the
+    vocabulary."""
     names = {name for name, _ in model.named_modules()}
     styles: dict[str, ParallelStyle] = {}
     if "embedding.token" in names:

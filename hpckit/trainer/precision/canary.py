@@ -1,4 +1,4 @@
-"""The first steps of a run against recorded ones (`debug.canary`)."""
+"""The canary (`debug.canary`): compares the first steps of a run with recorded ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ log = logging.getLogger(__name__)
 
 
 class CanaryError(TrainingError):
-    """A step does not come to what was recorded: so another attempt would not."""
+    """A step differs from the recorded one, as it would in another attempt."""
 
 
 class Canary:
-    """Looks at each step, on every rank. Its state is what it has seen, so it can be resumed."""
+    """Compares or records each step, on every rank. Its state is what it has seen, so that it can
+    be resumed."""
 
     def __init__(self, spec: RunSpec, world_size: int, device: torch.device) -> None:
         canary = spec.debug.canary
@@ -40,7 +41,7 @@ class Canary:
         self._seen: list[Values] = []
 
     def look(self, step: int, values: Mapping[str, float]) -> None:
-        """At what step `step` (from 1) has logged, averaged over ranks.
+        """Check what step `step` (from 1) has logged, averaged over ranks.
 
         Raises:
             CanaryError: it differs from what was recorded.
@@ -59,24 +60,25 @@ class Canary:
             )
 
     def end(self, *, is_first: bool) -> dict[str, Any]:
-        """All steps were looked at: the fields of an event. The first rank writes them down."""
+        """Finish after the last step and return the fields of an event. If there is no record to
+        compare with, the first rank writes one."""
         if self._golden is None:
             if is_first:
                 self._result().write(self._path)
-            told: dict[str, Any] = {"recorded": str(self._path)}
+            fields: dict[str, Any] = {"recorded": str(self._path)}
         else:
             pairs = zip(self._seen, self._golden.steps, strict=False)
             largest = max(relative(seen[n], was[n]) for seen, was in pairs for n in seen)
-            told = {"checked": str(self._path), "largest_difference": largest}
-        log.info("canary: %d steps, %s", len(self._seen), told)
-        return {"steps": len(self._seen), **told}
+            fields = {"checked": str(self._path), "largest_difference": largest}
+        log.info("canary: %d steps, %s", len(self._seen), fields)
+        return {"steps": len(self._seen), **fields}
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen so far."""
+        """Return what was seen so far."""
         return {"seen": self._seen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         self._seen = [dict(values) for values in state["seen"]]
 
     def _read(self) -> CanaryRecord:
@@ -90,7 +92,7 @@ class Canary:
 
 
 def build_canary(spec: RunSpec, world_size: int, device: torch.device) -> Canary | None:
-    """That of `debug.canary`; None without a mode."""
+    """Return the canary of `debug.canary`; None if no mode is set."""
     return None if spec.debug.canary.mode is None else Canary(spec, world_size, device)
 
 

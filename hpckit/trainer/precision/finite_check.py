@@ -1,6 +1,6 @@
-"""A loss, or parameters, that are no numbers: noticed before anything of them is saved. Once, it
-may be a machine's fault, and is computed again; at the same step again, it is the training's.
-"""
+"""Detection of a loss or parameters that are not finite, before any of them is saved. The first
+time, it may be a fault of the machine, and the step is computed again; at the same step again, it
+is the training that diverges."""
 
 from __future__ import annotations
 
@@ -24,32 +24,31 @@ from hpckit.trainer.parallel.local_tensor import local
 log = logging.getLogger(__name__)
 
 NAMES = ("loss", "grad_norm")
-"""Metrics that are looked at, if a training function logs them."""
+"""Metrics that are checked if a training function logs them."""
 _KIND = "not_finite"
 
 
 class NotFiniteError(RuntimeError):
     """The loss, the norm of the gradients, or a parameter is NaN or infinite; another attempt may
-    help."""
+    succeed."""
 
 
 class FiniteCheck:
     """Ends an attempt that has diverged, on all ranks alike."""
 
     def __init__(self, cfg: RunSpec, told: Path, events: EventLog) -> None:
-        """
-        Args:
-            told: the events of the run so far.
-            events: for this rank's own.
+        """Args:
+        told: path of the events of the run so far.
+        events: log for this rank's own events.
         """
         self._is_on = cfg.train.require_finite
-        # of fp16, steps that overflow are skipped, and counted by `LossScale`
+        # In fp16, steps that overflow are skipped and counted by `LossScale`.
         self._is_on_loss = self._is_on and cfg.precision.compute != "fp16"
         self._every = cfg.train.log_every
-        self._told, self._events = told, events
+        self._events_path, self._events = told, events
 
     def require(self, step: int, means: Mapping[str, float]) -> None:
-        """Of the means over ranks of `step`, which all of them know.
+        """Check the means over ranks of `step`, which are the same on all ranks.
 
         Raises:
             NotFiniteError: one of `NAMES` is not.
@@ -57,11 +56,11 @@ class FiniteCheck:
         """
         found = {name: means[name] for name in NAMES if not math.isfinite(means.get(name, 0.0))}
         if self._is_on_loss and found:
-            self._refuse(step, " and ".join(f"{name} is {value}" for name, value in found.items()))
+            self._fail(step, " and ".join(f"{name} is {value}" for name, value in found.items()))
 
     def require_parameters(self, step: int, state: Mapping[str, Any]) -> None:
-        """Of the modules in what is about to be saved: what the step has made of them is in no loss
-        before the next one's. Collective.
+        """Check the parameters of the modules in what is about to be saved, because the loss shows
+        the effect of a step only in the next one. Collective.
 
         Raises: as `require`.
         """
@@ -71,18 +70,18 @@ class FiniteCheck:
         if found:
             log.error("step %d: not finite on this rank: %s", step, ", ".join(found[:10]))
         if reduced([float(bool(found))], dist.ReduceOp.MAX)[0]:
-            self._refuse(step, "parameters are not finite after it")
+            self._fail(step, "parameters are not finite after it")
 
     def problem_of(self, state: Mapping[str, Any]) -> str | None:
-        """What this rank has against going on from `state`: a machine's fault may have struck while
-        it was copied."""
+        """Return why this rank cannot continue from `state`: a machine may have failed while it was
+        copied."""
         found = (
             [name for held in state.values() for name in not_finite(held)] if self._is_on else []
         )
         return f"not finite: {', '.join(found[:10])}" if found else None
 
-    def _refuse(self, step: int, finding: str) -> None:
-        """Collective."""
+    def _fail(self, step: int, finding: str) -> None:
+        """End the attempt with the matching error. Collective."""
         what = f"step {step}: {finding}"
         is_again = self._was_seen(step)
         if dist.get_rank() == 0:
@@ -96,14 +95,18 @@ class FiniteCheck:
         raise NotFiniteError(f"{what}; nothing of it is saved, and it is computed once more")
 
     def _was_seen(self, step: int) -> bool:
-        """As rank 0 reads it, since what others read may be older. Collective."""
-        is_known = dist.get_rank() == 0 and was_seen(read_events(self._told), step, self._every)
+        """Whether it was seen before, as rank 0 reads it, since other ranks may read older events.
+        Collective."""
+        is_known = dist.get_rank() == 0 and was_seen(
+            read_events(self._events_path), step, self._every
+        )
         return bool(reduced([float(is_known)], dist.ReduceOp.MAX)[0])
 
 
 def not_finite(held: Any) -> list[str]:
-    """Names of a module's trained parameters of which this rank has a part that is not; none of
-    anything else. One pass over them, and as many as there are only if it finds something."""
+    """Return the names of a module's trained parameters of which this rank's part is not finite;
+    none for other objects. It takes one pass over all parameters, and one for each of them only if
+    that finds something."""
     if not isinstance(held, nn.Module):
         return []
     parts = {
@@ -122,7 +125,7 @@ def _is_finite(parts: list[Tensor]) -> bool:
 
 
 def was_seen(events: Iterable[Event], step: int, every: int) -> bool:
-    """Whether the run, since a person has started it, was not finite at `step` before, as far as
-    checks every so many steps can tell."""
+    """Whether the run, since its last start by a person, was not finite at `step` before, as far as
+    checks at intervals of several steps can tell."""
     known = (event["step"] for event in since_start(events) if event.kind == _KIND)
     return any(abs(one - step) < every for one in known)

@@ -1,4 +1,5 @@
-"""Linear layers whose matrix products are computed in fp8, each tensor scaled by its largest value.
+"""Linear layers whose matrix products are computed in fp8, with each tensor scaled by its largest
+value.
 
 Micikevicius et al., "FP8 Formats for Deep Learning" (2022): e4m3 for activations and weights, e5m2
 for gradients, which need the range.
@@ -13,20 +14,20 @@ import torch
 from torch import Tensor, nn
 
 _FORWARD, _BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-_TINY = 1e-12  # of a tensor of zeros
+_TINY = 1e-12  # for a tensor of zeros
 
 
 def use_fp8(blocks: Iterable[nn.Module]) -> None:
-    """Have the linear layers of `blocks` compute so from now on; the names of their parameters
+    """Have the linear layers of `blocks` compute in fp8 from now on; the names of their parameters
     stay."""
     for block in blocks:
         for layer in block.modules():
             if isinstance(layer, nn.Linear):
-                layer.__class__ = _Layer  # and not another `forward` each: compiled code is shared
+                layer.__class__ = _Layer  # no `forward` of its own: compiled code is shared
 
 
 def lack_of_fp8(device: torch.device) -> str | None:
-    """Why a run cannot use it here; None if it can."""
+    """Return why a run cannot use fp8 here; None if it can."""
     if device.type != "cuda":
         return "it is computed on GPUs alone"
     major, minor = torch.cuda.get_device_capability(device)
@@ -37,7 +38,8 @@ def lack_of_fp8(device: torch.device) -> str | None:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`x`: (..., features), `weight`: (outputs, features), `bias`: (outputs,), of one type.
+    """Compute a linear layer of `x`: (..., features), `weight`: (outputs, features), `bias`:
+    (outputs,), of one dtype.
 
     All of their sizes, and the product of those before the last of `x`, are multiples of 16.
     """
@@ -51,7 +53,8 @@ class _Layer(nn.Linear):
 
 
 class _Linear(torch.autograd.Function):
-    """The weight is kept as it is, since FSDP gathers it again; the activations in fp8."""
+    """The linear function and its gradients. For the backward pass it keeps the weight itself,
+    since FSDP gathers it again, and the activations in fp8."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -77,7 +80,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _scaled(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """`x` in a format of eight bits, and what to multiply it by to have it back."""
+    """Return `x` in a format of eight bits, and the factor that restores it."""
     largest = x.detach().abs().amax().float().clamp(min=_TINY)
     scale = largest / torch.finfo(kind).max
     return (x.detach().float() / scale).to(kind).contiguous(), scale
@@ -91,9 +94,10 @@ def _product(
     dtype: torch.dtype,
     is_fast: bool = False,
 ) -> Tensor:
-    """`a`: (m, k), `b`: (n, k), rows in one piece, which is what the hardware wants; (m, n).
+    """Return the product (m, n) of `a`: (m, k) and `b`: (n, k), whose rows are contiguous, as the
+    hardware requires.
 
-    `is_fast`: sums in fewer bits, as is good enough for the forward pass.
+    `is_fast`: accumulates in fewer bits, which is good enough for the forward pass.
     """
     return torch._scaled_mm(
         a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=dtype, use_fast_accum=is_fast

@@ -1,4 +1,4 @@
-"""Scaling the loss, so that gradients in fp16 neither vanish nor overflow.
+"""Loss scaling, so that gradients in fp16 neither vanish nor overflow.
 
 Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
 """
@@ -20,23 +20,25 @@ INTERVAL = 2000  # steps; these are the values of torch.amp.GradScaler
 
 
 class LossScale:
-    """Grows after `INTERVAL` steps without an overflow, and shrinks with each one, which costs the
-    step. Part of a run's state where it is used; 1 where not."""
+    """The loss scale, which grows after `INTERVAL` steps without an overflow, and shrinks with
+    each overflow, which skips the step. It is part of a run's state where it is used, and 1
+    where not."""
 
     def __init__(self, *, is_used: bool) -> None:
         self._is_used = is_used
         self._good = self._skipped = 0
         self.value = FIRST if is_used else 1.0
-        """What the loss is multiplied by."""
+        """The factor of the loss."""
 
     def step(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
-        """Let `optimizer` do its step, unless gradients have overflowed.
+        """Run `optimizer`'s step unless gradients have overflowed.
 
         Args:
-            norm: of all gradients, the same on all ranks, so they agree without a word.
+            norm: norm of all gradients, the same on all ranks, so that they agree without
+                communication.
 
         Raises:
-            TrainingError: they overflow however small the scale is.
+            TrainingError: gradients overflow however small the scale is.
         """
         if not self._is_used:
             optimizer.step()
@@ -48,12 +50,13 @@ class LossScale:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The scale of the step to come, and how many of the run were skipped; none if unused."""
+        """Return the scale of the next step, and the number of skipped steps of the run; none if
+        unused."""
         return {"loss_scale": self.value, "skipped_steps": self._skipped} if self._is_used else {}
 
     @property
     def tracked(self) -> dict[str, LossScale]:
-        """What it adds to the state of a run."""
+        """Return what it adds to the state of a run."""
         return {"loss_scale": self} if self._is_used else {}
 
     def state_dict(self) -> dict[str, float]:

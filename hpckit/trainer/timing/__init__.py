@@ -1,3 +1,3 @@
-"""Where the time of a step goes: phases of a step, sampled traces, cost of communication,
-stragglers and the profiler. Imported by run_loop, metrics and parallel; does not import them,
-except parallel.collectives."""
+"""Measurement of a step's time: step phases, sampled traces, cost of communication, stragglers and
+the profiler. Imported by run_loop, metrics and parallel; imports none of them, except
+parallel.collectives."""

@@ -1,4 +1,4 @@
-"""What ranks learn from a traced step together: the cost of communication, and who is slow."""
+"""What ranks find together from a traced step: the cost of communication and the stragglers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hpckit.trainer.timing.step_trace import StepTrace, StepTracer
 from hpckit.trainer.timing.stragglers import IN_A_ROW, Stragglers, slow_ranks
 
 NAMES = ("traced_step_s", "communication_s", "communication_exposed_s")
-"""In a record, of a step that was traced since the one before, means over ranks: as `StepTrace`."""
+"""Names in a step record of means over ranks of a step that was traced since the record before, as
+of `StepTrace`."""
 
 _UNKNOWN = StepTrace(math.nan, math.nan, math.nan)
 
 
 class CommunicationMonitor:
-    """Of all ranks over their steps."""
+    """Traces steps of all ranks and compares the ranks."""
 
     def __init__(self, device: torch.device, share: float, group: int, events: EventLog) -> None:
-        """
-        Args:
-            share: of the time that traces may take.
-            group: of ranks that have as much to do as this one.
+        """Args:
+        share: share of the time that traces may take.
+        group: number of the group of ranks that have as much to do as this one.
         """
         self._tracer = StepTracer(device, share if dist.get_world_size() > 1 else 0.0)
         self._group, self._events = group, events
@@ -38,7 +38,7 @@ class CommunicationMonitor:
         self.times = self._tracer.times
 
     def record(self, step: int, cost_s: float, since_s: float) -> dict[str, float]:
-        """What belongs into a record; the rank that is slow says so itself.
+        """Return the fields of a step record; a rank that is slow writes its own event.
 
         A collective if a step was traced. `cost_s`, `since_s`: the maxima of `times` over all
         ranks.
@@ -66,7 +66,7 @@ class CommunicationMonitor:
 
 
 def means(traced: Sequence[StepTrace]) -> dict[str, float]:
-    """Over the ranks that could trace the step; empty where none could."""
+    """Return means over the ranks that could trace the step; empty if none could."""
     known = [one for one in traced if not math.isnan(one.step_s)]
     if not known:
         return {}
@@ -74,7 +74,7 @@ def means(traced: Sequence[StepTrace]) -> dict[str, float]:
 
 
 def _gathered(mine: StepTrace, group: int) -> tuple[list[StepTrace], list[int]]:
-    """Of all ranks. Collective."""
+    """Gather the values of all ranks. Collective."""
     own = torch.tensor([*astuple(mine), group], dtype=torch.float64, device=meeting_device())
     rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, own)

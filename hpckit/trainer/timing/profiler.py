@@ -1,4 +1,4 @@
-"""Traces of a few steps by torch's profiler, and a table of where their time went.
+"""Traces of a few steps by torch's profiler, and a table of the operators that took the most time.
 
 `*.pt.trace.json.gz` opens in Perfetto (ui.perfetto.dev) and in TensorBoard's profiler plug-in.
 """
@@ -18,25 +18,25 @@ from hpckit.config.spec import ProfileSpec
 log = logging.getLogger(__name__)
 
 ROWS = 20
-"""Operators in the table."""
+"""Number of operators in the table."""
 
 
 class Profiler:
-    """Is told of every step boundary. A resumed run that is past its first step does nothing."""
+    """Profiles the steps of the spec and is called at every step boundary. A resumed run that is
+    past its first step is not profiled."""
 
     def __init__(
         self, spec: ProfileSpec, folder: Path, name: str, emit: Callable[..., None]
     ) -> None:
-        """
-        Args:
-            name: what the names of the files begin with: one for each rank and attempt.
-            emit: takes an event.
+        """Args:
+        name: prefix of the file names: one for each rank and attempt.
+        emit: writes an event.
         """
         self._spec, self._folder, self._name, self._emit = spec, folder, name, emit
         self._profile: profile | None = None
 
     def before(self, step: int) -> None:
-        """Step `step` (from 1) begins; the one before it has ended."""
+        """Announce that step `step` (from 1) begins and the one before it has ended."""
         start = self._spec.start
         if self._profile is not None:
             self._profile.step()
@@ -50,13 +50,13 @@ class Profiler:
             self._profile.start()
 
     def close(self) -> None:
-        """End it, in the middle of its steps too, of which it tells then."""
+        """End a profile, even in the middle of its steps, and report it."""
         if self._profile is not None:
             self._profile.stop()
             self._profile = None
 
     def _write(self, done: profile) -> None:
-        """A full disk costs the trace, not the run."""
+        """Write the trace and the table. If the disk is full, the trace is lost, not the run."""
         by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         table = done.key_averages().table(sort_by=by, row_limit=ROWS)
         trace = self._folder / f"{self._name}.pt.trace.json.gz"

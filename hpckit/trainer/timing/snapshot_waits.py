@@ -1,4 +1,5 @@
-"""Optimizers' steps that wait for a snapshot: what they wait is the save's time, not theirs."""
+"""Attribution of an optimizer's wait for a snapshot: that time counts as checkpoint stall, not as
+optimizer time."""
 
 from __future__ import annotations
 
@@ -12,25 +13,26 @@ from hpckit.trainer.timing.step_phases import StepPhases
 
 
 class SnapshotWaits:
-    """Brackets what a checkpointer does in front of the next step of an optimizer."""
+    """Times what a checkpointer does before the next step of an optimizer, by hooks around its
+    own."""
 
     def __init__(self, parts: StepPhases) -> None:
         self._parts = parts
         self._waits: list[_Wait] = []
 
     def watch(self, state: Iterable[object]) -> None:
-        """The optimizers among these, which the checkpointer does not know yet."""
+        """Add hooks to those optimizers that the checkpointer does not know yet."""
         self._waits += [_Wait(one, self._parts) for one in state if isinstance(one, Optimizer)]
 
     def expect(self) -> None:
-        """A save has begun."""
+        """Note that a save has begun."""
         for wait in self._waits:
             wait.expect()
 
 
 class _Wait:
-    """An optimizer calls its hooks in the order in which they came: the first one of this comes
-    before the checkpointer's, and the second one after."""
+    """The hooks of one optimizer, which calls hooks in the order of registration: the first one of
+    this comes before the checkpointer's, and the second one after it."""
 
     def __init__(self, optimizer: Optimizer, parts: StepPhases) -> None:
         self._optimizer, self._parts = optimizer, parts

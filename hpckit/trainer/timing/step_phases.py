@@ -1,4 +1,4 @@
-"""The parts of a step, one after the other on one clock, so that they add up to it."""
+"""Step phases, which follow one another on one clock, so that they add up to the step's time."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from hpckit.events.step_phases import PARTS, Part
 from hpckit.trainer.errors import TrainingError
 
 Timed = Callable[[Part], AbstractContextManager[object]]
-_KEPT = 512  # marks on a GPU's stream before those that it has passed are added up
+_KEPT = 512  # marks on a GPU's stream that may wait before passed ones are added up
 
 
 def untimed(part: Part) -> AbstractContextManager[object]:
-    """Where nobody asks."""
+    """Do nothing: the timer where nothing is timed."""
     return nullcontext()
 
 
 class PhaseTimeline(Protocol):
-    """A clock that is told which part begins; until then it is "other"."""
+    """A clock to which the begin of each phase is reported; until then the phase is "other"."""
 
     def mark(self, part: Part) -> None:
-        """From here on it is `part`."""
+        """Begin the phase `part`."""
 
     def taken(self) -> dict[Part, float]:
-        """Seconds of each part since the last call; together all that has passed."""
+        """Return the seconds of each phase since the last call; their sum is all the time since
+        then."""
 
 
 class HostPhaseTimeline:
-    """By the clock of the process."""
+    """A timeline by the clock of the process."""
 
     def __init__(self) -> None:
         self._sums, self._part = _nothing(), PARTS[-1]
@@ -51,7 +52,7 @@ class HostPhaseTimeline:
 
 
 class StreamEvent(Protocol):
-    """What is needed of `torch.cuda.Event`."""
+    """The part of the interface of `torch.cuda.Event` that is used here."""
 
     def record(self) -> None: ...
     def query(self) -> bool: ...
@@ -60,16 +61,17 @@ class StreamEvent(Protocol):
 
 
 def timing_event() -> StreamEvent:
-    """On the current stream of the current GPU."""
+    """Return a timing event on the current stream of the current GPU."""
     event: StreamEvent = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     return event
 
 
 class DevicePhaseTimeline:
-    """By the stream that a GPU computes on: how long it worked for a part or stood waiting in it.
+    """A timeline by the stream on which a GPU computes: how long it worked for a phase or waited in
+    it.
 
-    Queued work that hides a wait of the process hides it here, too. Nothing waits for the GPU
-    until seconds are taken.
+    Host waits that queued work hides are hidden here, too. Nothing waits for the GPU until seconds
+    are taken.
     """
 
     def __init__(self, make_event: Callable[[], StreamEvent] = timing_event) -> None:
@@ -103,7 +105,8 @@ class DevicePhaseTimeline:
 
 
 class StepPhases:
-    """Splits the time of this process. A part inside another one counts for itself alone."""
+    """Splits the time of this process into phases. A phase inside another one counts only for
+    itself."""
 
     def __init__(self, timeline: PhaseTimeline) -> None:
         self._timeline = timeline
@@ -112,26 +115,26 @@ class StepPhases:
 
     @classmethod
     def on(cls, device: torch.device) -> StepPhases:
-        """By the GPU's clock if `device` is one."""
+        """Create it with the GPU's clock if `device` is a GPU."""
         return cls(DevicePhaseTimeline() if device.type == "cuda" else HostPhaseTimeline())
 
     def timed(self, part: Part) -> AbstractContextManager[object]:
-        """What happens in this block is `part` of the step.
+        """Count the time of this block as the phase `part` of the step.
 
         Raises:
-            TrainingError: there is no such part.
+            TrainingError: there is no such phase.
         """
         if part not in self._blocks:
             raise TrainingError(f"run.timed({part!r}): the parts of a step are {', '.join(PARTS)}")
         return self._blocks[part]
 
     def begin(self, part: Part) -> None:
-        """Until `end`."""
+        """Begin a phase, which lasts until `end`."""
         self._open.append(part)
         self._timeline.mark(part)
 
     def end(self) -> None:
-        """Of the part that began last."""
+        """End the phase that began last."""
         self._open.pop()
         self._timeline.mark(self._open[-1])
 

@@ -1,7 +1,7 @@
-"""A step traced now and then: how long collectives ran, and how long nothing else did meanwhile.
+"""Sampled traces of steps: how long collectives ran, and how long nothing was computed meanwhile.
 
-That is not to be seen from outside: most collectives are queued, and wait for one another beside
-the computation. torch's profiler sees them, and costs too much for every step.
+This cannot be measured from outside: most collectives are queued, and wait for one another beside
+the computation. torch's profiler sees them, but costs too much for every step.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from hpckit.trainer.timing.time_intervals import Span, length, outside
 log = logging.getLogger(__name__)
 
 FIRST_COST_S = 0.2
-"""What the first trace is taken to cost, until it is known."""
+"""Seconds that the first trace is assumed to cost."""
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A step of one rank, in seconds."""
+    """The trace of a step of one rank, in seconds."""
 
     step_s: float
     communication_s: float
-    """In which collectives ran or waited for other ranks."""
+    """Time in which collectives ran or waited for other ranks."""
     exposed_s: float
-    """Of these, in which nothing was computed."""
+    """The part of it in which nothing was computed."""
 
     @property
     def own_s(self) -> float:
-        """In which this rank did not just wait for others."""
+        """Time in which this rank did more than wait for others."""
         return self.step_s - self.exposed_s
 
 
 class ProfilerEvent(Protocol):
-    """What is needed of an event of torch's profiler."""
+    """The part of the interface of an event of torch's profiler that is used here."""
 
     def name(self) -> str: ...
     def start_ns(self) -> int: ...
@@ -55,7 +55,7 @@ class StepTracer:
     """Traces a step from time to time, the same one on all ranks."""
 
     def __init__(self, device: torch.device, share: float) -> None:
-        """`share`: of the time that it may take; 0: never."""
+        """`share`: share of the time that traces may take; 0: none are made."""
         self._device, self._share = device, share
         self._profile: profile | None = None
         self._begun_s = 0.0
@@ -67,7 +67,7 @@ class StepTracer:
         """Whether a step was to be traced since `plan`, on all ranks alike."""
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         if not self._is_due:
             return
         self._is_due, self.is_taken = False, True
@@ -85,7 +85,7 @@ class StepTracer:
         self._cost_s = self._begun_s - begun_s
 
     def end(self) -> None:
-        """It is through."""
+        """End the step."""
         if self._profile is None:
             return
         self._finish_queued()
@@ -103,17 +103,17 @@ class StepTracer:
         self._cost_s += time.monotonic() - ended_s
 
     def taken(self) -> StepTrace | None:
-        """The step that was traced since the last call, if this rank could."""
+        """Return the trace since the last call, if there is one on this rank."""
         traced, self._traced = self._traced, None
         return traced
 
     def times(self) -> tuple[float, float]:
-        """Seconds that the last trace cost, and those since it or the beginning."""
+        """Return the seconds that the last trace cost, and those since it or since the start."""
         return self._cost_s, time.monotonic() - self._since_s
 
     def plan(self, cost_s: float, since_s: float) -> None:
-        """Have the step to come be traced, if it is time. All ranks have to say the same numbers:
-        the largest of their `times`."""
+        """Trace the next step if it is time. All ranks have to pass the same numbers: the maxima
+        over ranks of their `times`."""
         if self.is_taken:
             self.is_taken, self._since_s = False, time.monotonic()
         else:
@@ -125,16 +125,16 @@ class StepTracer:
 
 
 def is_time(cost_s: float, since_s: float, share: float) -> bool:
-    """Whether something of this cost takes no more than `share` of the time, once every so many
+    """Whether a trace of this cost takes at most `share` of the time, if made once every so many
     seconds."""
     return share > 0 and cost_s <= share * since_s
 
 
 def computation_and_collectives(events: Iterable[ProfilerEvent]) -> tuple[list[Span], list[Span]]:
-    """When something was computed, and when collectives ran, in nanoseconds.
+    """Return the times of computation and of collectives, in nanoseconds.
 
-    On a GPU by its kernels. On the CPU by operators, but for those that gloo's threads call, and by
-    what gloo says of itself; the Python in between is neither.
+    On a GPU these are its kernels. On the CPU these are operators, except those that gloo's threads
+    call, and gloo's own events; Python in between is neither.
     """
     found = list(events)
     kernels = [

@@ -1,4 +1,4 @@
-"""Which ranks the others wait for: a judgement over the time that each works by itself. Pure."""
+"""Detection of ranks that the others wait for, from the time that each works by itself. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from statistics import median
 
 Z = 3.5
-"""Beyond it a value is an outlier (Iglewicz & Hoaglin 1993)."""
+"""Modified z-score above which a value is an outlier (Iglewicz & Hoaglin 1993)."""
 MATTERS = 0.05
-"""Share of the median by which a rank has to be slower to be worth a word."""
+"""Share of the median by which a rank has to be slower to be reported."""
 IN_A_ROW = 3
-"""Judgements that have to agree before it is said, or taken back."""
+"""Number of consecutive judgements that have to agree before a straggler is reported or cleared."""
 
 _NOISE = 0.01  # of the median: ranks that differ by less are alike
-_FEWEST = 3  # of two that differ, nobody can tell which one is to blame
-_NORMAL = 1.4826  # standard deviations of a normal distribution in its median deviation
+_FEWEST = 3  # of two that differ, either may be the one to blame
+_NORMAL = 1.4826  # standard deviation of a normal distribution over its median deviation
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class SlowRank:
     rank: int
     z: float
     excess: float
-    """Share of the median of its group that it takes longer."""
+    """The excess as a share of the median of its group."""
 
 
 def slow_ranks(own_s: Sequence[float], groups: Sequence[int]) -> dict[int, SlowRank]:
-    """The outliers among the ranks, by rank; by the modified z-score, whose median and median
-    deviation an outlier does not move.
+    """Return the outliers among the ranks, by rank, with the modified z-score, whose median and
+    median deviation an outlier does not move.
 
     Args:
         own_s: seconds that each rank worked in a step, without those in which it did nothing but
@@ -56,7 +56,7 @@ def slow_ranks(own_s: Sequence[float], groups: Sequence[int]) -> dict[int, SlowR
 
 
 class Stragglers:
-    """Ranks that are slow again and again."""
+    """Tracks ranks that are slow in several judgements in a row."""
 
     def __init__(self) -> None:
         self._slow: Counter[int] = Counter()  # judgements in a row
@@ -64,8 +64,8 @@ class Stragglers:
         self.known: set[int] = set()
 
     def judge(self, slow: Mapping[int, SlowRank]) -> tuple[list[SlowRank], list[int]]:
-        """Those that have become stragglers with this judgement, and those that are none any
-        more."""
+        """Return the ranks that have become stragglers with this judgement, and those that no
+        longer are."""
         self._slow = Counter({rank: self._slow[rank] + 1 for rank in slow})
         self._well = Counter({r: self._well[r] + 1 for r in self.known if r not in slow})
         new = [it for rank, it in sorted(slow.items()) if self._is_new(rank)]

@@ -1,4 +1,4 @@
-"""Arithmetic of spans of time. Pure."""
+"""Arithmetic on intervals of time. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Span = tuple[int, int]
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same time in spans that neither touch nor overlap, in order."""
+    """Merge spans to ordered ones that neither touch nor overlap."""
     found: list[Span] = []
     for begin, end in sorted(span for span in spans if span[0] < span[1]):
         if found and begin <= found[-1][1]:
@@ -20,11 +20,11 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Iterable[Span]) -> int:
-    """Of the time in any of them."""
+    """Return the length of the union of the spans."""
     return sum(end - begin for begin, end in merged(spans))
 
 
 def outside(spans: Iterable[Span], others: Iterable[Span]) -> int:
-    """Length of the time in any of `spans` and none of `others`."""
+    """Return the length of the time in any of `spans` and none of `others`."""
     covered = list(others)
     return length([*spans, *covered]) - length(covered)

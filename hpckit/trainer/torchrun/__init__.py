@@ -1,3 +1,3 @@
 """How the workers of a node are started: the fork server, torchrun with forked or spawned workers,
-its rendezvous at the supervisor's store. Started as programs by the agent, without the rest of the
-trainer until a worker is forked."""
+and its rendezvous at the supervisor's store. The agent starts these modules as programs; the rest
+of the trainer is not imported until a worker is forked."""

@@ -1,5 +1,5 @@
-"""Imports in the idle moments of other processes: torch takes seconds of processor time, which a
-node with few cores would take from its ranks."""
+"""Imports that use little processor time while other processes need it: importing torch takes
+seconds of it, which a node with few cores would take from its ranks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 SHARE = 0.2
-"""Of one processor, on average, where none is idle."""
+"""Share of one processor that the imports take on average where none is idle."""
 IDLE = 0.8
-"""Of one processor that is idle, on average, while there is no need to sleep."""
+"""Number of processors that have to be idle on average for the imports not to sleep."""
 _SLICE_S = 0.01
 _LOOK_S = 0.1
 
 
 class BackgroundImportFinder(importlib.abc.MetaPathFinder):
-    """Finds no module, but sleeps before each: so that all take `share` of a processor.
+    """A module finder that finds nothing, but sleeps before each import, so that all of them take
+    `share` of a processor.
 
-    It does not sleep while processors are idle; nor ever again, once there is something to read
-    from `fd`, by which somebody waits for it.
+    It does not sleep while processors are idle, nor once there is something to read from `fd`,
+    which means that somebody waits for the imports.
     """
 
     def __init__(self, fd: int, share: float = SHARE) -> None:
@@ -45,14 +46,14 @@ class BackgroundImportFinder(importlib.abc.MetaPathFinder):
 
 
 class ProcessorIdleness:
-    """The processors that this process may use."""
+    """The idle time of the processors that this process may use."""
 
     def __init__(self) -> None:
         self._numbers = os.sched_getaffinity(0)
         self._looked_s, self._idle_s, self._are_idle = 0.0, 0.0, False
 
     def are_idle(self) -> bool:
-        """Whether much of one was, lately."""
+        """Whether `IDLE` of a processor or more was idle lately."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= _LOOK_S:
             idle_s = self._read()
@@ -62,7 +63,8 @@ class ProcessorIdleness:
         return self._are_idle
 
     def _read(self) -> float:
-        """Seconds for which they have been idle since the machine started (proc_stat(5))."""
+        """Return the seconds for which they have been idle since the machine started
+        (proc_stat(5))."""
         names = {b"cpu%d" % number for number in self._numbers}
         with open("/proc/stat", "rb") as file:  # text would import its encoding
             rows = [line.split() for line in file if line.startswith(b"cpu")]

@@ -1,8 +1,8 @@
-"""Which call was the first to use a GPU in a process whose forks are to be the workers.
+"""Detection of the call that first used a GPU in a process whose forks are to be the workers.
 
-A process that has begun to use CUDA cannot hand it on to its forks: torch refuses there, and the
-driver fails. Nothing that is imported or called before the fork is to use it, so importing this
-module, before all other parts of torch, has the first use recorded together with its call stack.
+A process that has begun to use CUDA cannot pass it on to its forks: torch refuses there, and the
+driver fails. Nothing that is imported or called before the fork may use it. If this module is
+imported before all other parts of torch, the first use is recorded together with its call stack.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 CALLS = ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getArchFlags")
-"""Functions of `torch._C` that have torch refuse CUDA in every fork that follows; whatever else
-does, calls one of them (tried with torch 2.9.1, 2.14.1 and 2.15.0)."""
+"""Functions of `torch._C` after which torch refuses CUDA in every fork; any other function with
+this effect calls one of them (tried with torch 2.9.1, 2.14.1 and 2.15.0)."""
 _NOT_INITIALIZED = 3
-"""CUDA_ERROR_NOT_INITIALIZED: what the driver says to all other calls before `cuInit`."""
+"""CUDA_ERROR_NOT_INITIALIZED: the driver's answer to all other calls before `cuInit`."""
 _FRAMES = 6
 
 
@@ -28,27 +28,28 @@ class FirstDeviceUse:
     """The first use of a GPU in this process, and in the one that it was forked from.
 
     Args:
-        module: what has the functions; those of other builds of torch may be missing.
+        module: the module with the functions; other builds of torch may lack some of them.
     """
 
     def __init__(self, module: Any) -> None:
         self.call: str | None = None
-        """The function, and the calls that led to it, the innermost last; None: no use was seen."""
+        """The function and the calls that led to it, the innermost last; None: no use was seen."""
         self.is_of_driver = False
-        """Whether it was seen by `look` alone."""
+        """Whether the use was seen by `look` alone."""
         self._module = module
         self._real = {name: getattr(module, name) for name in CALLS if hasattr(module, name)}
         for name, function in self._real.items():
             setattr(module, name, self._recording(name, function))
 
     def look(self) -> None:
-        """Notice a driver that was initialised without those functions: torch does not know."""
+        """Check whether the driver was initialised without those functions, which torch does not
+        notice."""
         if self.call is None and is_driver_initialised():
             self.call = "NVIDIA's driver was initialised, not by torch's Python code"
             self.is_of_driver = True
 
     def stop(self) -> None:
-        """Leave torch as it was: from here on a use is nobody's mistake."""
+        """Remove the recording from torch: a use from here on is allowed."""
         for name, function in self._real.items():
             setattr(self._module, name, function)
 
@@ -63,9 +64,9 @@ class FirstDeviceUse:
 
 
 def is_driver_initialised(load: Callable[..., Any] = ctypes.CDLL) -> bool:
-    """Whether this process has called `cuInit`. The driver is not loaded for it.
+    """Whether this process has called `cuInit`. The driver is not loaded for this check.
 
-    It is not seen in a fork of the process that has called it.
+    A fork of a process that has called it does not see this.
     """
     try:
         driver = load("libcuda.so.1", mode=os.RTLD_NOLOAD)
@@ -75,7 +76,7 @@ def is_driver_initialised(load: Callable[..., Any] = ctypes.CDLL) -> bool:
 
 
 def _callers() -> str:
-    """Files, lines and functions of the calls under way, without those of this module."""
+    """Return files, lines and functions of the current call stack, without those of this module."""
     frames = [frame for frame in traceback.extract_stack() if frame.filename != __file__]
     shown = [frame for frame in frames if "importlib" not in frame.filename][-_FRAMES:]
     return " > ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in shown)

@@ -1,12 +1,13 @@
-"""Begins the torchrun of each generation on its node by a fork, with all imports done.
+"""The fork server: starts the torchrun of each generation on its node by a fork, with all imports
+done.
 
-`python -m hpckit.trainer.torchrun.fork_server` is a child of the node's keeper. It imports torch
-once, in idle moments, then serves one agent after the other: each connects by its standard input,
-with a pipe from which it reads orders, a line of JSON each, and one on which it says what process
-it has begun and how that ended: one at a time. A torchrun ends with the agent that it was begun
-for.
+`python -m hpckit.trainer.torchrun.fork_server` is a child of the node's watchdog. It imports torch
+once, in idle moments, then serves one agent after the other. Each agent connects by the server's
+standard input and passes two pipes: one from which the server reads orders, a line of JSON each,
+and one to which it writes which process it has started and how that ended, one at a time. A
+torchrun ends with the agent that it was started for.
 
-It calls nothing of what it imports, so a fork of it is as good as a new process.
+The server calls nothing of what it imports, so a fork of it is as good as a new process.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ _TICK_MS = 20
 
 @dataclass(frozen=True)
 class ForkServerConnection:
-    """To an agent: descriptors."""
+    """The descriptors of the connection to an agent."""
 
     orders: int
     answers: int
 
     def is_over(self, within_ms: int = 0) -> bool:
-        """Whether the agent has closed its end of the orders; it may still have ordered."""
+        """Whether the agent has closed its end of the orders; there may still be unread orders."""
         poll = select.poll()
-        poll.register(self.orders, 0)  # POLLHUP is always told
+        poll.register(self.orders, 0)  # POLLHUP is always reported
         return bool(poll.poll(within_ms))
 
     def say(self, **message: Any) -> None:
@@ -53,21 +54,21 @@ class ForkServerConnection:
 
 
 def main() -> None:
-    """Import, then be the server; in a fork, the torchrun that was ordered."""
-    gc.disable()  # imports make 300,000 objects, and all stay
+    """Import torch, then serve agents; in a fork, run the torchrun that was ordered."""
+    gc.disable()  # imports create 300,000 objects, and all stay
     control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
-    _hear_nobody()
+    _redirect_stdin()
     connection = accept(control)
     if connection is None:
         return
-    gentle = BackgroundImportFinder(connection.orders)
-    sys.meta_path.insert(0, gentle)
+    finder = BackgroundImportFinder(connection.orders)
+    sys.meta_path.insert(0, finder)
     from hpckit.trainer.torchrun import forked_workers
     from hpckit.trainer.torchrun.first_device_use import FIRST_USE
 
-    sys.meta_path.remove(gentle)
-    FIRST_USE.look()  # here: in a fork it is not to be seen
-    gc.freeze()  # no collection of theirs is to write to the pages that all forks share
+    sys.meta_path.remove(finder)
+    FIRST_USE.look()  # here: a fork cannot see it
+    gc.freeze()  # or garbage collection would write to the pages that all forks share
     while connection is not None:
         arguments = serve(connection, control)
         if arguments is not None:
@@ -77,17 +78,17 @@ def main() -> None:
 
 
 def accept(control: socket.socket) -> ForkServerConnection | None:
-    """The next agent's; None: no other can come."""
+    """Return the connection of the next agent; None: no other can come."""
     _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
     return ForkServerConnection(*descriptors) if descriptors else None
 
 
 def serve(connection: ForkServerConnection, control: socket.socket) -> list[str] | None:
-    """None when this agent orders no more; in a fork: the arguments of the torchrun that it is to
-    be.
+    """Serve one agent. Returns None when it orders no more; in a fork: the arguments of the
+    torchrun that the fork is to run.
 
     A torchrun that has ended is reaped at the next order: until then no other process has its
-    number, and who kills it by that kills nobody else.
+    process id, so a kill by that id hits nothing else.
     """
     server, ended = os.getpid(), 0
     with os.fdopen(os.dup(connection.orders), "rb") as orders:
@@ -103,7 +104,7 @@ def serve(connection: ForkServerConnection, control: socket.socket) -> list[str]
                 control.close()
                 connection.close()
                 gc.enable()
-                return _begin(**json.loads(line))
+                return _become_torchrun(**json.loads(line))
             connection.say(kind="begun", pid=ended, server=server)
             connection.say(kind="ended", returncode=_wait(ended, connection))
     if ended:
@@ -112,31 +113,31 @@ def serve(connection: ForkServerConnection, control: socket.socket) -> list[str]
     return None
 
 
-def _begin(arguments: list[str], environment: dict[str, str], output: str) -> list[str]:
-    """As `hpckit.system.child_processes.spawn` would have started it."""
+def _become_torchrun(arguments: list[str], environment: dict[str, str], output: str) -> list[str]:
+    """Set up this fork as `hpckit.system.child_processes.spawn` would have started it."""
     os.setsid()
     redirect_output(Path(output))
     threads = os.environ["OMP_NUM_THREADS"]
     os.environ.clear()
     os.environ.update(environment)
-    if os.environ["OMP_NUM_THREADS"] != threads:  # libraries take it when they are loaded
+    if os.environ["OMP_NUM_THREADS"] != threads:  # libraries read it when they are loaded
         program = [sys.executable, "-m", "hpckit.trainer.torchrun.forked_workers"]
         os.execv(program[0], [*program, *arguments])
     return arguments
 
 
-def _hear_nobody() -> None:
-    """What is begun has no standard input, as of `spawn`."""
+def _redirect_stdin() -> None:
+    """Replace standard input by /dev/null, which forks inherit, as `spawn` does for a program."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())
     os.close(nothing)
 
 
 def _wait(pid: int, connection: ForkServerConnection) -> int:
-    """Its exit status, or minus the signal that ended it, as of subprocess. It is not reaped. It is
-    killed if the agent is gone."""
+    """Return the exit status of the process, or minus the signal that ended it, as subprocess does.
+    The process is not reaped. It is killed if the agent is gone."""
     while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
-        if connection.is_over(_TICK_MS):  # kernels of before 5.3 cannot poll a process
+        if connection.is_over(_TICK_MS):  # kernels before 5.3 cannot poll a process
             os.kill(pid, signal.SIGKILL)
             time.sleep(_TICK_MS / 1000)
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

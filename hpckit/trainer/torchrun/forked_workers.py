@@ -1,10 +1,9 @@
-"""torchrun whose workers are forks of it, and have all that every worker imports from the start.
+"""torchrun whose workers are forks of it, which have all imports of a worker from the start.
 
 `python -m hpckit.trainer.torchrun.forked_workers` takes torchrun's arguments. Importing torch and
-its FSDP takes some seconds of processor time, in every worker, at every restart; here it is done
-once on a node. Nothing but imports happens before the forks: no CUDA, no thread pool, no code of
-the user's. Where something has used CUDA all the same, workers are programs of their own, and the
-run says so.
+its FSDP takes some seconds of processor time in every worker at every restart; here it is done once
+on a node. Nothing but imports happens before the forks: no CUDA, no thread pool, no user code. If
+something has used CUDA nevertheless, workers are programs of their own, and the run says so.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _UNSEEN = (
 
 @record
 def main(arguments: list[str] | None = None) -> None:
-    """Run the workers of one node to their end, restarts included.
+    """Run the workers of one node to their end, including restarts.
 
     Args:
         arguments: torchrun's; None: those of this process.
@@ -55,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run_forked_worker() -> None:
-    """In a fork: be a worker as if it had been started as a program of its own."""
+    """Be a worker, in a fork, as if it had been started as a program of its own."""
     parent = os.getppid()
     os.setsid()  # as torchrun starts programs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # not torchrun's
@@ -64,21 +63,21 @@ def run_forked_worker() -> None:
     env = WorkerEnvironment.from_env()
     if (why := why_unusable(env.device)) is not None:
         die_with_parent(parent)
-        _say_unusable(env, why)
+        _report_unusable(env, why)
         if status := run_as_program():
             sys.exit(status)
-        return  # torchrun waits for what a worker returns
+        return  # torchrun waits for the return value of a worker
     try:
         worker.main()
     except Exception:  # noqa: BLE001  torch would pickle it to a file in /tmp, and load that
         traceback.print_exc()
         sys.exit(1)
     finally:
-        atexit._run_exitfuncs()  # as a program does at its end, and a fork of multiprocessing not
+        atexit._run_exitfuncs()  # programs do this at their end, forks of multiprocessing do not
 
 
 def why_unusable(device: str) -> str | None:
-    """Why this process, a fork, cannot use CUDA as a new one could; None: it can.
+    """Return why this process, a fork, cannot use CUDA as a new one could; None: it can.
 
     Args:
         device: what the worker is to train on, `cpu` or `cuda`.
@@ -90,22 +89,23 @@ def why_unusable(device: str) -> str | None:
 
 
 def run_as_program() -> int:
-    """Have the worker be a program of its own, which imports all anew; its exit status.
+    """Run the worker as a program of its own, which imports everything again; returns its exit
+    status.
 
-    This process stays: torchrun knows it by its number. SIGTERM is passed on.
+    This process stays, since torchrun knows the worker by this process id. SIGTERM is passed on.
     """
     process = subprocess.Popen([sys.executable, "-m", "hpckit.trainer.worker"])
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    signal.signal(signal.SIGTERM, pass_on)  # now: the program is to have what this one inherited
+    signal.signal(signal.SIGTERM, pass_on)  # after the start: the program keeps what is inherited
     returncode = process.wait()
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def _say_unusable(env: WorkerEnvironment, why: str) -> None:
-    """For the supervisor, which says it once."""
+def _report_unusable(env: WorkerEnvironment, why: str) -> None:
+    """Report it to the supervisor, which logs it once."""
     print(f"rank {env.rank} is started as a program of its own: {why}", file=sys.stderr)
     at = env.at
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:

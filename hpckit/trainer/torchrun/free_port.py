@@ -1,4 +1,5 @@
-"""A port for somebody who will listen on it later, as the workers' store of a round does."""
+"""Choice of a port that another process will listen on later, as the workers' store of a round
+does."""
 
 from __future__ import annotations
 
@@ -7,16 +8,16 @@ import socket
 from pathlib import Path
 
 _LEAST = 20_000
-"""Below are those that services are known to have; torchrun's own, 29500, is above, too."""
+"""The lowest port to choose: known services are below it. torchrun's own, 29500, is above, too."""
 _TRIES = 100
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """One that nobody listens on now, of those that the kernel gives to no connection.
+    """Return a port on which nothing listens now, outside of the kernel's range of ephemeral ports.
 
-    Otherwise any connection that is made meanwhile may take it. Where a site leaves no such ports,
-    the kernel chooses one. Raises OSError if there is none.
+    An ephemeral port could be taken by any connection that is made meanwhile. Where a site leaves
+    no other ports, the kernel chooses one. Raises OSError if there is none.
     """
     above = _first_ephemeral()
     for _ in range(_TRIES if above > _LEAST else 0):
@@ -30,12 +31,12 @@ def free_port() -> int:
 
 
 def _first_ephemeral() -> int:
-    """ip(7): of the ports that are given to connections."""
+    """Return the first ephemeral port, see ip(7)."""
     return int(_EPHEMERAL.read_text().split()[0])
 
 
 def _bound(port: int) -> int | None:
-    """`port`, or for 0 the kernel's choice, if it can be had on all addresses."""
+    """Return `port`, or for 0 the kernel's choice, if it can be bound on all addresses."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

@@ -1,8 +1,8 @@
-"""Where the torchruns of a generation meet: a barrier of nodes that are known, in their order.
+"""The rendezvous of the torchruns of a generation: a barrier of known nodes, in a fixed order.
 
-torchrun's own (c10d) finds out who is there, and asks its store once a second; here the supervisor
-has chosen the nodes, and watches them. So a node is told when the last one has come, and where none
-is lost, each one's ranks are the same in every round.
+torchrun's own (c10d) finds out which nodes are there, and polls its store once a second. Here the
+supervisor has chosen the nodes, and watches them. So a node is notified when the last one has come,
+and as long as no node is lost, each one has the same ranks in every round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _JOINED, _COMPLETE = "joined", "complete"
 
 
 class KnownNodesRendezvous(RendezvousHandler):
-    """Round after round: the first is the beginning, each other one a restart of all workers."""
+    """A rendezvous handler with known nodes: its first round is the start, and each later one a
+    restart of all workers."""
 
     def __init__(
         self,
@@ -42,19 +43,19 @@ class KnownNodesRendezvous(RendezvousHandler):
         address: str,
         within: timedelta,
     ) -> None:
-        """
-        Args:
-            connection: to the supervisor's store.
-            run_id: what no other generation has.
-            place: of this node among `nodes`.
-            address: by which the others reach this node.
-            within: what all have to come in, and the default of the store that a round has.
+        """Args:
+        connection: the connection to the supervisor's store.
+        run_id: an id that no other generation has.
+        place: the number of this node among `nodes`.
+        address: the address by which the others reach this node.
+        within: the timeout for all nodes to come, and the default timeout of the store of a
+            round.
         """
         self._connection, self._run_id = connection, run_id
         self._place, self._nodes, self._address = place, nodes, address
         self._within = within
         self._round = 0
-        self._next_began = 0  # number of the request that is answered when it has
+        self._next_began = 0  # request that is answered when the next round has begun
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for all nodes.
@@ -77,7 +78,8 @@ class KnownNodesRendezvous(RendezvousHandler):
         return RendezvousInfo(store, self._place, self._nodes, meet)
 
     def num_nodes_waiting(self) -> int:
-        """1: workers have failed elsewhere, and are to be started anew here too.
+        """Return 1 if workers have failed on another node, so that those here have to restart too,
+        else 0.
 
         Raises:
             RendezvousConnectionError: the store is gone.
@@ -97,7 +99,7 @@ class KnownNodesRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """The supervisor knows."""
+        """Do nothing: the supervisor knows when a generation ends."""
 
     def shutdown(self) -> bool:
         return True
@@ -107,12 +109,12 @@ class KnownNodesRendezvous(RendezvousHandler):
 
 
 def register() -> None:
-    """Let torchrun have it by its name."""
+    """Register the handler with torchrun under its name."""
     rendezvous_handler_registry.register(BACKEND, _create)
 
 
 def _create(given: RendezvousParameters) -> KnownNodesRendezvous:
-    """The token is taken out of the environment, which workers inherit."""
+    """Create the handler. The token is removed from the environment, which workers inherit."""
     host, port = parse_rendezvous_endpoint(given.endpoint, -1)
     within = timedelta(seconds=float(given.config["join_timeout"]))
     connection = StoreConnection(host, port, os.environ.pop(STORE_TOKEN))

@@ -1,4 +1,4 @@
-"""The supervisor's rendezvous store, as torchrun uses a store of torch's."""
+"""A client of the supervisor's rendezvous store with the interface of a torch store."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from torch.distributed import (  # type: ignore[attr-defined]  # not in its __al
 
 CONNECT_S = 60.0
 _READ = 1 << 16
-# A connection on which nobody speaks for days must not be forgotten by what is in between.
+# Keepalive: a connection that is silent for days must not be dropped by devices in between.
 _IDLE_S, _BETWEEN_S, _PROBES = 60, 15, 4
 
 
 class StoreConnection:
-    """To an `hpckit.agent.rendezvous_store.RendezvousStore`, whose requests it makes. For one
-    thread."""
+    """A connection to an `hpckit.agent.rendezvous_store.RendezvousStore`, for use by one thread."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
         """
@@ -43,7 +42,7 @@ class StoreConnection:
         self._send(token.encode())
 
     def ask(self, **request: Any) -> int:
-        """Make a request. Returns its number, by which its answer is known.
+        """Send a request. Returns its number, which identifies its answer.
 
         Raises:
             DistNetworkError: the connection is lost.
@@ -53,12 +52,12 @@ class StoreConnection:
         return number
 
     def is_answered(self, number: int) -> bool:
-        """Does not wait; raises as `ask`."""
+        """Whether the request was answered. Does not wait; raises as `ask`."""
         self._read(0)
         return number in self._answers
 
     def answer(self, number: int, within_s: float) -> dict[str, Any]:
-        """Wait for it; raises as `ask`, and:
+        """Wait for the answer; raises as `ask`, and:
 
         Raises:
             DistStoreError: it does not come within `within_s` seconds.
@@ -78,7 +77,7 @@ class StoreConnection:
             raise _lost(error) from error
 
     def _read(self, within_s: float) -> None:
-        """What there is, or comes first."""
+        """Read all answers that are there, waiting for the first one."""
         if not select.select([self._socket], [], [], within_s)[0]:
             return
         try:
@@ -89,20 +88,20 @@ class StoreConnection:
             raise _lost("it has ended")
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            said = json.loads(line)
-            self._answers[said.pop("id")] = said
+            answer = json.loads(line)
+            self._answers[answer.pop("id")] = answer
 
 
 class RendezvousStoreClient(Store):
-    """Those keys of a connection that begin with a prefix. What torchrun does not use is missing.
+    """The keys of a connection that begin with a prefix. Methods that torchrun does not use are
+    missing.
 
     Values are text in UTF-8.
     """
 
     def __init__(self, connection: StoreConnection, prefix: str, timeout: timedelta) -> None:
-        """
-        Args:
-            timeout: of a `get` or `wait` that names none.
+        """Args:
+        timeout: for a `get` or `wait` without one of its own.
         """
         super().__init__()
         self._connection, self._prefix, self._timeout = connection, prefix, timeout
@@ -126,9 +125,9 @@ class RendezvousStoreClient(Store):
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Waits until all are there."""
-        said = self._done(self.expect(keys))
-        return [str(value).encode() for value in said["values"]]
+        """Return the values of all keys; waits until all are there."""
+        answer = self._done(self.expect(keys))
+        return [str(value).encode() for value in answer["values"]]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         for key, value in zip(keys, values, strict=True):
@@ -138,7 +137,7 @@ class RendezvousStoreClient(Store):
         self._done(self.expect(keys), timeout)
 
     def expect(self, keys: Sequence[str]) -> int:
-        """Number of a request of the connection, which is answered once all `keys` are there."""
+        """Return the number of a request that is answered once all `keys` are there."""
         return self._connection.ask(do="get", keys=[self._prefix + key for key in keys])
 
     def _done(self, number: int, timeout: timedelta | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""torchrun's arguments and config, alike in every version of torch that hpckit runs with."""
+"""torchrun's arguments and config, the same in every version of torch that hpckit supports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SIGNALS = "--signals-to-handle="
 
 
 def launch_config(arguments: Sequence[str]) -> LaunchConfig:
-    """The config that torchrun makes of `arguments`, without a question to CUDA.
+    """Return the config that torchrun makes of `arguments`, without querying CUDA.
 
-    Since 2.9 `LaunchConfig` counts the GPUs to choose its NUMA binding, unless one is stated. What
-    it would choose is none (`torch._utils_internal.get_default_numa_options`).
+    Since 2.9 `LaunchConfig` counts the GPUs to choose its NUMA binding, unless one is given. Its
+    choice would be none (`torch._utils_internal.get_default_numa_options`).
     """
     args = parse_args(known_arguments(arguments))  # type: ignore[no-untyped-call]
     is_stated = getattr(args, "numa_binding", None) is not None
@@ -31,8 +31,8 @@ def launch_config(arguments: Sequence[str]) -> LaunchConfig:
 
 
 def known_arguments(arguments: Sequence[str]) -> list[str]:
-    """`arguments` without what this version of torchrun does not know, which then holds for this
-    process all the same."""
+    """Return `arguments` without those that this version of torchrun does not know; they are then
+    applied to this process directly."""
     if any(field.name == "signals_to_handle" for field in fields(LaunchConfig)):
         return list(arguments)
     for argument in arguments:
@@ -42,13 +42,13 @@ def known_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def handle_only(names: Collection[str]) -> None:
-    """Have torchrun handle no other signals than these. Before 2.10 it takes SIGTERM, SIGINT,
-    SIGHUP and SIGQUIT whenever it starts workers, and has them end all."""
+    """Have torchrun handle no other signals than these. Before 2.10 it installs handlers for
+    SIGTERM, SIGINT, SIGHUP and SIGQUIT whenever it starts workers, which end all of them."""
     vars(api)["signal"] = _SignalModule({signal.Signals[name] for name in names})
 
 
 class _SignalModule:
-    """The module `signal`, for one that may set the handlers of some signals alone."""
+    """A replacement for the module `signal` that sets the handlers of some signals alone."""
 
     def __init__(self, allowed: Collection[signal.Signals]) -> None:
         self._allowed = frozenset(allowed)

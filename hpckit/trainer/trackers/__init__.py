@@ -1,2 +1,2 @@
-"""Weights & Biases and MLflow: records delivered by a thread that no step waits for. Imported by
-metrics, run_loop and device.device_capability; has no torch."""
+"""Weights & Biases and MLflow: a thread delivers the records, so that no step waits for them.
+Imported by metrics, run_loop and device.device_capability; has no torch."""

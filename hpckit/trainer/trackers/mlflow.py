@@ -1,4 +1,4 @@
-"""A run at MLflow: at a server, or in a folder of files."""
+"""A run in MLflow, at a server or in a folder of files."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from hpckit.trainer.trackers.tracker_interface import (
 Found = TypeVar("Found")
 
 METRICS = 1000
-"""Values that a server takes at once."""
+"""Number of values that a server takes in one request."""
 PARAMS = 100
 PARAM_CHARS = 500
 _NAME = re.compile(r"[^\w\-. /]")
-_HOPELESS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
-# Of requests: the thread's own tries come on top.
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+_PERMANENT_ERRORS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+# Retries of a request, beside those of the delivery thread.
+_REQUEST_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
 class MlflowRun:
-    """Open for one attempt."""
+    """An MLflow run that is open for one attempt."""
 
     note: str | None = None
 
     def __init__(
         self, uri: str, experiment: str, name: str, run: str | None, config: Mapping[str, Any]
     ) -> None:
-        """
-        Args:
-            run: MLflow's id of the run; None: it begins.
-            config: told as parameters when it does.
+        """Args:
+            run: MLflow's id of the run; None: it is created.
+            config: logged as parameters when it is created.
 
         Raises:
-            AwayError: the server cannot be reached.
+            TrackerUnavailableError: the server cannot be reached.
         """
-        for variable, value in _PATIENCE.items():
+        for variable, value in _REQUEST_LIMITS.items():
             os.environ.setdefault(variable, value)
         if uri.startswith(("/", "file:")):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or MLflow refuses it
@@ -51,7 +50,7 @@ class MlflowRun:
         from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient(tracking_uri=uri)
-        self.run = self._again(run) or self._begun(experiment, name, config)
+        self.run = self._reopened(run) or self._begun(experiment, name, config)
 
     def send(self, records: Sequence[StepRecord]) -> None:
         """See `Tracker.send`."""
@@ -63,15 +62,15 @@ class MlflowRun:
             for name, value in record.values.items()
         ]
         for some in _parts(metrics, METRICS):
-            _told(partial(self._client.log_batch, self.run, metrics=some))
+            _request(partial(self._client.log_batch, self.run, metrics=some))
 
     def close(self, is_done: bool) -> None:
-        """See `Tracker.close`. A run that goes on later is RUNNING again by then."""
+        """See `Tracker.close`. The next attempt sets a run that continues to RUNNING again."""
         status = "FINISHED" if is_done else "KILLED"
-        _told(lambda: self._client.set_terminated(self.run, status))
+        _request(lambda: self._client.set_terminated(self.run, status))
 
-    def _again(self, run: str | None) -> str | None:
-        """None: it is not there any more, or never was."""
+    def _reopened(self, run: str | None) -> str | None:
+        """Set the run to RUNNING and return it. None: it was deleted, or never existed."""
         from mlflow.exceptions import MlflowException
 
         if run is None:
@@ -83,19 +82,19 @@ class MlflowRun:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return None
             raise TrackerUnavailableError(str(error)) from error
-        _told(lambda: self._client.update_run(run, status="RUNNING"))
+        _request(lambda: self._client.update_run(run, status="RUNNING"))
         return run
 
     def _begun(self, experiment: str, name: str, config: Mapping[str, Any]) -> str:
         from mlflow.entities import Param
 
-        where = _told(lambda: self._experiment(experiment))
+        where = _request(lambda: self._experiment(experiment))
         tags = {"hpckit.rundir": name}
-        begun = _told(lambda: self._client.create_run(where, tags=tags, run_name=name))
+        begun = _request(lambda: self._client.create_run(where, tags=tags, run_name=name))
         found: str = begun.info.run_id
         params = [Param(key, str(value)[:PARAM_CHARS]) for key, value in flat(config)]
         for some in _parts(params, PARAMS):
-            _told(partial(self._client.log_batch, found, params=some))
+            _request(partial(self._client.log_batch, found, params=some))
         return found
 
     def _experiment(self, name: str) -> str:
@@ -105,7 +104,7 @@ class MlflowRun:
         if known is None:
             try:
                 return str(self._client.create_experiment(name))
-            except MlflowException:  # another run was faster
+            except MlflowException:  # another attempt was faster
                 known = self._client.get_experiment_by_name(name)
                 if known is None:
                     raise
@@ -113,7 +112,7 @@ class MlflowRun:
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested mappings as one, with dotted keys."""
+    """Flatten nested mappings to one with dotted keys."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{before}{key}.")
@@ -125,14 +124,16 @@ def _parts(values: Sequence[Found], size: int) -> Iterator[Sequence[Found]]:
     return (values[at : at + size] for at in range(0, len(values), size))
 
 
-def _told(call: Callable[[], Found]) -> Found:
+def _request(call: Callable[[], Found]) -> Found:
     from mlflow.exceptions import MlflowException
 
     try:
         return call()
     except MlflowException as error:
-        raise (TrackerRejectedError if error.error_code in _HOPELESS else TrackerUnavailableError)(
-            str(error)
-        ) from error
+        raise (
+            TrackerRejectedError
+            if error.error_code in _PERMANENT_ERRORS
+            else TrackerUnavailableError
+        )(str(error)) from error
     except OSError as error:
         raise TrackerUnavailableError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The trackers that a run's spec names."""
+"""Construction of the trackers that a run's spec names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hpckit.trainer.trackers.tracker_interface import Tracker
 Opening = Callable[[str | None], Tracker]
 
 END_S = 8.0
-"""Seconds that the end of an attempt waits for trackers, all together, at most."""
+"""Seconds that the end of an attempt waits for all trackers together at most."""
 
 
 def deliveries(spec: RunSpec, run: RunDir, events: EventLog) -> list[TrackerDelivery]:
-    """To each of them; nothing is imported or opened before the first record."""
+    """Return a delivery for each tracker; nothing is imported or opened before the first record."""
     found = {"wandb": _wandb(spec, run), "mlflow": _mlflow(spec, run)}
     return [
         TrackerDelivery(name, opening, run.trackers / f"{name}.json", events)
@@ -31,7 +31,7 @@ def deliveries(spec: RunSpec, run: RunDir, events: EventLog) -> list[TrackerDeli
 
 
 def close_all(to: Sequence[TrackerDelivery], is_done: bool, within_s: float = END_S) -> None:
-    """They end at the same time."""
+    """Close all deliveries at the same time."""
     until_s = time.monotonic() + within_s
     for delivery in to:
         delivery.end(is_done)
@@ -40,12 +40,12 @@ def close_all(to: Sequence[TrackerDelivery], is_done: bool, within_s: float = EN
 
 
 def lacking(spec: RunSpec) -> Iterator[str]:
-    """What the spec asks for and is not installed, with how to get it."""
-    asked = {
+    """Return which trackers of the spec are not installed, with how to install them."""
+    requested = {
         ("wandb", "wandb"): spec.metrics.wandb.project,
         ("mlflow", "mlflow-skinny"): spec.metrics.mlflow.experiment,
     }
-    for (name, package), value in asked.items():
+    for (name, package), value in requested.items():
         if value is not None and find_spec(name) is None:
             yield f"metrics.{name}: {name} is not installed: pip install {package}"
 

@@ -1,8 +1,8 @@
-"""Records on their way to one tracker: a bounded queue, and a thread of its own that empties it.
+"""Delivery of records to one tracker: a bounded queue, and a thread that empties it.
 
-Training puts records in and never waits. While the tracker is away they are kept, the newest
-`LIMIT` of them; what is lost is counted, and told in the log and in events. A process that ends
-does not wait for a tracker for longer than it is told to.
+Training puts records in and never waits. While the tracker is unavailable they are kept, the newest
+`LIMIT` of them; lost records are counted and reported in the log and in events. A process that ends
+waits for a tracker for a limited time only.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hpckit.trainer.trackers.tracker_interface import (
 log = logging.getLogger(__name__)
 
 LIMIT = 2000
-"""Records that wait at most; some 2 MB."""
+"""Number of records that wait at most; about 2 MB."""
 BATCH = 20
-"""Records that are told at once, so that an answer is soon there."""
+"""Number of records in one request, small so that it is answered soon."""
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""Before each new try, the last for all later ones."""
+"""Seconds before each new try; the last holds for all later ones."""
 
 
 class TrackerDelivery:
-    """To one tracker."""
+    """The delivery of records to one tracker."""
 
     def __init__(
         self,
@@ -47,12 +47,11 @@ class TrackerDelivery:
         events: EventLog,
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
-        """
-        Args:
-            name: of the tracker.
-            open_run: goes on with the run that the tracker calls so, or begins one. Called in the
-                thread, with the first record; it raises as `Tracker.send`.
-            mark: file of how far it was told.
+        """Args:
+        name: of the tracker.
+        open_run: opens the tracker's run with this id, or creates one. Called in the thread
+            with the first record; it raises as `Tracker.send`.
+        mark: path of the delivery mark.
         """
         self._name, self._open_run, self._path, self._events = name, open_run, mark, events
         self._pauses_s = pauses_s
@@ -62,11 +61,11 @@ class TrackerDelivery:
         self._lost = 0
         self._is_ending = self._is_done = self._is_given_up = False
         self._before = DeliveryMark()
-        self._is_away = self._has_refused = False
+        self._is_unavailable = self._has_rejected = False
         self._thread: threading.Thread | None = None
 
     def put(self, record: StepRecord) -> None:
-        """Tell it, some time later. Called by one thread; never waits for the tracker."""
+        """Queue a record for delivery. Called by one thread; never waits for the tracker."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
@@ -78,13 +77,14 @@ class TrackerDelivery:
             self._changed.notify()
 
     def end(self, is_done: bool) -> None:
-        """No more records will come; `is_done`: the run is through."""
+        """Announce that no more records will come; `is_done`: the run has ended."""
         with self._changed:
             self._is_ending, self._is_done = True, is_done
             self._changed.notify()
 
     def join(self, until_s: float) -> None:
-        """Wait until all is told, or it is `until_s` by the monotonic clock; say what is not."""
+        """Wait until all records are delivered, or until `until_s` by the monotonic clock, and
+        report what is not delivered."""
         if self._thread is None:
             return
         self._thread.join(max(0.0, until_s - time.monotonic()))
@@ -93,7 +93,7 @@ class TrackerDelivery:
             if left:
                 log.error("%s was not told %d records", self._name, left)
                 self._events.emit("tracker_undelivered", tracker=self._name, records=left)
-            self._is_given_up = True  # the events are about to be closed
+            self._is_given_up = True  # the events will be closed
 
     def _serve(self) -> None:
         try:
@@ -101,7 +101,7 @@ class TrackerDelivery:
         except Exception as error:  # noqa: BLE001 (of a library, which no run is to end for)
             frames = "".join(traceback.format_tb(error.__traceback__))  # the rest may have secrets
             log.error("%s ended at\n%s", self._name, frames)
-            self._say(f"{self._name} is told nothing any more: {_words(error)}")
+            self._report(f"{self._name} is told nothing any more: {_one_line(error)}")
 
     def _deliver_all(self) -> None:
         mark = self._before = read_mark(self._path)
@@ -113,14 +113,14 @@ class TrackerDelivery:
                 try:
                     tracker = tracker or self._opened(mark)
                     mark = self._send(tracker, batch, mark)
-                    self._say_back()
+                    self._report_available()
                     break
                 except TrackerRejectedError as error:
-                    self._lose(len(batch), _words(error))
+                    self._drop_rejected(len(batch), _one_line(error))
                     break
                 except TrackerUnavailableError as error:
-                    self._say_away(_words(error))
-                    self._tell_lost(LIMIT)
+                    self._report_unavailable(_one_line(error))
+                    self._report_lost(LIMIT)
                     if is_last_try:
                         return
                     self._pause(tries)
@@ -141,7 +141,7 @@ class TrackerDelivery:
         tracker = self._open_run(mark.run)
         self._keep(DeliveryMark(tracker.run, mark.told))
         if tracker.note is not None:
-            self._say(without_secrets(tracker.note, os.environ))
+            self._report(without_secrets(tracker.note, os.environ))
         return tracker
 
     def _keep(self, mark: DeliveryMark) -> DeliveryMark:
@@ -155,10 +155,10 @@ class TrackerDelivery:
         try:
             tracker.close(self._is_done)
         except (TrackerUnavailableError, TrackerRejectedError) as error:
-            self._say(f"{self._name} may lack the end of this attempt: {_words(error)}")
+            self._report(f"{self._name} may lack the end of this attempt: {_one_line(error)}")
 
     def _next(self) -> list[StepRecord]:
-        """Records that wait; none once there will be no more."""
+        """Return up to `BATCH` waiting records, once there are any; none when no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_ending)
             count = min(BATCH, len(self._waiting))
@@ -166,33 +166,34 @@ class TrackerDelivery:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _pause(self, tries: int) -> None:
-        """Until the next try; the last one is when the process ends."""
+        """Wait until the next try; the last one is at the end of the process."""
         pause_s = self._pauses_s[min(tries, len(self._pauses_s) - 1)]
         with self._changed:
             self._changed.wait_for(lambda: self._is_ending, pause_s)
 
-    def _lose(self, count: int, why: str) -> None:
-        """It does not take them. One word is enough where it takes nothing at all."""
-        if not self._has_refused:
-            self._has_refused = True
-            self._say(f"{self._name} does not take what it is told: {why}")
+    def _drop_rejected(self, count: int, why: str) -> None:
+        """Count records that the tracker rejected. Only the first rejection is reported."""
+        if not self._has_rejected:
+            self._has_rejected = True
+            self._report(f"{self._name} does not take what it is told: {why}")
         with self._changed:
             self._lost += count
 
-    def _say_away(self, why: str) -> None:
-        if not self._is_away:
-            self._is_away = True
-            self._say(f"{self._name} cannot be reached; records wait: {why}")
+    def _report_unavailable(self, why: str) -> None:
+        if not self._is_unavailable:
+            self._is_unavailable = True
+            self._report(f"{self._name} cannot be reached; records wait: {why}")
 
-    def _say_back(self) -> None:
-        if self._is_away:
-            self._is_away = False
+    def _report_available(self) -> None:
+        if self._is_unavailable:
+            self._is_unavailable = False
             log.info("%s is back", self._name)
             self._emit("tracker_back", tracker=self._name)
-            self._tell_lost(1)
+            self._report_lost(1)
 
-    def _tell_lost(self, at_least: int) -> None:
-        """How many were dropped since that was told last, if so many were."""
+    def _report_lost(self, at_least: int) -> None:
+        """Report how many records were dropped since the last report, if at least that many
+        were."""
         with self._changed:
             lost = self._lost
             if lost < at_least:
@@ -201,7 +202,7 @@ class TrackerDelivery:
         log.warning("%s was not told %d records", self._name, lost)
         self._emit("tracker_undelivered", tracker=self._name, records=lost)
 
-    def _say(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         log.warning(what)
         self._emit("degraded", what=what)
 
@@ -211,7 +212,7 @@ class TrackerDelivery:
                 self._events.emit(kind, **fields)
 
 
-def _words(error: Exception) -> str:
-    """One line, without secrets, which an error of a client may show."""
+def _one_line(error: Exception) -> str:
+    """Return an error as one line without secrets, which the error of a client may contain."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return without_secrets(f"{type(error).__name__}: {lines[0] if lines else ''}", os.environ)[:160]

@@ -1,4 +1,4 @@
-"""What every tracker is to `Delivery`: four methods, and two ways of failing."""
+"""The interface of a tracker for `TrackerDelivery`, with its two kinds of failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What was found after a step."""
+    """The results of a step."""
 
     kind: str
     """`step` or `validated`."""
@@ -20,27 +20,28 @@ class StepRecord:
 
 
 class TrackerUnavailableError(Exception):
-    """It cannot be reached now; the same may work later."""
+    """The tracker cannot be reached now; a later try may succeed."""
 
 
 class TrackerRejectedError(Exception):
-    """It will never take these records."""
+    """The tracker will never accept these records."""
 
 
 class Tracker(Protocol):
-    """One run, open at a tracker. Methods may wait for the network."""
+    """A run that is open at a tracker. Methods may wait for the network."""
 
     run: str
-    """Its own name of the run, by which the next attempt finds it again."""
+    """The tracker's own name of the run, by which the next attempt finds it."""
     note: str | None
-    """What somebody has to know of how it was opened."""
+    """A note for the user on how the run was opened."""
 
     def send(self, records: Sequence[StepRecord]) -> None:
-        """
+        """Send records to the tracker.
+
         Raises:
-            AwayError: nothing is told; try again.
-            RefusedError: nothing is told, nor ever will be.
+            TrackerUnavailableError: nothing was delivered; try again.
+            TrackerRejectedError: nothing was delivered, nor will it ever be.
         """
 
     def close(self, is_done: bool) -> None:
-        """The attempt ends; `is_done`: with the run. Raises as `send`."""
+        """End the attempt; `is_done`: the run has ended too. Raises as `send`."""

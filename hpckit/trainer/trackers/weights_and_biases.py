@@ -1,4 +1,4 @@
-"""A run at Weights & Biases; where that cannot be reached, in files for `wandb sync`."""
+"""A run at Weights & Biases; if that cannot be reached, in files for `wandb sync`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hpckit.trainer.trackers.tracker_interface import StepRecord, TrackerUnavail
 INIT_S = 30.0
 """Seconds to wait for the server before a run begins offline."""
 FINISH_S = 5.0
-"""Seconds to wait at the end of an attempt for what is still on its way: a process that has to
-leave its node has few. The files have it all."""
+"""Seconds to wait at the end of an attempt for records in transit, because a process that has to
+leave its node has little time. The files contain all records."""
 
 
 class WandbRun:
-    """Open for one attempt."""
+    """A W&B run that is open for one attempt."""
 
     def __init__(
         self,
@@ -29,12 +29,12 @@ class WandbRun:
         folder: Path,
         config: Mapping[str, Any],
     ) -> None:
-        """
-        Args:
-            name: to show.
-            run: id of the run; None: it begins. One of its own, not `name`: a run that was begun
-                anew under the same name would have all its steps refused as old ones.
-            folder: for its files.
+        """Args:
+        name: display name.
+        run: id of the run; None: it is created. The id is not `name`: a run that was restarted
+            from the beginning under the same name would have all its steps rejected as old
+            ones.
+        folder: for its files.
         """
         self.run = run or f"{name}-{secrets.token_hex(3)}"
         self.note: str | None = None
@@ -47,7 +47,7 @@ class WandbRun:
         self._open = self._init(spec, about)
 
     def send(self, records: Sequence[StepRecord]) -> None:
-        """Into its files; its own process brings them to the server."""
+        """Write the records to the run's files; W&B's own process uploads them."""
         import wandb
 
         try:
@@ -62,7 +62,7 @@ class WandbRun:
 
         try:
             self._open.finish(exit_code=0 if is_done else 1)
-        except (wandb.errors.Error, OSError) as error:  # TimeoutError is one
+        except (wandb.errors.Error, OSError) as error:  # includes TimeoutError
             found = sorted(self._folder.glob(f"wandb/*run-*-{self.run}"))
             bring = f"`wandb sync {found[-1]}` brings the rest" if found else ""
             raise TrackerUnavailableError(
@@ -82,7 +82,7 @@ class WandbRun:
                     "wandb: no server, or no key for it, so this attempt is kept in files; "
                     f"`wandb sync {self._folder}/wandb/offline-run-*` brings them there ({first})"
                 )
-                wandb.teardown()  # its process, which would say that the id is in use
+                wandb.teardown()  # ends its process, which would report that the id is in use
         try:
             return wandb.init(mode="offline", settings=settings, **about)
         except (wandb.errors.Error, OSError) as error:
@@ -90,13 +90,14 @@ class WandbRun:
 
 
 def merged(records: Sequence[StepRecord]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Each step once, with what all its records say: one that is told twice loses the second."""
+    """Merge the records of each step: W&B ignores the second of two entries with the same step."""
     for step, of_step in groupby(records, lambda record: record.step):
         yield step, {name: value for record in of_step for name, value in record.values.items()}
 
 
 def _settings(spec: WandbSpec, folder: Path) -> dict[str, Any]:
-    """It logs what it is told and no more: no output, code, arguments or other processes."""
+    """Return settings by which W&B logs only the records: no output, code, arguments or other
+    processes."""
     on = (
         *("disable_git", "disable_code", "disable_job_creation", "x_disable_meta"),
         *("x_disable_stats", "x_disable_machine_info", "silent", "quiet", "finish_timeout_raises"),

@@ -29,7 +29,7 @@ from tests.integration.service.running_services import Hold, pid_of, sabotaged, 
 from tests.integration.service.service_nodes import until
 
 ROWS = 3400  # of 4000 bytes: several times what the buckets hold
-READING = ("streams", "_piece")
+READING = ("registry.bucket_stream", "_piece")
 _BREAKS = """
 import os
 from checkpointing.errors import StoreError

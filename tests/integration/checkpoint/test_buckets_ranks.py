@@ -23,7 +23,7 @@ from tests.integration.rank_worlds import Recorder, assert_same, run_world, whol
 from tests.integration.service.running_services import Hold, sabotaged
 from tests.integration.service.service_nodes import until
 
-READING = ("streams", "_piece")
+READING = ("registry.bucket_stream", "_piece")
 PER_NODE = 2
 
 

@@ -42,8 +42,8 @@ def dies(*args, **options):
 module.{function} = dies
 """
 
-WRITE_PART = ("writing", "write_part")
-COMMIT = ("leading", "commit")
+WRITE_PART = ("coordinator.rank_part_writer", "write_part")
+COMMIT = ("coordinator.save_leader", "commit")
 
 
 def killed_in(root: Path, where: tuple[str, str]) -> None:

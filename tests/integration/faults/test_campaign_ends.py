@@ -66,10 +66,10 @@ def test_a_fault_that_the_machine_refuses_ends_in_a_judgement(
     tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def elsewhere(*_: object) -> str:
-        monkeypatch.setattr(injection_trigger._Patience, "is_over", lambda *_: True)  # time is up
+        monkeypatch.setattr(injection_trigger._ActiveTimeout, "is_over", lambda *_: True)
         raise SupervisorError("it is held by another host")
 
-    monkeypatch.setattr(injection_trigger, "play", elsewhere)
+    monkeypatch.setattr(injection_trigger, "execute_fault_plan", elsewhere)
     stage = CampaignSetup(overrides, RunDir(tmp_path / "none"), SiteFaultSet({}, Path()), quiet)
     found = run_campaign(tmp_path, [ScheduledFault(1, DrillKind.WORKER, 0.0)], stage)
     assert found.problems[0].startswith("worker at step 1: it is held by another host")

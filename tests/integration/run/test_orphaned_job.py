@@ -75,8 +75,8 @@ def test_a_save_of_which_a_part_went_with_the_supervisors_node_is_given_up(
         run = RunDir(tmp_path / "run")
         run.path.mkdir()
         agent = Agent(run, 1, 1, spec, channel, None, [])
-        agent._supervised_at = 0
-        agent._end_alone()
+        agent._supervisor_place = 0
+        agent._end_without_supervisor()
     assert not services(runtime)
     assert told.read_text() == "7\n"
     assert run.orphan("7").exists()

@@ -1,4 +1,4 @@
-"""A page as HTML that needs nothing else: no script, no file, no network. Pure."""
+"""A page as one HTML file without scripts, other files or network access. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hpckit.report.page.render.svg_elements import escaped
 from hpckit.report.page.render.timeline_svg import draw_shares, draw_timeline
 
 MARK = '<meta name="generator" content="hpckit report">'
-"""Tells a page of ours."""
-_LONG = 24  # characters from where on a cell of words may be folded
-# Nothing is to be loaded or run, whatever a run was called.
+"""Text that identifies a page of hpckit's."""
+_LONG = 24  # characters from which on a cell of words may be folded
+# Nothing is loaded or run, whatever the name of a run contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html(document: PageDocument) -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         MARK,

@@ -1,4 +1,4 @@
-"""A page as Markdown: what is a picture elsewhere is a table here. Pure."""
+"""A page as Markdown, with tables in place of pictures. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hpckit.report.page.render.plot_axes import label
 from hpckit.text.quantities import clean
 
 MARK = "<!-- hpckit report -->"
-"""Tells a page of ours."""
+"""Text that identifies a page of hpckit's."""
 _RANGES = 10
-"""Of steps, that a curve is told by."""
+"""Number of ranges of steps by which a curve is summarized."""
 _SPECIAL = re.compile(r"([\\`*_\[\]|<>~&$])")
 _AT_FIRST = re.compile(r"^(\d*)([#+=.)-])")
-"""What makes a line a heading, or an item of a list."""
+"""Beginnings of a line that make it a heading, or an item of a list."""
 _TICKS = re.compile(r"`+")
 
 
 def markdown(document: PageDocument) -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [MARK, "", f"# {plain(document.title)}", "", f"as of {plain(document.as_of)}"]
     for section in document.sections:
         lines += _section(section, 2)
@@ -40,12 +40,12 @@ def markdown(document: PageDocument) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` on one line, no character of which means anything to Markdown."""
+    """Return `text` on one line, with all of Markdown's special characters escaped."""
     return _SPECIAL.sub(r"\\\1", clean(text).replace("\n", " "))
 
 
 def code(text: str) -> str:
-    """`text` on one line as what is typed."""
+    """Return `text` on one line as code."""
     shown = clean(text).replace("\n", " ")
     most = max((len(found) for found in _TICKS.findall(shown)), default=0)
     fence = "`" * (most + 1)
@@ -76,7 +76,7 @@ def _block(block: Block) -> Iterator[str]:
             yield from ("", f"**{plain(block.title)}**", "", *_table(_ranges(block)))
             yield from ("", *(f"- {plain(mark.words)}" for mark in block.marks))
         case TimelineBlock() | SharesBlock():
-            return  # the table after it tells the same
+            return  # the table after it has the same content
 
 
 def _table(table: TableBlock) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _row_of(cells: Sequence[str]) -> str:
 
 
 def _ranges(plot: Plot) -> TableBlock:
-    """Each curve in some ranges of steps."""
+    """Summarize each curve in some ranges of steps."""
     head = ("curve", "steps", "lowest", "highest", "last")
     rows = [row for line in plot.lines for row in _ranges_of(line)]
     return TableBlock(head, rows, words=("curve",))

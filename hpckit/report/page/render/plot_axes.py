@@ -1,4 +1,4 @@
-"""Where the numbers of an axis stand, and what they are called. Pure."""
+"""Positions and labels of the numbers on an axis. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 _LOG_FROM = 50.0
-"""How many times the lowest value the highest one is, from where on an axis is logarithmic."""
-_MOST = 1e300  # what is beyond is drawn there
+"""Ratio of the highest to the lowest value from which on an axis is logarithmic."""
+_MOST = 1e300  # larger values are drawn there
 _LEAST = 1e-30
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to shares of its length."""
+    """A mapping from values to shares of the length of an axis."""
 
     low: float
     high: float
@@ -24,7 +24,7 @@ class Axis:
     is_log: bool = False
 
     def at(self, value: float) -> float:
-        """From 0 to 1."""
+        """Return the place of the value, from 0 to 1."""
         if self.is_log:
             low = math.log(self.low)  # of each alone: a quotient of them may be too large a number
             return (math.log(value) - low) / (math.log(self.high) - low)
@@ -32,7 +32,7 @@ class Axis:
 
 
 def axis(low: float, high: float, most: int, *, may_be_log: bool = False) -> Axis:
-    """One that holds all values from `low` to `high`, with some `most` ticks."""
+    """Return an axis that contains all values from `low` to `high`, with about `most` ticks."""
     low, high = (min(max(one, -_MOST), _MOST) for one in (low, high))
     if may_be_log and low > 1 / _MOST and high / low > _LOG_FROM:
         return _log_axis(low, high, most)
@@ -46,20 +46,20 @@ def axis(low: float, high: float, most: int, *, may_be_log: bool = False) -> Axi
 
 
 def span_axis(high: float, most: int) -> Axis:
-    """From 0 to just `high`, with ticks inside."""
+    """Return an axis from 0 to exactly `high`, with ticks inside."""
     high = high if high > _LEAST else 1.0
     step = _nice(high / most)
     return Axis(0.0, high, tuple(n * step for n in range(int(high / step + 1e-9) + 1)))
 
 
 def time_axis(seconds: float, most: int) -> tuple[Axis, float, str]:
-    """As `span_axis`, in the unit that suits it: its seconds, and its name."""
+    """Return an axis as `span_axis` in a suitable unit of time: its seconds, and its name."""
     size, name = next(((s, n) for s, n in _UNITS if seconds >= 2 * s), _UNITS[-1])
     return span_axis(seconds / size, most), size, name
 
 
 def label(value: float, ticks: Sequence[float] = ()) -> str:
-    """A number in a few characters; `ticks`: beside which it stands."""
+    """Format a number in a few characters; `ticks`: the numbers of the same axis."""
     most = max(abs(one) for one in (*ticks, value))
     if value == 0:
         return "0"

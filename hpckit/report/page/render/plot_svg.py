@@ -1,4 +1,4 @@
-"""Curves over steps as SVG. Pure."""
+"""Plots of curves over steps as SVG. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hpckit.report.page.render.plot_axes import Axis, axis, label, span_axis
 from hpckit.report.page.render.svg_elements import line, percent, picture, words
 
 COLOURS = 8
-"""That the page's style has; further lines have them again, and are dashed."""
+"""Number of colours that the page's style has; further lines repeat them, and are dashed."""
 _TOP, _HIGH, _BELOW = 34.0, 210.0, 40.0  # pixels
 _ACROSS = 1000.0  # units of the inner picture, whatever its width
-_APART = 0.05  # of the width: names of marks nearer to each other are left out
+_APART = 0.05  # share of the width: names of marks nearer to each other are left out
 _TICKS = 5
 
 
 def draw_plot(plot: Plot) -> str:
-    """The curves of `plot`, of which one point at least is a number."""
+    """Draw the curves of `plot`, of which at least one point is finite."""
     x, y = _axes(plot)
     parts = [*_frame(plot, x, y), *_marks(plot.marks, x)]
     parts.append(
@@ -31,7 +31,7 @@ def draw_plot(plot: Plot) -> str:
 
 
 def kind_of(colour: int) -> str:
-    """The class of a line with that number."""
+    """Return the class of the line with that number."""
     if colour < 0:
         return "aside"
     return f"c{colour % COLOURS}" + (f" dash{colour // COLOURS % 3}" if colour >= COLOURS else "")
@@ -53,7 +53,7 @@ def _frame(plot: Plot, x: Axis, y: Axis) -> Iterator[str]:
     for tick in y.ticks:
         at = bottom - y.at(tick) * _HIGH
         yield line("0%", at, "100%", at, "grid")
-        yield words("-6", at + 4, label(tick, y.ticks), "end")  # where the page leaves room
+        yield words("-6", at + 4, label(tick, y.ticks), "end")  # the page leaves room there
     for tick in x.ticks:
         at_x = percent(x.at(tick))
         yield line(at_x, bottom, at_x, bottom + 4, "axis")

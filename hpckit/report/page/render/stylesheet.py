@@ -1,10 +1,10 @@
-"""How a page looks, by day and by night, on a screen of any width and on paper."""
+"""The style of a page in light and dark mode, on screens of any width and on paper."""
 
 from __future__ import annotations
 
-# A table that is wider than the screen is shaded where it goes on: the first two layers of .wide
-# move with the table, and cover the other two at its ends.
-# Curves: Okabe and Ito's colours, darker on white and lighter on black where they would be faint.
+# A table that is wider than the screen is shaded where it continues: the first two layers of .wide
+# move with the table, and cover the other two at its ends. The colours of curves are those of Okabe
+# and Ito, darker on white and lighter on black where they would be faint.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2125; --soft: #5a636c; --page: #fff; --line: #d5dade;
   --box: #f3f5f7; --shade: #0004; --alert: #b03a00; --mark: #b3261e; --start: #b5bdc6;

@@ -1,5 +1,5 @@
-"""Words of SVG. Pictures take the width that there is: places across are in percent, heights and
-letters in pixels, so that a telephone shows letters of the same size."""
+"""Elements of SVG. Pictures take the full width: horizontal positions are in percent, heights and
+letters in pixels, so that letters have the same size on a phone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hpckit.text.quantities import clean
 
 
 def escaped(text: str) -> str:
-    """`text` as content of a document, whoever wrote it."""
+    """Escape `text`, from any source, as content of a document."""
     return escape(clean(text).replace("\n", " "))
 
 
 def percent(share: float) -> str:
-    """Of the width; a share that lies outside is at the edge."""
+    """Return a share as percent of the width; one that lies outside is put at the edge."""
     return f"{100 * min(1.0, max(0.0, share)):.2f}%"
 
 
@@ -37,6 +37,6 @@ def bar(x: str, y: float, wide: str, high: float, kind: str, title: str) -> str:
 
 
 def picture(title: str, height: float, parts: Sequence[str]) -> str:
-    """All of it."""
+    """Return the whole picture."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escaped(title)}" '
     return "\n".join([f'{head}width="100%" height="{height:g}">', *parts, "</svg>"])

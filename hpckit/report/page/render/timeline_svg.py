@@ -1,4 +1,4 @@
-"""Time that went by, and what it went into, as SVG. Pure."""
+"""Timelines and shares of time as SVG. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hpckit.report.page.render.svg_elements import bar, line, percent, picture, 
 from hpckit.text.quantities import span
 
 _ROW, _BAR, _BELOW = 40.0, 14.0, 44.0  # pixels
-_LEAST = 0.002  # of the width: a stretch that is shorter is drawn as wide
+_LEAST = 0.002  # share of the width: shorter stretches are drawn this wide
 _TICKS = 5
 
 
 def draw_timeline(it: TimelineBlock) -> str:
-    """A row for each lane: its name, and below it a bar."""
+    """Draw a row for each lane: its name, and below it a bar."""
     axis, unit_s, unit = time_axis(it.seconds, _TICKS)
     bottom = _ROW * len(it.lanes) + 4
     parts = []
@@ -31,15 +31,15 @@ def draw_timeline(it: TimelineBlock) -> str:
             begin, end = axis.at(one.begin_s / unit_s), axis.at(one.end_s / unit_s)
             wide = percent(max(end - begin, _LEAST))
             at = percent(min(begin, 1 - _LEAST))
-            told = f"{one.words}: {span(one.end_s - one.begin_s)}"
-            parts.append(bar(at, top + 18, wide, _BAR, one.kind, told))
+            text = f"{one.words}: {span(one.end_s - one.begin_s)}"
+            parts.append(bar(at, top + 18, wide, _BAR, one.kind, text))
     parts.append(line("0%", bottom, "100%", bottom, "axis"))
     parts.append(words("100%", bottom + 35, f"{unit} since {it.origin}", "end", "name"))
     return picture(it.title, bottom + _BELOW, parts)
 
 
 def draw_shares(it: SharesBlock) -> str:
-    """One bar, whose parts have the colours of their numbers."""
+    """Draw one bar, whose parts have the colours of their numbers."""
     return picture(it.title, 26, list(_parts(it)))
 
 

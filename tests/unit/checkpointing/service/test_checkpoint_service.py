@@ -262,7 +262,7 @@ def test_who_comes_after_a_missed_commit_was_found_is_told_which_it_is(
     second = CheckpointService(service.config)
     again = alone(second)
     again.put(1, 0)  # whereupon it is found that 2 is there, too
-    (course,) = second.hall._courses.values()
+    (course,) = second.hall._generation_states.values()
     deadline = time.monotonic() + WITHIN_S
     while course.settled < 2 and time.monotonic() < deadline:
         time.sleep(0.01)

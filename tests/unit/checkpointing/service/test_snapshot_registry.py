@@ -393,7 +393,7 @@ class TestGenerations:
 
 
 def course_of_first(hall: SnapshotRegistry) -> GenerationState:
-    return hall._courses[FIRST]
+    return hall._generation_states[FIRST]
 
 
 class TestEnding:

@@ -49,7 +49,7 @@ def save(
 
 
 def settle(place: Place, step: int, generation: Generation = FIRST) -> None:
-    course = place.hall._courses[generation]
+    course = place.hall._generation_states[generation]
     saved = created(place.hall, generation, step)
     place.hall.settled(course, step)
     place.spooler.durable(generation, step, saved)
@@ -149,7 +149,7 @@ def test_a_later_generation_that_saves_makes_it_useless_and_an_earlier_one_does_
     place.spooler.consider()
     first.leave()
     second = Trainer(place.hall, 0, SECOND).furnish()
-    place.hall._courses.setdefault(FIRST, GenerationState(FIRST, frozenset([0])))
+    place.hall._generation_states.setdefault(FIRST, GenerationState(FIRST, frozenset([0])))
     save(second, 3, deadline_s=60.0, created=200.0)
     place.spooler.consider()
     assert place.steps() == [("aaaaaaaa", 5), ("bbbbbbbb", 3)]
@@ -204,6 +204,6 @@ def test_a_slot_is_not_filled_while_it_is_copied(place: Place) -> None:
     (held,) = place.hall.not_durable()
     with place.hall.peeking(held.snapshot) as found:
         assert found is not None
-        place.hall.settled(place.hall._courses[FIRST], 2)
+        place.hall.settled(place.hall._generation_states[FIRST], 2)
         assert trainer.claim(3) is None
     assert trainer.claim(3) == 0

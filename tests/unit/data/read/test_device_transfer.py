@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from data import Batch, DataError, Loader, open_dataset, pack_folder
-from data.read.device_transfer import _Ahead, moved, to_device
+from data.read.device_transfer import _TransferIterator, moved, to_device
 
 Pair = namedtuple("Pair", "left right")
 N = 40
@@ -108,7 +108,7 @@ def test_a_loader_on_a_device_is_one_loader(loader: Loader) -> None:
 
 def test_what_is_ahead_is_not_in_a_loaders_state(loader: Loader) -> None:
     device, copies = to_device(loader, "cpu"), Copies()
-    batches: _Ahead[Batch] = _Ahead(device, iter(loader), copies)  # type: ignore[arg-type]
+    batches: _TransferIterator[Batch] = _TransferIterator(device, iter(loader), copies)  # type: ignore[arg-type]
     for count in range(1, 6):
         assert min(next(batches).positions) == 8 * (count - 1)
         copies.wait(min(count + 1, 5))  # the next one is on its way, or there
@@ -142,7 +142,7 @@ def test_what_is_ahead_is_not_in_anybodys_state() -> None:
     source = Source()
     device, copies = to_device(source, "cpu"), Copies()
     device.load_state_dict({"given": 2})
-    batches: _Ahead[int] = _Ahead(device, iter(source), copies)  # type: ignore[arg-type]
+    batches: _TransferIterator[int] = _TransferIterator(device, iter(source), copies)  # type: ignore[arg-type]
     copies.wait(1)
     assert (device.state_dict(), source.given) == ({"given": 2}, 3)
     assert list(islice(batches, 3)) == [3, 4, 5]
@@ -157,7 +157,7 @@ def test_an_error_comes_on_its_batch(loader: Loader) -> None:
         raise KeyError("x")
 
     device = to_device(batches(), "cpu")
-    ahead: _Ahead[int] = _Ahead(device, batches(), Copies())  # type: ignore[arg-type]
+    ahead: _TransferIterator[int] = _TransferIterator(device, batches(), Copies())  # type: ignore[arg-type]
     assert next(ahead) == 1
     with pytest.raises(KeyError):
         next(ahead)

@@ -61,7 +61,7 @@ def test_the_cost_of_what_threads_make_is_seen_and_a_quick_consumer_reads_then()
     for _ in range(50):
         made.next()
         was_alone |= alone.now
-        alone._given_s = float("inf")  # it was busy for less than no time
+        alone._delivered_s = float("inf")  # it was busy for less than no time
     assert was_alone
     made.close("it is over")
 

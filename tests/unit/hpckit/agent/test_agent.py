@@ -115,7 +115,7 @@ def test_one_that_gives_its_supervisor_up_is_silent_itself(start: Callable[..., 
     told = start(
         "import time; from hpckit.agent import agent, message_channel, watchdog; "
         "message_channel.SILENT_S = 1.5; "
-        "agent.Agent._end_alone = lambda self: time.sleep(3600); watchdog.main()"
+        "agent.Agent._end_without_supervisor = lambda self: time.sleep(3600); watchdog.main()"
     )
     told.hears("hello")
     told.channel.is_suspect = True

@@ -18,7 +18,7 @@ from tests.unit.hpckit.report.sample_runs import ran, submitted
 def test_patience_is_for_runs_that_have_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr("hpckit.faults.campaign.injection_trigger.time.monotonic", lambda: now_s)
-    patience = injection_trigger._Patience(300.0)
+    patience = injection_trigger._ActiveTimeout(300.0)
     for state, seconds, is_over in (
         (RunState.QUEUED, 5000.0, False),
         (RunState.STARTING, 200.0, False),

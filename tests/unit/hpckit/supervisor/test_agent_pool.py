@@ -219,7 +219,7 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
 
     until(is_lost)
     monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 10.0)
-    parts.crew._members[0].channel.close()  # as if it were for good
+    parts.crew._agents[0].channel.close()  # as if it were for good
     parts.crew.call((0, 1), 2)
     assert parts.crew.expected() == 1
     assert not parts.crew.may_return(), "it was waited for already"
@@ -252,7 +252,7 @@ def test_one_that_is_suspect_is_lost_sooner_and_only_if_it_is_silent(
     until(lambda: not is_lost())
     parts.crew.suspect([1])
     parts.crew.call((0, 1), 2)
-    assert not any(member.channel.is_suspect for member in parts.crew._members.values())
+    assert not any(member.channel.is_suspect for member in parts.crew._agents.values())
 
 
 def test_who_waited_for_something_else_has_lost_nobody(

@@ -79,7 +79,7 @@ def test_a_run_that_is_over_lacks_no_curve(
 ) -> None:
     verdict = Verdict(VerdictKind.INFRA, True, "the node with rank 0 was lost")
     monkeypatch.setattr(Supervisor, "_prepare", lambda *_: None)
-    monkeypatch.setattr(Supervisor, "_supervised", lambda _: verdict)
+    monkeypatch.setattr(Supervisor, "_run_with_agents", lambda _: verdict)
     with EventLog(in_a_job.events, submission=1) as events:
         events.emit("step", step=1, loss=2.0)
         assert Supervisor(in_a_job, 1, (), events).run() is verdict
@@ -124,11 +124,11 @@ def test_ranks_leave_before_slurm_says_who_wanted_it_and_nothing_goes_on_if_it_w
 
     with EventLog(in_a_job.events, submission=1) as events:
         supervisor: Any = Supervisor(in_a_job, 1, (), events)
-        supervisor._fitness, supervisor._drill = (
+        supervisor._problem_reporter, supervisor._drill = (
             NodeProblemReporter(None, events),
             PreemptionDrill((), 0),
         )
-        supervisor._leaving = SimpleNamespace(is_cancelled=is_cancelled)
+        supervisor._termination_cause = SimpleNamespace(is_cancelled=is_cancelled)
         supervisor._chain = SimpleNamespace(drop=lambda: dropped.append(True))
         supervisor._generation = 1
         assert supervisor._watch(crew, SimpleNamespace(left=look)) is WorkerRequest.STOP
