@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.protocol.messages import dump_layout, dump_snapshot
-from checkpointing.service.registry.registry_view import SaveProgress
-from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.registry.snapshot_registry import SaveProgress, SnapshotRegistry
 from checkpointing.service.replication.authenticated_channel import (
     CHUNK,
     AuthenticatedChannel,

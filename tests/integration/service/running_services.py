@@ -168,8 +168,8 @@ def elsewhere() -> Iterator[None]:
 
 # For `sabotaged`: who comes while another trainer of its rank is alive waits no longer than this
 IMPATIENT = """
-import checkpointing.service.registry.registry_slots as seating
-seating.HANDOVER_S = 0.2
+from checkpointing.service.registry import snapshot_registry
+snapshot_registry.HANDOVER_S = 0.2
 """
 
 

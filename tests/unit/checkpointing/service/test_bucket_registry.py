@@ -8,7 +8,7 @@ import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
-from checkpointing.service.registry import registry_slots
+from checkpointing.service.registry import snapshot_registry
 from checkpointing.service.registry import snapshot_registry as hall_module
 from checkpointing.service.registry.rank_slots import ArenaLayout
 from checkpointing.service.registry.slot_choice import SlotState
@@ -22,8 +22,8 @@ BYTES = 32  # of the one part that a state here has
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in (
-        ("HANDOVER_S", registry_slots),
-        ("LEFT_S", registry_slots),
+        ("HANDOVER_S", snapshot_registry),
+        ("LEFT_S", snapshot_registry),
         ("REJOIN_S", hall_module),
     ):
         monkeypatch.setattr(module, name, 0.0)

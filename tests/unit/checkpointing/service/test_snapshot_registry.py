@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.registry import registry_slots
+from checkpointing.service.registry import snapshot_registry
 from checkpointing.service.registry import snapshot_registry as hall_module
 from checkpointing.service.registry.generation_state import GenerationState
 from checkpointing.service.registry.slot_choice import SlotState
@@ -22,8 +22,8 @@ from tests.unit.checkpointing.service.sample_trainers import FIRST, SECOND, SLOT
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in (
-        ("HANDOVER_S", registry_slots),
-        ("LEFT_S", registry_slots),
+        ("HANDOVER_S", snapshot_registry),
+        ("LEFT_S", snapshot_registry),
         ("REJOIN_S", hall_module),
     ):
         monkeypatch.setattr(module, name, 0.0)
@@ -301,7 +301,7 @@ class TestSeats:
     def test_what_a_dying_trainer_has_said_is_heard_before_the_next_one_sits_down(
         self, hall: SnapshotRegistry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(registry_slots, "HANDOVER_S", 60.0)
+        monkeypatch.setattr(snapshot_registry, "HANDOVER_S", 60.0)
         old = Trainer(hall).furnish()
         slot = old.claim(1)
         assert slot is not None
