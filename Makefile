@@ -29,7 +29,7 @@ has_cpu_build = $(PIP) index versions torch 2>/dev/null | grep -qF '$(TORCH_VERS
 # needs neither.
 TORCHTITAN := torchtitan spmd_types
 
-.PHONY: setup services demo test test-torch fresh lint docs wheel clean
+.PHONY: setup services demo test test-quick test-torch fresh lint docs wheel clean
 
 setup: $(VENV)/ready
 
@@ -78,6 +78,11 @@ WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 3 : 4 }'
 
 test: setup services
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
+		$(PYTEST_ARGS)
+
+# The unit tests of the folders in which something differs from the last commit, or from REF.
+test-quick: $(VENV)/ready
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $$($(BIN)/python -m tests.changed $(REF)) \
 		$(PYTEST_ARGS)
 
 # Another build of torch, such as the one for CUDA that pip takes from the public index. Its

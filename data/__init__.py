@@ -4,7 +4,7 @@
     loader = Loader(open_dataset("shards"), global_batch=256, rank=rank, world_size=world)
     for batch in loader: ...
 
-The package needs neither torch nor the rest of hpckit.
+Usable without torch and the rest of hpckit; only S3 needs a part of it, `checkpointing.storage`.
 """
 
 from importlib import import_module

@@ -1,6 +1,3 @@
-"""The sources of shards: local files, S3, http(s), pipes and the drivers of fsspec, with retries
-and limits per host.
-
-This package imports data.errors only (later checkpointing.storage for S3); all of data may import
-it.
-"""
+"""Where shards lie: local files, S3, http(s), pipes and whatever an fsspec driver reaches, with
+retries and limits per host. Imports data.errors only, and checkpointing.storage for S3;
+anything in data may import it."""

@@ -1,22 +1,25 @@
 """Shards at s3:// URLs."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
-from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from checkpointing.errors import StoreError
+from checkpointing.storage.s3.obstore_clients import build_reader
+from checkpointing.storage.s3.s3_options import S3AccessOptions
+from data.errors import DataError
 from data.source import object_requests
 from data.source.address import masked
 from data.source.protocol import ObjectVersion, PermanentSourceError
-from data.source.s3_options import SourceS3Options, settings
 
 
 class S3Source:
     """A `Backend` of s3://bucket/key. Options that are not given come from AWS_* and ~/.aws."""
 
-    def __init__(self, stall_s: float, options: SourceS3Options) -> None:
+    def __init__(self, stall_s: float, options: S3AccessOptions) -> None:
         self._stall_s = stall_s
         self._options = options
         self._client = lru_cache(self._build)
@@ -40,21 +43,9 @@ class S3Source:
             raise PermanentSourceError("the S3 server gives no ranges of objects") from error
 
     def _build(self, bucket: str) -> S3Store:
-        config, provider, bundle = settings(self._options, os.environ, bucket)
-        client = object_requests.connection(
-            self._stall_s, str(config.get("endpoint", "")).startswith("http:")
-        )
-        if bundle is not None:
-            client["root_certificate"] = bundle
         try:
-            return S3Store(
-                bucket,
-                config=config,
-                client_options=client,
-                retry_config={"max_retries": 0},
-                credential_provider=provider,
-            )
-        except (BaseError, ValueError) as error:
+            return build_reader(bucket, self._options, os.environ, self._stall_s)
+        except StoreError as error:
             raise PermanentSourceError(f"S3 cannot be used: {masked(str(error))}") from error
 
 
@@ -66,3 +57,13 @@ def _split(url: str) -> tuple[str, str]:
             " ~/.aws or options"
         )
     return bucket, key
+
+
+def parse_options(given: Mapping[str, Any]) -> S3AccessOptions:
+    """Raises DataError for an unknown option, or a value that cannot be used; shows no value."""
+    if given.keys() - S3AccessOptions.names():
+        raise DataError(f"options of s3: unknown one among {sorted(given)}")
+    try:
+        return S3AccessOptions.parse(given)
+    except StoreError as error:
+        raise DataError(f"options of s3: {error}") from error

@@ -41,9 +41,9 @@ class Sources:
     """Reads objects of every kind of URL. Thread-safe.
 
     Args:
-        options: by scheme: the fields of `SourceS3Options` for "s3", `headers` for "http",
-            arguments of the fsspec driver for others.
-        retry: how long to retry.
+        options: by scheme: the fields of `S3AccessOptions` for "s3", as stores of checkpoints take
+            them; `headers` for "http", arguments of the fsspec driver for others.
+        retry: how long to try again.
         limits: of each host.
         stall_s: seconds without a byte after which a request counts as failed; not for files, see
             `FileSource`.
@@ -206,10 +206,9 @@ class Sources:
         if scheme == "pipe":
             return PipeSource(self._pipes, self._stall_s)
         if scheme == "s3":
-            from data.source.s3 import S3Source
-            from data.source.s3_options import SourceS3Options
+            from data.source.s3 import S3Source, parse_options
 
-            return S3Source(self._stall_s, _fields(SourceS3Options, given, scheme))
+            return S3Source(self._stall_s, parse_options(given))
         if scheme in ("http", "https"):
             from data.source.http import HttpSource
 

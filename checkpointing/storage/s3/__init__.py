@@ -1,2 +1,2 @@
-"""Keeps objects in S3: clients, credentials, options, errors; only `storage` imports it (and
-`data.source`, once it uses the same access to S3)."""
+"""Keeps objects in S3: clients, credentials, options, errors; `storage` imports it, and
+`data.source`, which reads S3 with the same options."""

@@ -1,8 +1,8 @@
-"""The options to access a bucket, from the store's options, the environment and the files in
-~/.aws."""
+"""Options of access to S3: their names, what they refuse, and their earlier names."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,8 +12,13 @@ from urllib.parse import urlsplit
 from checkpointing.errors import StoreError
 from checkpointing.storage.key_rules import check_key
 
+_log = logging.getLogger(__name__)
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _CHOICES = {"client": ("obstore", "s3fs"), "addressing": ("path", "virtual")}
+_SWITCHES = ("anonymous", "unsigned_payload")
+_EARLIER = "virtual_host"  # the earlier name of `addressing` in `data`: true or false
+_said: set[str] = set()  # earlier names that were warned of
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,8 @@ class S3Location:
 
 
 @dataclass(frozen=True)
-class S3StoreOptions:
-    """The `options` of an s3:// store. Unset ones are taken from AWS_* and ~/.aws."""
-
-    client: Literal["obstore", "s3fs"] = "obstore"
-    """obstore takes 2-5 times less CPU time; s3fs is for sites that have nothing else."""
+class S3AccessOptions:
+    """How to reach S3. Options that are not given come from AWS_* variables, then from ~/.aws."""
 
     endpoint: str | None = None
     """URL of a server other than AWS; plain http:// must be given explicitly."""
@@ -81,6 +83,50 @@ class S3StoreOptions:
     addressing: Literal["path", "virtual"] = "path"
     """"virtual" puts the bucket into the host name."""
 
+    def __post_init__(self) -> None:
+        if bool(self.access_key_id) != bool(self.secret_access_key):
+            raise StoreError("options of S3: access_key_id and secret_access_key go together")
+        if self.endpoint is not None:
+            check_endpoint(self.endpoint)
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """What `parse` knows, earlier names included."""
+        return {_EARLIER, *(f.name for f in fields(cls))}
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Self:
+        """Checked options. An earlier name is obeyed, with a warning.
+
+        Raises:
+            StoreError: unknown name, or a value of the wrong kind; no value is ever shown.
+        """
+        options = _renamed(options)
+        known = sorted(f.name for f in fields(cls))
+        for name, value in options.items():
+            if name not in known:
+                raise StoreError(f"unknown option {name!r} of an S3 store; there are {known}")
+            if not _fits(cls, name, value):
+                raise StoreError(f"option {name!r} of an S3 store: {_expected(name)} expected")
+        return cls(**options)
+
+    def endpoint_from(self, env: Mapping[str, str]) -> str | None:
+        """The endpoint of the options or of the environment; None if they name none.
+
+        Raises:
+            StoreError: it is no http(s) URL, or holds credentials.
+        """
+        found = self.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+        return check_endpoint(found) if found else None
+
+
+@dataclass(frozen=True)
+class S3StoreOptions(S3AccessOptions):
+    """What `options` of an s3:// store may hold."""
+
+    client: Literal["obstore", "s3fs"] = "obstore"
+    """obstore is 2-5 times lighter on the processor; s3fs is for sites that have nothing else."""
+
     unsigned_payload: bool | None = None
     """Leave the hash of the content out of the signature, which saves most of the CPU time; default
     over https, which protects the content itself."""
@@ -93,31 +139,6 @@ class S3StoreOptions:
 
     reach_s: float | None = None
     """Seconds to retry until a first request is answered; None: as `budget_s`."""
-
-    @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> Self:
-        """Returns the checked options.
-
-        Raises:
-            StoreError: a name is unknown, or a value has the wrong type; the message never contains
-                values.
-        """
-        known = sorted(f.name for f in fields(cls))
-        for name, value in options.items():
-            if name not in known:
-                raise StoreError(f"unknown option {name!r} of an S3 store; there are {known}")
-            if not _fits(name, value):
-                raise StoreError(f"option {name!r} of an S3 store: {_expected(name)} expected")
-        return cls(**options)
-
-    def endpoint_from(self, env: Mapping[str, str]) -> str | None:
-        """Returns the endpoint; None for AWS itself.
-
-        Raises:
-            StoreError: it is no http(s) URL, or holds credentials.
-        """
-        found = self.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
-        return check_endpoint(found) if found else None
 
 
 def check_endpoint(endpoint: str) -> str:
@@ -141,19 +162,40 @@ def server_of(endpoint: str | None) -> str:
     return f"the S3 endpoint {endpoint} (of the options, AWS_ENDPOINT_URL or ~/.aws)"
 
 
+def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` with `addressing` in place of its earlier name."""
+    options = dict(options)
+    if _EARLIER not in options:
+        return options
+    if "addressing" in options:
+        raise StoreError(f"options of S3: {_EARLIER} is the earlier name of addressing; give one")
+    virtual = options.pop(_EARLIER)
+    if virtual is not None and not isinstance(virtual, bool):
+        raise StoreError(f"option {_EARLIER!r} of S3: true or false expected")
+    options["addressing"] = "virtual" if virtual else "path"
+    if _EARLIER not in _said:
+        _said.add(_EARLIER)
+        _log.warning(
+            "option %r of S3 is now called 'addressing': write addressing=%s",
+            _EARLIER,
+            options["addressing"],
+        )
+    return options
+
+
 def _expected(name: str) -> str:
     if name in _CHOICES:
         return f"one of {_CHOICES[name]}"
     if name.endswith("_s"):
         return "a number of seconds above 0"
-    return "true or false" if name in ("anonymous", "unsigned_payload") else "text"
+    return "true or false" if name in _SWITCHES else "text"
 
 
-def _fits(name: str, value: Any) -> bool:
+def _fits(kind: type[S3AccessOptions], name: str, value: Any) -> bool:
     if value is None:
-        return type(None) in getattr(get_type_hints(S3StoreOptions)[name], "__args__", ())
+        return type(None) in getattr(get_type_hints(kind)[name], "__args__", ())
     if name in _CHOICES:
         return value in _CHOICES[name]
     if name.endswith("_s"):
         return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return isinstance(value, bool if name in ("anonymous", "unsigned_payload") else str)
+    return isinstance(value, bool if name in _SWITCHES else str)

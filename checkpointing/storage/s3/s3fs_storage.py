@@ -11,6 +11,7 @@ from s3fs import S3FileSystem
 from checkpointing.storage.fsspec.call_deadlines import FsspecCalls
 from checkpointing.storage.fsspec.fsspec_storage import CallDeadlines, DriverTraits, FsspecStorage
 from checkpointing.storage.retry import StorageRetryPolicy
+from checkpointing.storage.s3.s3_access import S3Access, resolve_access
 from checkpointing.storage.s3.s3_options import S3Location, S3StoreOptions, server_of
 
 _ONE_PART = 1 << 32  # bytes; in a multipart upload some servers ignore the condition of a create
@@ -28,7 +29,9 @@ def open_s3fs(place: S3Location, options: S3StoreOptions) -> FsspecStorage:
         write={"chunksize": _ONE_PART},
         read={"max_concurrency": 1},  # otherwise it asks for the size first
     )
-    arguments = _arguments(options)
+    access = resolve_access(options, os.environ)
+    access.certificates()  # botocore would say less of a file that it cannot use
+    arguments = _arguments(options, access)
     return FsspecStorage(
         FsspecCalls(lambda: _file_system(arguments), _drop_expect),
         f"{place.bucket}/{place.prefix}",
@@ -36,7 +39,7 @@ def open_s3fs(place: S3Location, options: S3StoreOptions) -> FsspecStorage:
         traits,
         policy=StorageRetryPolicy(budget_s=options.budget_s, reach_s=options.reach_s),
         deadlines=CallDeadlines(options.timeout_s, max(150.0, options.timeout_s)),
-        server=server_of(options.endpoint_from(os.environ)),
+        server=server_of(access.endpoint),
     )
 
 
@@ -52,7 +55,7 @@ async def _drop_expect(fs: S3FileSystem) -> None:
     client.meta.events.unregister("before-call.s3", add_expect_header)
 
 
-def _arguments(options: S3StoreOptions) -> dict[str, Any]:
+def _arguments(options: S3StoreOptions, access: S3Access) -> dict[str, Any]:
     seconds = options.timeout_s
     config: dict[str, Any] = {
         "connect_timeout": min(10.0, seconds),
@@ -63,19 +66,17 @@ def _arguments(options: S3StoreOptions) -> dict[str, Any]:
         "response_checksum_validation": "when_required",
         "max_pool_connections": 32,
     }
-    endpoint = options.endpoint_from(os.environ)
     style: dict[str, Any] = {"addressing_style": options.addressing}
     unsigned = options.unsigned_payload
-    if (endpoint is None or endpoint.startswith("https://")) if unsigned is None else unsigned:
+    if not access.plain if unsigned is None else unsigned:
         style["payload_signing_enabled"] = False
     client: dict[str, Any] = {}
-    region = options.region or os.environ.get("AWS_REGION")
-    if region:
-        client["region_name"] = region
-    if options.ca_bundle:
-        client["verify"] = os.path.expanduser(options.ca_bundle)  # noqa: PTH111
+    if access.region:
+        client["region_name"] = access.region
+    if access.ca_bundle:
+        client["verify"] = str(access.ca_bundle)
     given = {
-        "endpoint_url": endpoint,
+        "endpoint_url": access.endpoint,
         "key": options.access_key_id,
         "secret": options.secret_access_key,
         "token": options.session_token,

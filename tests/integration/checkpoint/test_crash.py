@@ -279,7 +279,7 @@ def wait_for_commit(events: Recorder, step: int) -> None:
 
 # Begins a save whose copy is slow, and ends without close() while it is under way
 EXIT_PROGRAM = """
-from checkpointing import staging
+from checkpointing.staging import stager
 from checkpointing.staging.tensor_copy import copy_quietly
 
 def slow(targets, sources):
@@ -287,7 +287,7 @@ def slow(targets, sources):
     copy_quietly(targets, sources)
 
 how, = arguments
-staging.Stager.__init__.__kwdefaults__["copy_later"] = slow
+stager.Stager.__init__.__kwdefaults__["copy_later"] = slow
 model = torch.nn.Linear(3, 1, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 ckpt = Checkpointer(tmp / how, run="r")

@@ -38,7 +38,10 @@ from tests.integration.service.running_services import (
     wait_until_ended,
 )
 
-WRITE_PART, COMMIT = ("writing", "write_part"), ("leading", "commit")
+WRITE_PART, COMMIT = (
+    ("coordinator.rank_part_writer", "write_part"),
+    ("coordinator.save_leader", "commit"),
+)
 
 
 def state_of(step: int) -> dict[str, Any]:

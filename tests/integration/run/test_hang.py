@@ -52,5 +52,5 @@ def test_a_rank_that_hangs_in_its_start_or_in_a_validation_is_started_again(
         ("validating", 4),
     ]
     stacks = [Path(event["stacks"][0]).read_text() for event in told]
-    assert all("stuck.py" in text for text in stacks)
+    assert all("hanging_function.py" in text for text in stacks)
     assert [life.generation for life in history(run).lives] == [1, 1], "in place, from step 0 or 4"

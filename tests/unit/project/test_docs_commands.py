@@ -127,7 +127,7 @@ def look(words: list[str]) -> None:
         case "python" if rest[0] == "-m":
             look_at_module(*rest[1:])
         case "make":
-            targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert rest[0] in targets, words
         case "pip":
             look_at_extras(rest)

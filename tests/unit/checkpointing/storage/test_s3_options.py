@@ -39,7 +39,8 @@ def test_wrong_options(options: dict[str, Any], says: str) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    options = S3StoreOptions.parse({"secret_access_key": "hidden-1", "session_token": "hidden-2"})
+    secrets = {"secret_access_key": "hidden-1", "session_token": "hidden-2"}
+    options = S3StoreOptions.parse({"access_key_id": "k", **secrets})
     assert "hidden" not in repr(options)
 
 

@@ -20,7 +20,6 @@ from data.source.http import divided
 from data.source.object_requests import judge
 from data.source.protocol import PermanentSourceError, TransientSourceError
 from data.source.retry import Retry, next_wait_s
-from data.source.s3_options import SourceS3Options, settings
 
 
 class TestAddresses:
@@ -117,29 +116,6 @@ class TestLimits:
         for bad in ({"requests": 0}, {"bytes_per_s": 0.0}):
             with pytest.raises(DataError):
                 Limits(**bad)
-
-
-class TestS3Options:
-    def test_the_environment_is_obeyed_and_options_come_first(self) -> None:
-        env = {"AWS_ENDPOINT_URL": "http://e:1/", "AWS_REGION": "r", "AWS_ACCESS_KEY_ID": "k"}
-        config, provider, _ = settings(SourceS3Options(), env, "b")
-        assert (config["endpoint"], config["region"], provider) == ("http://e:1", "r", None)
-        options = SourceS3Options(endpoint="https://f", anonymous=True, virtual_host=True)
-        config, provider, _ = settings(options, env, "b")
-        assert config["endpoint"] == "https://b.f"
-        assert config["skip_signature"]
-
-    @pytest.mark.parametrize("endpoint", ["f", "ftp://f", "http://k:s@f"])
-    def test_endpoints_that_make_no_sense(self, endpoint: str) -> None:
-        with pytest.raises(DataError) as caught:
-            SourceS3Options(endpoint=endpoint)
-        assert "k:s" not in str(caught.value)
-
-    def test_no_secret_is_shown(self) -> None:
-        options = SourceS3Options(access_key_id="k", secret_access_key="hush", session_token="hush")
-        assert "hush" not in repr(options)
-        with pytest.raises(DataError, match="go together"):
-            SourceS3Options(secret_access_key="hush")
 
 
 def test_the_innermost_mount_counts() -> None:
