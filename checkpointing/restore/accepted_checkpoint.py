@@ -45,7 +45,7 @@ def newest_accepted(
         reason = _rejections(ranks, check) if resumed is not None and check is not None else None
         if resumed is None or reason is None:
             return resumed, resumer
-        logger.warning("checkpoint %s is passed over: %s", resumed.id, reason)
+        logger.warning("checkpoint %s is skipped: %s", resumed.id, reason)
         events.emit("checkpoint_skipped", step=resumed.step, id=resumed.id, reason=reason)
         rejected[resumed.id] = reason
 

@@ -148,8 +148,8 @@ def _parse(line: bytes, path: Path) -> Event | None:
         event = Event(time=float(fields.pop("time")), kind=str(fields.pop("kind")), fields=fields)
         if 0 <= event.time < _YEAR_10000_S:
             return event
-        log.warning("%s: passed over an event of no time: %.80r", path, line)
+        log.warning("%s: skipped an event without a time: %.80r", path, line)
         return None
     except (ValueError, OverflowError, RecursionError, KeyError, AttributeError, TypeError):
-        log.warning("%s: passed over a torn line: %.80r", path, line)
+        log.warning("%s: skipped a torn line: %.80r", path, line)
         return None
