@@ -101,6 +101,8 @@ class Descriptors:
 
     def _shrink(self) -> None:
         with self._lock:
+            # those of datasets that are gone have closed theirs, and would make no room
+            self._held = deque(one for one in self._held if one() is not None)
             before = len(self._held)
             self._limit = max(1, before * 3 // 4)
             while len(self._held) > self._limit:
