@@ -1,0 +1,1 @@
+"""Run directories that released versions of hpckit wrote, each in a JSON file."""
