@@ -28,7 +28,7 @@ from data.index.manifest import open_manifest
 from data.read.batches import shard_prefetch
 from data.read.dataset import Dataset
 from data.read.loader import Loader
-from data.read.shards.open_descriptors import SHARDS
+from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.source.sources import Sources
 from tests.services.range_server import RangeServer, range_server
 
@@ -94,7 +94,7 @@ def main() -> None:
         for name, kind in (("hpckit", NodeStore), ("LRU", Unplanned)):
             with kind(folder / name, budget, free_reserve=0, sources=Sources()) as store:
                 dataset = Dataset(manifest, store)
-                SHARDS._limit = args.open or SHARDS._limit
+                OPEN_SHARDS._limit = args.open or OPEN_SHARDS._limit
                 shares, told = hits(dataset, samples, args.epochs, each, options)
                 metrics = store.metrics
             later = shares[1:]

@@ -24,7 +24,7 @@ from data.errors import (
 )
 
 if TYPE_CHECKING:
-    from data.cache.node_store import NodeStore
+    from data.cache.node_store import NodeStore, NodeStoreOptions
     from data.index.index_build import build_index
     from data.index.manifest import Manifest, open_manifest
     from data.order.sample_order import ORDER, Order
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from data.read.device_transfer import to_device
     from data.read.loader import Loader
     from data.read.loader_metrics import Usage
+    from data.read.loader_options import LoaderOptions
     from data.read.sample_stream import in_order, mixed
     from data.read.sequences.packed_batches import Packing
     from data.read.sequences.packed_sequences import PackedSequence, Sequences
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from data.wds.loader import WebLoader
     from data.wds.pipeline_conversion import from_wds
     from data.wds.stages.stage_kinds import per_sample
+    from data.wds.streaming_options import StreamingOptions
     from data.write.folder_pack import pack_folder
     from data.write.pack_report import PackedShard, PackReport, Vocabulary, vocabulary_of
     from data.write.shard_writer import ShardWriter
@@ -59,8 +61,10 @@ __all__ = [
     "IndexFileError",
     "IndexingError",
     "Loader",
+    "LoaderOptions",
     "Manifest",
     "NodeStore",
+    "NodeStoreOptions",
     "ObjectChangedError",
     "Order",
     "PackReport",
@@ -76,6 +80,7 @@ __all__ = [
     "ShardWriter",
     "Sources",
     "StreamingDataset",
+    "StreamingOptions",
     "Tokeniser",
     "Usage",
     "Vocabulary",
@@ -94,7 +99,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "cache.node_store": ("NodeStore",),
+    "cache.node_store": ("NodeStore", "NodeStoreOptions"),
     "index.index_build": ("build_index",),
     "index.manifest": ("Manifest", "open_manifest"),
     "order.sample_order": ("ORDER", "Order"),
@@ -104,6 +109,7 @@ _MODULES = {
     "read.shards.local_file_samples": ("Sample",),
     "read.loader": ("Loader",),
     "read.loader_metrics": ("Usage",),
+    "read.loader_options": ("LoaderOptions",),
     "read.sequences.packed_batches": ("Packing",),
     "read.sequences.packed_sequences": ("PackedSequence", "Sequences"),
     "read.sample_stream": ("in_order", "mixed"),
@@ -112,6 +118,7 @@ _MODULES = {
     "wds.pipeline_conversion": ("from_wds",),
     "wds.dataset": ("StreamingDataset",),
     "wds.stages.stage_kinds": ("per_sample",),
+    "wds.streaming_options": ("StreamingOptions",),
     "wds.loader": ("WebLoader",),
     "write.folder_pack": ("pack_folder",),
     "write.pack_report": ("PackReport", "PackedShard", "Vocabulary", "vocabulary_of"),

@@ -95,7 +95,7 @@ class IndexingError(DataError):
         lines += [f"  {error}" for error in self.errors[: self.MOST]]
         if len(self.errors) > self.MOST:
             lines.append(f"  and {len(self.errors) - self.MOST} more")
-        lines.append("mend or leave out these shards, then index again: the others are done")
+        lines.append("repair or leave out these shards, then index again: the others are done")
         return "\n".join(lines)
 
 

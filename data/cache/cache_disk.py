@@ -24,19 +24,19 @@ class CacheDisk:
     """
 
     def __init__(
-        self, folder: CacheFolder, trouble: DiskFailures, metrics: CacheMetrics, allow_shared: bool
+        self, folder: CacheFolder, failures: DiskFailures, metrics: CacheMetrics, allow_shared: bool
     ) -> None:
-        self.folder, self.trouble, self.metrics = folder, trouble, metrics
+        self.folder, self.failures, self.metrics = folder, failures, metrics
         self._allow_shared = allow_shared
         self._plan = next_use_plans.NextUsePlan(folder.plans)
-        self._is_created = self._logged_past = False
+        self._is_created = self._logged_bypass = False
 
     def usable(self) -> bool:
         """Return whether the cache can be used now. Creates its folder, also after it has vanished.
 
         Raises DataError for a folder that cannot be used safely.
         """
-        if self.trouble.pausing:
+        if self.failures.is_paused:
             return False
         try:
             if not self._is_created or not self.folder.root.is_dir():
@@ -44,7 +44,7 @@ class CacheDisk:
                 space_reservation.sweep(self.folder)
                 self._is_created = True
         except OSError as error:
-            self.trouble.note(error)
+            self.failures.note(error)
             return False
         return True
 
@@ -63,14 +63,14 @@ class CacheDisk:
     def open(self, entry: CacheEntry, *, parts: bool = True) -> tuple[FileHandle | None, bool]:
         """Return the open file of the shard, or else (with `parts`) that of its unfinished
         download, and whether it is the whole shard. The file is None if there is neither, or after
-        a disk error, which `trouble` has noted."""
+        a disk error, which `failures` has noted."""
         try:
             file = self.folder.open_whole(entry)
             if file is not None or not parts:
                 return file, file is not None
             return self.folder.open_part(entry), False
         except OSError as error:
-            self.trouble.note(error)
+            self.failures.note(error)
             return None, False
 
     def due_s(self, ref: ShardRef) -> float:
@@ -79,7 +79,7 @@ class CacheDisk:
         try:
             return next_use_plans.next_uses(self.folder.plans).get(url_key(ref.url), float("inf"))
         except OSError as error:
-            self.trouble.note(error)
+            self.failures.note(error)
             return float("inf")
 
     def publish(self, uses: Mapping[str, float]) -> None:
@@ -88,7 +88,7 @@ class CacheDisk:
             if self.usable():
                 self._plan.publish(uses)
         except OSError as error:
-            self.trouble.note(error)
+            self.failures.note(error)
 
     def withdraw(self) -> None:
         self._plan.withdraw()
@@ -100,16 +100,16 @@ class CacheDisk:
         try:
             shard_quarantine.report(self.folder, entry, file.fd, masked(ref.url), ref.hash, reason)
         except OSError as error:
-            self.trouble.note(error)
+            self.failures.note(error)
 
-    def tell_past(self, url: str, problem: str) -> None:
+    def log_bypass(self, url: str, problem: str) -> None:
         """Log once that a shard does not fit into the cache, so that each read of it is a request
         to its source."""
-        if not self._logged_past:
-            self._logged_past = True
+        if not self._logged_bypass:
+            self._logged_bypass = True
             _log.warning(
                 "shard %s %s (%s): its samples are read from its source, each by a request; this"
-                " is said once, see the metrics for how often it happens. A cache should hold all"
+                " is logged once, the metrics count how often it happens. A cache should hold all"
                 " shards that are read at a time: streams x window of them, of all jobs of a node",
                 url,
                 problem,
@@ -121,4 +121,4 @@ class CacheDisk:
         try:
             self.folder.remove(entry)
         except OSError as error:
-            self.trouble.note(error)
+            self.failures.note(error)

@@ -1,4 +1,4 @@
-"""One open shard, whose bytes are read from the cache, from a growing download or from the
+"""The bytes of one shard, which are read from the cache, from a growing download or from its
 source."""
 
 import logging
@@ -112,7 +112,7 @@ class CachedShard:
                 return
             file, entry = self._file, self._entry
             if file is None or entry is None:
-                raise DamagedShardError(self._url, f"{reason}; it came from its source like that")
+                raise DamagedShardError(self._url, f"{reason}; its source has these bytes")
             self._disk.report(self.ref, entry, file, reason)
             self._file, self._whole, self._has_unverified = None, False, False
             self._starts = 0  # the file did not vanish
@@ -178,7 +178,7 @@ class CachedShard:
             return
         if job.error is not None:
             raise copy_of_error(job.error)
-        if job.bypass or self._disk.trouble.pausing:
+        if job.bypass or self._disk.failures.is_paused:
             self._switch_to_source(job)
         elif job.done or job.pid != os.getpid():
             self._restart_download()
@@ -187,14 +187,19 @@ class CachedShard:
         """Read from the source from now on, and log the reason once if the cache has no room."""
         self._direct = True
         if job.no_room is not None:
-            self._disk.tell_past(self._url, job.no_room)
+            self._disk.log_bypass(self._url, job.no_room)
 
     def _restart_download(self) -> None:
         """Start another download, at most `_STARTS` times; after that, read from the source."""
         if self._starts < _STARTS:
             self.use_job(self._jobs.start(self.ref, time.monotonic()))
         else:
-            _log.warning("shard %s vanishes from the cache, again and again", self._url)
+            _log.warning(
+                "shard %s was removed from the cache %d times before it was read: it is read from"
+                " its source",
+                self._url,
+                _STARTS,
+            )
             self._direct = True
 
     def _check_mode(self, file: FileHandle) -> None:
@@ -212,8 +217,8 @@ class CachedShard:
             return type(error)(*error.args)
         return DamagedShardError(
             self._url,
-            "some of it was read while it was on its way, and in the end it proved to be damaged,"
-            " or another version: what was read of it is not to be used",
+            "some of it was read during its download, which then proved to be damaged or another"
+            " version: what was read of it is not to be used",
         )
 
     def _check_download(self) -> None:
@@ -296,7 +301,7 @@ class CachedShard:
     def _handle_read_error(self, file: FileHandle, entry: CacheEntry, error: OSError) -> None:
         """Handle a read error of the cache's disk: note it, remove the shard and read from the
         source."""
-        self._disk.trouble.note(error)
+        self._disk.failures.note(error)
         with self._lock:
             if self._file is file:
                 self._file, self._whole, self._direct = None, False, True

@@ -3,7 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -11,9 +12,9 @@ from typing import Literal, TypeAlias
 from data.cache.cache_disk import CacheDisk
 from data.cache.cache_metrics import CacheMetrics
 from data.cache.cached_shard import CachedShard, ReadPolicy
-from data.cache.downloads.download_context import DownloadContext
 from data.cache.downloads.download_job import copy_of_error
 from data.cache.downloads.download_jobs import DownloadJobs
+from data.cache.downloads.shard_download import DownloadContext
 from data.cache.downloads.unverified_reads import UnverifiedReads
 from data.cache.files.cache_entry import ShardRef, url_key
 from data.cache.files.cache_folder import CacheFolder
@@ -22,6 +23,7 @@ from data.cache.files.file_handle import FileHandle
 from data.cache.files.filesystem_type import SHARED, kind_of
 from data.cache.space.space_reservation import CacheBudget
 from data.errors import DataError, FetchError
+from data.keyword_options import takes_fields_of
 from data.source.address import Address, masked
 from data.source.sources import Sources
 
@@ -33,103 +35,100 @@ PIPE_WITHOUT_CACHE = (
 )
 
 
+@dataclass(frozen=True)
+class NodeStoreOptions:
+    """The options of a `NodeStore`. Raises DataError for an impossible value."""
+
+    budget_bytes: int
+    """The most bytes that the cache may hold; 0 for no cache at all. Open shards count and are not
+    removed."""
+    _: KW_ONLY
+    sources: Sources | None = None
+    """Access to shards that are not local; None: `Sources()`."""
+    free_reserve: int = 1 << 30
+    """Bytes of the disk that are left free."""
+    cache_local: CacheLocal = False
+    """Whether shards that are files are copied too, rather than read in place; "auto": those on
+    file systems that machines share, such as NFS and Lustre."""
+    read_growing: bool = True
+    """Whether bytes of a shard are returned during its download. If its hash is then found to be
+    wrong, the next read raises, and so does `check`. False: reads wait until all of it is
+    verified."""
+    wait_bytes: int = 64 << 20
+    """A range is read from the source rather than waited for if the download is this many bytes
+    short of it. Some nearer ranges are read like that too, where it is faster: see
+    `download_pace`."""
+    downloads: int = 16
+    """The number of simultaneous downloads; other shards wait, and their samples may be read from
+    their source meanwhile."""
+    retry_cache_s: float = 30.0
+    """Seconds for which a cache whose disk failed is not used."""
+    frozen_s: float = 30.0
+    """Seconds to wait for another process that makes no progress, because it was stopped or its
+    disk hangs: no byte comes of the shard that it downloads, or it does not release the folder's
+    lock. Shards are then read from their source."""
+    allow_shared: bool = False
+    """Whether the folder may be on NFS, Lustre and other shared file systems."""
+
+    def __post_init__(self) -> None:
+        if self.budget_bytes < 0 or self.free_reserve < 0 or self.wait_bytes < 0:
+            raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
+        if self.downloads < 1:
+            raise DataError(f"downloads must be at least 1, got {self.downloads}")
+        if not isinstance(self.cache_local, bool) and self.cache_local != "auto":
+            raise DataError(f'cache_local must be True, False or "auto", got {self.cache_local!r}')
+        if self.frozen_s <= 0:
+            raise DataError(f"frozen_s must be above 0, got {self.frozen_s}")
+
+
 class NodeStore:
     """A cache of shards on a local disk, through which shards are opened. Thread-safe; any number
     of processes may use one folder at a time.
 
     Args:
         folder: on a local disk; created if needed, for this user alone.
-        budget_bytes: the most bytes that it may hold; 0 for no cache at all. Open shards count and
-            are not removed.
-        sources: access to shards that are not local.
-        free_reserve: bytes of the disk that are left free.
-        cache_local: whether shards that are files are copied too, rather than read in place;
-            "auto": those on file systems that machines share, such as NFS and Lustre.
-        read_growing: return bytes of a shard during its download. If its hash is then found to be
-            wrong, the next read raises, and so does `check`. False: wait until all of it is
-            verified.
-        wait_bytes: read a range from the source rather than wait for a download that is this many
-            bytes short of it. Some nearer ranges are read like that too, where it is faster: see
-            `download_pace`.
-        downloads: number of simultaneous downloads; other shards wait, and their samples may be
-            read from their source meanwhile.
-        retry_cache_s: how long a cache whose disk failed is not used.
-        frozen_s: how long to wait for another process that makes no progress, because it was
-            stopped or its disk hangs: no byte comes of the shard that it downloads, or it does not
-            release the folder's lock. Shards are then read from their source.
-        allow_shared: allow a folder on NFS, Lustre and other shared file systems.
+        options: given as arguments, `NodeStore(folder, budget_bytes, sources=..., ...)`: the fields
+            of `NodeStoreOptions`, or by `from_options` as a whole.
 
-    Raises DataError for a folder that cannot be used safely or invalid numbers. A disk that fails
+    Raises DataError for a folder that cannot be used safely or an invalid option. A disk that fails
     is no error: shards are then read from their source, see `metrics`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        budget_bytes: int,
-        *,
-        sources: Sources | None = None,
-        free_reserve: int = 1 << 30,
-        cache_local: CacheLocal = False,
-        read_growing: bool = True,
-        wait_bytes: int = 64 << 20,
-        downloads: int = 16,
-        retry_cache_s: float = 30.0,
-        frozen_s: float = 30.0,
-        allow_shared: bool = False,
-    ) -> None:
-        if budget_bytes < 0 or free_reserve < 0 or wait_bytes < 0:
-            raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
-        if downloads < 1:
-            raise DataError(f"downloads must be at least 1, got {downloads}")
-        if not isinstance(cache_local, bool) and cache_local != "auto":
-            raise DataError(f'cache_local must be True, False or "auto", got {cache_local!r}')
-        if frozen_s <= 0:
-            raise DataError(f"frozen_s must be above 0, got {frozen_s}")
-        self.sources = sources or Sources()
-        self._new_store = partial(
-            NodeStore,
-            folder,
-            budget_bytes,
-            sources=self.sources,
-            free_reserve=free_reserve,
-            cache_local=cache_local,
-            read_growing=read_growing,
-            wait_bytes=wait_bytes,
-            downloads=downloads,
-            retry_cache_s=retry_cache_s,
-            frozen_s=frozen_s,
-            allow_shared=allow_shared,
-        )
+    @takes_fields_of(NodeStoreOptions)
+    def __init__(self, folder: Path, options: NodeStoreOptions) -> None:
+        self.sources = options.sources or Sources()
+        self._options = replace(options, sources=self.sources)
         self.metrics = CacheMetrics()
-        place = CacheFolder(Path(folder).absolute(), frozen_s)
-        trouble = DiskFailures(place.root, self.metrics, retry_cache_s)
-        self._disk = CacheDisk(place, trouble, self.metrics, allow_shared)
-        self.folder, self.budget_bytes = Path(folder).absolute(), budget_bytes
-        self._cached, self._cache_local = budget_bytes > 0, cache_local
+        place = CacheFolder(Path(folder).absolute(), options.frozen_s)
+        failures = DiskFailures(place.root, self.metrics, options.retry_cache_s)
+        self._disk = CacheDisk(place, failures, self.metrics, options.allow_shared)
+        self.folder, self.budget_bytes = place.root, options.budget_bytes
+        self._cached, self._cache_local = options.budget_bytes > 0, options.cache_local
         self._shared: dict[Path, bool] = {}
         self._unverified = UnverifiedReads()
-        self._read_policy = ReadPolicy(read_growing, wait_bytes)
+        self._read_policy = ReadPolicy(options.read_growing, options.wait_bytes)
         self._closing = threading.Event()
-        budget = CacheBudget(budget_bytes, free_reserve)
-        self._jobs = DownloadJobs(
-            partial(
-                DownloadContext,
-                place,
-                self.sources,
-                budget,
-                self.metrics,
-                trouble,
-                closing=self._closing,
-                frozen_s=frozen_s,
-            ),
-            downloads,
+        make_context = partial(
+            DownloadContext,
+            place,
+            self.sources,
+            CacheBudget(options.budget_bytes, options.free_reserve),
+            self.metrics,
+            failures,
+            closing=self._closing,
+            frozen_s=options.frozen_s,
         )
+        self._jobs = DownloadJobs(make_context, options.downloads)
         self._usable()
 
-    def __reduce__(self) -> "tuple[partial[NodeStore], tuple[()]]":
+    @classmethod
+    def from_options(cls, folder: Path, options: NodeStoreOptions) -> "NodeStore":
+        """Return a store with these options. Raises DataError."""
+        return cls(folder, **vars(options))
+
+    def __reduce__(self) -> tuple[Callable[..., "NodeStore"], tuple[Path, NodeStoreOptions]]:
         """Pickle as a new store over the same folder, for another process."""
-        return self._new_store, ()
+        return NodeStore.from_options, (self.folder, self._options)
 
     def open(self, ref: ShardRef, *, when_s: float = 0.0) -> CachedShard:
         """Open a shard; returns at once, while missing bytes are fetched in the background.

@@ -77,7 +77,7 @@ def unpack(content: Buffer, kind: str, place: Path | str, *, checked: bool = Fal
     `checked`: the hash at its end was compared already. Raises IndexFileError, naming `place`.
     """
     if not checked and blake3(memoryview(content)[:-DIGEST]).digest() != content[-DIGEST:]:
-        raise IndexFileError(place, "damaged (its hash does not match); make it anew")
+        raise IndexFileError(place, "damaged (its hash does not match); rebuild it")
     header, start = _header(content, place)
     if header.get("kind") != kind:
         raise IndexFileError(place, f"is of kind {header.get('kind')!r}, expected {kind!r}")
@@ -111,17 +111,17 @@ def load_mapped(path: Path, kind: str) -> IndexColumns:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _HEAD.size + DIGEST:
-            raise IndexFileError(path, f"has {size} bytes: cut short; make it anew")
+            raise IndexFileError(path, f"has {size} bytes: cut short; rebuild it")
         digest, left = blake3(), size - DIGEST
         chunk = memoryview(bytearray(_CHUNK))
         while left:
             count = file.readinto(chunk[: min(left, _CHUNK)])
             if not count:
-                raise IndexFileError(path, "was cut while it was read; make it anew")
+                raise IndexFileError(path, "was cut while it was read; rebuild it")
             digest.update(chunk[:count])
             left -= count
         if file.read(DIGEST) != digest.digest():
-            raise IndexFileError(path, "damaged (its hash does not match); make it anew")
+            raise IndexFileError(path, "damaged (its hash does not match); rebuild it")
         content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     return unpack(content, kind, path, checked=True)
 
@@ -151,12 +151,12 @@ def _dtype_name(column: Column) -> str:
 def _header(content: Buffer, place: Path | str) -> tuple[dict[str, Any], int]:
     """Return the header and the offset of the first column."""
     if len(content) < _HEAD.size + DIGEST:
-        raise IndexFileError(place, f"has {len(content)} bytes: cut short; make it anew")
+        raise IndexFileError(place, f"has {len(content)} bytes: cut short; rebuild it")
     magic, version, length = _HEAD.unpack_from(content)
     if magic != MAGIC:
         raise IndexFileError(place, "is not an index")
     if version != VERSION:
-        problem = f"is of version {version}, this hpckit reads {VERSION}: make it anew"
+        problem = f"is of version {version}, this hpckit reads {VERSION}: rebuild it"
         raise IndexFileError(place, problem)
     end = _HEAD.size + length
     if length > MOST_HEADER or end > len(content) - DIGEST:

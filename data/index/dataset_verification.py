@@ -129,4 +129,4 @@ def _problem(
 def _first(kept: ShardIndex, now: ShardIndex) -> str:
     same = len(kept) == len(now)
     wrong = [i for i in range(len(now)) if same and kept.members(i) != now.members(i)]
-    return f"sample {wrong[0]} lies elsewhere" if wrong else "another number of samples"
+    return f"sample {wrong[0]} moved" if wrong else "another number of samples"

@@ -161,7 +161,7 @@ def _open_old(place: Path) -> Manifest | None:
     try:
         return open_manifest(place)
     except IndexFileError as error:
-        _log.warning("the manifest that is there is of no use and is made anew: %s", error)
+        _log.warning("the manifest that is there cannot be used and is rebuilt: %s", error)
         return None
 
 

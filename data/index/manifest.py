@@ -206,7 +206,7 @@ def _check(content: IndexColumns, place: Path | str) -> None:
     numbers = [found[name] for name in ("samples", "bytes", "tokens") if name in found and n]
     are_counts = all(int(c.min()) >= 0 and float(c.sum(dtype=float)) < 2**63 for c in numbers)
     if not rises or not are_counts:
-        raise IndexFileError(place, "is no manifest: its numbers cannot be")
+        raise IndexFileError(place, "is no manifest: its numbers are impossible")
     if not isinstance(content.meta.get("tokens"), str | None):
         raise IndexFileError(place, "is no manifest: its way of counting tokens is no text")
 

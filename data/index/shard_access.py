@@ -1,9 +1,10 @@
-"""Reading shards that are indexed: local files, and URLs through any source."""
+"""Access to shards that are indexed: local files, and URLs through any source, without a cache."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from blake3 import blake3
@@ -12,6 +13,7 @@ from data.errors import DataError, ShardError
 from data.index.tar.read_window import REMOTE_FAR_BYTES, REMOTE_NEAR_BYTES, ReadWindow
 from data.index.tar.tar_walk import Read
 from data.source.address import masked
+from data.source.file import file_version, read_at
 from data.source.protocol import ObjectSource
 
 AHEAD_BYTES = 1 << 20  # the kernel is asked to read ahead so many bytes, where members are small
@@ -19,16 +21,15 @@ _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True)
-class ReadableShard:
-    """An open shard: its size, its version, and `read(offset, size)`.
-
-    `scan` reads like it, but is made for many small reads at increasing offsets.
-    """
+class ShardScanInput:
+    """What a scan of a shard reads: the shard's size, its version, and functions of (offset,
+    size)."""
 
     bytes: int
     tag: str | None
     read: Read
     scan: Read
+    """Reads like `read`, and is made for many small reads at increasing offsets."""
 
 
 def is_url(shard: str) -> bool:
@@ -51,23 +52,24 @@ def stat(shard: str, source: ObjectSource | None) -> tuple[int, str | None]:
     """Return the (bytes, tag) of a shard. Raises ShardError."""
     if not is_url(shard):
         try:
-            return _of_status(os.stat(shard))  # noqa: PTH116 (half the time of Path.stat)
+            version = file_version(os.stat(shard))  # noqa: PTH116 (half the time of Path.stat)
+            return version.bytes or 0, version.tag
         except OSError as error:
             raise ShardError(Path(shard), 0, f"cannot be read: {error.strerror}") from error
     try:
-        origin = needed(source, shard).stat(shard)
+        origin = require_source(source, shard).stat(shard)
     except OSError as error:
         raise ShardError(shard, 0, f"cannot be read: {error}") from error
     return _length(shard, origin.bytes), origin.tag
 
 
 @contextmanager
-def opened(shard: str, source: ObjectSource | None) -> Iterator[ReadableShard]:
-    """Open a shard. Raises ShardError, also for errors inside the block, and what the source
-    raises."""
+def open_scan_input(shard: str, source: ObjectSource | None) -> Iterator[ShardScanInput]:
+    """Open a shard to scan it. Raises ShardError, also for errors inside the block, and what the
+    source raises."""
     try:
         if is_url(shard):
-            yield _remote(shard, needed(source, shard))
+            yield _remote(shard, require_source(source, shard))
         else:
             with open(shard, "rb", buffering=0) as file:
                 yield _local(file.fileno())
@@ -76,9 +78,9 @@ def opened(shard: str, source: ObjectSource | None) -> Iterator[ReadableShard]:
         raise ShardError(place, 0, f"cannot be read: {error.strerror or error}") from error
 
 
-def through(size: int, read: Read) -> ReadableShard:
-    """Return a shard of `size` bytes, of unknown version, that is read through `read`."""
-    return ReadableShard(
+def scan_input(size: int, read: Read) -> ShardScanInput:
+    """Return the scan input of a shard of `size` bytes and unknown version, read through `read`."""
+    return ShardScanInput(
         size, None, read, ReadWindow(read, size, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES)
     )
 
@@ -95,28 +97,16 @@ def hash_of(read: Read, size: int, passed: Callable[[bytes], object] | None = No
     return digest.hexdigest()
 
 
-def _of_status(status: os.stat_result) -> tuple[int, str]:
-    return status.st_size, f"{status.st_mtime_ns}-{status.st_size}"
-
-
-def needed(source: ObjectSource | None, shard: str) -> ObjectSource:
+def require_source(source: ObjectSource | None, shard: str) -> ObjectSource:
     """Return the source of a URL. Raises DataError if none was given."""
     if source is None:
         raise DataError(f"{masked(shard)} is a URL, and no source was given to read it from")
     return source
 
 
-def _local(fd: int) -> ReadableShard:
-    size, tag = _of_status(os.fstat(fd))
+def _local(fd: int) -> ShardScanInput:
+    version = file_version(os.fstat(fd))
     advised = 0
-
-    def read(offset: int, length: int) -> bytes:
-        block = os.pread(fd, length, offset)
-        while len(block) < length and (
-            more := os.pread(fd, length - len(block), offset + len(block))
-        ):
-            block += more  # one call returns at most 2 GiB
-        return block
 
     def scan(offset: int, length: int) -> bytes:
         """Read, and have the kernel read ahead: it detects no sequence in headers that are 10 KB
@@ -128,10 +118,10 @@ def _local(fd: int) -> ReadableShard:
             advised = offset + AHEAD_BYTES
         return os.pread(fd, length, offset)
 
-    return ReadableShard(size, tag, read, scan)
+    return ShardScanInput(version.bytes or 0, version.tag, partial(read_at, fd), scan)
 
 
-def _remote(url: str, source: ObjectSource) -> ReadableShard:
+def _remote(url: str, source: ObjectSource) -> ShardScanInput:
     origin = source.stat(url)
     length = _length(url, origin.bytes)
 
@@ -139,7 +129,7 @@ def _remote(url: str, source: ObjectSource) -> ReadableShard:
         return source.read(url, offset, size, origin.tag)
 
     window = ReadWindow(read, length, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES)
-    return ReadableShard(length, origin.tag, read, window)
+    return ShardScanInput(length, origin.tag, read, window)
 
 
 def _length(url: str, length: int | None) -> int:

@@ -7,6 +7,7 @@ time.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -43,6 +44,20 @@ _KEEP = 3  # epochs kept: the one that is read, the one prefetched, and the one 
 
 Identity: TypeAlias = dict[str, str | int]
 _Plan = TypeVar("_Plan", StreamAssignment, EpochPieces, StreamTurns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderOptions:
+    """The options of the order of a dataset's samples."""
+
+    seed: int = 0
+    shuffle: bool = True
+    """False: samples come in the order in which they are stored."""
+    streams: int = 48
+    """The number of virtual streams of shards that take turns."""
+    window: int = 8
+    """The shards of each stream whose samples are shuffled with one another: samples are shuffled
+    among `streams` times `window` shards."""
 
 
 class Order:

@@ -59,7 +59,7 @@ class BadSampleBudget:
                 f" {self.most} or {self.most_in_a_row}; the last was {error}"
             ) from error
         if count <= _LOGGED or count % 100 == 0:
-            what = "left out" if self.policy == "skip" else "replaced"
+            what = "skipped" if self.policy == "skip" else "replaced"
             _log.warning("bad sample %d is %s: %s", count, what, error)
 
     def __getstate__(self) -> dict[str, object]:

@@ -20,7 +20,7 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.shard_access import is_pipe, is_plain_url, is_url
 from data.index.shard_listing import Shards
 from data.read.shards.local_file_samples import Sample
-from data.read.shards.open_descriptors import SHARDS
+from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.shard_samples import Check, ShardSamples
 from data.source.address import masked
 from data.source.sources import Sources
@@ -46,7 +46,7 @@ class Dataset:
         """Shape (shards + 1,): the number of each shard's first sample."""
         self.first = self.starts.data
         """The numbers in `starts` as plain integers."""
-        self._opened = _OpenedShards(self)
+        self._opened = _OpenShardCache(self)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -87,7 +87,7 @@ class Dataset:
         size, tag = int(manifest.bytes[shard]), int(manifest.columns["tags"][shard]) or None
         return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
 
-    def is_afar(self, shard: int) -> bool:
+    def is_remote(self, shard: int) -> bool:
         """Return whether opening the shard takes requests: it is not open, and not read in
         place."""
         return not self._opened.has(shard) and not self.store.is_in_place(self.manifest.urls[shard])
@@ -118,9 +118,9 @@ class Dataset:
         self._opened.clear()
 
 
-class _OpenedShards:
-    """The shards that were opened: their indexes, as far as `INDEX_BYTES` allow, and some of their
-    files, see `open_descriptors`. Two threads may open different shards at a time."""
+class _OpenShardCache:
+    """The cache of a dataset's open shards: their indexes, as far as `INDEX_BYTES` allow, and some
+    of their files, see `open_descriptors`. Two threads may open different shards at a time."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -153,7 +153,7 @@ class _OpenedShards:
         if failed is not None and began_s < until_s:
             raise copy_of_error(failed)
         try:
-            return SHARDS.opening(lambda: self._open(shard))
+            return OPEN_SHARDS.open(lambda: self._open(shard))
         except DataError as error:
             now_s = time.monotonic()
             self._failed[shard] = (error, now_s + (now_s - began_s))
@@ -167,7 +167,7 @@ class _OpenedShards:
         store = dataset.store
         return ShardSamples(
             index,
-            lambda: SHARDS.opening(lambda: store.open(ref)),
+            lambda: OPEN_SHARDS.open(lambda: store.open(ref)),
             ref.url,
             opened,
             dataset.check,

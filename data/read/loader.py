@@ -2,36 +2,33 @@
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from data.errors import DataError
-from data.order.rank_shares import Tail, Uneven
+from data.keyword_options import takes_fields_of
 from data.order.sample_order import MAX_POSITION
-from data.read.bad_samples import BadSampleBudget, Policy
-from data.read.batch import Batch, BatchTimes, SampleContext
-from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
+from data.read.batch import Batch, BatchTimes
+from data.read.batches.batch_fetcher import BatchFetcher, BatchWork, keep_freed_memory
 from data.read.batches.batch_plan import BatchPlan, SamplePlan, Topology
 from data.read.batches.grouped_prefetch import GroupedPrefetcher
 from data.read.batches.inline_reads import InlineReadDecision
 from data.read.batches.parallel_open import await_verification
-from data.read.batches.shard_prefetch import ShardPrefetcher, has_remote_shards
-from data.read.cache_capacity import check_caches
+from data.read.batches.shard_prefetch import ShardPrefetcher, check_caches, has_remote_shards
 from data.read.dataset import Dataset
-from data.read.freed_memory import keep_freed_memory
 from data.read.loader_metrics import LoaderMeter, Usage
-from data.read.processes.process_prefetch import ProcessPrefetcher, StartMethod
+from data.read.loader_options import LoaderOptions
+from data.read.processes.process_prefetch import ProcessPrefetcher
 from data.read.sample_stream import (
     SampleStream,
     SingleStream,
     live_shards,
     mean_bytes,
-    order_of,
     store_counts,
 )
-from data.read.sequences.packed_batches import Packing, PackPlan
-from data.read.shards.local_file_samples import WHOLE_BYTES, Sample
-from data.read.shards.open_descriptors import SHARDS
+from data.read.sequences.packed_batches import PackPlan
+from data.read.shards.local_file_samples import WHOLE_BYTES
+from data.read.shards.open_descriptors import OPEN_SHARDS
 
 _GROUP = 256  # samples
 _GROUP_BYTES = 4 << 20
@@ -40,88 +37,47 @@ _GROUP_BYTES = 4 << 20
 class Loader(Iterable[Batch]):
     """Delivers this rank's share of each global step of `global_batch` samples, without end.
 
-    Every sample comes exactly once per epoch over all ranks. `rank` and `world_size` are those of
-    the data-parallel group. `transform(sample, context)` and `collate(items)` run in `threads`
-    reader threads (so they must be thread-safe), which work at most `prefetch` batches ahead; one
-    thread makes one batch. Small batches without a transform or collate are made in groups of up to
-    256 samples; small samples that need not wait for a disk are read by the consumer itself, while
-    the threads rest, if it does nothing else, see `InlineReadDecision`. With 0 threads it always
-    reads by itself, for debugging. With `workers`, processes make the batches instead, each at most
-    `prefetch` batches ahead: for Python code that holds the interpreter's lock. None of these, nor
-    the world size, changes the order.
+    Every sample comes exactly once per epoch over all ranks. `transform(sample, context)` and
+    `collate(items)` run in `threads` reader threads (so they must be thread-safe), which work at
+    most `prefetch` batches ahead; one thread makes one batch. Small batches without a transform or
+    collate are made in groups of up to 256 samples; small samples that need not wait for a disk are
+    read by the consumer itself, while the threads rest, if it does nothing else, see
+    `InlineReadDecision`. With `workers`, processes make the batches instead. None of these, nor the
+    world size, changes the order.
 
     Args:
         dataset: an open one, or a `SampleStream` such as `mixed` makes, which has its own `seed`,
             `streams`, `window` and `shuffle`.
-        streams, window: as of `data.order.sample_order.Order`: samples are shuffled among `streams`
-            times `window` shards.
-        uneven: where world_size does not divide global_batch, see `share`.
-        tail: how the end of an epoch is handled, see `step_at`.
-        epochs: the number of epochs after which it ends; None: never.
-        pack: how documents of tokens are packed into sequences, which `global_batch` then counts.
-        errors, most_errors, most_errors_in_a_row: as of `BadSampleBudget`.
-        downloads: number of simultaneous downloads of shards that are not files of this machine.
-        start_method: how workers are started, see `ProcessPrefetcher`.
+        options: given as keywords, `Loader(dataset, global_batch=256, rank=rank, ...)`: the fields
+            of `LoaderOptions`, or by `from_options` as a whole.
 
-    Raises DataError for an invalid argument.
+    Raises DataError for an invalid option.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset | SampleStream,
-        *,
-        global_batch: int,
-        rank: int = 0,
-        world_size: int = 1,
-        seed: int = 0,
-        streams: int = 48,
-        window: int = 8,
-        shuffle: bool = True,
-        transform: Callable[[Sample, SampleContext], Any] | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
-        prefetch: int = 2,
-        threads: int = 2,
-        uneven: Uneven = "error",
-        tail: Tail = "straddle",
-        epochs: int | None = None,
-        pack: Packing | None = None,
-        errors: Policy = "raise",
-        most_errors: int = 100,
-        most_errors_in_a_row: int = 10,
-        downloads: int = 4,
-        workers: int = 0,
-        start_method: StartMethod = "spawn",
-    ) -> None:
-        if isinstance(dataset, Dataset):
-            order = order_of(dataset, seed=seed, streams=streams, window=window, shuffle=shuffle)
-            stream: SampleStream = SingleStream(dataset, order)
-        else:
-            stream = dataset
-        if prefetch < 1 or threads < 0 or downloads < 1:
-            raise DataError("prefetch and downloads must be at least 1, threads at least 0")
-        if workers < 0 or start_method not in get_args(StartMethod):
-            raise DataError(
-                f"workers must be 0 or more, start_method one of {get_args(StartMethod)};"
-                f" got {workers}, {start_method!r}"
-            )
-        if epochs is not None and epochs < 1:
-            raise DataError(f"epochs must be at least 1, or None for no end; got {epochs}")
-        if pack is not None and errors == "substitute":
-            raise DataError('errors="substitute": no other document has the length; take "skip"')
-        self._faults = BadSampleBudget(errors, most_errors, most_errors_in_a_row)
-        self._transform, self._collate = transform, collate
-        topology = Topology(global_batch, rank, world_size, uneven, tail, epochs)
-        self._plan: BatchPlan = (
-            SamplePlan(stream, topology) if pack is None else PackPlan.of(stream, topology, pack)
+    @takes_fields_of(LoaderOptions)
+    def __init__(self, dataset: Dataset | SampleStream, options: LoaderOptions) -> None:
+        stream: SampleStream = (
+            SingleStream.of(dataset, options) if isinstance(dataset, Dataset) else dataset
         )
-        self._prefetch, self._threads, self._downloads = prefetch, threads, downloads
-        self._workers, self._start_method = workers, start_method
+        self._options = options
+        self._faults = options.budget(options.errors)
+        topology = _topology(options)
+        self._plan: BatchPlan = (
+            SamplePlan(stream, topology)
+            if options.pack is None
+            else PackPlan.of(stream, topology, options.pack)
+        )
         self._position = 0
         self._began = False
         self._current: weakref.ref[_Iteration] | None = None
         self._meter = LoaderMeter()
         self.wait_s = 0.0
         """Seconds that the consumer waited for the last delivered batch."""
+
+    @classmethod
+    def from_options(cls, dataset: Dataset | SampleStream, options: LoaderOptions) -> "Loader":
+        """Return a loader with these options. Raises DataError."""
+        return cls(dataset, **vars(options))
 
     def __iter__(self) -> Iterator[Batch]:
         """Continue at the first batch not yet delivered. Ends an earlier iteration of this
@@ -175,7 +131,7 @@ class Loader(Iterable[Batch]):
         position = saved.pop("position", None)
         if saved.get("within"):
             raise DataError(
-                "the state is of a StreamingDataset, inside a step: only that one can go on there"
+                "the state was taken inside a step of a StreamingDataset: only one can resume it"
             )
         saved.pop("until", None)  # a StreamingDataset at the end of a pass
         if type(position) is not int or not 0 <= position < MAX_POSITION:
@@ -259,25 +215,26 @@ class _Iteration(Iterator[Batch]):
     def _start_batches(loader: Loader) -> "_Batches":
         """Return the prefetcher that makes the batches. It must not refer to the iteration."""
         plan = loader._plan
-        SHARDS.check(live_shards(plan.stream, plan.topology.streams(plan.stream)))
-        made = BatchFetcher(plan.stream, loader._transform, loader._collate, loader._faults)
+        OPEN_SHARDS.check_live(live_shards(plan.stream, plan.topology.streams(plan.stream)))
+        options = loader._options
+        made = BatchFetcher(plan.stream, options.transform, options.collate, loader._faults)
         fetcher, work = plan.fetcher(made), plan.work(loader._position)
-        if loader._workers:
+        if options.workers:
             return ProcessPrefetcher(
                 fetcher,
                 work,
-                workers=loader._workers,
-                depth=loader._prefetch,
-                start=loader._start_method,
+                workers=options.workers,
+                depth=options.prefetch,
+                start=options.start_method,
             )
-        most, alone = _grouping(loader)
+        most, inline = _grouping(loader)
         return GroupedPrefetcher(
             lambda work: (*fetcher.fetch(work), work.share.after),
             work,
             most=most,
-            depth=loader._prefetch,
-            threads=loader._threads,
-            alone=alone,
+            depth=options.prefetch,
+            threads=options.threads,
+            inline=inline,
         )
 
     @staticmethod
@@ -290,11 +247,23 @@ class _Iteration(Iterator[Batch]):
 
         def reading() -> int:
             it = of()
-            return plan.reading(last if it is None else it._position)
+            return plan.stream_position(last if it is None else it._position)
 
         of_rank, end = plan.topology.streams(plan.stream), plan.topology.end(plan.stream)
         check_caches(plan.stream, of_rank)
-        return ShardPrefetcher(plan.stream, reading, of_rank, end=end, downloads=loader._downloads)
+        downloads = loader._options.downloads
+        return ShardPrefetcher(plan.stream, reading, of_rank, end=end, downloads=downloads)
+
+
+def _topology(options: LoaderOptions) -> Topology:
+    return Topology(
+        options.global_batch,
+        options.rank,
+        options.world_size,
+        options.uneven,
+        options.tail,
+        options.epochs,
+    )
 
 
 def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
@@ -304,9 +273,9 @@ def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
     These are more than 1 and not None only if batches are small, there is no transform or collate
     of the user's, and no shard is remote, so that no read waits for one.
     """
-    plan = loader._plan
-    own = loader._transform or loader._collate or isinstance(plan, PackPlan)
-    if own or loader._threads == 0 or has_remote_shards(plan.stream):
+    plan, options = loader._plan, loader._options
+    own = options.transform or options.collate or isinstance(plan, PackPlan)
+    if own or options.threads == 0 or has_remote_shards(plan.stream):
         return 1, None
     rows, mean = -(-plan.topology.batch // plan.topology.world), mean_bytes(plan.stream)
     most = max(1, min(_GROUP // rows, int(_GROUP_BYTES // (rows * mean))))

@@ -82,18 +82,18 @@ class Usage:
             case "read":
                 return f"waiting for reads: {share}; more threads, or a faster disk for the cache"
             case "decode":
-                return f"decode-bound: {share}; more threads, or workers if it is Python that works"
+                return f"decode-bound: {share}; more threads, or workers for Python code"
 
     def _of_downloads(self) -> str:
         """Return the advice about downloads."""
         if self.past_s > self.download_s / 2:
             if self.disk_errors:
-                return "most of it past the cache, whose disk fails: the log says how"
+                return "most of it bypassing the cache, whose disk fails: see the log"
             if self.no_room:
-                return "most of it past the cache, which is too small: raise its bytes"
+                return "most of it bypassing the cache, which is too small: raise its bytes"
             if self.uncached:
                 return "there is no cache: give it a folder on the node's own disk"
-        return "warm the cache, or read further ahead"
+        return "warm the cache, or prefetch more"
 
 
 class LoaderMeter:

@@ -14,7 +14,7 @@ from data.errors import DataError
 from data.order.keyed_permutation import Ints
 from data.order.mixture import MIX, MixedOrder, Mixture, MixtureSegment, segment
 from data.order.rank_shares import mixed_streams_of_rank, streams_of_ranks
-from data.order.sample_order import Order
+from data.order.sample_order import Order, OrderOptions
 from data.order.shard_uses import ShardUse, uses_ahead
 from data.read.dataset import Dataset
 from data.read.stream_identity import State, check_same, digest_of, of_dataset
@@ -83,6 +83,19 @@ class SingleStream:
     def __init__(self, dataset: Dataset, order: Order) -> None:
         self.datasets, self.orders = (dataset,), (order,)
         self.order, self.seed = order, order.seed
+
+    @classmethod
+    def of(cls, dataset: Dataset, options: OrderOptions) -> SingleStream:
+        """Return the stream of a dataset in the order of `options`. Raises DataError for impossible
+        ones."""
+        order = order_of(
+            dataset,
+            seed=options.seed,
+            streams=options.streams,
+            window=options.window,
+            shuffle=options.shuffle,
+        )
+        return cls(dataset, order)
 
     @property
     def samples(self) -> int:
@@ -183,7 +196,7 @@ class MixedStream:
             if list(segments[-1].parts) != weights:
                 before = before.then(position, weights)
         except (ValueError, TypeError, IndexError) as error:
-            raise DataError(f"not a loader's state: its segments cannot be: {error}") from error
+            raise DataError(f"not a loader's state: impossible segments: {error}") from error
         return MixedStream(self.datasets, self.orders, before)
 
 

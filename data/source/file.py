@@ -27,11 +27,11 @@ class FileSource:
 
     def stat(self, url: str) -> ObjectVersion:
         with _opened(url) as fd:
-            return _origin(fd)
+            return file_version(os.fstat(fd))
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         with _opened(url) as fd:
-            check_tag(tag, _origin(fd).tag)
+            check_tag(tag, file_version(os.fstat(fd)).tag)
             data = read_at(fd, start, size)
         if len(data) < size:
             raise PermanentSourceError(
@@ -41,7 +41,7 @@ class FileSource:
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         with _opened(url) as fd:
-            origin = _origin(fd)
+            origin = file_version(os.fstat(fd))
             check_tag(tag, origin.tag)
             while piece := os.pread(fd, _PIECE, start):
                 start += len(piece)
@@ -63,6 +63,11 @@ def read_at(fd: int, start: int, size: int) -> bytes:
     return b"".join(parts)
 
 
+def file_version(status: os.stat_result) -> ObjectVersion:
+    """Return the length and tag of a file of this status."""
+    return ObjectVersion(status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+
+
 @contextmanager
 def _opened(url: str) -> Iterator[int]:
     path = Address.parse(url).local
@@ -77,8 +82,3 @@ def _opened(url: str) -> Iterator[int]:
     except OSError as error:
         kind = TransientSourceError if error.errno in _PASSING else PermanentSourceError
         raise kind(error.strerror or str(error)) from error
-
-
-def _origin(fd: int) -> ObjectVersion:
-    status = os.fstat(fd)
-    return ObjectVersion(status.st_size, f"{status.st_mtime_ns}-{status.st_size}")

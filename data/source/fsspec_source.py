@@ -47,7 +47,7 @@ class FsspecSource:
             check_tag(tag, self.stat(url).tag)
         data = self._within(lambda: self._cat(url, start, start + size))
         if len(data) != size:
-            raise TransientSourceError(f"{len(data)} bytes came of {size}")
+            raise TransientSourceError(f"received {len(data)} of {size} bytes")
         return data
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:

@@ -79,7 +79,7 @@ def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None)
         total = result.meta["size"]
         if start + size > total:
             raise PermanentSourceError(f"it ends at byte {total}, {start + size} were wanted")
-        raise TransientSourceError(f"{len(data)} bytes came of {size}")
+        raise TransientSourceError(f"received {len(data)} of {size} bytes")
     return data
 
 
@@ -110,7 +110,7 @@ def _get(
     check_tag(tag, _origin(result.meta).tag)
     if result.range[0] != start:
         raise TransientSourceError(
-            f"bytes from {start} were asked for, from {result.range[0]} came"
+            f"requested bytes from {start}, received them from {result.range[0]}"
         )
     return result
 

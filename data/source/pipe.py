@@ -79,7 +79,7 @@ class PipeSource:
         lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         if any(set(word) <= _SHELL for word in lexer):
-            raise PermanentSourceError("the command needs a shell, which pipes='exec' gives it not")
+            raise PermanentSourceError("the command needs a shell, and pipes='exec' starts none")
         return words
 
     def _output(self, process: "subprocess.Popen[bytes]", start: int) -> Iterator[bytes]:

@@ -1,4 +1,6 @@
-"""Retries: when, for how long, and with a record of the error of each attempt.
+"""Retries of requests to sources: when, for how long, and with a record of the error of each
+attempt. Requests of checkpoints follow `checkpointing.storage.retry` by fields of the same names;
+it is not imported here, as shards anywhere but in S3 are read without `checkpointing`.
 
 Full-jitter exponential back-off, after M. Brooker, "Exponential Backoff And Jitter" (AWS
 Architecture Blog, 2015).
@@ -7,7 +9,9 @@ Architecture Blog, 2015).
 import random
 import threading
 import time
+import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 from data.errors import FetchError
 from data.source.address import masked
@@ -17,7 +21,7 @@ _CHARS = 300  # of the text of one attempt
 
 
 @dataclass(frozen=True)
-class Retry:
+class SourceRetryPolicy:
     """The limits of retries for one request, or for one stream that brings no new byte."""
 
     budget_s: float = 120.0
@@ -27,7 +31,9 @@ class Retry:
     most_tries: int = 1000  # attempts of one stream, however often it makes a little progress
 
 
-def next_wait_s(retry: Retry, failures: int, idle_s: float, jitter: float) -> float | None:
+def next_wait_s(
+    policy: SourceRetryPolicy, failures: int, idle_s: float, jitter: float
+) -> float | None:
     """Return the seconds to wait before the next attempt, None to give up.
 
     Args:
@@ -35,10 +41,10 @@ def next_wait_s(retry: Retry, failures: int, idle_s: float, jitter: float) -> fl
         idle_s: since the request began or the last new byte came.
         jitter: from [0, 1].
     """
-    left_s = retry.budget_s - idle_s
-    if left_s <= 0 and failures >= retry.least_tries:
+    left_s = policy.budget_s - idle_s
+    if left_s <= 0 and failures >= policy.least_tries:
         return None
-    wait_s = jitter * min(retry.longest_s, retry.first_s * 2.0 ** min(failures - 1, 60))
+    wait_s = jitter * min(policy.longest_s, policy.first_s * 2.0 ** min(failures - 1, 60))
     return wait_s if left_s <= 0 else min(wait_s, left_s)
 
 
@@ -46,7 +52,7 @@ def next_wait_s(retry: Retry, failures: int, idle_s: float, jitter: float) -> fl
 class Attempts:
     """The attempts of one request, and when the next one is due."""
 
-    retry: Retry
+    policy: SourceRetryPolicy
     url: str
     closing: threading.Event = field(default_factory=threading.Event)
     log: list[str] = field(default_factory=list)
@@ -67,8 +73,8 @@ class Attempts:
         self._failures += 1
         now_s = time.monotonic()
         self.note(what, error)
-        wait_s = next_wait_s(self.retry, self._failures, now_s - self._moved_s, random.random())
-        if wait_s is None or self.tries >= self.retry.most_tries:
+        wait_s = next_wait_s(self.policy, self._failures, now_s - self._moved_s, random.random())
+        if wait_s is None or self.tries >= self.policy.most_tries:
             spent = f"{self.tries} tries in {now_s - self._began_s:.1f} s"
             raise self.error(f"cannot be fetched, given up after {spent}: {self.log[-1]}")
         if self.closing.wait(wait_s):
@@ -86,3 +92,11 @@ class Attempts:
     def error(self, problem: str, kind: type[FetchError] = FetchError) -> FetchError:
         """Return the error to raise, with the record of the attempts."""
         return kind(masked(self.url), masked(problem), self.log)
+
+
+def __getattr__(name: str) -> Any:
+    """Return `SourceRetryPolicy` by its earlier name."""
+    if name != "Retry":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("Retry is SourceRetryPolicy now", FutureWarning, stacklevel=2)
+    return SourceRetryPolicy

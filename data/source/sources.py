@@ -5,6 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from data.source.protocol import (
     TagMismatchError,
     TransientSourceError,
 )
-from data.source.retry import Attempts, Retry
+from data.source.retry import Attempts, SourceRetryPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +57,13 @@ class Sources:
         self,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         *,
-        retry: Retry | None = None,
+        retry: SourceRetryPolicy | None = None,
         limits: Limits | None = None,
         stall_s: float = 30.0,
         pipes: Pipes = "refuse",
     ) -> None:
         self._options = {scheme: dict(given) for scheme, given in (options or {}).items()}
-        self._retry = retry or Retry()
+        self._retry = retry or SourceRetryPolicy()
         self._limits = limits or Limits()
         self._stall_s = stall_s
         self._pipes = pipes
@@ -120,9 +121,7 @@ class Sources:
         source, host = self._source(address.scheme), self._host(address)
         attempts = Attempts(self._retry, url, self._closing)
         while True:
-            self._count(requests=1)
-            what = f"from byte {start}"
-            try:
+            with self._attempt(attempts, f"from byte {start}"):
                 with host.stream():
                     for piece in source.stream(url, start, tag):
                         start += len(piece)
@@ -130,11 +129,6 @@ class Sources:
                         yield piece
                         self._paced(url, len(piece))
                 return
-            except TransientSourceError as error:
-                passing = error
-            except (PermanentSourceError, TagMismatchError) as error:
-                raise _final_error(attempts, what, error) from None
-            self._note_retry(attempts, what, passing)
 
     def close(self) -> None:
         """Stop retrying; waiting threads are woken."""
@@ -162,19 +156,23 @@ class Sources:
         source, host = self._source(address.scheme), self._host(address)
         attempts = Attempts(self._retry, url, self._closing)
         while True:
-            self._count(requests=1)
-            try:
-                with host.request():
-                    return call(source)
-            except TransientSourceError as error:
-                passing = error
-            except (PermanentSourceError, TagMismatchError) as error:
-                raise _final_error(attempts, what, error) from None
-            self._note_retry(attempts, what, passing)
+            with self._attempt(attempts, what), host.request():
+                return call(source)
 
-    def _note_retry(self, attempts: Attempts, what: str, error: TransientSourceError) -> None:
+    @contextmanager
+    def _attempt(self, attempts: Attempts, what: str) -> Iterator[None]:
+        """Run one attempt of a request. After a transient error, which is logged, return when the
+        next attempt is due. Raises FetchError, ObjectChangedError."""
+        self._count(requests=1)
+        try:
+            yield
+            return
+        except TransientSourceError as error:
+            transient = error
+        except (PermanentSourceError, TagMismatchError) as error:
+            raise _final_error(attempts, what, error) from None
         self._count(retries=1)
-        attempts.failed(what, error)
+        attempts.failed(what, transient)
         if attempts.tries in (1, 4) or attempts.tries % 16 == 0:
             _log.warning("%s: trying again: %s", masked(attempts.url), attempts.log[-1])
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from multiprocessing import context
-from pathlib import Path
 from typing import Any
 
 from webdataset.compat import FluidInterface
@@ -11,15 +10,12 @@ from webdataset.pytorch import IterableDataset
 
 from data.errors import DataError
 from data.index.shard_listing import Shards
-from data.read.bad_samples import Policy
+from data.keyword_options import takes_fields_of
 from data.read.dataset import Dataset
 from data.read.loader_metrics import Usage
 from data.read.sample_stream import SampleStream
-from data.read.shards.shard_samples import Check
-from data.source.sources import Sources
 from data.wds import pipeline_cursor, ranks_and_workers
 from data.wds.pass_registry import PassRegistry
-from data.wds.pass_steps import Tail
 from data.wds.pipeline import WdsPipeline
 from data.wds.pipeline_cursor import Cursor, PipelineState
 from data.wds.pipeline_settings import PipelineSettings
@@ -27,6 +23,7 @@ from data.wds.pipeline_source import PipelineInput
 from data.wds.ranks_and_workers import LoaderWorker
 from data.wds.stages.stage_kinds import Stage
 from data.wds.stages.stage_runner import EMPTY
+from data.wds.streaming_options import StreamingOptions
 
 
 class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
@@ -42,79 +39,24 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     Args:
         shards: as of `open_dataset`; or an open `Dataset`, or a `SampleStream` such as `mixed`
             makes, which cannot be sent to workers that are spawned.
-        cache, cache_bytes, sources, check: as of `open_dataset`.
-        global_batch: samples of a step over all ranks; by default the size of `batched` times the
-            ranks, or without `batched` one each.
-        rank, world_size: by default those of torch.distributed, or of the environment.
-        tail: how the end of an epoch is handled, see `PassSteps`; by default "drop" after
-            `batched(partial=False)`, "straddle" with `with_epoch` or `repeat()`, else "partial".
-        errors: the policy for samples that cannot be read, or that a stage fails on, see
-            `BadSampleBudget`. By default such errors are raised, but skipped and counted if a
-            handler of the stage accepts them.
-        read_errors: the policy for those that cannot be read, if it differs.
-        exact: whether a stage is refused that would make positions inexact.
-        seeded: whether random, numpy and torch are seeded for each sample by its position.
-        prefetch, threads, downloads: steps read ahead, threads that read them (0: read when they
-            are asked for), simultaneous downloads of shards, in each process.
+        options: given as keywords, `StreamingDataset(shards, seed=1, ...)`: the fields of
+            `StreamingOptions`, or by `from_options` as a whole.
 
-    Raises DataError for an invalid argument.
+    Raises DataError for an invalid option.
     """
 
-    def __init__(
-        self,
-        shards: Shards | Dataset | SampleStream,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        streams: int = 48,
-        window: int = 8,
-        cache: str | Path | None = None,
-        cache_bytes: int = 0,
-        sources: Sources | None = None,
-        check: Check = "auto",
-        global_batch: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        tail: Tail | None = None,
-        errors: Policy | None = None,
-        read_errors: Policy | None = None,
-        most_errors: int = 100,
-        most_errors_in_a_row: int = 10,
-        exact: bool = True,
-        seeded: bool = True,
-        prefetch: int = 2,
-        threads: int = 2,
-        downloads: int = 4,
-    ) -> None:
+    @takes_fields_of(StreamingOptions)
+    def __init__(self, shards: Shards | Dataset | SampleStream, options: StreamingOptions) -> None:
         super().__init__()
-        origin = PipelineInput(
-            shards,
-            cache,
-            cache_bytes,
-            sources,
-            seed,
-            streams,
-            window,
-            shuffle=shuffle,
-            check=check,
-        )
-        settings = PipelineSettings(
-            origin=origin,
-            global_batch=global_batch,
-            rank=rank,
-            world_size=world_size,
-            tail=tail,
-            errors=errors,
-            read_errors=read_errors or errors or "raise",
-            most_errors=most_errors,
-            most_errors_in_a_row=most_errors_in_a_row,
-            exact=exact,
-            seeded=seeded,
-            prefetch=prefetch,
-            threads=threads,
-            downloads=downloads,
-        )
+        settings = PipelineSettings(PipelineInput(shards, options), options)
         self._start(settings, Cursor(0), None)
+
+    @classmethod
+    def from_options(
+        cls, shards: Shards | Dataset | SampleStream, options: StreamingOptions
+    ) -> "StreamingDataset":
+        """Return a dataset with these options. Raises DataError."""
+        return cls(shards, **vars(options))
 
     def _start(
         self,
@@ -197,7 +139,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         self._start(settings, saved.cursor, saved, self.pipeline)
         if worker is not None:  # this is a copy that shares the registry with others
             self._passes = passes
-        if not settings.origin.far:
+        if not settings.origin.is_remote:
             self.pipeline.open()
 
     # iterating
@@ -278,7 +220,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
                 yield made.item
                 continue
             self.pipeline.check_empty(made.cursor)
-            if worker.workers > 1 and self.pipeline.settings.exact:
+            if worker.workers > 1 and self.pipeline.settings.options.exact:
                 raise DataError(
                     f"nothing is left of the step before position {made.cursor.position}, and a"
                     " DataLoader of several workers would lose the order: use data.wds.WebLoader"

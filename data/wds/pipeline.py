@@ -38,9 +38,10 @@ class WdsPipeline:
         self._pid: int = 0 if like is None else like._pid
         self._stream: SampleStream | None = None
         self._meter = LoaderMeter()
-        self._read_policy = settings.faults(settings.read_errors)
-        raised = settings.faults(settings.errors or "raise")
-        handled = raised if settings.errors else settings.faults("skip")
+        options = settings.options
+        self._read_policy = options.budget(options.read_errors or options.errors or "raise")
+        raised = options.budget(options.errors or "raise")
+        handled = raised if options.errors else options.budget("skip")
         self._policy = StageErrorPolicy(raised, handled)
 
     @property
@@ -91,15 +92,15 @@ class WdsPipeline:
 
     def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[PipelineItem]:
         """Yield the items of every `stride`-th step of a pass, from its step number `offset` on."""
-        settings, steps = self.settings, self.steps
+        options, steps = self.settings.options, self.steps
         stream = self.open()
         reader = ShareReader(
             stream,
             steps,
             self._read_policy,
-            settings.prefetch,
-            settings.threads,
-            settings.downloads,
+            options.prefetch,
+            options.threads,
+            options.downloads,
         )
         within = at.within if offset == 0 else 0
         reads = reader.read(at._replace(skip=at.skip + offset), stride)
@@ -113,13 +114,13 @@ class WdsPipeline:
         self, reader: ShareReader, reads: Iterator[ShareRead], at: Cursor, within: int
     ) -> Generator[PipelineItem, None, None]:
         settings, seed = self.settings, reader.stream.seed
-        if not settings.exact:
+        if not settings.options.exact:
             stages = inexact_stages(settings.stages)
             yield from InexactRunner(stages).make(reads, at)
             return
         plan, is_ours = settings.plan, ranks_and_workers.worker() is not None
         # in a worker, torch's loader may then collate, with the user's collate_fn
-        seeds = settings.seeded and (is_ours or plan.may_draw)
+        seeds = settings.options.seeded and (is_ours or plan.may_draw)
         seeder = Seeder(seed, restore=not is_ours) if seeds else None
         runner = StageRunner(plan, reader, seeder, seed, self._policy)
         for read in reads:
@@ -129,10 +130,10 @@ class WdsPipeline:
     def check_empty(self, at: Cursor) -> None:
         """Check a step of which nothing was left. Raises DataError if it would put ranks out of
         step."""
-        if self.settings.exact and self.settings.ranks.world > 1:
+        if self.settings.options.exact and self.settings.ranks.world > 1:
             raise DataError(
                 f"nothing is left for this rank of the step before position {at.position}, and the"
-                " others would go on without it: take larger batches, or filter when writing"
+                " others would continue without it: take larger batches, or filter when writing"
             )
 
     def _resumed(self, stream: SampleStream) -> SampleStream:
@@ -144,7 +145,7 @@ class WdsPipeline:
         if saved.cursor.within and saved.layout != [steps.size, steps.ranks.world]:
             raise DataError(
                 f"the state was taken inside a step, with [global batch, ranks] {saved.layout},"
-                f" which are {[steps.size, steps.ranks.world]} here: go on with those, or save at"
+                f" which are {[steps.size, steps.ranks.world]} here: resume with those, or save at"
                 " the end of a step"
             )
         return found
@@ -162,5 +163,6 @@ class WdsPipeline:
         if self._opened is not None:
             origin = origin.opened_as(self._opened)
         rank, world = settings.ranks
-        sent = replace(settings, origin=origin, rank=rank, world_size=world)
+        options = replace(settings.options, rank=rank, world_size=world)
+        sent = replace(settings, origin=origin, options=options)
         return {**self.__dict__, "settings": sent, "_opened": None, "_stream": None}

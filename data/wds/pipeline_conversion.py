@@ -15,9 +15,9 @@ from data.wds.stages.stage_kinds import (
     StageKind,
     arguments,
     describe_stage,
-    goes_on,
     kind_of,
     per_sample,
+    skips_errors,
 )
 from data.wds.stages.stage_plan import note
 
@@ -168,7 +168,7 @@ class _Suffixes:
 def _set_read_errors(handler: Any, given: dict[str, Any]) -> None:
     """Set the option by which a source that ignored errors still skips them, but counted and
     limited."""
-    if goes_on(handler) and "errors" not in given:
+    if skips_errors(handler) and "errors" not in given:
         given.setdefault("read_errors", "skip")
 
 

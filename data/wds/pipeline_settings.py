@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from data.errors import DataError
-from data.read.bad_samples import BadSampleBudget, Policy
 from data.read.sample_stream import SampleStream
 from data.wds import ranks_and_workers
 from data.wds.pass_steps import PassSteps, Tail
@@ -11,26 +10,15 @@ from data.wds.pipeline_source import PipelineInput
 from data.wds.ranks_and_workers import DataParallelRank
 from data.wds.stages.stage_kinds import Stage
 from data.wds.stages.stage_plan import StagePlan, plan_of
+from data.wds.streaming_options import StreamingOptions
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """The settings of one pipeline, without a position. Fields are as of `StreamingDataset`."""
+    """The settings of one pipeline, without a position: its input, options and stages."""
 
     origin: PipelineInput
-    global_batch: int | None
-    rank: int | None
-    world_size: int | None
-    tail: Tail | None
-    errors: Policy | None
-    read_errors: Policy
-    most_errors: int
-    most_errors_in_a_row: int
-    exact: bool
-    seeded: bool
-    prefetch: int
-    threads: int
-    downloads: int
+    options: StreamingOptions
     stages: tuple[Stage, ...] = ()
     items: int | None = None
     """Items of a pass, on each rank; None if `epochs` gives the length."""
@@ -40,26 +28,23 @@ class PipelineSettings:
     """The plan of an exact pipeline; without stages if it is not exact."""
 
     def __post_init__(self) -> None:
-        if min(self.prefetch, self.threads + 1, self.downloads) < 1:
-            raise DataError("prefetch and downloads must be at least 1, threads at least 0")
-        for number in (self.items, self.epochs, self.global_batch):
+        for number in (self.items, self.epochs):
             if number is not None and number < 1:
                 raise DataError(f"expected a number of at least 1, got {number}")
-        object.__setattr__(self, "plan", plan_of(self.stages) if self.exact else StagePlan())
+        object.__setattr__(
+            self, "plan", plan_of(self.stages) if self.options.exact else StagePlan()
+        )
 
     @property
     def ranks(self) -> DataParallelRank:
         """The rank of this process and the world size. Raises DataError."""
-        return ranks_and_workers.ranks(self.rank, self.world_size)
-
-    def faults(self, policy: Policy) -> BadSampleBudget:
-        return BadSampleBudget(policy, self.most_errors, self.most_errors_in_a_row)
+        return ranks_and_workers.ranks(self.options.rank, self.options.world_size)
 
     def steps(self, stream: SampleStream) -> PassSteps:
         """Return the steps of this pipeline over a stream. Raises DataError for invalid
         settings."""
         ranks, batching = self.ranks, self.plan.batching
-        size = self.global_batch
+        size, tail = self.options.global_batch, self.options.tail
         if batching is not None:
             size = size or batching.size * ranks.world
             if size != batching.size * ranks.world:
@@ -70,17 +55,17 @@ class PipelineSettings:
                 )
         elif self.plan.filters and ranks.world > 1:
             raise DataError(
-                f"samples are left out and not batched: the {ranks.world} ranks would not keep"
-                " step; add batched() after select() and rsample(), or take exact=False"
+                f"samples are left out and not batched: the {ranks.world} ranks would not stay"
+                " in step; add batched() after select() and rsample(), or take exact=False"
             )
-        if self.items is not None and self.tail not in (None, "straddle"):
-            raise DataError(f'with_epoch() needs tail="straddle", got {self.tail!r}')
+        if self.items is not None and tail not in (None, "straddle"):
+            raise DataError(f'with_epoch() needs tail="straddle", got {tail!r}')
         size = size or ranks.world
         if self.items is not None:
             length: int | None = self.items * size
         else:
             length = None if self.epochs is None else self.epochs * stream.samples
-        return PassSteps(stream, size, ranks, self.tail or self._default_tail(), length)
+        return PassSteps(stream, size, ranks, tail or self._default_tail(), length)
 
     def _default_tail(self) -> Tail:
         """Return the tail that webdataset would use."""

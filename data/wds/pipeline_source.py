@@ -28,14 +28,13 @@ from data.read.sample_stream import (
     SingleStream,
     live_shards,
     mean_bytes,
-    order_of,
 )
 from data.read.shards.local_file_samples import WHOLE_BYTES
-from data.read.shards.open_descriptors import SHARDS
-from data.read.shards.shard_samples import Check
+from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.source.sources import Sources
 from data.wds.pass_steps import PassSteps
 from data.wds.pipeline_cursor import Cursor
+from data.wds.streaming_options import StreamingOptions
 
 _LOCATED = 4096  # positions that are located at a time
 _BLOCK = 32  # samples at least that a thread reads at a time
@@ -46,20 +45,13 @@ class PipelineInput:
     """The input of a pipeline before it is opened: what is read and in what order."""
 
     shards: Shards | Dataset | SampleStream
-    cache: str | Path | None = None
-    cache_bytes: int = 0
-    sources: Sources | None = None
-    seed: int = 0
-    streams: int = 48
-    window: int = 8
-    shuffle: bool = True
-    check: Check = "auto"
+    options: StreamingOptions
     manifest: Manifest | None = None
     """The manifest of the shards, once they were opened, so that another process need not index
     them again."""
 
     @property
-    def far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether opening it takes requests."""
         if isinstance(self.shards, str | Path):
             return is_url(str(self.shards))
@@ -74,39 +66,29 @@ class PipelineInput:
 
     def open(self) -> SampleStream:
         """Open the stream. Raises DataError."""
-        shards = self.shards
+        shards, options = self.shards, self.options
         if isinstance(shards, Dataset):
-            return self._ordered(shards)
+            return SingleStream.of(shards, options)
         if not isinstance(shards, str | Path | Sequence):
             return shards
         if self.manifest is None:
-            opened = open_dataset(
+            dataset = open_dataset(
                 shards,
-                cache=self.cache,
-                cache_bytes=self.cache_bytes,
-                sources=self.sources,
-                check=self.check,
+                cache=options.cache,
+                cache_bytes=options.cache_bytes,
+                sources=options.sources,
+                check=options.check,
             )
-            return self._ordered(opened)
-        folder = Path(self.cache or ".")
-        budget = self.cache_bytes if self.cache else 0
-        store = NodeStore(folder, budget, sources=self.sources or Sources())
-        return self._ordered(Dataset(self.manifest, store, self.check))
+            return SingleStream.of(dataset, options)
+        folder = Path(options.cache or ".")
+        budget = options.cache_bytes if options.cache else 0
+        store = NodeStore(folder, budget, sources=options.sources or Sources())
+        return SingleStream.of(Dataset(self.manifest, store, options.check), options)
 
     def opened_as(self, stream: SampleStream) -> "PipelineInput":
         """Return the input with the manifest of `stream`, for another process, which then need not
         index the shards again."""
         return replace(self, manifest=stream.datasets[0].manifest)
-
-    def _ordered(self, dataset: Dataset) -> SampleStream:
-        order = order_of(
-            dataset,
-            seed=self.seed,
-            streams=self.streams,
-            window=self.window,
-            shuffle=self.shuffle,
-        )
-        return SingleStream(dataset, order)
 
 
 def after_fork(stream: SampleStream) -> SampleStream:
@@ -149,7 +131,7 @@ class ShareReader:
         threads."""
         fetch, at = self.fetcher.fetch, _ConsumerPosition(cursor.position)
         streams = self.stream.streams_of(*self.steps.ranks, self.steps.size)
-        SHARDS.check(live_shards(self.stream, streams))
+        OPEN_SHARDS.check_live(live_shards(self.stream, streams))
         most = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
         is_far = has_remote_shards(self.stream)
         is_small = not is_far and mean_bytes(self.stream) <= WHOLE_BYTES
@@ -159,7 +141,7 @@ class ShareReader:
             most=most if self.threads else 1,
             depth=self.depth,
             threads=self.threads,
-            alone=InlineReadDecision() if is_small else None,
+            inline=InlineReadDecision() if is_small else None,
         )
         ahead = None
         if is_far:

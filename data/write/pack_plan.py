@@ -58,7 +58,7 @@ def plan_folder(source: Path, suffixes: Sequence[str], exclude: Sequence[str]) -
     if not files:
         raise DataError(
             f"nothing to pack in {source}: looked for {list(suffixes) or 'all files'}"
-            f" without {list(exclude)}, passed over {dict(skipped)}"
+            f" without {list(exclude)}, skipped {dict(skipped)}"
         )
     for one, two in pairwise(files):
         if (one.key, one.extension) == (two.key, two.extension):

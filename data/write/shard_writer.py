@@ -168,7 +168,7 @@ def _checked(pattern: str | Path) -> str:
 
 def _at_least(number: int) -> int:
     if number < 1:
-        raise DataError(f"the most of a shard must be at least 1, got {number}")
+        raise DataError(f"the maximum of a shard must be at least 1, got {number}")
     return number
 
 

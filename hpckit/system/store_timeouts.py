@@ -19,6 +19,6 @@ def interactive_store_options() -> dict[str, Any]:
 def interactive_sources() -> Sources:
     """Returns the sources to open shards with."""
     from data import Sources
-    from data.source.retry import Retry
+    from data.source.retry import SourceRetryPolicy
 
-    return Sources(retry=Retry(budget_s=STORE_BUDGET_S))
+    return Sources(retry=SourceRetryPolicy(budget_s=STORE_BUDGET_S))

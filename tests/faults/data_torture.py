@@ -17,7 +17,7 @@ from typing import Any
 from blake3 import blake3
 
 from data import Batch, Loader, open_dataset
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 
 GLOBAL_BATCH = 24
@@ -42,7 +42,7 @@ def main() -> None:
     manifest, cache, budget, rank, world, out, workers, step_s = sys.argv[1:]
     path = Path(out)
     before = lines_of(path)
-    sources = Sources(retry=Retry(budget_s=30.0, first_s=0.01))
+    sources = Sources(retry=SourceRetryPolicy(budget_s=30.0, first_s=0.01))
     dataset = open_dataset(manifest, cache=cache, cache_bytes=int(budget), sources=sources)
     with dataset.store:
         loader = Loader(

@@ -4,10 +4,9 @@ inline."""
 import logging
 import os
 import time
+from dataclasses import dataclass
 
-from data.cache.downloads.download_context import DownloadContext
-from data.cache.downloads.download_stall import DownloadStallWatch
-from data.cache.downloads.shard_download import Download, NoRoomError
+from data.cache.downloads.shard_download import Download, DownloadContext, NoRoomError
 from data.cache.downloads.shard_quarantine import move_to_quarantine
 from data.cache.files.cache_entry import CacheEntry, ShardRef
 from data.cache.files.file_locks import FileLock
@@ -36,7 +35,7 @@ class DownloadJob:
         self.entry: CacheEntry | None = None
         self.error: BaseException | None = None
         self.bypass = False
-        self.spoiled = False
+        self.got_wrong_bytes = False
         """Whether wrong bytes have arrived, even if they have been fetched again since."""
         self.no_room: str | None = None
         """Why the cache has no room for the shard."""
@@ -61,7 +60,7 @@ class DownloadJob:
         try:
             self._run()
         except OSError as error:
-            self._context.trouble.note(error)
+            self._context.failures.note(error)
             self.bypass = True
         except BaseException as error:  # noqa: BLE001 (raised again by whoever reads the shard)
             self._context.metrics.add(failures=1)
@@ -74,8 +73,8 @@ class DownloadJob:
         try:
             self._once()
         except ObjectChangedError as error:
-            self.spoiled = True
-            _log.warning("%s; it is fetched anew", error)
+            self.got_wrong_bytes = True
+            _log.warning("%s; it is fetched again", error)
             self._context.metrics.add(refetches=1)
             self._once()
 
@@ -131,7 +130,7 @@ class DownloadJob:
         with lock:
             failure = folder.failure(entry, since_s)
             if failure is not None:  # by the process that held the lock while this one waited
-                self.spoiled = failure.damaged
+                self.got_wrong_bytes = failure.damaged
                 kind = DamagedShardError if failure.damaged else FetchError
                 raise kind(self._url, failure.problem, failure.attempts)
             self._download_locked(entry, origin)
@@ -153,12 +152,11 @@ class DownloadJob:
                 return
             if self.ref.hash in (None, found):
                 return
-            self.spoiled = True
+            self.got_wrong_bytes = True
             move_to_quarantine(folder, entry, "part")
             self._context.metrics.add(quarantined=1, refetches=not again)
-            wanted = self.ref.hash
-            _log.warning("shard %s came with the hash %s and not %s", self._url, found, wanted)
-        problem = f"came twice with other bytes than its manifest says, whose hash is {found}"
+            _log.warning("shard %s has the hash %s instead of %s", self._url, found, self.ref.hash)
+        problem = f"was downloaded twice with other bytes than indexed, whose hash is {found}"
         folder.note_failure(entry, problem, (), damaged=True)
         raise DamagedShardError(self._url, problem)
 
@@ -168,8 +166,9 @@ class DownloadJob:
         metrics.add(frozen=1)
         if metrics.frozen == 1:
             _log.warning(
-                "shard %s is downloaded by a process that has not got on for %.0f s: it is read"
-                " from its source; this is said once, see the metrics for how often it happens",
+                "shard %s is downloaded by a process that has made no progress for %.0f s: it"
+                " is read from its source; this is logged once, the metrics count how often it"
+                " happens",
                 self._url,
                 self._context.frozen_s,
             )
@@ -187,6 +186,30 @@ class DownloadJob:
             self._notified_s = now_s
             with self._context.changed:
                 self._context.changed.notify_all()
+
+
+@dataclass
+class DownloadStallWatch:
+    """Watches the size of a file that another process downloads.
+
+    Args:
+        frozen_s: seconds without a change after which the download counts as frozen, such as by
+            SIGSTOP or by a disk that hangs.
+    """
+
+    frozen_s: float
+    _size: int | None = None
+    _since_s: float | None = None
+
+    def is_frozen(self, size: int | None, now_s: float) -> bool:
+        """Return whether the size has not changed for `frozen_s`.
+
+        Args:
+            size: bytes that have arrived; None if there is no download.
+        """
+        if self._since_s is None or size != self._size:
+            self._size, self._since_s = size, now_s
+        return now_s - self._since_s >= self.frozen_s
 
 
 def _checked(origin: ObjectVersion, ref: ShardRef) -> ObjectVersion:

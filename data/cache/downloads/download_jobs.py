@@ -5,8 +5,8 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from data.cache.downloads.download_context import DownloadContext
 from data.cache.downloads.download_job import POLL_S, DownloadJob
+from data.cache.downloads.shard_download import DownloadContext
 from data.cache.files.cache_entry import ShardRef
 
 

@@ -7,17 +7,42 @@ get the name of a shard.
 
 import errno
 import os
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from data.cache.downloads.download_context import DownloadContext
+from data.cache.cache_metrics import CacheMetrics
 from data.cache.files import shard_record
 from data.cache.files.cache_entry import DAMAGED, DROPPED, CacheEntry, ShardRef
-from data.cache.files.cache_folder import hash_upto
+from data.cache.files.cache_folder import CacheFolder, hash_upto
+from data.cache.files.disk_failures import DiskFailures
 from data.cache.files.shard_record import CachedShardRecord
 from data.cache.space import space_reservation
+from data.cache.space.space_reservation import CacheBudget
 from data.errors import FetchError, ObjectChangedError
 from data.source.address import masked
 from data.source.protocol import ObjectVersion
+from data.source.sources import Sources
+
+
+@dataclass(frozen=True)
+class DownloadContext:
+    """The shared state of the downloads of one node store, in one process."""
+
+    folder: CacheFolder
+    sources: Sources
+    budget: CacheBudget
+    metrics: CacheMetrics
+    failures: DiskFailures
+    changed: threading.Condition
+    """The condition that every progress of every download in this process notifies."""
+
+    turns: threading.Semaphore
+    """The semaphore that limits simultaneous downloads."""
+
+    closing: threading.Event
+    frozen_s: float
+    """Seconds without a new byte after which another process's download is not waited for."""
 
 
 class NoRoomError(Exception):
@@ -67,7 +92,7 @@ class Download:
             folder.discard_part(entry, DROPPED)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self._context.trouble.note(error)
+            self._context.failures.note(error)
             raise NoRoomError("finds the disk full") from error
         finally:
             os.close(fd)
@@ -82,7 +107,7 @@ class Download:
         if have < entry.bytes:
             have = self._stream(fd, have, hasher.update)
         if have != entry.bytes:
-            raise FetchError(self._shown, f"brought {have} of its {entry.bytes} bytes")
+            raise FetchError(self._shown, f"ended after {have} of its {entry.bytes} bytes")
         found: str = hasher.hexdigest()
         if self._hash in (None, found):
             folder.finish(entry, fd, started.whole(found))
@@ -95,7 +120,7 @@ class Download:
         size = self._entry.bytes
         for piece in self._context.sources.stream(self._url, have, self._origin.tag):
             if have + len(piece) > size:
-                raise FetchError(self._shown, f"brought more than its {size} bytes")
+                raise FetchError(self._shown, f"has more than its {size} bytes")
             _write(fd, piece, have)
             seen(piece)
             have += len(piece)

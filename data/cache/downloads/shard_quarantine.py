@@ -46,9 +46,9 @@ def report(
     if replace(folder, entry, fd) is None:
         return  # another reader reported it, and it has been replaced
     marker.touch(mode=0o600)
-    _log.warning("shard %s was damaged in the cache (%s) and is put aside", url, reason)
+    _log.warning("shard %s was damaged in the cache (%s) and was moved to quarantine", url, reason)
     if again:
-        raise DamagedShardError(url, f"{reason}; to fetch it again did not help")
+        raise DamagedShardError(url, f"{reason}; fetching it again did not help")
 
 
 def replace(folder: CacheFolder, entry: CacheEntry, fd: int) -> bool | None:

@@ -27,7 +27,7 @@ class _UnverifiedRead:
     def verdict(self) -> Literal["right", "wrong", "never", "later"]:
         done = self.job.done  # read before the mode is checked, which is set first
         mode = None if self.file is None else self.file.mode
-        if mode == DAMAGED or self.job.spoiled:
+        if mode == DAMAGED or self.job.got_wrong_bytes:
             return "wrong"
         if mode == WHOLE:
             return "right"
@@ -64,13 +64,13 @@ class UnverifiedReads:
                 if verdict == "wrong":
                     wrong = one.url
                 elif verdict == "never" and one.job.ref.hash is not None:
-                    _log.info("shard %s: it was read in part, and its hash not seen", one.url)
+                    _log.info("shard %s: it was read in part, so its hash was not checked", one.url)
         if wrong is not None:
             raise DamagedShardError(
                 wrong,
-                "some of it was read while it was on its way, and in the end it proved to be"
-                " damaged, or another version: what was read of it in the batches before is not to"
-                " be used; go back to a state from before them",
+                "some of it was read during its download, which then proved to be damaged or"
+                " another version: what was read of it in the batches before is not to be used;"
+                " resume from a state that was saved before them",
             )
 
     def settle(self, wait: Callable[[float], None]) -> None:

@@ -38,11 +38,11 @@ class CacheFolder:
     """The cache folder `root`. It has no state but its files, so processes may come and go.
 
     Args:
-        patience_s: how long to wait for locks that other processes hold briefly.
+        lock_timeout_s: how long to wait for locks that other processes hold briefly.
     """
 
-    def __init__(self, root: Path, patience_s: float = 30.0) -> None:
-        self.root, self._patience_s = root, patience_s
+    def __init__(self, root: Path, lock_timeout_s: float = 30.0) -> None:
+        self.root, self._lock_timeout_s = root, lock_timeout_s
         self.plans = root / "plans"
         self.quarantine = root / "quarantine"
 
@@ -83,7 +83,7 @@ class CacheFolder:
 
         Raises TimeoutError if a process that makes no progress holds it.
         """
-        return FileLock.acquire(self.root / "ledger.lock", self._patience_s)
+        return FileLock.acquire(self.root / "ledger.lock", self._lock_timeout_s)
 
     def open_whole(self, entry: CacheEntry) -> FileHandle | None:
         """Open the whole shard and mark it as used; None if it is missing or must be verified again

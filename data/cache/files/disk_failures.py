@@ -25,7 +25,7 @@ class DiskFailures:
         self._until_s = float("-inf")
 
     @property
-    def pausing(self) -> bool:
+    def is_paused(self) -> bool:
         return time.monotonic() < self._until_s
 
     def note(self, error: OSError) -> None:
@@ -37,7 +37,7 @@ class DiskFailures:
         if self._metrics.cache_error(name) == 0:
             _log.warning(
                 "the cache %s cannot be used (%s: %s): shards are read from their source; this is"
-                " said once, see the metrics for how often it happens",
+                " logged once, the metrics count how often it happens",
                 self._root,
                 name,
                 error.strerror,

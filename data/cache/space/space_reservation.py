@@ -1,5 +1,6 @@
 """Freeing space in a cache: its content, what may be evicted, and reserving the freed space."""
 
+import ctypes
 import errno
 import os
 import time
@@ -14,11 +15,15 @@ from data.cache.files.cache_folder import CacheFolder
 from data.cache.files.file_locks import FileLock, in_use
 from data.cache.space import next_use_plans
 from data.cache.space.eviction_choice import EvictionCandidate, choose_victims
-from data.cache.space.file_allocation import reserve
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LEFTOVER_S = 3600.0  # age at which small files that belong to no shard are removed
 _QUARANTINED = 4  # damaged shards that are kept for inspection
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of linux/falloc.h
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,22 @@ def _reserve(
         if not full or not make_room(folder, budget, entry, when_s, metrics, max(more, 1)):
             raise
         reserve(fd, entry.bytes)
+
+
+def reserve(fd: int, size: int) -> bool:
+    """Reserve the first `size` bytes of an open file, so that a full disk fails now and not later.
+
+    Returns False where the file system cannot do that. Raises OSError, such as ENOSPC.
+    """
+    if size == 0:
+        return True
+    while _libc.fallocate(fd, _KEEP_SIZE, 0, size) != 0:
+        number = ctypes.get_errno()
+        if number in _UNSUPPORTED:
+            return False
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+    return True
 
 
 def idle(folder: CacheFolder, one: CachedFile) -> bool:

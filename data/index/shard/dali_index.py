@@ -31,5 +31,5 @@ def difference(index: ShardIndex, content: bytes) -> str | None:
     for i, line in enumerate(samples):
         listed = {(int(offset), int(size)) for _, offset, size in _MEMBER.findall(line)}
         if not {(member.offset, member.size) for member in index.members(i)} <= listed:
-            return f"sample {i} lies elsewhere"
+            return f"sample {i} moved"
     return None

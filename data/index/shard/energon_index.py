@@ -56,7 +56,7 @@ def difference(index: ShardIndex, content: bytes) -> str | None:
     if len(offsets) - 1 != len(begins):
         return f"lists {len(offsets) - 1} samples, there are {len(begins)}"
     wrong = np.flatnonzero(offsets[:-1] != begins)
-    return f"sample {int(wrong[0])} lies elsewhere" if len(wrong) else None
+    return f"sample {int(wrong[0])} moved" if len(wrong) else None
 
 
 def _json(content: bytes) -> Any:

@@ -136,7 +136,7 @@ def checked(
     """Return a ShardIndex of a file's content, if that is valid. Raises IndexFileError."""
     wrong = _wrong_meta(meta) or _wrong_columns(meta, columns)
     if wrong:
-        raise IndexFileError(place, f"is no index of a shard: {wrong}; make it anew")
+        raise IndexFileError(place, f"is no index of a shard: {wrong}; rebuild it")
     return ShardIndex(meta, columns)
 
 

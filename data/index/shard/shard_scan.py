@@ -13,7 +13,7 @@ from data.index.column_container import Column
 from data.index.shard import foreign_indexes, sample_token_counts, sidecar
 from data.index.shard.sample_token_counts import Tokens
 from data.index.shard.shard_index import ShardIndex
-from data.index.shard_access import ReadableShard
+from data.index.shard_access import ShardScanInput
 from data.index.tar.content_checksums import ContentSums
 from data.index.tar.sample_grouping import SampleGrouping
 from data.index.tar.tar_walk import Read, TarFeed, TarWalk, walk
@@ -36,7 +36,7 @@ def scan_shard(
     occurs twice.
     """
     shard = str(shard)
-    with shard_access.opened(shard, source) as file:
+    with shard_access.open_scan_input(shard, source) as file:
         return _scan(shard, file, hash, tokens)
 
 
@@ -58,8 +58,9 @@ def shard_index(
     """
     shard = str(shard)
     if shard_access.is_pipe(shard):
-        return _index_of_command(shard, shard_access.needed(source, shard), tokens, index_folder)
-    with shard_access.opened(shard, source) as file:
+        pipes = shard_access.require_source(source, shard)
+        return _index_of_command(shard, pipes, tokens, index_folder)
+    with shard_access.open_scan_input(shard, source) as file:
         found = sidecar.find(shard, file.bytes, file.tag, index_folder)
         if found and has(found, hash, tokens):
             return found
@@ -103,7 +104,7 @@ def scan_passing(shard: str, size: int, read: Read, way: Tokens | None) -> Shard
 
     Raises ShardError as `scan_shard` does, and what `read` raises.
     """
-    return _scan(shard, shard_access.through(size, read), False, way)
+    return _scan(shard, shard_access.scan_input(size, read), False, way)
 
 
 class StreamedShardIndexer:
@@ -139,7 +140,7 @@ def with_tokens(index: ShardIndex, counts: npt.ArrayLike, way: str | None) -> Sh
     return ShardIndex({**index.meta, "tokens": way}, columns)
 
 
-def _scan(shard: str, file: ReadableShard, hash: bool, way: Tokens | None) -> ShardIndex:
+def _scan(shard: str, file: ShardScanInput, hash: bool, way: Tokens | None) -> ShardIndex:
     place = shard if shard_access.is_url(shard) else Path(shard)
     grouping = SampleGrouping(place)
     walk(file.scan, file.bytes, TarWalk(place, grouping.add))

@@ -73,7 +73,7 @@ def load(place: Path) -> ShardIndex | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, IndexFileError) as error:
-        _log.warning("the index of a shard is of no use and is made anew: %s", error)
+        _log.warning("the index of a shard cannot be used and is rebuilt: %s", error)
         return None
 
 
@@ -96,7 +96,7 @@ def is_kept(shard: str, size: int, tag: str | None, folder: Path | None) -> bool
 
 
 def find_fitting(
-    shard: str, opened: shard_access.ReadableShard, source: ObjectSource | None
+    shard: str, opened: shard_access.ShardScanInput, source: ObjectSource | None
 ) -> ShardIndex | None:
     """Return the index beside the shard that was made for a copy of it with another modification
     time or etag.
@@ -162,7 +162,7 @@ def load_remote(shard: str, source: ObjectSource) -> ShardIndex | None:
     try:
         return from_bytes(source.get(url), masked(url))
     except IndexFileError as error:
-        _log.warning("the index of a shard is of no use and is made anew: %s", error)
+        _log.warning("the index of a shard cannot be used and is rebuilt: %s", error)
     except (DataError, OSError) as error:
         _log.debug("%s: no index beside the shard (%s)", masked(shard), error)
     return None

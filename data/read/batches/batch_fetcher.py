@@ -15,7 +15,9 @@ from data.read.batch import Batch, BatchTimes, SampleContext
 from data.read.batches.parallel_open import open_in_parallel, parallel_reads
 from data.read.sample_stream import SampleLocations, SampleStream
 from data.read.shards.local_file_samples import Sample
-from data.read.shards.piece_reads import Contents, Piece, SampleReader, failing, read_pieces
+from data.read.shards.piece_reads import Contents, Piece, SampleReader, failing_reader, read_pieces
+
+_FREED_BYTES = 31 << 20
 
 
 class BatchWork(NamedTuple):
@@ -133,7 +135,7 @@ class BatchFetcher:
         try:
             return self.stream.datasets[which].opened(shard).reader
         except (DataError, OSError) as error:  # the error is reported for each of its samples
-            return failing(error)
+            return failing_reader(error)
 
     def _numbers(self, places: SampleLocations) -> list[int]:
         """Return the number of each sample in its dataset."""
@@ -240,3 +242,15 @@ def _with_cause(error: SampleError, cause: Exception) -> SampleError:
 
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory, up to twice 31 MiB in each of its heaps.
+
+    By default glibc allocates each block of 128 KiB and more from the kernel and returns it as soon
+    as it is freed; each page is then faulted in and cleared again for the next sample, which takes
+    longer than copying it from the page cache. Freeing one larger block, which costs nothing as
+    long as it is not written to, raises both limits (mallopt(3), "dynamic mmap threshold"), as in
+    any program that frees a large array. Other C libraries are not affected.
+    """
+    bytes(_FREED_BYTES)

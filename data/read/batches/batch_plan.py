@@ -60,7 +60,7 @@ class BatchPlan(Protocol):
         """Return the fetcher that makes batches of the work, given one that makes batches of
         samples."""
 
-    def reading(self, position: int) -> int:
+    def stream_position(self, position: int) -> int:
         """Return the position in the stream of the samples that are read at `position`."""
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "BatchPlan":
@@ -106,7 +106,7 @@ class SamplePlan:
     def fetcher(self, fetcher: BatchFetcher) -> BatchFetcher:
         return fetcher
 
-    def reading(self, position: int) -> int:
+    def stream_position(self, position: int) -> int:
         return position
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "SamplePlan":

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from data.read.batches.inline_reads import InlineReadDecision
-from data.read.batches.thread_prefetch import prefetching
+from data.read.batches.thread_prefetch import make_prefetcher
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class _Group(NamedTuple, Generic[T]):
 
 
 class GroupedPrefetcher(Generic[S, T]):
-    """Like `prefetching`, in groups of up to `most` steps; an error is raised at its own step.
+    """Like `make_prefetcher`, in groups of up to `most` steps; an error is raised at its own step.
 
     The first groups are smaller, so that the first result comes as soon as without groups. `load`
     and `steps` must not refer to this object.
@@ -34,14 +34,14 @@ class GroupedPrefetcher(Generic[S, T]):
         most: int,
         depth: int,
         threads: int,
-        alone: InlineReadDecision | None = None,
+        inline: InlineReadDecision | None = None,
     ) -> None:
         def load_all(group: list[S]) -> _Group[T]:
             return _loaded(load, group)
 
         self._most = most
-        self._groups = prefetching(
-            load_all, _grouped(steps, most), depth=depth, threads=threads, alone=alone
+        self._groups = make_prefetcher(
+            load_all, _grouped(steps, most), depth=depth, threads=threads, inline=inline
         )
         self._made: deque[T] = deque()
         self._error: Exception | None = None

@@ -24,7 +24,7 @@ def open_in_parallel(stream: SampleStream, wanted: Iterable[tuple[int, int]]) ->
     """
     for dataset in stream.datasets:
         dataset.store.check()
-    closed = [(which, shard) for which, shard in wanted if stream.datasets[which].is_afar(shard)]
+    closed = [(which, shard) for which, shard in wanted if stream.datasets[which].is_remote(shard)]
     if len(closed) < 2:
         return
 

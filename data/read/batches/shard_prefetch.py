@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 
@@ -70,6 +70,29 @@ def has_remote_shards(stream: SampleStream) -> bool:
     return False
 
 
+def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None:
+    """Warn where a cache is smaller than the shards that some streams read at a time: most of their
+    samples would bypass it, each with a request.
+
+    Args:
+        reads: of each dataset, the streams.
+    """
+    live: dict[NodeStore, float] = {}
+    for dataset, order, of in zip(stream.datasets, stream.orders, reads, strict=True):
+        sizes = dataset.manifest.bytes
+        shards = min(len(sizes), order.window * len(of))
+        live[dataset.store] = live.get(dataset.store, 0.0) + shards * float(sizes.mean())
+    for store, size in live.items():
+        if 0 < store.budget_bytes < size:
+            _log.warning(
+                "the cache %s may hold %.3g GB, and the shards that this rank reads at a time are"
+                " %.3g GB: raise its bytes, or take fewer streams or a smaller window",
+                store.folder,
+                store.budget_bytes / 1e9,
+                size / 1e9,
+            )
+
+
 def _stop(closing: threading.Event, pool: ThreadPoolExecutor) -> None:
     closing.set()
     pool.shutdown(wait=False, cancel_futures=True)
@@ -102,7 +125,7 @@ class _PrefetchState:
             try:
                 pause_s = self._step()
             except DataError as error:  # the read that needs the shard raises and reports it
-                _log.info("ahead of its use: %s", error)
+                _log.info("a shard could not be prefetched: %s", error)
             except Exception as error:  # noqa: BLE001 (logged; a thread must not end)
                 self._log_failure(error)
                 self._closing.wait(_AGAIN_S)
@@ -124,7 +147,7 @@ class _PrefetchState:
         """Log an error and start over: without prefetching, reads are only slower."""
         message = f"{type(error).__name__}: {error}"
         level = logging.INFO if message in self._failures else logging.WARNING
-        _log.log(level, "nothing is fetched ahead for a moment: %s", message, exc_info=error)
+        _log.log(level, "prefetching of shards pauses for a moment: %s", message, exc_info=error)
         self._failures.add(message)
         with self._lock:
             self._uses = None  # an iterator that has failed is over

@@ -21,7 +21,7 @@ class ThreadPrefetcher(Generic[S, T]):
     prefetcher: when it is garbage-collected, its threads end by themselves.
 
     Args:
-        alone: decides when `next` calls `load` itself while the threads rest.
+        inline: decides when `next` calls `load` itself while the threads rest.
     """
 
     def __init__(
@@ -31,10 +31,11 @@ class ThreadPrefetcher(Generic[S, T]):
         *,
         depth: int,
         threads: int,
-        alone: InlineReadDecision | None = None,
+        inline: InlineReadDecision | None = None,
     ) -> None:
-        self._queue: _ResultQueue[S, T] = _ResultQueue(alone.timed(load) if alone else load, steps)
-        self._inline_decision, self._depth = alone, depth
+        timed = inline.timed(load) if inline else load
+        self._queue: _ResultQueue[S, T] = _ResultQueue(timed, steps)
+        self._inline_decision, self._depth = inline, depth
         self._ended: str | None = None
         self._is_over = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hpckit-data")
@@ -170,18 +171,18 @@ class InlinePrefetcher(Generic[S, T]):
     close = stop
 
 
-def prefetching(
+def make_prefetcher(
     load: Callable[[S], T],
     steps: Iterator[S],
     *,
     depth: int,
     threads: int,
-    alone: InlineReadDecision | None = None,
+    inline: InlineReadDecision | None = None,
 ) -> ThreadPrefetcher[S, T] | InlinePrefetcher[S, T]:
     """Return a prefetcher with this number of threads, or an inline one for 0 threads."""
     if threads == 0:
         return InlinePrefetcher(load, steps)
-    return ThreadPrefetcher(load, steps, depth=depth, threads=threads, alone=alone)
+    return ThreadPrefetcher(load, steps, depth=depth, threads=threads, inline=inline)
 
 
 class _EndError(Exception):
@@ -224,4 +225,4 @@ class _ResultQueue(Generic[S, T]):
 
 
 def _ended(reason: str) -> DataError:
-    return DataError(f"{reason}; iterate over the loader again to go on")
+    return DataError(f"{reason}; iterate over the loader again to continue")

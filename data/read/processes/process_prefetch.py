@@ -17,11 +17,11 @@ from data.errors import DataError, SampleError
 from data.read.batch import Batch, BatchTimes
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
 from data.read.processes.reader_process import (
-    KEPT_BACK,
+    IGNORED_SIGNALS,
     BatchResult,
     ForkInheritance,
     UserFunctions,
-    culprits,
+    describe_unpicklable,
     stores_of,
 )
 from data.read.processes.reader_worker import ReaderWorker
@@ -152,11 +152,11 @@ class ProcessPrefetcher:
         """Count errors and metrics of a result; raises an error that the policy does not accept."""
         for store, counts in zip(self._stores, made.counts, strict=False):
             store.metrics.add(**counts)
-        for carried in made.faults:
-            if carried is None:
+        for record in made.faults:
+            if record is None:
                 self._faults.good()
                 continue
-            bad = rebuild_error(carried, where)
+            bad = rebuild_error(record, where)
             assert isinstance(bad, SampleError)
             self._faults.bad(bad)
         if made.error is not None:
@@ -173,7 +173,7 @@ class ProcessPrefetcher:
         self._has_grown = True
 
     def _end_error(self) -> DataError:
-        return DataError(f"{self._ended}; iterate over the loader again to go on")
+        return DataError(f"{self._ended}; iterate over the loader again to continue")
 
 
 def _context(start: StartMethod) -> ForkContext | SpawnContext:
@@ -193,9 +193,9 @@ def _setup(fetcher: BatchFetcher, start: StartMethod) -> tuple[SharedMemorySlot,
         return slot, slot.put(fetcher)
     except Exception as error:
         parts = [("transform", fetcher.transform), ("collate", fetcher.collate)]
+        problem = describe_unpicklable([*parts, ("the dataset", fetcher.stream)]) or error
         raise DataError(
-            "cannot be sent to reader processes:"
-            f" {culprits([*parts, ('the dataset', fetcher.stream)]) or error}; define it at the top"
+            f"cannot be sent to reader processes: {problem}; define it at the top"
             ' level of a module, not inside a function, or take start_method="fork" or workers=0'
         ) from error
 
@@ -231,7 +231,7 @@ def _start_and_stay(
     try:
         resource_tracker.ensure_running()  # which would let the signals through again
         # they would end the workers until these ignore them
-        signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_BACK)
+        signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
         for worker in workers:
             worker.start(*setup)
     except BaseException as error:  # noqa: BLE001 (raised again by whoever waits)

@@ -14,14 +14,13 @@ from data.cache.node_store import NodeStore
 from data.errors import DataError, SampleError
 from data.read.bad_samples import BadSampleBudget
 from data.read.batch import Batch, BatchTimes
-from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
+from data.read.batches.batch_fetcher import BatchFetcher, BatchWork, keep_freed_memory
 from data.read.batches.parallel_open import await_verification
-from data.read.freed_memory import keep_freed_memory
 from data.read.processes.remote_errors import RemoteErrorRecord, record_error
 from data.read.processes.shared_memory_slot import PickleLayout, SharedMemorySlot
 from data.read.sample_stream import SampleStream
 
-KEPT_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that Slurm or a terminal sends to all processes of a job. The trainer decides how to
 react, and may need more batches before it ends."""
 
@@ -101,9 +100,9 @@ def serve(
             return
         slot = slots[number % depth]
         grown = slot.grown
-        parcel = _put(slot, maker.make(work))
+        layout = _put(slot, maker.make(work))
         try:
-            connection.send((parcel, slot.grown > grown))
+            connection.send((layout, slot.grown > grown))
         except ConnectionError:
             return
 
@@ -119,9 +118,9 @@ class _BatchMaker:
     def __init__(self, connection: Connection, functions: UserFunctions | None) -> None:
         self._error: Exception | None = None
         setup = SharedMemorySlot(recv_handle(connection))
-        parcel: PickleLayout = connection.recv()
+        layout: PickleLayout = connection.recv()
         try:
-            fetcher: BatchFetcher = setup.borrow(parcel)
+            fetcher: BatchFetcher = setup.borrow(layout)
         except Exception as error:  # noqa: BLE001 (the user's modules are imported here)
             self._error = error
             return
@@ -135,7 +134,7 @@ class _BatchMaker:
 
     def make(self, work: BatchWork | None) -> BatchResult:
         if self._error is not None:
-            problem = DataError(f"a reader process cannot begin: {_describe(self._error)}")
+            problem = DataError(f"a reader process cannot start: {_describe(self._error)}")
             problem.__cause__ = self._error
             return BatchResult(None, None, record_error(problem), (), ())
         self._faults.events.clear()
@@ -156,9 +155,9 @@ class _BatchMaker:
 
 def _begin(parent: int) -> None:
     """Have the kernel kill this process when the thread that started it ends (prctl(2))."""
-    for number in KEPT_BACK:
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_BACK)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
@@ -168,7 +167,7 @@ def _put(slot: SharedMemorySlot, made: BatchResult) -> PickleLayout:
     try:
         return slot.put(made)
     except Exception as error:  # noqa: BLE001 (pickling runs code of the user's classes)
-        what = "a batch cannot be handed over by a reader process"
+        what = "a reader process cannot send a batch"
         if made.batch is not None and made.batch.positions:
             what = f"{what}, positions {made.batch.positions[0]}..{made.batch.positions[-1]}"
         problem = DataError(f"{what}: {_describe(error)}")
@@ -184,7 +183,7 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def culprits(named: Sequence[tuple[str, object]]) -> str:
+def describe_unpicklable(named: Sequence[tuple[str, object]]) -> str:
     """Describe which of some objects cannot be pickled, and why."""
     found = []
     for name, thing in named:

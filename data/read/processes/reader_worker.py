@@ -42,13 +42,13 @@ class ReaderWorker:
         self._made: deque[tuple[PickleLayout, bool]] = deque()
         self._taken = 0
 
-    def start(self, setup: SharedMemorySlot, parcel: PickleLayout) -> None:
+    def start(self, setup: SharedMemorySlot, layout: PickleLayout) -> None:
         """Start the process; it dies with the calling thread. Raises OSError."""
         self._process.start()
         self._child_connection.close()
         with suppress(ConnectionError):  # dead already, which its first batch reports
             send_handle(self._connection, setup.fd, self.pid)
-            self._connection.send(parcel)
+            self._connection.send(layout)
 
     @property
     def pid(self) -> int:
@@ -93,8 +93,8 @@ class ReaderWorker:
                 self._made.append(self._connection.recv())
             except (EOFError, ConnectionError) as error:
                 raise self._dead() from error
-        parcel, grown = self._made[0]
-        return self._slots[self._taken % self._depth].take(parcel), grown
+        layout, grown = self._made[0]
+        return self._slots[self._taken % self._depth].take(layout), grown
 
     def done(self) -> None:
         """Note that the batch has been copied out of its slot."""

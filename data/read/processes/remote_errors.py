@@ -34,17 +34,17 @@ def record_error(error: BaseException, most: int = _MOST) -> RemoteErrorRecord:
     )
 
 
-def rebuild_error(carried: RemoteErrorRecord, where: str) -> BaseException:
+def rebuild_error(record: RemoteErrorRecord, where: str) -> BaseException:
     """Return the error, of its own type if possible, with a note of where it came from.
 
     Args:
         where: describes the process that it came from.
     """
-    error = _loaded(carried)
-    if carried.trace:
-        error.add_note(f"In {where}:\n{carried.trace.rstrip()}")
-    if carried.cause is not None:
-        error.__cause__ = rebuild_error(carried.cause, where)
+    error = _loaded(record)
+    if record.trace:
+        error.add_note(f"In {where}:\n{record.trace.rstrip()}")
+    if record.cause is not None:
+        error.__cause__ = rebuild_error(record.cause, where)
     return error
 
 
@@ -55,12 +55,12 @@ def _pickled(error: BaseException) -> bytes | None:
         return None
 
 
-def _loaded(carried: RemoteErrorRecord) -> BaseException:
-    problem = f"{carried.kind}: {carried.text}"
-    if carried.pickled is None:
+def _loaded(record: RemoteErrorRecord) -> BaseException:
+    problem = f"{record.kind}: {record.text}"
+    if record.pickled is None:
         return DataError(problem)
     try:
-        found = pickle.loads(carried.pickled)  # noqa: S301 (of a process that this one started)
+        found = pickle.loads(record.pickled)  # noqa: S301 (of a process that this one started)
     except Exception:  # noqa: BLE001 (as above: many classes cannot be made of their own args)
         return DataError(problem)
     return found if isinstance(found, BaseException) else DataError(problem)
@@ -70,4 +70,4 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:  # noqa: BLE001 (as above)
-        return f"its text cannot be had: {type(broken).__name__}"
+        return f"its text is not available: {type(broken).__name__}"

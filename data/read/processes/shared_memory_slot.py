@@ -2,16 +2,19 @@
 
 The object is pickled by protocol 5 (PEP 574) into the memory, and the bytes of its arrays follow
 unchanged. The memory is a memfd: it has no name, no other process can open it, and the kernel frees
-it with the last process that has it, however that one ends.
+it with the last process that has it, however that one ends. Tensors are pickled as buffers; torch
+is used only if it is imported already.
 """
 
+import copyreg
 import mmap
 import os
 import pickle
+import sys
+from collections.abc import Callable
 from itertools import accumulate
+from pickle import PickleBuffer
 from typing import Any, NamedTuple, SupportsIndex
-
-from data.read.processes.tensor_pickles import reductions
 
 _ALIGNED = 64  # bytes, as vector instructions need
 _PAGE = 1 << 16
@@ -84,30 +87,30 @@ class SharedMemorySlot:
 
         writer = _Writer(self)
         pickler = pickle.Pickler(writer, 5, buffer_callback=aside)
-        pickler.dispatch_table = reductions()
+        pickler.dispatch_table = _reductions()
         pickler.dump(thing)
-        parcel = PickleLayout(writer.at, tuple(view.nbytes for view in buffers))
-        memory = self.reserved(parcel.end)
-        for view, (begin, end) in zip(buffers, parcel.spans, strict=True):
+        layout = PickleLayout(writer.at, tuple(view.nbytes for view in buffers))
+        memory = self.reserved(layout.end)
+        for view, (begin, end) in zip(buffers, layout.spans, strict=True):
             memory[begin:end] = view
         self.grown += 0 < before < self.size
-        return parcel
+        return layout
 
-    def take(self, parcel: PickleLayout) -> Any:
+    def take(self, layout: PickleLayout) -> Any:
         """Return the object with copies of its arrays: the slot is free for the next one."""
-        with memoryview(self._mapped(parcel.end)) as view:
-            buffers = [bytearray(view[begin:end]) for begin, end in parcel.spans]
+        with memoryview(self._mapped(layout.end)) as view:
+            buffers = [bytearray(view[begin:end]) for begin, end in layout.spans]
             return pickle.loads(  # noqa: S301 (this process started the one that put it there)
-                view[: parcel.pickled], buffers=buffers
+                view[: layout.pickled], buffers=buffers
             )
 
-    def borrow(self, parcel: PickleLayout) -> Any:
+    def borrow(self, layout: PickleLayout) -> Any:
         """Return the object with arrays that are views of this memory, copied on write. No object
         may be put after that."""
-        view = memoryview(mmap.mmap(self.fd, max(parcel.end, 1), access=mmap.ACCESS_COPY))
-        buffers = [view[begin:end] for begin, end in parcel.spans]
+        view = memoryview(mmap.mmap(self.fd, max(layout.end, 1), access=mmap.ACCESS_COPY))
+        buffers = [view[begin:end] for begin, end in layout.spans]
         return pickle.loads(  # noqa: S301 (put there by the process that started this one)
-            view[: parcel.pickled], buffers=buffers
+            view[: layout.pickled], buffers=buffers
         )
 
     def reserved(self, size: int) -> mmap.mmap:
@@ -141,3 +144,33 @@ class _Writer:
 
 def _up(at: int) -> int:
     return -(-at // _ALIGNED) * _ALIGNED
+
+
+def _reductions() -> dict[type, Callable[[Any], Any]]:
+    """Return the entries of a pickler's `dispatch_table` for tensors."""
+    table: dict[type, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "Tensor"):  # another thread may be importing it
+        table[torch.Tensor] = _reduced_tensor
+    return table
+
+
+def _reduced_tensor(tensor: Any) -> Any:
+    torch = sys.modules["torch"]
+    is_plain = (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and tensor.numel() > 0
+    )
+    if not is_plain:
+        return tensor.__reduce_ex__(5)
+    content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    name = str(tensor.dtype).removeprefix("torch.")
+    return _restored_tensor, (PickleBuffer(content), name, tuple(tensor.shape))
+
+
+def _restored_tensor(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.frombuffer(buffer, dtype=getattr(torch, dtype)).reshape(shape)

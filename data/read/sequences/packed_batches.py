@@ -181,7 +181,7 @@ class PackPlan:
             self.packing,
         )
 
-    def reading(self, position: int) -> int:
+    def stream_position(self, position: int) -> int:
         return self.packer.reached(position)
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "PackPlan":

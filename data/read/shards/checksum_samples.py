@@ -13,17 +13,17 @@ from data.read.shards.local_file_samples import WHOLE_BYTES, Direct, Keys, Sampl
 from data.read.shards.piece_reads import Contents, Piece, SampleReader
 
 
-def comparing_reader(
+def checksum_reader(
     index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
 ) -> SampleReader:
     """Return a reader for an index that has checksums of contents. On an error, `otherwise` reads
     the sample by itself. The file stays open as long as the reader exists."""
     is_small = index.bytes <= WHOLE_BYTES * len(index)
-    make = _one_by_one if is_small else _together
+    make = _read_each if is_small else _read_in_batches
     return make(index, key_of, url, file, otherwise)
 
 
-def _together(
+def _read_in_batches(
     index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
 ) -> SampleReader:
     """Return a reader that reads all samples of a batch before it makes the first, see
@@ -32,11 +32,11 @@ def _together(
     firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
     sums, extensions = columns["content"].data, columns["extension"].data
 
-    def ask_alone(i: int, pieces: list[Piece], _: FileHandle = file) -> None:
+    def ask_single(i: int, pieces: list[Piece], _: FileHandle = file) -> None:
         """As `ask`, where each sample has one member: number i."""
         pieces.append((fd, offsets[i], sizes[i], sums[i]))
 
-    def make_alone(i: int, contents: Contents) -> tuple[Sample, int]:
+    def make_single(i: int, contents: Contents) -> tuple[Sample, int]:
         content = next(contents)
         if content is None:
             return otherwise(i)
@@ -59,12 +59,12 @@ def _together(
         return sample, total
 
     # all have a member, so where there are as many members as samples, each has one
-    return (
-        SampleReader(make_alone, ask_alone) if len(sizes) == len(index) else SampleReader(make, ask)
-    )
+    if len(sizes) == len(index):
+        return SampleReader(make_single, ask_single)
+    return SampleReader(make, ask)
 
 
-def _one_by_one(
+def _read_each(
     index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
 ) -> SampleReader:
     """Return a reader that reads each sample as it makes it: this is less work for small ones,
@@ -73,7 +73,7 @@ def _one_by_one(
     firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
     sums, extensions = columns["content"].data, columns["extension"].data
 
-    def several(i: int, _: Contents, __: FileHandle = file) -> tuple[Sample, int]:
+    def all_members(i: int, _: Contents, __: FileHandle = file) -> tuple[Sample, int]:
         first, end = firsts[i], firsts[i + 1]
         begin = offsets[first]
         span = offsets[end - 1] + sizes[end - 1] - begin
@@ -95,8 +95,8 @@ def _one_by_one(
             return otherwise(i)
         return sample, total
 
-    def alone(i: int, _: Contents, __: FileHandle = file) -> tuple[Sample, int]:
-        """Read sample i as `several` does, where each sample has one member: number i."""
+    def single_member(i: int, _: Contents, __: FileHandle = file) -> tuple[Sample, int]:
+        """Read sample i as `all_members` does, where each sample has one member: number i."""
         length = sizes[i]
         try:
             content = pread(fd, length, offsets[i])
@@ -106,4 +106,4 @@ def _one_by_one(
             return otherwise(i)
         return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
 
-    return SampleReader(alone if len(sizes) == len(index) else several)
+    return SampleReader(single_member if len(sizes) == len(index) else all_members)

@@ -45,7 +45,7 @@ def direct_reader(
     firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
     headers, extensions = columns["header"].data, columns["extension"].data
 
-    def apart(i: int) -> tuple[Sample, int]:
+    def by_member(i: int) -> tuple[Sample, int]:
         sample: Sample = {"__key__": key_of(i), "__url__": url}
         total = 0
         for member in range(firsts[i], firsts[i + 1]):
@@ -57,13 +57,13 @@ def direct_reader(
             total += length
         return sample, total
 
-    def at_once(i: int, _: FileHandle = file) -> tuple[Sample, int]:
+    def whole_sample(i: int, _: FileHandle = file) -> tuple[Sample, int]:
         first, end = firsts[i], firsts[i + 1]
         begin = offsets[first] - BLOCK
         size = offsets[end - 1] + sizes[end - 1] - begin
         try:
             if size > WHOLE_BYTES:
-                return apart(i)
+                return by_member(i)
             block = pread(fd, size, begin)
         except OSError:  # the shard reports it, and tries to repair it
             return otherwise(i)
@@ -84,12 +84,12 @@ def direct_reader(
             total += length
         return sample, total
 
-    def alone(i: int, _: FileHandle = file) -> tuple[Sample, int]:
-        """Read sample i as `at_once` does, where each sample has one member: number i."""
+    def single_member(i: int, _: FileHandle = file) -> tuple[Sample, int]:
+        """Read sample i as `whole_sample` does, where each sample has one member: number i."""
         length = sizes[i]
         size = length + BLOCK
         if size > WHOLE_BYTES:
-            return at_once(i)
+            return whole_sample(i)
         try:
             block = pread(fd, size, offsets[i] - BLOCK)
         except OSError:
@@ -100,4 +100,4 @@ def direct_reader(
         return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
 
     # all have a member, so where there are as many members as samples, each has one
-    return alone if len(sizes) == len(index) else at_once
+    return single_member if len(sizes) == len(index) else whole_sample

@@ -32,7 +32,7 @@ class DescriptorHolder(Protocol):
         """Close the descriptor."""
 
 
-class Descriptors:
+class DescriptorBudget:
     """The open descriptors: the most recently used stay open. Thread-safe.
 
     Use is tracked by the CLOCK algorithm (Corbato, "A paging experiment with the Multics system",
@@ -53,7 +53,7 @@ class Descriptors:
             self._limit = _budget(_raise_soft_limit(), _open_now())
         return self._limit
 
-    def hold(self, one: DescriptorHolder) -> None:
+    def register(self, one: DescriptorHolder) -> None:
         """Note that an object has opened its descriptor; others may have to close theirs."""
         one.used = True
         limit = self.limit
@@ -62,7 +62,7 @@ class Descriptors:
             while len(self._held) > limit:
                 self._release_one()
 
-    def opening(self, make: Callable[[], T]) -> T:
+    def open(self, make: Callable[[], T]) -> T:
         """Return `make()`; if the process has too many open files, close others and call it once
         more."""
         try:
@@ -73,15 +73,15 @@ class Descriptors:
             self._shrink()
         return make()
 
-    def check(self, live: int) -> None:
+    def check_live(self, live: int) -> None:
         """Warn once if `live` shards, which are read at a time, cannot all be open."""
         if live > max(self.limit, self._warned_live):
             self._warned_live = live
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             _log.warning(
                 "%d shards are read at a time and %d can be open, so most reads have to open one"
-                " anew: raise the limit of open files (`ulimit -n` is %d, %d at most here), or take"
-                " fewer streams or a smaller window",
+                " again: raise the limit of open files (`ulimit -n` is %d, at most %d here), or"
+                " take fewer streams or a smaller window",
                 *(live, self.limit, soft, hard),
             )
 
@@ -151,6 +151,6 @@ def _is_too_many_files(error: BaseException | None) -> bool:
     return False
 
 
-SHARDS = Descriptors()
+OPEN_SHARDS = DescriptorBudget()
 """The open descriptors of this process."""
-os.register_at_fork(after_in_child=SHARDS.after_fork)
+os.register_at_fork(after_in_child=OPEN_SHARDS.after_fork)

@@ -34,18 +34,18 @@ class SampleReader(NamedTuple):
     for a reader that asks for no pieces."""
 
 
-def at_once(read: Direct, *, waits: bool = False) -> SampleReader:
+def immediate_reader(read: Direct, *, waits: bool = False) -> SampleReader:
     """Return a reader that reads a sample when it makes it."""
     return SampleReader(lambda i, _: read(i), waits=waits)
 
 
-def failing(error: Exception) -> SampleReader:
+def failing_reader(error: Exception) -> SampleReader:
     """Return a reader of a shard that could not be opened, which raises `error`."""
 
     def fail(_: int) -> tuple[Sample, int]:
         raise error
 
-    return at_once(fail)
+    return immediate_reader(fail)
 
 
 def read_pieces(pieces: Sequence[Piece]) -> Contents:

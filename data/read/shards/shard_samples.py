@@ -1,4 +1,4 @@
-"""An open shard: its index and its bytes, made into samples."""
+"""The samples of an open shard, made of its index and its bytes."""
 
 import builtins
 import threading
@@ -12,10 +12,10 @@ from data.errors import DamagedShardError, ShardError
 from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import content_sum
 from data.index.tar.tar_header import BLOCK
-from data.read.shards.checksum_samples import comparing_reader
+from data.read.shards.checksum_samples import checksum_reader
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
-from data.read.shards.open_descriptors import SHARDS
-from data.read.shards.piece_reads import SampleReader, at_once
+from data.read.shards.open_descriptors import OPEN_SHARDS
+from data.read.shards.piece_reads import SampleReader, immediate_reader
 
 Check: TypeAlias = Literal["auto", "content", "headers"]
 """What a read compares of each member with the index: "content" its bytes, "headers" the tar header
@@ -57,7 +57,7 @@ class ShardSamples:
         self._extension = columns["extension"].data
         self._names = index.extensions
         self._key = keys_of(index)
-        SHARDS.hold(self)
+        OPEN_SHARDS.register(self)
 
     @property
     def bytes(self) -> int:
@@ -75,7 +75,8 @@ class ShardSamples:
         batch."""
         self.used = True
         shard = self._shard
-        return self._direct or at_once(self.read, waits=shard is not None and not shard.local)
+        waits = shard is not None and not shard.local
+        return self._direct or immediate_reader(self.read, waits=waits)
 
     def read(self, i: int) -> tuple[Sample, int]:
         """Read sample i and check each member; returns it with its bytes.
@@ -131,8 +132,10 @@ class ShardSamples:
         file = shard.whole_file() if self._direct is None else None
         if file is not None and self._shard is shard:
             args = self.index, self._key, self._url, file, self._indirect
-            direct = self._sums is None
-            self._direct = at_once(direct_reader(*args)) if direct else comparing_reader(*args)
+            if self._sums is None:
+                self._direct = immediate_reader(direct_reader(*args))
+            else:
+                self._direct = checksum_reader(*args)
         return shard.pread(offset, size, compares=self._sums is not None)
 
     def _opened(self) -> CachedShard:
@@ -140,7 +143,7 @@ class ShardSamples:
         if shard is None:
             with self._lock:
                 shard = self._shard = self._shard or self._reopen()
-            SHARDS.hold(self)
+            OPEN_SHARDS.register(self)
         return shard
 
     def _indirect(self, i: int) -> tuple[Sample, int]:

@@ -128,6 +128,6 @@ def check_handler(handler: Any) -> None:
         )
 
 
-def goes_on(handler: Any) -> bool:
+def skips_errors(handler: Any) -> bool:
     """Return whether the handler is one of webdataset's that skip what fails."""
     return handler in (handlers.ignore_and_continue, handlers.warn_and_continue)

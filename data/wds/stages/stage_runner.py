@@ -80,14 +80,16 @@ class StageRunner:
                 try:
                     batch = batching.collate(rows)
                 except Exception as error:
-                    raise DataError(f"collation failed on {where}: {say(error)}") from error
+                    problem = describe_error(error)
+                    raise DataError(f"collation failed on {where}: {problem}") from error
             try:
                 batch = self._batches.run(batch)
             except DataError:
                 raise
             except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
                 cause = error.__cause__ or error
-                raise DataError(f"a stage failed on the batch of {where}: {say(cause)}") from cause
+                problem = f"a stage failed on the batch of {where}: {describe_error(cause)}"
+                raise DataError(problem) from cause
         return EMPTY if batch is DROPPED else batch
 
     def _one_by_one(self, read: ShareRead, within: int) -> Iterator[PipelineItem]:
@@ -114,7 +116,7 @@ class StageRunner:
             handled = isinstance(error, HandledError)
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
             cause, handled = error, False
-        failed = SampleError(position, key, url, say(cause))
+        failed = SampleError(position, key, url, describe_error(cause))
         failed.__cause__ = cause
         faults = self._policy.handled if handled else self._policy.raised
         faults.bad(failed)
@@ -147,7 +149,7 @@ class StageRunner:
                 raise
             except Exception as error:  # noqa: BLE001
                 cause = error.__cause__ or error
-                self._policy.raised.bad(SampleError(other, key, url, say(cause)))
+                self._policy.raised.bad(SampleError(other, key, url, describe_error(cause)))
         raise failed
 
     def _seed_at(self, position: int, purpose: int = 0) -> None:
@@ -196,7 +198,7 @@ class InexactRunner:
             if error is not None:
                 raise DataError(
                     f"a handler stopped the pipeline before position {self._fed.position}:"
-                    f" {say(error)}"
+                    f" {describe_error(error)}"
                 ) from error
             return  # a stage such as slice needs no more
         yield PipelineItem(EMPTY, self._fed)
@@ -226,7 +228,7 @@ def _by_position(read: ShareRead) -> dict[int, Any]:
     return dict(zip(read.batch.positions, read.batch.data, strict=True))
 
 
-def say(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error and its cause as one line."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__

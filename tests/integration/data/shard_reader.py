@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     size, rng = int(size_text), random.Random(int(seed))
     order = names.split(",")
     rng.shuffle(order)
-    sources = Sources(retry=Retry(budget_s=20.0, first_s=0.01))
+    sources = Sources(retry=SourceRetryPolicy(budget_s=20.0, first_s=0.01))
     with NodeStore(Path(folder), int(budget), sources=sources, free_reserve=0) as store:
         for name in order:
             body = body_of(name, size)

@@ -24,12 +24,12 @@ from data.index.shard import sidecar
 from data.read.bad_samples import Policy
 from data.source.host_limits import Limits
 from data.source.protocol import short_tag
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.integration.cli.data_commands import EACH, SHARDS, SIZE, write_shards
 from tests.services.range_server import Gate, RangeServer
 
-QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
+QUICK = SourceRetryPolicy(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
 
 
 @pytest.fixture

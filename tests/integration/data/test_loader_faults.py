@@ -18,14 +18,14 @@ from data import (
     build_index,
 )
 from data.index.manifest import NAME, Manifest
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.integration.cli.data_commands import EACH, SHARDS, write_shards
 from tests.services.fault_proxy import FaultProxy, fault_proxy
 from tests.services.faults import SLOW_DOWN
 from tests.services.range_server import RangeServer
 
-QUICK = Retry(budget_s=0.3, first_s=0.01, longest_s=0.05, least_tries=2)
+QUICK = SourceRetryPolicy(budget_s=0.3, first_s=0.01, longest_s=0.05, least_tries=2)
 BAD = 2  # the shard
 FIRST = BAD * EACH  # of its samples
 BATCH = 10
@@ -86,7 +86,7 @@ def damaged(proxy: FaultProxy, server: RangeServer) -> None:
 FAULTS = [
     pytest.param(missing, FetchError, "404 Not Found", 1, id="404"),
     pytest.param(busy, FetchError, "given up after", 2, id="503"),
-    pytest.param(damaged, DamagedShardError, "came twice with other bytes", 0, id="hash"),
+    pytest.param(damaged, DamagedShardError, "downloaded twice with other bytes", 0, id="hash"),
 ]
 
 

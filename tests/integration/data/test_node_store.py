@@ -20,7 +20,7 @@ from data.cache.node_store import NodeStore
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError, ShardError
 from data.source.host_limits import Limits
 from data.source.protocol import ObjectVersion
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.services.fault_proxy import fault_proxy
 from tests.services.faults import SLOW_DOWN, FlipByte, ResetDownload
@@ -28,7 +28,7 @@ from tests.services.range_server import Gate, RangeServer, Served
 
 MIB = 1 << 20
 BODY = os.urandom(3 * MIB + 7)
-QUICK = Retry(budget_s=1.0, first_s=0.01, longest_s=0.05, least_tries=2)
+QUICK = SourceRetryPolicy(budget_s=1.0, first_s=0.01, longest_s=0.05, least_tries=2)
 
 
 def sources() -> Sources:
@@ -405,7 +405,7 @@ class TestDamage:
         url = server.put("/x.tar", BODY[:-1] + bytes([BODY[-1] ^ 1]))
         with (
             make(tmp_path, read_growing=False) as store,
-            pytest.raises(DamagedShardError, match="came twice with other bytes"),
+            pytest.raises(DamagedShardError, match="downloaded twice with other bytes"),
         ):
             read_all(store, whole(url))
         assert not shards(tmp_path)
@@ -424,7 +424,7 @@ class TestDamage:
                 time.sleep(0.01)
             held.open()
             for shard in opened:
-                with pytest.raises(DamagedShardError, match="came twice with other bytes"):
+                with pytest.raises(DamagedShardError, match="downloaded twice with other bytes"):
                     shard.pread(0, 10)
         assert len(server.streams) == 2
         assert "ShardRef" not in caplog.text

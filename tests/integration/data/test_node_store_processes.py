@@ -17,7 +17,7 @@ from blake3 import blake3
 from data.cache import cache_maintenance
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.integration.data.shard_reader import body_of
 from tests.services.processes import bound
@@ -152,7 +152,7 @@ def test_a_fork_keeps_no_lock_of_its_parent(server: RangeServer, tmp_path: Path)
         parent.kill()
         parent.wait()
         server.bytes_per_s = None
-        sources = Sources(retry=Retry(budget_s=5.0))
+        sources = Sources(retry=SourceRetryPolicy(budget_s=5.0))
         with NodeStore(tmp_path / "c", 10**9, sources=sources, free_reserve=0) as store:
             assert store.prefetch(ref)
             assert store.metrics.downloads == 1

@@ -12,7 +12,7 @@ from data.cache import cache_maintenance
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
 from data.errors import FetchError
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.integration.cli.data_commands import EACH, SHARDS, write_shards
 from tests.integration.data.shard_reader import body_of
@@ -65,7 +65,9 @@ def test_an_epoch_of_a_loader(
 def test_faults_of_the_store(faulty_s3: FaultyS3, tmp_path: Path) -> None:
     put_all(faulty_s3.direct)
     sources = Sources(
-        {"s3": faulty_s3.place.options}, retry=Retry(budget_s=2.0, first_s=0.01), stall_s=1.0
+        {"s3": faulty_s3.place.options},
+        retry=SourceRetryPolicy(budget_s=2.0, first_s=0.01),
+        stall_s=1.0,
     )
     faulty_s3.proxy.inject(ResetDownload(SIZE // 2), method="GET", key=r"0\.tar", times=1)
     faulty_s3.proxy.inject(SLOW_DOWN, key=r"1\.tar", times=2)

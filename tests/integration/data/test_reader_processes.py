@@ -155,7 +155,7 @@ def test_a_death_is_told_though_a_child_of_the_dead_lives_on(dataset: Dataset) -
 
 def test_what_cannot_begin_says_why(dataset: Dataset) -> None:
     loader = Loader(dataset, global_batch=8, workers=1, transform=functions.Unimportable())
-    with pytest.raises(DataError, match=r"cannot begin: .*No module named 'decoder'") as raised:
+    with pytest.raises(DataError, match=r"cannot start: .*No module named 'decoder'") as raised:
         next(iter(loader))
     assert isinstance(raised.value.__cause__, ModuleNotFoundError)
     loader = Loader(dataset, global_batch=8, workers=1, transform=lambda sample, _: sample)
@@ -167,7 +167,7 @@ def test_what_cannot_begin_says_why(dataset: Dataset) -> None:
 
 def test_a_batch_that_cannot_be_handed_over(dataset: Dataset) -> None:
     loader = Loader(dataset, global_batch=8, workers=1, collate=functions.unpicklable)
-    with pytest.raises(DataError, match=r"cannot be handed over .* positions \d+\.\.\d+: .*lambda"):
+    with pytest.raises(DataError, match=r"cannot send a batch, positions \d+\.\.\d+: .*lambda"):
         next(iter(loader))
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from data import Dataset, Loader, build_index, open_dataset, open_manifest
 from data.index.manifest import NAME
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.integration.cli.data_commands import EACH, SHARDS, document, serve
 from tests.services.range_server import RangeServer, range_server
 
-QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
+QUICK = SourceRetryPolicy(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 
 from data.errors import DataError, FetchError, ObjectChangedError
 from data.source.host_limits import Limits
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.services.fault_proxy import FaultProxy, fault_proxy
 from tests.services.faults import (
@@ -31,7 +31,7 @@ from tests.services.fixtures import FaultyS3
 from tests.services.range_server import RangeServer, Served, range_server
 
 BODY = os.urandom(2_000_003)
-QUICK = Retry(budget_s=1.0, first_s=0.01, longest_s=0.05, least_tries=2)
+QUICK = SourceRetryPolicy(budget_s=1.0, first_s=0.01, longest_s=0.05, least_tries=2)
 
 
 @pytest.fixture

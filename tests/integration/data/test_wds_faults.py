@@ -1,5 +1,6 @@
 """Samples that fail: raised, left out or replaced, counted, and never the end of an epoch."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,21 @@ def test_other_samples_come_in_the_place_of_bad_ones(urls: list[str]) -> None:
     ]
 
 
+def test_a_substitute_gets_the_random_numbers_of_the_position_that_it_takes(
+    urls: list[str],
+) -> None:
+    def draw(each: dict[str, Any]) -> dict[str, Any]:
+        return {**each, "drawn": random.random()}
+
+    def drawn(first: Any) -> list[float]:
+        pipeline: Any = StreamingDataset(urls, errors="substitute", streams=4)
+        return [number for (number,) in pipeline.map(first).map(draw).to_tuple("drawn")]
+
+    undisturbed = drawn(dict)
+    assert len(set(undisturbed)) == KEYS
+    assert drawn(fail) == undisturbed
+
+
 def test_a_budget_ends_it(urls: list[str]) -> None:
     for kw in ({"most_errors": 2}, {"most_errors_in_a_row": 0}):
         with pytest.raises(DataError, match="samples were bad"):
@@ -120,7 +136,7 @@ def test_steps_of_which_nothing_is_left(urls: list[str]) -> None:
         list(DataLoader(some(), batch_size=None, num_workers=2))
     with pytest.raises(DataError, match="the others would go on"):
         list(some(rank=0, world_size=2))
-    with pytest.raises(DataError, match="would not keep step"):
+    with pytest.raises(DataError, match="would not stay in step"):
         list(StreamingDataset(urls, rank=0, world_size=2).select(bool))
 
 

@@ -19,7 +19,7 @@ import pytest
 from checkpointing import CheckpointError
 from checkpointing.storage.backend_selection import open_storage
 from data.errors import FetchError
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from hpckit.events.event_log import read_events
 from hpckit.system.atomic_files import read_json
@@ -132,7 +132,7 @@ def test_a_run_under_an_open_umask_is_closed_and_says_no_secret(
 def test_a_failed_read_says_no_secret(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(FetchError) as caught:
-        Sources(retry=Retry(budget_s=0.1), pipes="exec").read(url, 0, 10, None)
+        Sources(retry=SourceRetryPolicy(budget_s=0.1), pipes="exec").read(url, 0, 10, None)
     assert_hushed(caught.value, caplog)
 
 

@@ -99,16 +99,19 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.integrations": {*CKPT_ALL, "checkpointing"},
     "checkpointing.examples": {"checkpointing", "checkpointing.integrations"},
     "data.errors": set(),
+    "data.keyword_options": set(),
     "data.durable_files": {"data.errors"},
     "data.source": {"data.errors", "checkpointing.errors", "checkpointing.storage"},  # for S3
     "data.index": {"data.errors", "data.durable_files", "data.source"},
     "data.order": {"data.errors"},
-    "data.cache": {"data.errors", "data.source"},
+    "data.cache": {"data.errors", "data.keyword_options", "data.source"},
     "data.read": {
-        *("data.errors", "data.source", "data.index", "data.order", "data.cache"),
+        *("data.errors", "data.keyword_options", "data.source", "data.index", "data.order"),
+        "data.cache",
     },
     "data.wds": {
-        *("data.errors", "data.source", "data.index", "data.order", "data.cache", "data.read"),
+        *("data.errors", "data.keyword_options", "data.source", "data.index", "data.order"),
+        *("data.cache", "data.read"),
     },
     "data.write": {"data.errors", "data.durable_files", "data.index", "data.read"},
     "data": {

@@ -115,7 +115,7 @@ def test_broken_sidecars_are_made_anew(
         (tmp_path / "s.tar.index").write_bytes(content)
         assert shard_index(path).key(0) == "a"
         assert scans.take() == ["s.tar"]
-        assert "is of no use and is made anew" in caplog.text
+        assert "cannot be used and is rebuilt" in caplog.text
         assert (tmp_path / "s.tar.index").read_bytes() == whole
 
 

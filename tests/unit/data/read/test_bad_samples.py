@@ -61,7 +61,7 @@ def test_a_bad_sample_is_left_out_and_said(shards: Path, caplog: pytest.LogCaptu
         rows = (batch.data, batch.keys, batch.indices, batch.datasets, batch.positions, batch.mask)
         assert len({len(row) for row in rows}) == 1
         assert [int(key) for key in batch.keys] == [number for number, _ in batch.data]
-    assert "bad sample 2 is left out: position" in caplog.text
+    assert "bad sample 2 is skipped: position" in caplog.text
     assert "ValueError: 11 is bad" in caplog.text
 
 
@@ -78,6 +78,37 @@ def test_a_bad_sample_is_replaced_by_the_same_one_on_any_world(shards: Path) -> 
     assert not BAD & {number for number, _ in one.values()}
     assert by_position(epoch(shards, world=2, errors="substitute")) == one
     assert by_position(epoch(shards, world=3, errors="substitute", threads=1)) == one
+
+
+def test_a_substitute_is_transformed_as_the_sample_of_the_position_that_it_takes(
+    shards: Path,
+) -> None:
+    given: list[tuple[SampleContext, float]] = []
+
+    def transform(sample: Sample, context: SampleContext) -> int:
+        given.append((context, float(context.rng.random())))
+        if int(sample["txt"]) in BAD:
+            raise ValueError("bad")
+        return len(given) - 1
+
+    loader = Loader(
+        open_dataset(shards),
+        global_batch=6,
+        seed=5,
+        transform=transform,
+        errors="substitute",
+        threads=0,
+        epochs=2,
+    )
+    delivered = [
+        (position, given[number])
+        for batch in loader
+        for position, number in zip(batch.positions, batch.data, strict=True)
+    ]
+    assert len(given) == len(delivered) + 2 * len(BAD)
+    for position, (context, number) in delivered:
+        assert context == SampleContext(position, position // N, 5)
+        assert number == SampleContext(position, position // N, 5).rng.random()
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])

@@ -17,7 +17,7 @@ from data.index.manifest import Manifest
 from data.index.shard.shard_index import ShardIndex
 from data.read import loader as loader_module
 from data.read.dataset import Dataset
-from data.read.shards.open_descriptors import SHARDS, Descriptors
+from data.read.shards.open_descriptors import OPEN_SHARDS, DescriptorBudget
 from tests.descriptors import links, opened
 
 ROOT = Path(__file__).parents[4]
@@ -115,7 +115,7 @@ def test_the_fingerprint_is_of_the_content_and_its_order(shards: Path, tmp_path:
 
 
 def test_many_threads_and_few_descriptors(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SHARDS, "_limit", 2)  # seven shards: most reads have to open one
+    monkeypatch.setattr(OPEN_SHARDS, "_limit", 2)  # seven shards: most reads have to open one
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (links().total() + 48, hard))
     try:
@@ -131,7 +131,7 @@ def test_datasets_share_what_the_process_may_open(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a shard whose file was let go of is opened again, its index not."""
-    monkeypatch.setattr(SHARDS, "_limit", 3)
+    monkeypatch.setattr(OPEN_SHARDS, "_limit", 3)
     indexed: list[int] = []
     open_shard = Manifest.open_shard
 
@@ -154,7 +154,7 @@ def test_the_soft_limit_of_open_files_is_raised(caplog: pytest.LogCaptureFixture
     resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
     try:
         with caplog.at_level(logging.INFO):
-            limit = Descriptors().limit
+            limit = DescriptorBudget().limit
         now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -169,11 +169,11 @@ import logging, os, resource, sys
 from data import open_dataset
 from data.read import dataset as dataset_module
 from data.read.shards import shard_samples
-from data.read.shards.open_descriptors import Descriptors
+from data.read.shards.open_descriptors import DescriptorBudget
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-few = Descriptors(100)
-dataset_module.SHARDS = shard_samples.SHARDS = few
+few = DescriptorBudget(100)
+dataset_module.OPEN_SHARDS = shard_samples.OPEN_SHARDS = few
 dataset = open_dataset(sys.argv[1])
 [dataset.read(i) for i in range(len(dataset))]  # imports what reads import
 dataset.close()  # what was open does not count when room is made
@@ -211,8 +211,8 @@ def test_too_many_open_files_make_room(shards: Path) -> None:
 def test_a_loader_that_needs_more_shards_open_than_there_can_be_says_so(
     shards: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    few = Descriptors(6)
-    monkeypatch.setattr(loader_module, "SHARDS", few)
+    few = DescriptorBudget(6)
+    monkeypatch.setattr(loader_module, "OPEN_SHARDS", few)
     for window, said in ((1, 0), (2, 1), (2, 1)):
         next(iter(Loader(open_dataset(shards), global_batch=1, streams=5, window=window)))
         assert caplog.text.count("shards are read at a time") == said

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.errors import DataError
 from data.read.batches.inline_reads import InlineReadDecision, ReadCost, leaves_time
-from data.read.batches.thread_prefetch import InlinePrefetcher, ThreadPrefetcher, prefetching
+from data.read.batches.thread_prefetch import InlinePrefetcher, ThreadPrefetcher, make_prefetcher
 
 
 class Told(InlineReadDecision):
@@ -55,7 +55,7 @@ def test_after_a_read_alone_that_waited_threads_read_for_a_while_and_then_for_tw
 def test_the_cost_of_what_threads_make_is_seen_and_a_quick_consumer_reads_then() -> None:
     alone = InlineReadDecision()
     made = ThreadPrefetcher(
-        lambda _: sum(range(100_000)), iter(range(50)), depth=2, threads=2, alone=alone
+        lambda _: sum(range(100_000)), iter(range(50)), depth=2, threads=2, inline=alone
     )
     was_alone = False
     for _ in range(50):
@@ -72,7 +72,7 @@ def test_order_end_and_errors_are_the_same_whoever_reads(turns: list[bool], thre
         return number // (number != 30)
 
     made = ThreadPrefetcher(
-        load, iter(range(40)), depth=2, threads=threads, alone=Told(iter([*turns, True]))
+        load, iter(range(40)), depth=2, threads=threads, inline=Told(iter([*turns, True]))
     )
     assert [made.next() for _ in range(30)] == list(range(30))
     with pytest.raises(ZeroDivisionError):
@@ -80,7 +80,7 @@ def test_order_end_and_errors_are_the_same_whoever_reads(turns: list[bool], thre
     with pytest.raises(DataError, match="ended with an error"):
         made.next()
     texts = ThreadPrefetcher(
-        str, iter(range(40)), depth=2, threads=threads, alone=Told(iter(turns))
+        str, iter(range(40)), depth=2, threads=threads, inline=Told(iter(turns))
     )
     assert [texts.next() for _ in range(40)] == [str(number) for number in range(40)]
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_alone_it_is_the_consumers_thread_that_reads_and_it_can_be_closed() -> N
         iter(range(50)),
         depth=2,
         threads=2,
-        alone=Told(iter([])),
+        inline=Told(iter([])),
     )
     found = [made.next() for _ in range(20)]
     assert threading.get_ident() not in found[:2]
@@ -115,7 +115,7 @@ def test_what_is_interrupted_in_the_consumers_thread_does_not_go_on_without_its_
         return number
 
     alone = Told(iter([]))
-    made = prefetching(load, iter(range(20)), depth=2, threads=threads, alone=alone)
+    made = make_prefetcher(load, iter(range(20)), depth=2, threads=threads, inline=alone)
     assert isinstance(made, ThreadPrefetcher if threads else InlinePrefetcher)
     assert [made.next() for _ in range(5)] == list(range(5))
     with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,7 @@
 """The loader: one position of state, errors on their batch, no thread left behind."""
 
 import gc
+import inspect
 import json
 import tarfile
 import threading
@@ -21,6 +22,7 @@ from data import (
     Dataset,
     FingerprintError,
     Loader,
+    LoaderOptions,
     Sample,
     SampleContext,
     SampleError,
@@ -28,7 +30,7 @@ from data import (
     pack_folder,
 )
 from data.read.batches.grouped_prefetch import GroupedPrefetcher
-from data.read.batches.thread_prefetch import prefetching
+from data.read.batches.thread_prefetch import make_prefetcher
 from data.read.loader import _grouping
 
 N = 23
@@ -349,7 +351,7 @@ def test_what_comes_before_an_error_of_the_plan_is_delivered(threads: int) -> No
         yield from range(3)
         raise DataError("no more of these")
 
-    made = prefetching(str, steps(), depth=4, threads=threads)
+    made = make_prefetcher(str, steps(), depth=4, threads=threads)
     assert [made.next() for _ in range(3)] == ["0", "1", "2"]
     with pytest.raises(DataError, match="no more of these"):
         made.next()
@@ -386,7 +388,7 @@ def test_threads_end_with_what_they_have_to_do(last: type[DataError] | None, mos
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_results_come_in_order_and_then_the_end(threads: int) -> None:
-    made = prefetching(str, iter(range(200)), depth=5, threads=threads)
+    made = make_prefetcher(str, iter(range(200)), depth=5, threads=threads)
     assert [made.next() for _ in range(200)] == [str(i) for i in range(200)]
     for _ in range(2):
         with pytest.raises(StopIteration):
@@ -487,3 +489,16 @@ def test_a_state_from_inside_a_step_is_refused(dataset: Dataset) -> None:
     state = {**loader.state_dict(), "within": 2, "layout": [4, 1]}
     with pytest.raises(DataError, match="of a StreamingDataset, inside a step"):
         loader.load_state_dict(state)
+
+
+def test_a_loader_takes_its_options_as_keywords_or_as_one_object(dataset: Dataset) -> None:
+    options = LoaderOptions(global_batch=7, seed=3, streams=2, window=1)
+    one = Loader.from_options(dataset, options)
+    other = Loader(dataset=dataset, **vars(options))  # type: ignore[call-arg]
+    assert numbers(take(one, 5)) == numbers(take(other, 5))
+    with pytest.raises(TypeError, match="missing a required argument: 'global_batch'"):
+        Loader(dataset)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shuffled'"):
+        Loader(dataset, global_batch=7, shuffled=True)  # type: ignore[call-arg]
+    fields = [name for name in inspect.signature(Loader).parameters if name != "dataset"]
+    assert set(fields) == set(vars(options))

@@ -44,22 +44,22 @@ def same(one: Any, other: Any) -> bool:
 def test_one_after_another_comes_out_as_it_went_in(things: list[Any]) -> None:
     slot, other = SharedMemorySlot.make(), None
     for thing in things:
-        parcel = slot.put(thing)
+        layout = slot.put(thing)
         other = other or SharedMemorySlot(os.dup(slot.fd))  # mapped before the slot grows
-        found = other.take(pickle.loads(pickle.dumps(parcel)))
-        slot.put([b"\xff" * parcel.end])  # what is in it next does not reach what was taken
+        found = other.take(pickle.loads(pickle.dumps(layout)))
+        slot.put([b"\xff" * layout.end])  # what is in it next does not reach what was taken
         assert same(thing, found)
 
 
 @given(st.integers(1, 10**6), st.lists(st.integers(1, 10**5), max_size=6))
 def test_buffers_neither_overlap_nor_begin_anywhere(pickled: int, sizes: list[int]) -> None:
-    parcel = PickleLayout(pickled, tuple(sizes))
+    layout = PickleLayout(pickled, tuple(sizes))
     at = pickled
-    for (begin, end), size in zip(parcel.spans, sizes, strict=True):
+    for (begin, end), size in zip(layout.spans, sizes, strict=True):
         assert begin % 64 == 0
         assert (begin - at < 64, begin >= at, end - begin) == (True, True, size)
         at = end
-    assert parcel.end == at
+    assert layout.end == at
 
 
 def test_bytes_of_arrays_and_tensors_are_not_pickled() -> None:
@@ -70,10 +70,10 @@ def test_bytes_of_arrays_and_tensors_are_not_pickled() -> None:
         "p": Pair(torch.ones(3000), [half[:, ::2]]),
     }
     slot = SharedMemorySlot.make()
-    parcel = slot.put(thing)
-    assert parcel.pickled < 1500
-    assert len(parcel.buffers) == 4
-    found = slot.take(parcel)
+    layout = slot.put(thing)
+    assert layout.pickled < 1500
+    assert len(layout.buffers) == 4
+    found = slot.take(layout)
     assert np.array_equal(found["a"], thing["a"])
     assert found["a"].flags.writeable
     assert found["t"].dtype == torch.bfloat16
@@ -81,7 +81,7 @@ def test_bytes_of_arrays_and_tensors_are_not_pickled() -> None:
     assert type(found["p"]) is Pair
     assert torch.equal(found["p"].right[0], half[:, ::2])
     found["t"].zero_()  # it is one's own
-    assert torch.equal(slot.take(parcel)["t"], half)
+    assert torch.equal(slot.take(layout)["t"], half)
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,18 @@ def test_a_slot_grows_and_says_so() -> None:
     slot.put(np.zeros(10_000))
     assert slot.grown == 0
     big = np.arange(10**6)
-    parcel = slot.put(big)
+    layout = slot.put(big)
     assert slot.grown == 1
-    assert slot.size >= parcel.end > big.nbytes
-    assert np.array_equal(slot.take(parcel), big)
+    assert slot.size >= layout.end > big.nbytes
+    assert np.array_equal(slot.take(layout), big)
     slot.put(big)
     assert slot.grown == 1
 
 
 def test_who_borrows_writes_to_pages_of_his_own() -> None:
     slot = SharedMemorySlot.make()
-    parcel = slot.put({"a": np.arange(10_000), "b": b"x"})
-    one, other = slot.borrow(parcel), slot.borrow(parcel)
+    layout = slot.put({"a": np.arange(10_000), "b": b"x"})
+    one, other = slot.borrow(layout), slot.borrow(layout)
     one["a"][:] = 0
     assert other["a"].tolist() == list(range(10_000))
     del slot

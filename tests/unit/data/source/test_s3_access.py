@@ -29,7 +29,7 @@ from checkpointing.storage.s3 import s3_options
 from checkpointing.storage.s3.aws_profile import needs_profile, profile_settings
 from checkpointing.storage.s3.obstore_clients import build, build_reader
 from data.errors import DataError, FetchError
-from data.source.retry import Retry
+from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.services.certificates import make_certificates
 
@@ -123,7 +123,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask_shard(options: dict[str, Any]) -> None:
-    sources = Sources({"s3": options}, retry=Retry(budget_s=0.1, least_tries=1), stall_s=5.0)
+    sources = Sources(
+        {"s3": options}, retry=SourceRetryPolicy(budget_s=0.1, least_tries=1), stall_s=5.0
+    )
     try:
         sources.read("s3://bkt/a.tar", 0, 1)
     except FetchError as error:

@@ -14,12 +14,13 @@ from data.cache.downloads.download_pace import (
 from data.cache.files.cache_entry import CacheEntry, ShardRef, url_key
 from data.cache.files.filesystem_type import find_kind
 from data.errors import DataError
+from data.source import retry
 from data.source.address import Address, masked
 from data.source.host_limits import HostTokenBucket, Limits
 from data.source.http import divided
 from data.source.object_requests import judge
 from data.source.protocol import PermanentSourceError, TransientSourceError
-from data.source.retry import Retry, next_wait_s
+from data.source.retry import SourceRetryPolicy, next_wait_s
 
 
 class TestAddresses:
@@ -77,7 +78,7 @@ class TestAddresses:
 class TestRetries:
     @given(st.integers(1, 200), st.floats(0, 1000), st.floats(0, 1))
     def test_waits_are_bounded_and_end(self, failures: int, idle_s: float, jitter: float) -> None:
-        retry = Retry(budget_s=100.0, first_s=0.5, longest_s=8.0, least_tries=3)
+        retry = SourceRetryPolicy(budget_s=100.0, first_s=0.5, longest_s=8.0, least_tries=3)
         wait_s = next_wait_s(retry, failures, idle_s, jitter)
         if idle_s >= 100.0 and failures >= 3:
             assert wait_s is None
@@ -193,3 +194,8 @@ def test_short_requests_have_slots_of_their_own(requests: int) -> None:
     streams = Limits(requests=requests).streams
     assert 1 <= streams <= requests
     assert requests == 1 or streams < requests
+
+
+def test_the_retry_policy_has_its_earlier_name_too() -> None:
+    with pytest.warns(FutureWarning, match="Retry is SourceRetryPolicy now"):
+        assert retry.Retry is SourceRetryPolicy

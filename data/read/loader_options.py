@@ -1,0 +1,89 @@
+"""The options of a `Loader`, by subject; `data.wds.streaming_options` has those of a
+`StreamingDataset`, which shares them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from data.errors import DataError
+from data.order.rank_shares import Tail, Uneven
+from data.order.sample_order import OrderOptions
+from data.read.bad_samples import BadSampleBudget, Policy
+from data.read.batch import SampleContext
+from data.read.processes.process_prefetch import StartMethod
+from data.read.sequences.packed_batches import Packing
+from data.read.shards.local_file_samples import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefetchOptions:
+    """How far and by how many threads batches and shards are prefetched. Raises DataError for an
+    impossible number."""
+
+    prefetch: int = 2
+    """Batches (of a pipeline: steps) that are prefetched."""
+    threads: int = 2
+    """Reader threads; with 0 the consumer reads each batch itself, for debugging."""
+    downloads: int = 4
+    """Simultaneous downloads of shards that are not files of this machine."""
+
+    def __post_init__(self) -> None:
+        if min(self.prefetch, self.threads + 1, self.downloads) < 1:
+            raise DataError("prefetch and downloads must be at least 1, threads at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorBudgetOptions:
+    """The number of bad samples that are accepted; see `BadSampleBudget`."""
+
+    most_errors: int = 100
+    most_errors_in_a_row: int = 10
+
+    def budget(self, policy: Policy) -> BadSampleBudget:
+        """Return a new budget with these limits. Raises DataError for an invalid policy or
+        limit."""
+        return BadSampleBudget(policy, self.most_errors, self.most_errors_in_a_row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
+    """The options of a `Loader`. Raises DataError for an impossible value."""
+
+    global_batch: int
+    """Samples of a global step, over all ranks; with `pack`, sequences."""
+    rank: int = 0
+    """The rank of this process in its data-parallel group."""
+    world_size: int = 1
+    """The size of the data-parallel group."""
+    uneven: Uneven = "error"
+    """What happens if `world_size` does not divide `global_batch`: see
+    `data.order.rank_shares.share`."""
+    tail: Tail = "straddle"
+    """How the end of an epoch is handled: see `data.order.rank_shares.step_at`."""
+    epochs: int | None = None
+    """The number of epochs after which iteration ends; None: it never ends."""
+    transform: Callable[[Sample, SampleContext], Any] | None = None
+    """The function that makes an item of each sample. It runs in several threads or processes."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """The function that makes the data of a batch of its items; None: they stay a list."""
+    pack: Packing | None = None
+    """How documents of tokens are packed into sequences, which `global_batch` then counts."""
+    errors: Policy = "raise"
+    """What happens with samples that cannot be read or transformed: see `BadSampleBudget`."""
+    workers: int = 0
+    """Reader processes that make the batches in place of threads, each at most `prefetch` batches
+    ahead: for Python code that holds the interpreter's lock."""
+    start_method: StartMethod = "spawn"
+    """How reader processes are started: see `ProcessPrefetcher`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.workers < 0 or self.start_method not in get_args(StartMethod):
+            raise DataError(
+                f"workers must be 0 or more, start_method one of {get_args(StartMethod)};"
+                f" got {self.workers}, {self.start_method!r}"
+            )
+        if self.epochs is not None and self.epochs < 1:
+            raise DataError(f"epochs must be at least 1, or None for no end; got {self.epochs}")
+        if self.pack is not None and self.errors == "substitute":
+            raise DataError('errors="substitute": no other document has the length; take "skip"')
