@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.config.spec import PrometheusSpec
 from hpckit.events.event_log import EventLog, EventTail
 from hpckit.exporter.endpoint import Endpoint
-from hpckit.exporter.exposition import exposition
+from hpckit.exporter.exposition import MetricSample, exposition
 from hpckit.exporter.run_metrics import RunMetrics
 from hpckit.exporter.textfile import file_of, publish, remove_stale
-from hpckit.exporter.worker_metrics import worker_samples
 from hpckit.ipc.heartbeat_table import Heartbeat
 from hpckit.rundir.directory import RunDir
 
@@ -133,3 +132,22 @@ class Exporter:
             log.warning(what)
             with EventLog(self._run.events, node=self._node) as events:
                 events.emit("degraded", what=what)
+
+
+def worker_samples(
+    run: str, node: int, slots: Sequence[Heartbeat], device: str, now_s: float
+) -> Iterator[MetricSample]:
+    """Yields the metrics of the workers that have a heartbeat.
+
+    `device` is `cpu` or `cuda`, and `now_s` is a time of CLOCK_MONOTONIC in seconds.
+    """
+    where = "gpu" if device == "cuda" else "host"
+    for rank, slot in enumerate(slots):
+        if slot.beat == 0:
+            continue
+        labels = (run, str(node), str(rank))
+        yield MetricSample("hpckit_worker_step", labels, slot.step)
+        age_s = max(0.0, now_s - slot.beat)
+        yield MetricSample("hpckit_worker_heartbeat_age_seconds", labels, age_s)
+        if slot.memory:
+            yield MetricSample(f"hpckit_worker_{where}_memory_peak_bytes", labels, slot.memory)

@@ -1,14 +1,17 @@
-"""Prometheus's text format, version 0.0.4. Pure."""
+"""Samples in Prometheus's text format, version 0.0.4, which prometheus_client writes. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
 
 from hpckit.exporter.metric_names import BY_NAME, METRICS
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 @dataclass(frozen=True)
@@ -21,40 +24,37 @@ class MetricSample:
     value: float
 
 
-def exposition(samples: Iterable[MetricSample]) -> str:
-    """Returns the page, with each metric's samples together under its HELP and TYPE.
+class SampleCollector(Collector):
+    """Gives prometheus_client the samples of one page, grouped by metric in the order of `METRICS`.
 
     Raises:
-        KeyError: a name that is not in `METRICS`.
-        ValueError: more or fewer labels than the metric has.
+        KeyError: the name of a sample is not in `METRICS`.
+        ValueError: a sample has more or fewer labels than its metric.
     """
-    by_name: dict[str, list[str]] = {}
-    for sample in samples:
-        names = BY_NAME[sample.name].labels
-        pairs = zip(names, sample.labels, strict=True)
-        labels = ",".join(f'{name}="{_escaped_label(value)}"' for name, value in pairs)
-        line = f"{sample.name}{{{labels}}} {_number(sample.value)}"
-        by_name.setdefault(sample.name, []).append(line)
-    lines = []
-    for metric in METRICS:
-        if metric.name in by_name:
-            lines.append(f"# HELP {metric.name} {_escaped(metric.help)}")
-            lines.append(f"# TYPE {metric.name} {metric.kind}")
-            lines += by_name[metric.name]
-    return "".join(f"{line}\n" for line in lines)
+
+    def __init__(self, samples: Iterable[MetricSample]) -> None:
+        self._families: dict[str, MetricFamily] = {}
+        for sample in samples:
+            self._add(sample)
+
+    def collect(self) -> Iterator[MetricFamily]:
+        return (self._families[metric.name] for metric in METRICS if metric.name in self._families)
+
+    def _add(self, sample: MetricSample) -> None:
+        metric = BY_NAME[sample.name]
+        if metric.name not in self._families:
+            name = metric.name.removesuffix("_total")  # prometheus_client appends it to counters
+            self._families[metric.name] = MetricFamily(name, metric.help, metric.kind)
+        values = map(_as_text, sample.labels)
+        labels = dict(zip(metric.labels, values, strict=True))
+        self._families[metric.name].add_sample(metric.name, labels, sample.value)
 
 
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return "NaN" if math.isnan(value) else repr(value)
+def exposition(samples: Iterable[MetricSample]) -> str:
+    """Returns the page of `samples`; raises what `SampleCollector` raises."""
+    return generate_latest(SampleCollector(samples)).decode()
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _escaped_label(text: str) -> str:
-    """Escapes a label. Bytes that are no text, as file names may have, are replaced."""
-    plain = text.encode("utf-8", "replace").decode()
-    return _escaped(plain).replace('"', '\\"')
+def _as_text(label: str) -> str:
+    """Replaces bytes that are not text, which names of files may have."""
+    return label.encode("utf-8", "replace").decode()

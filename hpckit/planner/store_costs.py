@@ -18,7 +18,7 @@ PAGE = 1000
 """Keys in one answer to a list request, and in one delete request."""
 CHUNK_ROW = 41.0
 """Compressed bytes of a chunk in a manifest or part record: an id of 32 and a checksum of 8 cannot
-be compressed, the rest hardly counts (40.6 with 90,624 chunks, `benchmarks.store_scale`)."""
+be compressed, the rest hardly counts (40.6 with 90,624 chunks, `benchmarks.store.store_scale`)."""
 CHUNK_TABLE = 73 + 32
 """Bytes of the same before compression, for a matrix."""
 DOCUMENT = 1000

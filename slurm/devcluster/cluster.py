@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from slurm.devcluster import accounting, cgroups, configuration, logs, network, nodes, tools
-from slurm.devcluster.controller import Controller, start_controller, start_munged
+from slurm.devcluster import tools
+from slurm.devcluster.daemons import accounting
+from slurm.devcluster.daemons.controller import Controller, start_controller, start_munged
+from slurm.devcluster.daemons.program_launcher import Launcher, launcher
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import VARIABLE, ClusterFolder
-from slurm.devcluster.nodes import ClusterNode
+from slurm.devcluster.files import configuration, logs
+from slurm.devcluster.files.folder import VARIABLE, ClusterFolder
+from slurm.devcluster.nodes import cgroups, cluster_node, network
+from slurm.devcluster.nodes.cluster_node import ClusterNode
 from slurm.devcluster.options import ClusterOptions
 from slurm.devcluster.plan import ClusterPlan, Network, make_plan
-from slurm.devcluster.program_launcher import Launcher, launcher
 
 _STATES = ("sinfo", "--noheader", "--Node", "--format=%N %T")
 
@@ -134,7 +137,7 @@ def _take_down(work: Launcher, keep_logs: Path | None = None) -> list[str]:
     plan = ClusterPlan.read(work.folder.plan) if work.folder.plan.exists() else None
     if plan is not None:
         for node in plan.nodes:
-            nodes.destroy(work, plan, node)
+            cluster_node.destroy(work, plan, node)
     for name in _daemons(work.folder):
         if process := work.recorded(name):
             process.kill_with_children()
@@ -195,10 +198,10 @@ def _start(work: Launcher, plan: ClusterPlan) -> None:
         accounting.start(work, plan)
     start_controller(work, plan)
     for node in plan.nodes:
-        nodes.boot(work, plan, node)
+        cluster_node.boot(work, plan, node)
     idle = {(node.name, "idle") for node in plan.nodes}
     work.wait("slurmctld", lambda: _states(work) == idle, 60, "at work with all nodes idle")
-    nodes.check_reach(work, plan)
+    cluster_node.check_reach(work, plan)
 
 
 def _states(work: Launcher) -> set[tuple[str, ...]]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from slurm.devcluster.cluster import Cluster, take_down
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import VARIABLE, ClusterFolder
-from slurm.devcluster.nodes import ClusterNode
+from slurm.devcluster.files.folder import VARIABLE, ClusterFolder
+from slurm.devcluster.nodes.cluster_node import ClusterNode
 from slurm.devcluster.options import FAKE_GPUS, MAX_NODES, ClusterOptions
 from slurm.devcluster.plan import ClusterPlan
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpckit.faults.campaign.fault_schedule import STEP_S, ScheduledFault, save_schedule
 from hpckit.faults.fault_plan import DrillKind
-from slurm.devcluster.folder import VARIABLE
+from slurm.devcluster.files.folder import VARIABLE
 from tests.cluster.launched import PATIENCE_S, SLURM
 from tests.cluster.slurm import Slurm
 from tests.integration.cli.run_commands import HPCKIT

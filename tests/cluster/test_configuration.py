@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import logs, records
-from slurm.devcluster.configuration import files, slurm_conf, with_settings
+from slurm.devcluster.daemons import process_records
+from slurm.devcluster.daemons.processes import Process
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import ClusterFolder
+from slurm.devcluster.files import logs
+from slurm.devcluster.files.configuration import files, slurm_conf, with_settings
+from slurm.devcluster.files.folder import ClusterFolder
 from slurm.devcluster.options import ClusterOptions
 from slurm.devcluster.plan import ClusterPlan, Network, loopback_address, make_plan, user_name
-from slurm.devcluster.processes import Process
 
 _LINES = ["SlurmdTimeout=10", "NodeName=n1", "PartitionName=low Nodes=ALL"]
 
@@ -121,10 +122,10 @@ def test_no_process_is_taken_for_another_with_its_pid(tmp_path: Path) -> None:
         assert not earlier.is_alive()
         earlier.kill()
         assert child.poll() is None
-        records.write(tmp_path / "it.json", earlier)
-        assert records.read(tmp_path / "it.json") is None
-        records.write(tmp_path / "it.json", process)
-        assert records.read(tmp_path / "it.json") == process
+        process_records.write(tmp_path / "it.json", earlier)
+        assert process_records.read(tmp_path / "it.json") is None
+        process_records.write(tmp_path / "it.json", process)
+        assert process_records.read(tmp_path / "it.json") == process
         process.kill()
-        assert records.read(tmp_path / "it.json") is None  # though nobody has reaped it yet
+        assert process_records.read(tmp_path / "it.json") is None  # though nobody has reaped it yet
     assert Process.of(os.getpid()) is not None

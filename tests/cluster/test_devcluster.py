@@ -18,11 +18,11 @@ from hpckit.agent.orphaned_job import is_lost
 from hpckit.slurm.scontrol import field
 from slurm.devcluster import tools
 from slurm.devcluster.cluster import Cluster, take_down
+from slurm.devcluster.daemons.process_records import read
 from slurm.devcluster.errors import DevclusterError, MissingToolError
-from slurm.devcluster.folder import ClusterFolder
-from slurm.devcluster.nodes import PREFIX, ClusterNode
+from slurm.devcluster.files.folder import ClusterFolder
+from slurm.devcluster.nodes.cluster_node import PREFIX, ClusterNode
 from slurm.devcluster.options import ClusterOptions, Form
-from slurm.devcluster.records import read
 from tests.cluster import guard, traces
 from tests.cluster.conftest import need, options
 from tests.cluster.slurm import Slurm, wait_for

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from slurm.devcluster import tools
+from slurm.devcluster.daemons.program_launcher import Launcher, launcher
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.nodes import check_reach
+from slurm.devcluster.nodes.cluster_node import check_reach
 from slurm.devcluster.options import Form
-from slurm.devcluster.program_launcher import Launcher, launcher
 from tests.cluster import guard, traces
 from tests.cluster.conftest import need, options
 from tests.cluster.slurm import Slurm, wait_for

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm.devcluster import cgroups
 from slurm.devcluster.cluster import Cluster
-from slurm.devcluster.processes import Process
+from slurm.devcluster.daemons.processes import Process
+from slurm.devcluster.nodes import cgroups
 
 
 def processes(*words: str) -> list[str]:

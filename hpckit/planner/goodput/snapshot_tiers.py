@@ -22,8 +22,8 @@ TIERS = ("store", "memory", "neighbours")
 """What a run can resume from: the store alone; also the memory of the remaining nodes; or also that
 of the next node, which holds a replica."""
 OVERLAPPED = 0.15
-"""Stall of a snapshot relative to the time of one plain copy (`benchmarks.staging_stall`; the rest
-overlaps with forward and backward)."""
+"""Stall of a snapshot relative to the time of one plain copy; the rest
+overlaps with forward and backward (`benchmarks.checkpoint.staging_stall`)."""
 FEWEST_S = 6.0
 """Least seconds between two snapshots: a step of Llama 3 405B, of 16M tokens at 400 TFLOP/s from
 each of 16,384 GPUs (Grattafiori et al. 2024, table 4), since saves fall between steps."""

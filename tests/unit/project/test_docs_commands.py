@@ -231,7 +231,7 @@ def look_at_key(word: str) -> None:
         ("hpckit launch experiment=first --dryrun", AssertionError),
         ("hpckit launch optim.lrr=3", Exception),
         ("python -m benchmarks.none", AssertionError),
-        ("python -m benchmarks.recovery --nosuch", AssertionError),
+        ("python -m benchmarks.run.recovery --nosuch", AssertionError),
         ("pip install 'hpckit[none]'", AssertionError),
         ("make nothing", AssertionError),
         ("hpckit plan model=gpt5", Exception),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,14 @@ FILES = [
 ]
 
 
-ROOMS = sorted({path.parent for path in FILES} - {CHECKOUT})
+ROOMS = sorted(
+    {path.parent for path in FILES} - {CHECKOUT}
+    | {
+        path.parent
+        for name in ("benchmarks", "slurm/devcluster")
+        for path in (CHECKOUT / name).rglob("*.py")
+    }
+)
 
 
 def module_name(path: Path) -> str:
@@ -200,6 +208,16 @@ def test_a_room_has_few_files_and_says_what_is_in_it(folder: Path) -> None:
     files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
     assert len(files) <= MOST_FILES
     assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "file", sorted((CHECKOUT / "benchmarks").glob("*/*.py")), ids=lambda file: file.stem
+)
+def test_a_benchmark_is_found_without_its_folder(file: Path) -> None:
+    if file.name != "__init__.py":
+        found = find_spec(f"benchmarks.{file.stem}")
+        assert found is not None
+        assert found.origin == str(file)
 
 
 def test_a_class_has_a_name_of_its_own() -> None:

@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from hpckit.events.event_log import Event
+from hpckit.events.event_log import Event, read_events
+from hpckit.exporter.exporter import worker_samples
 from hpckit.exporter.exposition import MetricSample, exposition
 from hpckit.exporter.metric_names import METRICS, Metric
 from hpckit.exporter.run_metrics import RunMetrics
-from hpckit.exporter.worker_metrics import worker_samples
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -80,7 +80,7 @@ def test_prometheus_reads_back_what_was_written(
     assert {name for name, _ in found} == {metric.name for metric in chosen}
     for sample, metric in zip(samples, chosen, strict=True):
         got = found[sample.name, frozenset(zip(metric.labels, sample.labels, strict=True))]
-        assert got == value or (math.isnan(got) and math.isnan(value))
+        assert got == float(value) or (math.isnan(got) and math.isnan(value))
     by_name = {family.name: family for family in text_string_to_metric_families(page)}
     for metric in chosen:
         family = by_name[metric.name.removesuffix("_total")]
@@ -169,6 +169,27 @@ def test_workers_that_have_said_something_are_told() -> None:
     }
     page = exposition(worker_samples("r", 3, slots, "cpu", 100.0))
     assert ("hpckit_worker_host_memory_peak_bytes", labels) in series(page)
+
+
+def test_the_page_of_a_run_is_that_of_the_release_before() -> None:
+    """`demo_run` has events of a run, and the page that hpckit 0.1 wrote of them by itself."""
+    folder = Path(__file__).with_name("demo_run")
+    events = read_events(folder / "events.jsonl")
+    workers = [
+        Heartbeat(7, WorkerPhase.TRAINING, 120, 90.0, 0, 2**30),
+        Heartbeat(9, WorkerPhase.TRAINING, 119, 99.5, 0, 3 * 2**29),
+    ]
+    run = RunMetrics()
+    for event in events:
+        run.take(event)
+    samples = [
+        *worker_samples("demo", 1, workers, "cpu", 100.0),
+        *run.samples("demo", events[-1].time + 60),
+    ]
+    before, page = (folder / "metrics.prom").read_text(encoding="utf-8"), exposition(samples)
+    assert series(page) == series(before)
+    comments = [line for line in before.splitlines() if line.startswith("#")]
+    assert [line for line in page.splitlines() if line.startswith("#")] == comments
 
 
 def test_the_dashboard_is_one_and_shows_what_is_exported() -> None:

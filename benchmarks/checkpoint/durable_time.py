@@ -1,0 +1,110 @@
+"""From save() to durable: how long a whole save takes, against writing the same bytes with fsync.
+
+    python -m benchmarks.checkpoint.durable_time [--mib 768] [--rounds 6] [--width 1024]
+                                                [--nice 10] [--folder /tmp]
+
+Base: the state's bytes, one thread, files of 64 MiB, fsync after each. Time runs from the call that
+saves to the end of the wait for it; nothing is trained meanwhile. Every save is of a state in which
+every number has changed. "hpckit, raw" writes the same bytes as the base and gives them hashes;
+"hpckit" is as it comes: it compresses, and refers to earlier saves. Its stores keep all saves.
+
+torchsnapshot and torch_checkpointing are no arms: they do not fsync, so no time of theirs is that
+of a durable save. torch DCP fsyncs its files, and not their folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks.checkpoint.dcp_saves import KeptAsync, ProcessAsync, Sync, alone
+from benchmarks.checkpoint.save_methods import HpckitSaveWay, SaveWay
+from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.machine import touch
+from benchmarks.common.scratch import scratch
+from benchmarks.common.training_model import holding
+from benchmarks.common.training_state import TrainingState
+from benchmarks.store.store_writers import PLAIN_WRITE, write_plainly
+from checkpointing.service.config import Budget
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--mib", type=int, default=768)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--nice", type=int, default=Budget().nice, help="of hpckit's services")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    settings = parser.parse_args()
+    with scratch(settings.folder) as folder, alone():
+        _compare(settings, folder)
+
+
+def _compare(settings: argparse.Namespace, folder: Path) -> None:
+    state = TrainingState(settings.mib << 20, settings.width)
+    bench = DurableTimeBench(state, folder, Budget(nice=settings.nice))
+    measured = interleave(bench.arms(), settings.rounds + 1)
+    bench.close()
+    kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
+    about = {**vars(settings), "folder": str(settings.folder), "bytes": state.nbytes}
+    report(ArmComparison("durable_time", PLAIN_WRITE, "s", kept), about)
+    base_s = kept[PLAIN_WRITE]
+    print(
+        f"{state.nbytes / 1e9:.2f} GB, written plainly at {state.nbytes / min(base_s) / 1e9:.2f} "
+        "GB/s at best"
+    )
+
+
+class DurableTimeBench:
+    """A state, and the ways to write it."""
+
+    def __init__(self, state: TrainingState, folder: Path, budget: Budget) -> None:
+        trained = holding(state)
+        self._state, self._plain = state, folder / "plain"
+        self._ways: list[SaveWay] = [
+            HpckitSaveWay("hpckit, raw", folder / "raw", trained, compress=False, budget=budget),
+            HpckitSaveWay("hpckit", folder / "compressed", trained, budget=budget),
+            Sync(folder, trained),
+            KeptAsync(folder, trained),
+            ProcessAsync(folder, trained),
+        ]
+
+    def arms(self) -> dict[str, Callable[[], float]]:
+        arms: dict[str, Callable[[], float]] = {PLAIN_WRITE: self._written}
+        return arms | {way.name: partial(self._saved, way) for way in self._ways}
+
+    def close(self) -> None:
+        for way in self._ways:
+            way.close()
+
+    def _written(self) -> float:
+        self._prepare()
+        begun_s = time.perf_counter()
+        write_plainly(self._state, self._plain)
+        seconds = time.perf_counter() - begun_s
+        shutil.rmtree(self._plain)
+        return seconds
+
+    def _saved(self, way: SaveWay) -> float:
+        self._prepare()
+        begun_s = time.perf_counter()
+        way.save()
+        way.wait()
+        seconds = time.perf_counter() - begun_s
+        way.clear()
+        return seconds
+
+    def _prepare(self) -> None:
+        self._state.step()
+        os.sync()
+        touch(self._state.nbytes * 3 // 2)
+
+
+if __name__ == "__main__":
+    main()

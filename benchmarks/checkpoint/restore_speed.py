@@ -1,0 +1,188 @@
+"""How fast a trainer has its state back, against a bare copy and a plain read of the same bytes.
+
+    python -m benchmarks.checkpoint.restore_speed [--mib 768] [--rounds 6] [--width 1024]
+                                                 [--peers FOLDER] [--folder /tmp]
+
+- *restore_memory*: from what a trainer that went without `close()` left in its node's memory. Base:
+  `Tensor.copy_`, tensor by tensor. None of the peers has this without a launcher of its own.
+- *restore_disk*: from files in the page cache, and *restore_disk_cold*: from the disk; before each
+  arm, outside its time, all files are taken out of the page cache; what the disk itself caches
+  stays. Base: a plain read of files of 64 MiB straight into the state's tensors, which neither
+  looks at the bytes nor keeps the state whole if one is damaged. A plain read into one buffer of a
+  file's size, which stays in the processor's cache, is an arm beside it. hpckit's saves are raw.
+
+"hpckit, first" is the first `restore()` of a new trainer, which reads into the memory that it takes
+for its saves, and returns when there is enough for the first; "hpckit" is another one of the same
+`Checkpointer`, which takes memory of its own. All arms load into a state that
+holds zeros before, and what they have loaded is compared with what was saved, outside the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.checkpoint.dcp_saves import Sync, alone
+from benchmarks.checkpoint.peer_saves import more_peers
+from benchmarks.checkpoint.save_methods import HpckitSaveWay, SaveWay
+from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.machine import forget, touch
+from benchmarks.common.scratch import scratch
+from benchmarks.common.training_model import holding
+from benchmarks.common.training_state import TrainingState
+from benchmarks.store.store_writers import FILE_BYTES, parts_of_files, write_plainly
+
+COPY, READ, READ_BUFFER = "bare copy", "plain read into the state", "plain read into one buffer"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--mib", type=int, default=768)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--peers", type=Path, help="folder with more peers: see peer_saves.py")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    settings = parser.parse_args()
+    logging.getLogger("checkpointing").setLevel(logging.ERROR)  # trainers go without close()
+    with scratch(settings.folder) as folder, alone():
+        _compare(settings, folder)
+
+
+def _compare(settings: argparse.Namespace, folder: Path) -> None:
+    bench = RestoreBench(TrainingState(settings.mib << 20, settings.width), folder)
+    about = {k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items()}
+    about["bytes"] = bench.nbytes
+    _measure("restore_memory", COPY, bench.from_memory(), settings.rounds, about)
+    bench.save(more_peers(settings.peers, folder, bench.trained))
+    _measure("restore_disk", READ, bench.from_disk(), settings.rounds, about)
+    _measure("restore_disk_cold", READ, bench.from_disk(cold=True), settings.rounds, about)
+    bench.close()
+    print(f"{bench.nbytes / 1e9:.2f} GB")
+
+
+def _measure(
+    name: str,
+    base: str,
+    arms: Mapping[str, Callable[[], float]],
+    rounds: int,
+    about: Mapping[str, object],
+) -> None:
+    measured = interleave(arms, rounds + 1)
+    kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
+    report(ArmComparison(name, base, "s", kept), about)
+
+
+class RestoreBench:
+    """A state, and the ways to get it back."""
+
+    def __init__(self, state: TrainingState, folder: Path) -> None:
+        self.trained = holding(state)
+        self._state, self._folder = state, folder
+        self._saved = {name: array.copy() for name, array in state.arrays.items()}
+        self._buffer = np.zeros(FILE_BYTES, np.uint8).data
+        self._copies = [tensor.clone() for tensor in self.trained.tensors.values()]
+        self._from_disk: list[SaveWay] = []
+        self._plain, self._left = folder / "plain", folder / "left"
+        # two, for a trainer that comes to a run takes the place of the one that is there
+        self._root, self._first_root = folder / "store", folder / "store-first"
+
+    @property
+    def nbytes(self) -> int:
+        return self.trained.nbytes
+
+    def from_memory(self) -> dict[str, Callable[[], float]]:
+        """The arms."""
+        self._leave_a_snapshot(HpckitSaveWay("hpckit", self._left, self.trained))
+        return {COPY: partial(self._timed, self._copy), "hpckit": self._left_in_memory}
+
+    def save(self, more: list[SaveWay]) -> None:
+        """Once in every way."""
+        write_plainly(self._state, self._plain)
+        for root in (self._root, self._first_root):
+            saver = HpckitSaveWay("hpckit", root, self.trained, compress=False)
+            saver.save()
+            saver.wait()
+            saver.close()
+        peers = [Sync(self._folder, self.trained), *more]
+        for peer in peers:
+            peer.save()
+            peer.wait()
+        self._from_disk = [HpckitSaveWay("hpckit", self._root, self.trained), *peers]
+
+    def from_disk(self, *, cold: bool = False) -> dict[str, Callable[[], float]]:
+        """The arms."""
+        arms: dict[str, Callable[[], float]] = {
+            READ: partial(self._timed, self._read, cold=cold),
+            READ_BUFFER: partial(self._timed, self._read_one_buffer, cold=cold, fills=False),
+            "hpckit, first": partial(self._first, cold=cold),
+        }
+        return arms | {
+            way.name: partial(self._timed, way.load, cold=cold) for way in self._from_disk
+        }
+
+    def close(self) -> None:
+        for way in self._from_disk:
+            way.close()
+
+    def _timed(
+        self, load: Callable[[], object], *, cold: bool = False, fills: bool = True
+    ) -> float:
+        for array in self._state.arrays.values():
+            array.fill(0)
+        if cold:
+            forget(self._folder)
+        touch(3 * self.nbytes)
+        begun_s = time.perf_counter()
+        load()
+        seconds = time.perf_counter() - begun_s
+        if fills:
+            for name, array in self._state.arrays.items():
+                if not np.array_equal(array, self._saved[name]):
+                    raise AssertionError(f"{name} is not what was saved")
+        return seconds
+
+    def _left_in_memory(self) -> float:
+        way = HpckitSaveWay("hpckit", self._left, self.trained, restore=False)
+        seconds = self._timed(way.load)
+        if way.tier != "memory":
+            raise AssertionError(f"it was restored from the {way.tier}")
+        self._leave_a_snapshot(way)
+        return seconds
+
+    def _leave_a_snapshot(self, way: HpckitSaveWay) -> None:
+        way.save()
+        way.wait()
+        way.drop()
+
+    def _first(self, *, cold: bool) -> float:
+        way = HpckitSaveWay("hpckit, first", self._first_root, self.trained, restore=False)
+        seconds = self._timed(way.load, cold=cold)
+        way.close()
+        return seconds
+
+    def _copy(self) -> None:
+        for target, source in zip(self.trained.tensors.values(), self._copies, strict=True):
+            target.copy_(source)
+
+    def _read(self) -> None:
+        for number, parts in enumerate(parts_of_files(self._state)):
+            with (self._plain / str(number)).open("rb", buffering=0) as file:
+                for part in parts:
+                    file.readinto(part)
+
+    def _read_one_buffer(self) -> None:
+        for path in sorted(self._plain.iterdir()):
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(self._buffer):
+                    pass
+
+
+if __name__ == "__main__":
+    main()

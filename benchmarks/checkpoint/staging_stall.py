@@ -1,0 +1,190 @@
+"""How long a save makes training stand still, against one bare copy of the state's bytes.
+
+    python -m benchmarks.checkpoint.staging_stall [--mib 512] [--rounds 9] [--width 1024]
+                                                 [--peers FOLDER] [--folder /tmp]
+
+The bare copy is `Tensor.copy_`, tensor by tensor, into buffers that were written before. A stall is
+what the call that saves takes, and what the optimizer's step waits for after it.
+
+- *staging_stall*: the step comes at once, so that all of the copy is waited for. "first" is the
+  first save of a new `Checkpointer` after its `restore()`, as of a trainer that has just started.
+- *staging_overlap*: between the call and the step, the CPU multiplies matrices in the place of
+  forward and backward, for about three times as long as a bare copy.
+- *staging_interference*: how much longer the matrices take because of the copy beside them.
+
+Every save is at its end before the next arm begins. The state is the same in all of them: what has
+not changed, hpckit does not write again, which makes the time between the arms shorter, and no arm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from benchmarks.checkpoint.dcp_saves import (
+    Async,
+    KeptAsync,
+    OverlappedAsync,
+    ProcessAsync,
+    Sync,
+    alone,
+)
+from benchmarks.checkpoint.peer_saves import more_peers
+from benchmarks.checkpoint.save_methods import HpckitSaveWay, SaveWay
+from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.machine import touch
+from benchmarks.common.scratch import scratch
+from benchmarks.common.training_model import TrainedModel, holding
+from benchmarks.common.training_state import TrainingState
+
+COPY, FIRST, ALONE = "bare copy", "hpckit, first", "compute alone"
+_BESIDE = 3.0  # bare copies that forward and backward last
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--peers", type=Path, help="folder with more peers: see peer_saves.py")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    settings = parser.parse_args()
+    with scratch(settings.folder) as folder, alone():
+        _compare(settings, folder)
+
+
+def _compare(settings: argparse.Namespace, folder: Path) -> None:
+    trained = holding(TrainingState(settings.mib << 20, settings.width))
+    more = more_peers(settings.peers, folder, trained)
+    bench = StagingBench(trained, folder, more)
+    measured = interleave(bench.arms(), settings.rounds + 1)
+    bench.close()
+    kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
+    about = {**vars(settings), "bytes": trained.nbytes, "tensors": len(trained.tensors)}
+    about = {k: str(v) if isinstance(v, Path) else v for k, v in about.items()}
+    for name, arms in bench.tables().items():
+        table = {arm: kept[key] for arm, key in arms.items()}
+        report(ArmComparison(name, COPY, "s", table), about)
+    beside = {ALONE: kept[ALONE], **{arm: s[1:] for arm, s in bench.beside_s.items()}}
+    report(ArmComparison("staging_interference", ALONE, "s", beside), about)
+    print(f"{trained.nbytes / 1e9:.2f} GB in {len(trained.tensors)} tensors")
+    first = [a / b for a, b in zip(kept[FIRST], kept["hpckit"], strict=True)]
+    print(f"hpckit, first / warm: {median(first):.2f} ({min(first):.2f} to {max(first):.2f})")
+
+
+class StagingBench:
+    """A state, and the ways to save it."""
+
+    def __init__(self, trained: TrainedModel, folder: Path, more: list[SaveWay]) -> None:
+        self._trained, self._folder = trained, folder
+        self._tensors = list(trained.tensors.values())
+        self._buffers = [tensor.clone() for tensor in self._tensors]
+        self._ways: list[SaveWay] = [
+            HpckitSaveWay("hpckit", folder / "blocking", trained, overlap=False),
+            Sync(folder, trained),
+            Async(folder, trained),
+            KeptAsync(folder, trained),
+            ProcessAsync(folder, trained),
+            *more,
+        ]
+        self._overlapping: list[SaveWay] = [
+            HpckitSaveWay("hpckit", folder / "overlapping", trained),
+            OverlappedAsync(folder, trained),
+            *(way for way in more if way.name == "torch_checkpointing"),
+        ]
+        self._factor = torch.randn(512, 512)
+        self._products = self._count_products()
+        self._firsts = 0
+        self.beside_s: dict[str, list[float]] = {}  # by round
+
+    def arms(self) -> dict[str, Callable[[], float]]:
+        arms: dict[str, Callable[[], float]] = {
+            COPY: lambda: _seconds(self._copy),
+            FIRST: self._first,
+            ALONE: lambda: _seconds(self._compute),
+        }
+        arms |= {way.name: partial(self._stall, way) for way in self._ways}
+        arms |= {_overlapped(way): partial(self._overlap, way) for way in self._overlapping}
+        return arms
+
+    def tables(self) -> dict[str, dict[str, str]]:
+        """Of the arms of stalls: what each is called in the table, and its name in `arms`."""
+        blocking = [COPY, FIRST, *(way.name for way in self._ways)]
+        overlapping = {way.name: _overlapped(way) for way in self._overlapping}
+        return {
+            "staging_stall": {arm: arm for arm in blocking},
+            "staging_overlap": {COPY: COPY, **overlapping},
+        }
+
+    def close(self) -> None:
+        for way in {id(way): way for way in [*self._ways, *self._overlapping]}.values():
+            way.close()
+
+    def _stall(self, way: SaveWay) -> float:
+        touch(2 * self._trained.nbytes)
+        stall_s = _seconds(way.save) + _seconds(way.before_step)
+        _end(way)
+        return stall_s
+
+    def _overlap(self, way: SaveWay) -> float:
+        touch(2 * self._trained.nbytes)
+        stall_s = _seconds(way.save)
+        self.beside_s.setdefault(way.name, []).append(_seconds(self._compute))
+        stall_s += _seconds(way.before_step)
+        _end(way)
+        return stall_s
+
+    def _first(self) -> float:
+        self._firsts += 1
+        folder = self._folder / f"first-{self._firsts}"
+        touch(4 * self._trained.nbytes)
+        way = HpckitSaveWay("first", folder, self._trained, overlap=False)
+        stall_s = self._stall(way)
+        way.close()
+        shutil.rmtree(folder)
+        return stall_s
+
+    def _copy(self) -> None:
+        for buffer, tensor in zip(self._buffers, self._tensors, strict=True):
+            buffer.copy_(tensor)
+
+    def _compute(self) -> None:
+        result: Tensor = self._factor
+        for _ in range(self._products):
+            result = torch.mm(self._factor, result).clamp_(-1, 1)
+
+    def _count_products(self) -> int:
+        self._copy()
+        copy_s = median(_seconds(self._copy) for _ in range(5))
+        self._products = 20
+        self._compute()
+        one_s = median(_seconds(self._compute) for _ in range(5)) / 20
+        return max(1, round(_BESIDE * copy_s / one_s))
+
+
+def _overlapped(way: SaveWay) -> str:
+    return f"{way.name}, overlapped"
+
+
+def _end(way: SaveWay) -> None:
+    way.wait()
+    way.clear()
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun_s = time.perf_counter()
+    work()
+    return time.perf_counter() - begun_s
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""What a checkpoint of 16,384 ranks asks of its store, on paper; and what its manifest costs.
+
+    python -m benchmarks.store.store_scale [--layers 4]
+
+The state is that of Llama 3 405B in float32 with both moments of AdamW (4,860 GB), each weight on 8
+ranks by tensor parallelism (TP), their parts on 128 more by FSDP, the layers on 16 stages. The
+requests are those of `hpckit.planner.store_costs`, which a test holds against real saves. A
+manifest of all ranks would not fit this machine's memory, so the parts of the ranks of one TP rank
+and stage are made, merged, encoded and decoded; every number is by chunk, and grows with their
+number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table as Shown
+
+from checkpointing.codec import Codec
+from checkpointing.format.chunks import Chunk
+from checkpointing.format.document_container import DocumentContainer
+from checkpointing.format.item_table import ItemTable, TensorSpec
+from checkpointing.format.manifest import (
+    MANIFEST,
+    PART,
+    ManifestContent,
+    ManifestDocument,
+    ManifestHeader,
+    assemble,
+    build_manifest,
+    build_part,
+    summarise,
+)
+from checkpointing.format.object_keys import SaveId, new_pack, parse_part
+from checkpointing.format.tiles import Box, tile_shape, tiles
+from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.store.read.chunk_fetcher import BATCH
+from checkpointing.store.write.packer import PACK_BYTES
+from hpckit.planner import store_costs
+from hpckit.planner.store_costs import CheckpointShape
+
+T = TypeVar("T")
+
+WIDE, HIDDEN, KEYS = 16384, 53248, 1024
+WEIGHTS = {  # shape, and the dimension that TP cuts
+    "wq": ((WIDE, WIDE), 0),
+    "wk": ((KEYS, WIDE), 0),
+    "wv": ((KEYS, WIDE), 0),
+    "wo": ((WIDE, WIDE), 1),
+    "w1": ((HIDDEN, WIDE), 0),
+    "w3": ((HIDDEN, WIDE), 0),
+    "w2": ((WIDE, HIDDEN), 1),
+}
+TP, FSDP, STAGES, LAYERS = 8, 128, 16, 126
+RANKS, NODES, STATE = TP * FSDP * STAGES, TP * FSDP * STAGES // 8, 4_860 * 10**9
+COPIES = 3  # of each weight: itself and two moments
+SAVE = SaveId("run", 1, "aaaaaaaa")
+
+
+def own(name: str, rank: int) -> tuple[TensorSpec, Box]:
+    """What one of the ranks of a stage with TP rank 0 has of a weight."""
+    shape, cut = WEIGHTS[name]
+    sizes = [extent // TP if dim == cut else extent for dim, extent in enumerate(shape)]
+    sizes[0] //= FSDP
+    return TensorSpec("float32", shape, tile_shape(shape, 4)), Box(
+        (sizes[0] * rank, 0), tuple(sizes)
+    )
+
+
+def chunks_per_rank() -> int:
+    layer = sum(len(list(tiles(box, spec.tile))) for spec, box in (own(n, 0) for n in WEIGHTS))
+    return round(layer * COPIES * LAYERS / STAGES)
+
+
+def part(rank: int) -> ManifestContent:
+    """Of one layer; its weights are as narrow as one TP rank's, so that the parts fill them."""
+    table, pack, at = ItemTable(), new_pack(SAVE.session), 8
+    for name in WEIGHTS:
+        spec, box = own(name, rank)
+        whole = (box.sizes[0] * FSDP, box.sizes[1])
+        for copy in range(COPIES):
+            placed = {}
+            for cut in tiles(box, spec.tile):
+                size = 4 * cut.count
+                check = random.getrandbits(64)
+                id_ = secrets.token_bytes(32)
+                placed[cut] = Chunk(id_, pack, at, size, size, Codec.RAW, check)
+                at += size
+            its = TensorSpec(spec.dtype, whole, spec.tile)
+            table.place(f"model/layers.0.{name}.{copy}", its, placed)
+    return ManifestContent(ManifestHeader(SAVE, 0.0, FSDP), {"model": table}, {pack: at})
+
+
+def opened(data: bytes, kind: str) -> ManifestDocument:
+    return ManifestDocument(
+        DocumentContainer(lambda at, n: data[at : at + n], len(data), (kind,), "there")
+    )
+
+
+def timed(found: dict[str, float], name: str, call: Callable[[], T]) -> T:
+    """Processor time, which others on the machine do not add to."""
+    begun_s = time.process_time()
+    result = call()
+    found[name] = time.process_time() - begun_s
+    return result
+
+
+def listing(ranks: int) -> float:
+    """Seconds to list and parse the keys of so many parts, in memory."""
+    storage = MemoryStorage(f"memory://{secrets.token_hex(4)}")
+    for rank in range(ranks):
+        storage.put(SAVE.part(rank), [b""])
+    begun_s = time.process_time()
+    assert len([parse_part(entry.key) for entry in storage.list("runs/run/parts/")]) == ranks
+    return time.process_time() - begun_s
+
+
+def measured() -> tuple[dict[str, float], int, int]:
+    """Seconds of each thing that is done to a layer's manifest, its chunks and its bytes."""
+    spent: dict[str, float] = {}
+    parts = [part(rank) for rank in range(FSDP)]
+    raw = timed(spent, "encode parts", lambda: [build_part(c, r) for r, c in enumerate(parts)])
+    back = timed(spent, "decode parts", lambda: [opened(data, PART).content() for data in raw])
+    merged = timed(spent, "merge", lambda: assemble(back))
+    data = timed(spent, "encode manifest", lambda: build_manifest(merged))
+    timed(spent, "decode manifest", lambda: opened(data, MANIFEST).content())
+    return spent, summarise(merged.items["model"]).chunks, len(data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--layers", type=int, default=4, help="to measure")
+    asked = parser.parse_args()
+    chunks = chunks_per_rank()
+    _tell_requests(
+        CheckpointShape(RANKS, NODES, 2, chunks, STATE // RANKS // chunks, PACK_BYTES, 3)
+    )
+    found = [measured() for _ in range(asked.layers)]
+    made, size = sum(one[1] for one in found), sum(one[2] for one in found)
+    head = ("processor time", f"{made:,} chunks", "each", f"{RANKS * chunks:,} chunks")
+    shown = Shown(*head)
+    for name in found[0][0]:
+        spent = sum(one[0][name] for one in found)
+        each_s = spent / made
+        all_s = each_s * RANKS * chunks
+        shown.add_row(name, f"{spent:.2f} s", f"{1e6 * each_s:.1f} µs", f"{all_s:,.0f} s")
+    Console().print(shown)
+    print(f"{size / made:.1f} bytes of manifest for each chunk")
+    print(f"{listing(RANKS):.2f} s to list {RANKS:,} parts")
+
+
+def _tell_requests(saved: CheckpointShape) -> None:
+    print(f"{saved.ranks:,} ranks, {saved.chunks:,} chunks of {saved.chunk_bytes:,} bytes for each")
+    print(
+        f"{saved.packs:,} packs; a part of {saved.part_bytes:,} bytes for each rank; a manifest of"
+    )
+    print(f"{saved.manifest_bytes / 1e6:,.0f} MB, {saved.table_bytes / 1e9:.2f} GB decompressed")
+    shown = Shown("requests", "PUT", "GET", "LIST", "DELETE", "total")
+    for name, found in {
+        "a save": store_costs.save(saved),
+        "its looks at parts, at worst": store_costs.StoreRequests(
+            list=store_costs.worst_looks(saved)
+        ),
+        "one look of all waiting nodes": store_costs.waiting(saved) * (saved.nodes - 1),
+        "the first save besides": store_costs.index(saved),
+        "a restore, at most": store_costs.restore(saved, BATCH),
+        "verify, quick": store_costs.verify(saved),
+        "a prune of one": store_costs.prune(saved),
+    }.items():
+        cells = (found.put, found.get, found.list, found.delete, found.total)
+        shown.add_row(name, *(f"{cell:,}" for cell in cells))
+    Console().print(shown)
+
+
+if __name__ == "__main__":
+    main()

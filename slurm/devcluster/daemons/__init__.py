@@ -1,0 +1,2 @@
+"""Processes of a cluster: how they are started and recorded, and the daemons that exist once. Only
+slurm.devcluster imports this package."""
