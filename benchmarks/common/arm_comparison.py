@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.machine import steal
-from hpckit.submit.prepare import versions
+from hpckit.submit.submission_files import versions
 
 RESULTS = Path(__file__).parents[1] / "results"
 Measure = Callable[[], float]

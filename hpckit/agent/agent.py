@@ -27,8 +27,7 @@ import psutil
 from hpckit.agent.device_assignment import visible_gpus
 from hpckit.agent.message_channel import Channel, Message
 from hpckit.agent.node_health.health_probes import start_health_check
-from hpckit.agent.orphaned_job import end_job, is_orphan
-from hpckit.agent.supervisor_liveness import SupervisorLiveness
+from hpckit.agent.orphaned_job import SupervisorLiveness, end_job, is_orphan
 from hpckit.agent.workers.forkserver_client import ForkServerClient
 from hpckit.agent.workers.torchrun_command import Rendezvous
 from hpckit.agent.workers.worker_processes import STEP_SIGNALS, WorkerResources, Workers
@@ -106,7 +105,7 @@ class Agent:
         try:
             if self._serve_until_quit():
                 return
-            log.error("the supervisor is gone, or was not heard of for long")
+            log.error("the supervisor has ended or was silent for too long")
         finally:
             if self._workers is not None:
                 self._workers.kill()
@@ -200,7 +199,7 @@ class Agent:
         liveness = SupervisorLiveness(self._run.events)
         drain = threading.Thread(target=self._drain, args=(self._spec.cluster.grace_s,))
         drain.start()  # at once: Slurm may be slow to know, and this node may have little time
-        is_alone = is_orphan(job, host, liveness.has_spoken)
+        is_alone = is_orphan(job, host, liveness.has_written)
         if is_alone and self._supervisor_place is not None:
             self._report_lost(self._supervisor_place)
         drain.join()
@@ -228,7 +227,7 @@ class Agent:
         place = store_and_name(self._spec, self._run)
         if not end_services(*place, within_s, lost=self._ranks_lost(lost)):
             with EventLog(self._run.events) as events:
-                what = "a checkpoint service was still writing when its node had to be left"
+                what = "a checkpoint service was still writing when its node had to be released"
                 events.emit("degraded", node=self._node, what=what)
 
     def _ranks_lost(self, places: Sequence[int]) -> list[int]:

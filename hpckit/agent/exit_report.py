@@ -113,9 +113,9 @@ def load_error(values: Mapping[str, Any]) -> WorkerError:
 
 
 _HANGS = {
-    WorkerPhase.STARTING: "it was not through with its start (model, restore)",
-    WorkerPhase.SAVING: "it was not through with a save",
-    WorkerPhase.VALIDATING: "no batch of the validation came",
+    WorkerPhase.STARTING: "it had not completed its start (model, restore)",
+    WorkerPhase.SAVING: "it had not completed a save",
+    WorkerPhase.VALIDATING: "no validation batch arrived",
 }
 
 

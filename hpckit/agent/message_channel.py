@@ -132,6 +132,6 @@ def _parse(line: bytes) -> Message | None:
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        log.warning("skipped a line that is no message: %.80r", line)
+        log.warning("skipped a line that is not a message: %.80r", line)
         return None
     return message

@@ -3,10 +3,10 @@
 A job that survives the loss of a node (`--no-kill`) survives that of its first node, too: it stays
 RUNNING without a supervisor to end it, while its successor waits. Any remaining agent ends it. The
 same holds if the node works but the supervisor communicates with nobody, as it was stopped or waits
-for a disk for ever, and all agents have given it up.
+for a disk, and all agents have given it up.
 
-If the node was only out of reach, its supervisor gets the signals of a job that a person cancelled;
-the file that the agent leaves tells it that no person did, and that the run goes on.
+If the node was only unreachable, its supervisor gets the signals of a job that a person cancelled;
+the file that the agent writes tells it that no person did, and that the run continues.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpckit.events.event_log import EventTail
 from hpckit.slurm.scontrol import field
 
 log = logging.getLogger(__name__)
@@ -27,22 +28,45 @@ _QUERY_S = 20.0
 
 Ask = Callable[[Sequence[str]], str]
 
+_SUPERVISOR_EVENTS = frozenset(
+    ("agent_started", "node_lost", "generation_ended", "generation_started", "run_ended")
+)
+"""Events that only the supervisor writes. A live supervisor that has lost an agent starts another
+or ends the generation, within `agent_pool.MOST_RESTART_S` at the latest."""
+
+
+class SupervisorLiveness:
+    """Watches a run's events for new ones of its supervisor."""
+
+    def __init__(self, events: Path) -> None:
+        self._tail = EventTail(events, from_end=True)
+        self._has_written = False
+
+    def has_written(self) -> bool:
+        """Returns whether the supervisor has written an event since this object was made.
+
+        Raises:
+            OSError: the events cannot be read.
+        """
+        self._has_written |= any(event.kind in _SUPERVISOR_EVENTS for event in self._tail.read())
+        return self._has_written
+
 
 def is_orphan(
     job: str,
     host: str,
-    has_spoken: Callable[[], bool],
+    has_written: Callable[[], bool],
     ask: Ask | None = None,
     patience_s: float = PATIENCE_S,
 ) -> bool:
-    """Whether Slurm has lost the node of the job's supervisor, or the node answered for
+    """Returns whether Slurm has lost the node of the job's supervisor, or the node answered for
     `patience_s` seconds while the supervisor did not. Returns once that is known.
 
     The result is False if the supervisor communicates with others, as then this node was cut off,
     and if the supervisor has ended, as then Slurm ends the job.
 
     Args:
-        has_spoken: whether the supervisor has written events since this node lost contact with it.
+        has_written: whether the supervisor has written events since this node lost contact with it.
             Raises OSError if that cannot be known.
     """
     ask, until_s = ask or _ask, time.monotonic() + patience_s
@@ -58,9 +82,9 @@ def is_orphan(
                 log.error("node %s is lost, and the supervisor with it", host)
                 return True
         except (OSError, subprocess.SubprocessError) as error:
-            log.warning("Slurm does not tell what became of node %s: %s", host, error)
+            log.warning("cannot query Slurm about node %s: %s", host, error)
         if time.monotonic() > until_s:
-            return _is_supervisor_silent(job, host, has_spoken)
+            return _is_supervisor_silent(job, host, has_written)
         time.sleep(POLL_S)
 
 
@@ -71,20 +95,23 @@ def _trigger_node_check(job: str, ask: Ask) -> None:
     try:
         ask(["scancel", "--batch", "--signal=URG", job])
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("Slurm is not made to look for the supervisor of job %s: %s", job, error)
+        log.warning("cannot have Slurm check the node of the supervisor of job %s: %s", job, error)
 
 
-def _is_supervisor_silent(job: str, host: str, has_spoken: Callable[[], bool]) -> bool:
-    """Whether the supervisor is silent, after the patience has passed and its node answers."""
+def _is_supervisor_silent(job: str, host: str, has_written: Callable[[], bool]) -> bool:
+    """Returns whether the supervisor is silent, after the patience has passed and its node
+    answers."""
     try:
-        is_alive = has_spoken()
+        is_alive = has_written()
     except OSError as error:
-        log.error("whether the supervisor of job %s lives is not known: %s", job, error)
+        log.error("cannot find out whether the supervisor of job %s is alive: %s", job, error)
         return False
     if is_alive:
-        log.error("the supervisor on node %s lives without this node: job %s is left", host, job)
+        log.error(
+            "the supervisor on node %s is alive without this node: job %s continues", host, job
+        )
     else:
-        log.error("node %s answers, but the supervisor there says nothing at all", host)
+        log.error("node %s answers, but its supervisor does not", host)
     return not is_alive
 
 
@@ -113,7 +140,7 @@ def end_job(
             else:
                 _write_sign(sign)
                 ask(["scancel", job])
-            log.error("job %s is ended: it has no supervisor any more", job)
+            log.error("job %s is cancelled: it has no supervisor any more", job)
             return True
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("job %s cannot be ended: %s", job, error)
@@ -128,25 +155,25 @@ def _write_sign(sign: Path) -> None:
         sign.touch()
     # without the file, a supervisor that lives after all stops the run for good
     except OSError as error:
-        log.error("the sign that no person has cancelled the job cannot be left: %s", error)
+        log.error("cannot write the file that says that no person cancelled the job: %s", error)
 
 
 def is_lost(text: str) -> bool:
-    """Whether the output of `scontrol show node` says that the node is given up, or has not
+    """Returns whether the output of `scontrol show node` says that the node is given up, or has not
     answered the last time, which is known long before. Some versions mark that with "*"."""
     state, *flags = (field(text, "State") or "").split("+")
     return "*" in state or state == "DOWN" or "NOT_RESPONDING" in flags
 
 
 def _has_node(text: str, host: str, ask: Ask) -> bool:
-    """Whether the job still has that node. A node that comes back soon does not belong to the job
-    any more."""
+    """Returns whether the job still has that node. A node that comes back soon does not belong to
+    the job any more."""
     nodes = field(text, "NodeList")
     return nodes is None or host in ask(["scontrol", "show", "hostnames", nodes]).split()
 
 
 def is_running(text: str) -> bool:
-    """Whether the output of `scontrol show job` says that the job runs."""
+    """Returns whether the output of `scontrol show job` says that the job runs."""
     return field(text, "JobState") == "RUNNING"
 
 

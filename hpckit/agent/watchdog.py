@@ -79,7 +79,7 @@ class NodeWatchdog:
             status = self._wait_for(agent)
             if status >= 0 or time.monotonic() - begun_s < TOO_SOON_S:
                 break
-            log.error("the agent was killed (%s): another begins", signal.Signals(-status).name)
+            log.error("the agent was killed (%s) and is restarted", signal.Signals(-status).name)
             self._report_killed()
         kill_all([] if self._server is None else [self._server])
         return status if status >= 0 else 128 - status  # as a shell reports it

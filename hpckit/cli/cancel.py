@@ -12,16 +12,18 @@ from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
 
 def cancel(
     run: RunPath,
-    save: Annotated[bool, typer.Option("--save", help="Save first, as long as it takes.")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Save first, however long it takes.")
+    ] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the end.")] = 300,
     json: JsonOption = False,
 ) -> None:
-    """End a run, and the job that waits to go on with it; returns when that is over.
+    """Cancel a run and its queued successor job, and return when both have ended.
 
     Example: hpckit cancel gpt-1a2b3c4d --save
 
-    Without --save the newest checkpoint is what is left; hpckit resume goes on from there. (A job
-    of Slurm is told to save even so, and gets the seconds of KillWait for it.)
+    Without --save, hpckit resume continues from the newest checkpoint that exists. (A Slurm job is
+    asked to save in any case, and has the seconds of KillWait for it.)
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look

@@ -102,7 +102,7 @@ def _show(run: RunDir) -> ValidatedEvents:
     from rich.console import Console
 
     from hpckit.events.event_validation import read_valid_events
-    from hpckit.submit.launch_command import show_report
+    from hpckit.submit.submission_start import show_report
 
     told = read_valid_events(run)
     show_report(run, Console(), told)

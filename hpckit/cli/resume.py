@@ -12,8 +12,8 @@ from hpckit.cli.common.command_errors import reported_errors
 from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
 
 if TYPE_CHECKING:
-    from hpckit.config.spec import RunSpec
     from hpckit.rundir.directory import RunDir
+    from hpckit.submit.preparation import SubmissionRequest
 
 
 def resume(
@@ -21,22 +21,22 @@ def resume(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Keys or groups that are no part of what is trained."
+            metavar="KEY=VALUE", help="Keys or groups that do not change what is trained."
         ),
     ] = None,
-    detach: Annotated[bool, typer.Option(help="Return as soon as it is started.")] = False,
+    detach: Annotated[bool, typer.Option(help="Return as soon as the run is started.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Go on with a run from its newest checkpoint: same code and config as it was submitted.
+    """Resume a run from its newest checkpoint, with the code and config that were submitted.
 
     Example: hpckit resume gpt-1a2b3c4d launch.nodes=8 hang.step_s=600
 
-    Keys that say where, how fast or how carefully (launch, cluster, elastic, retry, hang, health,
-    parallel, memory, checkpoint, metrics, ...) can be others from now on; of one that changes what
-    is trained it says what to type for a new run.
+    Keys that set where, how fast or how carefully the run trains (launch, cluster, elastic, retry,
+    hang, health, parallel, memory, checkpoint, metrics, ...) can change. For a key that changes
+    what is trained, the command prints how to start a new run instead.
 
     --json does not wait for the end. Its keys: run, path, resumed (false: it is done), submission,
-    job (Slurm's number; of a run of this machine, its process).
+    job (Slurm's number, or the process id of a run on this machine).
     """
     with reported_errors(json):
         status = _resume(submitted_run(run), overrides or [], detach, json)
@@ -45,37 +45,33 @@ def resume(
 
 def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> int:
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.submit.launch_command import is_done, start, start_quietly
-    from hpckit.submit.start_record import start_record
+    from hpckit.submit.preparation import CommandOptions, is_done, prepare
+    from hpckit.submit.submission_start import start, start_record, start_silently
 
     out = CommandOutput(json)
-    if is_done(run):
+    wanted = None if is_done(run) else _request(run, overrides)
+    number = None
+    if wanted is not None:
+        (number,) = prepare([wanted], CommandOptions("hpckit resume"))
+    if wanted is None or number is None:
         out.document(start_record(run, None, None, resumed=False))
         out.line(f"{run.name} is done; nothing to resume")
         return 0
-    spec, number = _submission(run, overrides)
     if not json:
-        return start(run, spec, number, detach)
-    out.document(start_record(run, number, start_quietly(run, spec, number), resumed=True))
+        return start(run, wanted.spec, number, detach)
+    job = start_silently(run, wanted.spec, number)
+    out.document(start_record(run, number, job, resumed=True))
     return 0
 
 
-def _submission(run: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, int]:
-    """Return the newest submission, or a new one that has the overrides and the code of that, while
-    no supervisor is active."""
+def _request(run: RunDir, overrides: Sequence[str]) -> SubmissionRequest:
+    """Return the request for the newest submission, with the overrides and its own code."""
     from hpckit.config.spec_parser import read_spec
-    from hpckit.rundir.directory import lock_paths
-    from hpckit.rundir.lock import hold_all
-    from hpckit.submit.launch_command import require_unqueued
-    from hpckit.submit.prepare import prepare_amended
+    from hpckit.submit.preparation import SubmissionRequest
     from hpckit.submit.resume_overrides import amended
 
     number = run.submission_numbers()[-1]
     if not (run.code(number) / "hpckit").is_dir():
         raise FileNotFoundError(f"{run.code(number)} is gone, the code that was submitted")
     spec = amended(run, number, overrides) if overrides else read_spec(run.spec(number))
-    with hold_all(lock_paths(spec, run), "hpckit resume"):
-        require_unqueued(run, spec)
-        if overrides:
-            number = prepare_amended(run, spec, overrides, number)
-    return spec, number
+    return SubmissionRequest(run, spec, overrides, number)

@@ -55,8 +55,7 @@ def budget_of_run(it: Overview, events: Sequence[Event] | None = None) -> RetryB
     from hpckit.agent.verdict_record import VerdictKind
     from hpckit.events.event_log import read_events
     from hpckit.report.why import RetryBudget
-    from hpckit.supervisor.retry_budget import used_retries
-    from hpckit.supervisor.verdict import budget_of
+    from hpckit.supervisor.verdict import budget_of, used_retries
 
     if it.verdict is None or it.spec is None or it.verdict.get("kind") not in list(VerdictKind):
         return None

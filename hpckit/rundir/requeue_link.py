@@ -67,8 +67,8 @@ def find_requeued_submission(base: Path, env: Mapping[str, str]) -> Path | None:
         submission = link.resolve()
         if not (submission / "code" / "hpckit").is_dir():
             raise RequeueError(
-                f"{link} says that this job carries {submission}, which is not there: bring it "
-                "back, or submit again, which begins a new job"
+                f"{link} says that this job runs {submission}, which does not exist: restore "
+                "it, or submit again, which starts a new job"
             )
         return submission
     return None

@@ -43,7 +43,8 @@ def starting_process(run: RunDir) -> psutil.Process | None:
 
 
 def is_supervisor(words: list[str], run: RunDir) -> bool:
-    """Whether a command line is that of the run's supervisor: submitit's, with its folder."""
+    """Returns whether a command line is that of the run's supervisor: submitit's, with its
+    folder."""
     return "submitit.core._submit" in words and words[-1] == str(run.submitit)
 
 

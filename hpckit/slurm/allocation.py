@@ -42,7 +42,9 @@ def allocation(env: Mapping[str, str]) -> Allocation:
     """
     job, nodes = env.get("SLURM_JOB_ID"), env.get("SLURM_JOB_NODELIST")
     if not job or not nodes:
-        raise RuntimeError("cluster.kind=slurm, but this is no job: start it by hpckit launch")
+        raise RuntimeError(
+            "cluster.kind=slurm, but this process is not in a Slurm job: use hpckit launch"
+        )
     # the array's last task has the array's own number, which Slurm takes for the whole array
     task = [env[name] for name in _ARRAY if name in env]
     return Allocation("_".join(task) or job, hostnames(nodes, env))
@@ -69,22 +71,22 @@ def leave_array(env: MutableMapping[str, str]) -> None:
 
 
 def is_cancelled(job: str) -> bool:
-    """Whether a person, and not the scheduler, cancelled the job; False if Slurm does not
+    """Returns whether a person, and not the scheduler, cancelled the job; False if Slurm does not
     answer."""
     text = _job_text(job)
     return text is not None and shows_user_cancel(text, _restarts())
 
 
 def is_requeued(job: str) -> bool:
-    """Whether this process's job is to be run again; False if Slurm does not answer."""
+    """Returns whether this process's job is to be run again; False if Slurm does not answer."""
     text = _job_text(job)
     return text is not None and shows_requeue(text, _restarts())
 
 
 def shows_user_cancel(text: str, restarts: int) -> bool:
-    """Whether the output of `scontrol show job` for an ending job shows that a person cancelled it:
-    the scheduler records a time of preemption, or a reason (TimeLimit, NodeDown). Seen with Slurm
-    22.05.
+    """Returns whether the output of `scontrol show job` for an ending job shows that a person
+    cancelled it: the scheduler records a time of preemption, or a reason (TimeLimit, NodeDown).
+    Seen with Slurm 22.05.
 
     Args:
         restarts: how often the job had been restarted when it started.
@@ -97,8 +99,8 @@ def shows_user_cancel(text: str, restarts: int) -> bool:
 
 
 def shows_requeue(text: str, restarts: int) -> bool:
-    """Whether the output of `scontrol show job` for a job that has not ended counts its next run
-    already. Arguments as in `shows_user_cancel`."""
+    """Returns whether the output of `scontrol show job` for a job that has not ended counts its
+    next run already. Arguments as in `shows_user_cancel`."""
     counted = field(text, "Restarts")
     return counted is not None and counted.isdigit() and int(counted) > restarts
 
@@ -107,7 +109,7 @@ def _job_text(job: str) -> str | None:
     try:
         return show_job(job, _TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("what becomes of job %s is not known: %s", job, error)
+        log.warning("cannot query the state of job %s: %s", job, error)
         return None
 
 

@@ -46,7 +46,7 @@ def parse_table(text: str) -> list[list[str]]:
 
 
 def is_by_qos(config: Record) -> bool:
-    """Whether QOS, and not partitions, determine preemption."""
+    """Returns whether QOS, and not partitions, determine preemption."""
     return config.get("PreemptType") == "preempt/qos"
 
 

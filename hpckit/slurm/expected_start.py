@@ -29,5 +29,5 @@ def start_time(script: str) -> str:
         return f"not known: {error}"
     answer = " ".join(done.stderr.split())
     if done.returncode or (found := _ANSWER.search(answer)) is None:
-        return f"not known: {answer or 'sbatch --test-only said nothing'}"
-    return f"{found[1]}, by what Slurm knows now" + (f" ({found[2]})" if found[2] else "")
+        return f"not known: {answer or 'sbatch --test-only printed nothing'}"
+    return f"{found[1]}, as Slurm estimates now" + (f" ({found[2]})" if found[2] else "")

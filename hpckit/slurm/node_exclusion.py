@@ -1,6 +1,6 @@
 """Determines the excluded nodes of a run from its events. Pure.
 
-A node that was unhealthy, on which no agent came, or that was lost twice is excluded from the
+A node that was unhealthy, on which no agent started, or that was lost twice is excluded from the
 following jobs for a day. After a person starts the run, no node is excluded.
 """
 
@@ -83,7 +83,7 @@ def excludable_nodes(events: Iterable[Event], now: float) -> tuple[ExcludableNod
 
 def _absent(event: Event) -> ExcludableNode:
     said = event.get("said")
-    problem = f"no agent came: {said}" if said else "no agent came, and nothing said why"
+    problem = f"no agent started: {said}" if said else "no agent started, for an unknown reason"
     return ExcludableNode(event["host"], problem, event.time, False)
 
 

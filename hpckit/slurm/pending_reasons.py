@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_WAIT = "nothing: it begins by itself"
+_WAIT = "nothing: it starts automatically"
 _SMALLER = "ask for less: launch.nodes, launch.gpus_per_node, cluster.slurm.time_limit"
 _LIMIT = "wait until your other jobs have ended, or ask for less"
 _ADMIN = "ask the administrators of the cluster"
@@ -37,18 +37,18 @@ _EXACT = {
         "it waits for another job to end in a way that cannot happen any more",
         "hpckit cancel, then hpckit resume",
     ),
-    "BeginTime": PendingReason("its earliest time to begin has not come", _WAIT),
+    "BeginTime": PendingReason("its earliest start time is in the future", _WAIT),
     "JobHeldUser": PendingReason("you hold it back", "scontrol release JOB"),
     "JobHeldAdmin": PendingReason("an administrator holds it back", _ADMIN),
     "ReqNodeNotAvail": PendingReason(
         "nodes that it needs are down, drained, reserved (for maintenance, often) or in use",
-        "wait, or end before a reservation begins by a shorter cluster.slurm.time_limit; "
-        "sinfo --list-reasons and scontrol show reservation tell more",
+        "wait, or end before a reservation starts with a shorter cluster.slurm.time_limit; "
+        "sinfo --list-reasons and scontrol show reservation show more",
     ),
     "NodeDown": PendingReason(
         "a node that it needs is down", "wait, or leave it out of the request"
     ),
-    "Reservation": PendingReason("its reservation has not begun", _WAIT),
+    "Reservation": PendingReason("its reservation has not started", _WAIT),
     "ReservationDeleted": PendingReason(
         "its reservation is gone", "start it again without cluster.slurm.reservation"
     ),
@@ -167,7 +167,7 @@ def explain(code: str) -> PendingReason:
 
 
 def is_singleton(dependency: str) -> bool:
-    """Whether the job waits for the other jobs of its run."""
+    """Returns whether the job waits for the other jobs of its run."""
     return "singleton" in dependency
 
 

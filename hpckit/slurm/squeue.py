@@ -121,7 +121,7 @@ def _parse(line: str) -> SlurmJob:
             name=name,
         )
     except ValueError:
-        raise QueueError(f"squeue: this line is not understood: {line!r}") from None
+        raise QueueError(f"squeue: cannot parse this line: {line!r}") from None
 
 
 def _time(text: str) -> float | None:
@@ -144,7 +144,7 @@ def jobs_of(run: RunDir, numbers: Sequence[str], jobs: Iterable[SlurmJob]) -> tu
 
 
 def is_name_of(number: str, name: str, run: RunDir) -> bool:
-    """Whether a job of the run with this number may have this name."""
+    """Returns whether a job of the run with this number may have this name."""
     if "_" not in number:
         return name == run.name
     title = run.name.rpartition("-")[0]

@@ -100,9 +100,11 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
 def _amend_refusals(item: Override) -> list[str]:
     """Returns why an override cannot apply to an existing run."""
     if item.key_or_group == _EXPERIMENT:
-        return [f"{_EXPERIMENT}: is a whole run; give keys or groups, or begin it by hpckit launch"]
+        return [
+            f"{_EXPERIMENT}: is a whole run; give keys or groups, or start it with hpckit launch"
+        ]
     if item.is_delete():
-        return [f"{item.input_line}: nothing can be taken out of a run; say KEY=null"]
+        return [f"{item.input_line}: no key can be removed from a run; set KEY=null"]
     return []
 
 
@@ -142,7 +144,7 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
         OmegaConf.resolve(config)
     except yaml.MarkedYAMLError as error:
         raise SpecError(
-            [f"config: {_yaml_place(error)}: {error.problem}; mend that line"]
+            [f"config: {_yaml_place(error)}: {error.problem}; correct that line"]
         ) from None
     except MissingConfigException as error:
         raise SpecError([f"config: {_missing(error)}"]) from None
@@ -159,7 +161,7 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
             [
                 f"{_EXPERIMENT}: its file in conf/{_EXPERIMENT}/ sets keys of its own "
                 "instead of the run's; "
-                "it has to begin with the line `# @package _global_`"
+                "its first line has to be `# @package _global_`"
             ]
         )
     return {str(key): value for key, value in values.items()}
@@ -190,7 +192,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         except HydraException as error:
             found.append(_unreadable(text, _one_line(error)))
     if "=" in overrides:
-        raise SpecError(["=: stands alone; write key=value as one word, without spaces"])
+        raise SpecError(["=: has no key; write key=value without spaces"])
     if found:
         raise SpecError(found)
     return items

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hpckit.agent.device_assignment import choose, visible_gpus
+from hpckit.agent.device_assignment import choose, gpu_model, visible_gpus
 from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
 from hpckit.config.batch_size import share_of_rank
 from hpckit.config.entry_points import IMAGES
@@ -17,6 +17,7 @@ from hpckit.config.rules.violations import fewest_nodes, is_elastic, nodes_of_ge
 from hpckit.config.spec import CheckpointSpec, ImageSpec, RunSpec
 from hpckit.ipc.process_environment import NodeEnvironment
 from hpckit.planner.assumptions import STORAGE_GBPS, UTILISATION
+from hpckit.planner.gpu_cards import GpuCard, recognise
 from hpckit.planner.memory.decoder_memory import footprint
 from hpckit.planner.model import image_layers
 from hpckit.planner.model.model_work import work_of
@@ -25,7 +26,6 @@ from hpckit.planner.run_estimate import Assumptions, estimate, is_known
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.expected_start import start_time
 from hpckit.submit.batch_script import of_run, script
-from hpckit.submit.gpu_card import card_of
 
 if TYPE_CHECKING:
     from data import Dataset
@@ -75,6 +75,16 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
             assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
             yield f"# plan        {summary(estimate(spec, card, assumed))}"
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
+
+
+def card_of(spec: RunSpec) -> GpuCard | None:
+    """Returns the GPU that the ranks of a run will have, by the type that the job asks for, or by
+    this machine's driver. None: it is unknown."""
+    if spec.cluster.device == "cpu":
+        return None
+    slurm = spec.cluster.slurm
+    name = gpu_model() if slurm is None else slurm.gpu_type
+    return None if name is None else recognise(name)
 
 
 def _image_model_line(model: ImageSpec) -> str:

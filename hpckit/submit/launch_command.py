@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import gc
-import shlex
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError
 from hpckit.agent.verdict_record import EXIT_STATUS, REFUSED, VerdictKind
-from hpckit.config.last_step import last_step
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, dump_spec
-from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, Project, find_project
-from hpckit.rundir.directory import RunDir, lock_paths, run_directory
-from hpckit.rundir.lock import RunHeldError, hold_all
-from hpckit.submit.compose import compose_spec
-from hpckit.system.atomic_files import read_json
+from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, find_project
+from hpckit.rundir.lock import RunHeldError
 from hpckit.system.os_errors import describe
 from hpckit.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from hpckit.events.event_validation import ValidatedEvents
+    from hpckit.submit.preparation import SubmissionRequest
 
 
 @dataclass(frozen=True)
@@ -43,11 +34,10 @@ class LaunchCommand:
     many: bool = False
     json: bool = False
 
-    @property
-    def aside(self) -> TextIO:
-        """The stream for messages that are no answer: with --json, standard output is only for the
+    def say(self, message: str) -> None:
+        """Prints a message that is not the answer. With --json, standard output is only for the
         document."""
-        return sys.stderr if self.json else sys.stdout
+        print(message, file=sys.stderr if self.json else sys.stdout)
 
 
 FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cfg": "cfg"}
@@ -98,35 +88,35 @@ def run_command(command: LaunchCommand) -> int:
         SpecError: the config or what it names cannot be used.
         RunHeldError: the run is under way.
     """
-    from hpckit.submit.preflight.checks import preflight, with_absolute_paths
+    from hpckit.submit import preparation
     from hpckit.submit.same_name_runs import same_name_note
 
     if command.json and (command.dry_run or command.cfg or command.fake_world):
-        raise SpecError(["--json: tells what was started; leave out what only shows something"])
+        raise SpecError(
+            ["--json describes what was started; leave out the options that only show something"]
+        )
     if command.many:
         from hpckit.submit.arrays.sweep_submission import run_sweep
 
         return run_sweep(command)
-    project = find_project(Path.cwd())
-    spec = with_absolute_paths(compose_spec(command.overrides, project=project), Path.cwd())
+    base, project = Path.cwd(), find_project(Path.cwd())
+    spec = preparation.compose(command.overrides, base, project)
     if command.cfg:
         print(dump_spec(spec), end="")
         return 0
     if command.fake_world:
         return _show_fake_step(spec)
-    run = run_directory(spec, Path.cwd())
-    found = preflight(spec, run, project, None if command.dry_run else pack)
-    if found.problems:
-        raise SpecError(found.problems)
-    if note := same_name_note(spec, run):
+    wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
+    dataset = preparation.check(wanted, None if command.dry_run else pack)
+    if note := same_name_note(spec, wanted.run):
         print(note, file=sys.stderr)
     if command.dry_run:
         from hpckit.submit.dry_run import describe_submission
 
-        earlier = len(run.submission_numbers())
-        print(describe_submission(spec, run, found.dataset, earlier))
+        earlier = len(wanted.run.submission_numbers())
+        print(describe_submission(spec, wanted.run, dataset, earlier))
         return 0
-    return _start(spec, run, project, command)
+    return _start(wanted, command)
 
 
 def _show_fake_step(spec: RunSpec) -> int:
@@ -139,141 +129,30 @@ def _show_fake_step(spec: RunSpec) -> int:
     return 0
 
 
-def _start(spec: RunSpec, run: RunDir, project: Project, command: LaunchCommand) -> int:
-    from hpckit.submit.prepare import begins_anew, move_aside, prepare
-    from hpckit.submit.start_record import show, start_record
+def _start(wanted: SubmissionRequest, command: LaunchCommand) -> int:
+    from hpckit.submit.preparation import CommandOptions, prepare
+    from hpckit.submit.submission_start import (
+        print_record,
+        show_end,
+        start,
+        start_record,
+        start_silently,
+    )
 
-    what = f"launch.py {' '.join(command.overrides)}"
-    if begins_anew(run, spec, command.fresh):
-        with hold_all(lock_paths(spec, run), what):
-            require_unqueued(run, spec)
-            print(f"moved the earlier run to {move_aside(run, spec)}", file=command.aside)
-    with hold_all(lock_paths(spec, run), what):
-        if is_done(run):
-            print(f"{run.name} is done; nothing to do (--fresh begins anew)", file=command.aside)
-            if command.json:
-                show(start_record(run, None, None))
-            else:
-                _show_end(run)
-            return 0
-        with ThreadPoolExecutor(
-            1, thread_name_prefix="queue"
-        ) as executor:  # while files are copied
-            unqueued = executor.submit(require_unqueued, run, spec)
-            number = prepare(run, spec, command.overrides, project, unqueued.result)
+    run, spec = wanted.run, wanted.spec
+    title = f"launch.py {' '.join(command.overrides)}"
+    (number,) = prepare([wanted], CommandOptions(title, say=command.say))
+    if number is None:
+        command.say(f"{run.name} is done; nothing to do (--fresh starts a new run)")
+        if command.json:
+            print_record(start_record(run, None, None))
+        else:
+            show_end(run)
+        return 0
     if command.json:
-        show(start_record(run, number, start_quietly(run, spec, number)))
+        print_record(start_record(run, number, start_silently(run, spec, number)))
         return 0
     return start(run, spec, number, command.detach)
-
-
-def require_unqueued(run: RunDir, spec: RunSpec) -> None:
-    """Checks that no job of the run is queued already. The run lock alone does not prevent a second
-    submission.
-
-    Raises:
-        SpecError: a job of the run is queued, or Slurm is out of reach.
-    """
-    from hpckit.slurm.queued_jobs import refuse_queued
-    from hpckit.submit.preflight.checks import slurm_problems
-
-    if spec.cluster.kind != "slurm":
-        return
-    if problems := slurm_problems():
-        raise SpecError(problems)  # for `hpckit resume`, which has no preflight
-    refuse_queued([run])
-
-
-def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
-    """Submits a prepared submission and returns the exit status. On this machine, follows the run
-    to its end unless `detach` is set.
-
-    Raises:
-        SpecError: Slurm refuses the job.
-    """
-    if spec.cluster.kind == "slurm":
-        return start_job(run, spec, number)
-    return start_and_follow(run, number, last_step(spec), detach)
-
-
-def start_quietly(run: RunDir, spec: RunSpec, number: int) -> str:
-    """Submits a prepared submission and returns the job's number, as in `start_record`.
-
-    Raises:
-        SpecError: Slurm refuses the job.
-    """
-    from hpckit.submit.job_submission import submit
-
-    if spec.cluster.kind == "slurm":
-        return submitted_job(run, spec, number)
-    return submit(run, number).job_id
-
-
-def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
-    """Submits a prepared submission on this machine, and follows the run unless `detach` is set."""
-    from rich.console import Console
-
-    from hpckit.events.event_log import EventTail
-    from hpckit.submit.job_submission import submit
-    from hpckit.submit.run_follower import Follower
-
-    console = Console()
-    console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
-    follower = Follower(run, number, steps, console, EventTail(run.events, from_end=True))
-    with follower.noting_interrupts():
-        job = submit(run, number)
-        if detach:
-            console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
-            return 0
-        gc.enable()  # launch.py disables it, and this may take weeks
-        status = follower.follow(lambda: not job.done())
-    if status != REFUSED:
-        _show_end(run)
-    return status
-
-
-def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
-    """Submits a prepared submission to Slurm and prints which commands to use next."""
-    tell_job(run, submitted_job(run, spec, number))
-    return 0
-
-
-def tell_job(run: RunDir, job: str) -> None:
-    """Prints what was started and which commands to use next."""
-    print(f"{run.name}  {run.path}\njob {job}")
-    path = shlex.quote(str(run.path))
-    for command in (f"status {path}", f"logs {path} -f", f"why {path}"):
-        print(f"    hpckit {command}")
-
-
-def submitted_job(run: RunDir, spec: RunSpec, number: int) -> str:
-    """Submits a prepared submission to Slurm and returns the number of its job.
-
-    Raises:
-        SpecError: Slurm refuses the job.
-    """
-    from hpckit.submit.job_submission import SubmitError, submit_job
-
-    try:
-        return submit_job(run, spec, number).job_id
-    except SubmitError as error:
-        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
-
-
-def show_report(run: RunDir, console: Console, events: ValidatedEvents | None = None) -> bool:
-    """Prints the summary of a run as far as possible, and returns whether there was anything to
-    print.
-
-    Args:
-        events: the run's events, if they were read already.
-    """
-    from hpckit.report.terminal.run_summary import show
-
-    try:
-        return show(run, console, events)
-    except OSError as error:
-        print(f"the report is incomplete: {error}", file=sys.stderr)
-        return False
 
 
 def refuse(reasons: Sequence[str]) -> int:
@@ -281,22 +160,6 @@ def refuse(reasons: Sequence[str]) -> int:
     for reason in reasons:
         print(f"error: {reason}", file=sys.stderr)
     return REFUSED
-
-
-def _show_end(run: RunDir) -> None:
-    """Prints the summary and how to see more."""
-    from rich.console import Console
-
-    console = Console()
-    if show_report(run, console):
-        more = f"hpckit report {shlex.quote(str(run.path))}"
-        console.print(f"[bold]{'more':<12}[/] {more}", highlight=False, soft_wrap=True)
-
-
-def is_done(run: RunDir) -> bool:
-    """Whether the run's newest generation reached the last step."""
-    verdict = read_json(run.verdict)
-    return bool(verdict and verdict.get("kind") == "done")
 
 
 def pack(what: PackSpec, out: Path) -> None:

@@ -16,7 +16,7 @@ PAGE = """\
 {program} - compose a config, start the run, keep it running until it is done
 
 Usage
-  {program} [GROUP=OPTION ...] [KEY=VALUE ...]   start, or go on with, a run
+  {program} [GROUP=OPTION ...] [KEY=VALUE ...]   start or resume a run
   {program} --dry-run [OVERRIDES]                show what would run; runs nothing
   {program} --cfg [OVERRIDES]                    show the composed config
   {program} --fake-world [OVERRIDES]             one rank's memory, without the others
@@ -25,10 +25,10 @@ Usage
 
 Options
   -m           several runs: key=a,b,c key2=x,y starts one for each combination, as one job array
-  --detach     return as soon as the run is started; it goes on without a terminal
-  --json       the same, and tell it as JSON: run, path, submission (null: it is done), job; with
-               -m, a list of these under runs
-  --fresh      begin anew: an earlier directory of the same run is renamed, never deleted
+  --detach     return as soon as the run is started; it continues without a terminal
+  --json       the same, and print JSON: run, path, submission (null: it is done), job; with -m, a
+               list of these under runs
+  --fresh      start a new run: an earlier directory of the same run is renamed, never deleted
 
 Examples
   {program} experiment=demo
@@ -40,15 +40,15 @@ Examples
 What it does
   The config is checked as a whole before anything starts. The run gets a directory,
   <root>/<name>-<hash of what identifies it>: the same experiment finds its directory, and so its
-  checkpoints, again. Started again after an interruption, the same command goes on from the newest
-  committed checkpoint, at the very next sample. While it runs, a second start is refused.
+  checkpoints, again. Started again after an interruption, the same command resumes from the newest
+  committed checkpoint, at the exact next sample. While it runs, a second start is refused.
 
-  SIGUSR2 or SIGTERM to the supervisor is a preemption: all ranks save and leave on one step, and
-  the next generation goes on. Ctrl-C (SIGINT) saves and stops. A worker that dies is restarted in
-  place; a lost node starts a new generation.
+  SIGUSR2 or SIGTERM to the supervisor is a preemption: all ranks save and exit at the same step,
+  and the next generation continues. Ctrl-C (SIGINT) saves and stops. A worker that dies is
+  restarted in place; a lost node starts a new generation.
 
-  With cluster=slurm it submits a job and returns. Another job waits behind that one, and goes on
-  when it has to leave; it is cancelled when there is nothing left to do.
+  With cluster=slurm it submits a job and returns. A successor job is queued, which continues the
+  run when the first one has to end; it is cancelled when the run is complete.
 
 Groups
 {groups}
@@ -56,8 +56,8 @@ Groups
 Exit status
   0    done (or started, with --detach or on Slurm)
   2    refused: bad config, missing data, or the run is in use; nothing was started
-  70   failed for good; `verdict.json` in the run directory says why
-  75   gave up for now, or is left to itself (Ctrl-C twice); start again to go on
+  70   failed permanently; `verdict.json` in the run directory says why
+  75   gave up for now, or no longer followed (Ctrl-C twice); start again to resume
   130  stopped with Ctrl-C, after a save
 
 Files

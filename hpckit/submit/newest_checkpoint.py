@@ -20,35 +20,34 @@ class SavedStep:
     progress is counted.
     """
 
-    def __init__(self, spec: RunSpec, run: RunDir, events: EventLog) -> None:
-        self._spec, self._run, self._events = spec, run, events
-        self._is_known = False  # from the store, and not from events
-        self.now = 0
-        """The step; 0: there is no checkpoint."""
-
-    def begin(self, written: Iterable[Event]) -> None:
+    def __init__(
+        self, spec: RunSpec, run: RunDir, events: EventLog, written: Iterable[Event]
+    ) -> None:
         """Looks up the step for the first time.
 
         Args:
             written: events of the run, which are used if the store does not answer.
         """
+        self._spec, self._run, self._events = spec, run, events
+        self._is_known = False  # from the store, and not from events
         saved = (int(event["step"]) for event in written if event.kind == "checkpoint_committed")
-        self.now = max(saved, default=0)
+        self.step = max(saved, default=0)
+        """The step; 0: there is no checkpoint."""
         self._look(None)
 
-    def has_grown(self, generation: int) -> bool:
+    def update(self, generation: int) -> bool:
         """Looks up the step again; returns whether there is a newer checkpoint than the last
         time."""
-        before, was_known = self.now, self._is_known
+        before, was_known = self.step, self._is_known
         self._look(generation)
-        return was_known and self.now > before
+        return was_known and self.step > before
 
     def _look(self, generation: int | None) -> None:
         try:
-            self.now = newest_step(self._spec, self._run)
+            self.step = newest_step(self._spec, self._run)
             self._is_known = True
         except (CheckpointError, OSError) as error:
-            what = f"cannot look at the checkpoints: {error}"
+            what = f"cannot list the checkpoints: {error}"
             log.warning(what)
             self._events.emit("degraded", generation=generation, what=what)
 

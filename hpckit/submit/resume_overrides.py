@@ -52,7 +52,10 @@ def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> 
         words: the overrides with which to start the other run.
     """
     if before.root != after.root:
-        return ["root: a run lies where it was begun; move its folder, then: hpckit resume FOLDER"]
+        return [
+            "root: a run stays in the directory where it started; move that directory, then: "
+            "hpckit resume FOLDER"
+        ]
     found = differences(before, after)
     if before.name != after.name:
         found = [("name", before.name, after.name), *found]
@@ -61,7 +64,7 @@ def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> 
     changes = ", ".join(f"{key} ({was} -> {now})" for key, was, now in found[:_MAX_KEYS])
     more = f" and {len(found) - _MAX_KEYS} more" if len(found) > _MAX_KEYS else ""
     return [
-        f"{changes}{more}: would make another run of it; to begin that one: "
+        f"{changes}{more}: would make it another run; to start that one: "
         f"{program()} {shlex.join(words)}"
     ]
 
@@ -80,6 +83,6 @@ def _store_problems(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
         return []
     has = f"its newest there is of step {found}" if found else "it has none there"
     return [
-        f"checkpoint.url: the checkpoint of step {newest} is in {here}, and {has}: it would begin "
-        "behind it; leave the key out"
+        f"checkpoint.url: the checkpoint of step {newest} is in {here}, and {has}: it would resume "
+        "from an older step; leave the key out"
     ]

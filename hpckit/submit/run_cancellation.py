@@ -67,11 +67,11 @@ def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
     waiting = [job.number for job in it.jobs if job.is_waiting]
     active = [job.number for job in it.jobs if job.is_active]
     for number in waiting:
-        say(f"job {number}, which waits, is cancelled")
+        say(f"pending job {number} is cancelled")
     if waiting:
         _scancel(["--state=PENDING", *waiting])  # a job that starts now is found below
     if active and saves and it.owner is not None:
-        say(f"job {active[0]}: all ranks are asked to save and leave")
+        say(f"job {active[0]}: all ranks are asked to save and exit")
         _scancel(["--batch", "--signal=INT", *active])
     elif active:
         say(f"job {', '.join(active)} is cancelled")
@@ -86,7 +86,7 @@ def _end_local_run(run: RunDir, saves: bool, say: Callable[[str], None]) -> None
             _send(process, signal.SIGKILL)
         return
     if saves:
-        say("all ranks are asked to save and leave")
+        say("all ranks are asked to save and exit")
         _send(supervisor, signal.SIGINT)
     else:
         say(f"the supervisor, process {supervisor.pid}, is killed, and its workers with it")
@@ -108,7 +108,7 @@ def _wait(it: Overview, within_s: float) -> Overview:
         now = look(it.run, Queue())
         if not (now.current_jobs or now.owner or now.state is RunState.STARTING):
             if now.is_slurm and now.state is RunState.UNKNOWN:
-                raise CancelError(f"{now.problem}; whether it is over is not known")
+                raise CancelError(f"{now.problem}; it is not known whether it has ended")
             return now
         if time.monotonic() > deadline:
             raise CancelError(_still_running(now, within_s))
@@ -151,7 +151,7 @@ def _clean_up(run: RunDir, spec: RunSpec) -> None:
 def _record(it: Overview) -> None:
     """Writes the verdict. The newest checkpoint may be newer than it says."""
     number, p = it.run.submission_numbers()[-1], it.progress
-    how = "without a last save" if p.begun else "before anything of it had begun"
+    how = "without a last save" if p.begun else "before any of its steps"
     verdict = Verdict(VerdictKind.STOPPED, True, f"ended by hpckit cancel, {how}")
     with EventLog(it.run.events, submission=number) as events:
         events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)

@@ -87,10 +87,10 @@ class Follower:
                     time.sleep(TICK_S)
                 except KeyboardInterrupt:
                     if self._asked_to_stop:
-                        self._say(f"left to itself, it still runs: {self._run.path}")
+                        self._say(f"no longer followed; it still runs: {self._run.path}")
                         return EXIT_STATUS[VerdictKind.PREEMPTED]
                     self._asked_to_stop = True
-                    self._say("stopping after a save; Ctrl-C again leaves it to itself")
+                    self._say("stopping after a save; press Ctrl-C again to stop following")
                     self._ask_to_stop()
         if self._status is None:
             return self._ended_silently()
@@ -140,11 +140,11 @@ class Follower:
 
     def _ended_silently(self) -> int:
         full = shutil.disk_usage(self._run.path).free < FULL_BYTES
-        self._say("[red]The supervisor ended without a word.[/]")
+        self._say("[red]The supervisor ended without recording why.[/]")
         if full:
             self._say(f"The disk of {self._run.path} is full.")
         self._say(f"Its log: {self._run.logs}/supervisor.log, {self._run.submitit}/*.err")
-        self._say(f"Go on from the newest checkpoint: hpckit resume {self._run.path}")
+        self._say(f"Resume from the newest checkpoint: hpckit resume {self._run.path}")
         return EXIT_STATUS[VerdictKind.INFRA]
 
     def _say(self, text: str) -> None:
@@ -182,7 +182,7 @@ def describe(event: Event) -> str | None:
         case "training_started":
             return f"training on {_count(get('world_size'), 'rank')} from step {get('step')}"
         case "asked":
-            return f"[yellow]{get('request')}[/]: all ranks are asked to save and leave"
+            return f"[yellow]{get('request')}[/]: all ranks are asked to save and exit"
         case "worker_lost":
             return f"[yellow]worker lost[/] on node {get('node')} at step {get('step')}"
         case "hang":
@@ -196,7 +196,7 @@ def describe(event: Event) -> str | None:
             return f"[yellow]out of memory[/] ({get('memory')}) {where}"
         case "nodes_chosen" if len(get("nodes")) < get("wanted"):
             return (
-                f"[yellow]going on with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
+                f"[yellow]continuing with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
             )
         case "validated":
             return f"step {get('step')}: {validated_words(event)} in {get('seconds'):.1f} s"

@@ -30,7 +30,7 @@ def same_name_note(spec: RunSpec, run: RunDir) -> str | None:
     more = f" and {len(changes) - _MAX} more" if len(changes) > _MAX else ""
     return (
         f"note: a new run; {other.name} has the same name, but {', '.join(changes[:_MAX])}{more}; "
-        f"hpckit resume {other.path} goes on with that"
+        f"hpckit resume {other.path} continues that run"
     )
 
 

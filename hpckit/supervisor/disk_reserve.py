@@ -21,27 +21,27 @@ class DiskReserve:
     def __init__(self, folder: Path) -> None:
         self._path, self._probe = folder / ".reserve", folder / f".probe-{os.getpid()}"
 
-    def keep(self) -> None:
+    def allocate(self) -> None:
         """Creates the file unless it exists. If there is no room for it, logs a warning."""
         try:
             _allocate(self._path, RESERVE_BYTES)
         except OSError as error:
-            log.warning("no room is kept for the verdict: %s", error)
+            log.warning("cannot reserve disk space for the verdict: %s", error)
 
-    def give_way(self) -> bool:
+    def release_if_full(self) -> bool:
         """Returns whether the disk is full, and removes the file if it is."""
         try:
             _allocate(self._probe, RESERVE_BYTES // 4)
         except OSError as error:
             if error.errno not in _FULL:
                 return False
-            self.drop()
+            self.remove()
             return True
         finally:
             self._probe.unlink(missing_ok=True)
         return False
 
-    def drop(self) -> None:
+    def remove(self) -> None:
         """Removes the file."""
         self._path.unlink(missing_ok=True)
 

@@ -28,11 +28,11 @@ class GenerationRecorder:
         self._events = events
         self._reserve = DiskReserve(run.path)
 
-    def begin(self) -> None:
+    def reserve_space(self) -> None:
         """Reserves the disk space that the records need."""
-        self._reserve.keep()
+        self._reserve.allocate()
 
-    def conclude(
+    def record_end(
         self,
         generation: int,
         verdict: Verdict,
@@ -46,7 +46,7 @@ class GenerationRecorder:
         Args:
             words: as in `hpckit.supervisor.verdict.PastGeneration`.
         """
-        if self._reserve.give_way():
+        if self._reserve.release_if_full():
             full = f"{verdict.reason}; the disk of {self._run.path} is full"
             verdict = replace(verdict, reason=full)
         log.info("generation %d: %s (%s)", generation, verdict.kind, verdict.reason)
@@ -60,17 +60,17 @@ class GenerationRecorder:
             saved_step=saved_step,
             words=words,
         )
-        self.record(generation, verdict, saved_step)
+        self.write_verdict(generation, verdict, saved_step)
         if verdict.final:
-            self._reserve.drop()
+            self._reserve.remove()
 
-    def leave(self, verdict: Verdict, is_asked_to_leave: Callable[[], bool]) -> None:
+    def complete_curves(self, verdict: Verdict, is_asked_to_leave: Callable[[], bool]) -> None:
         """Completes the TensorBoard files after the last generation. Not after a requested end: the
         requester waits, and all records were written before it."""
         if verdict.final and verdict.kind not in (*LEAVES, VerdictKind.STOPPED):
             finish_curves(self._run, self._events, is_asked_to_leave)
 
-    def record(self, generation: int, verdict: Verdict, saved_step: int) -> None:
+    def write_verdict(self, generation: int, verdict: Verdict, saved_step: int) -> None:
         """Writes only `verdict.json`. If that fails, it logs the error; the log and the events
         still hold the verdict."""
         record = {

@@ -37,7 +37,7 @@ def _resized(run: RunDir, number: int) -> int:
         return enlarge_submission(run, number, os.environ)
     except (RunHeldError, SpecError, OSError) as error:
         with EventLog(run.events, submission=number) as events:
-            events.emit("degraded", what=f"it goes on with as many nodes as before: {error}")
+            events.emit("degraded", what=f"the run continues with as many nodes as before: {error}")
         return number
 
 

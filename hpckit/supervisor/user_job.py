@@ -71,11 +71,24 @@ def _begin_run(overrides: Sequence[str], is_interactive: bool) -> int:
     run, number, spec = found
     if not is_interactive:
         return _become_supervisor(run.submission(number))
-    print(f"{run.name}  {run.path}", flush=True)
-    from hpckit.supervisor.interactive_job import follow
+    return _follow_supervisor(run, number, last_step(spec))
 
-    carried = supervisor_command(run.submission(number), os.environ)
-    return follow(run, number, last_step(spec), carried)
+
+def _follow_supervisor(run: RunDir, number: int, steps: int) -> int:
+    """Runs the supervisor as a child process, shows the events of the run until it ends, and
+    returns its exit status. Ctrl-C saves and stops the run, as with `launch.py`."""
+    from rich.console import Console
+
+    from hpckit.events.event_log import EventTail
+    from hpckit.submit.run_follower import Follower
+    from hpckit.system.child_processes import spawn
+
+    print(f"{run.name}  {run.path}", flush=True)
+    command, env = supervisor_command(run.submission(number), os.environ)
+    run.logs.mkdir(exist_ok=True)
+    follower = Follower(run, number, steps, Console(), EventTail(run.events, from_end=True))
+    process = spawn(command, env, run.logs / "interactive.log")
+    return follower.follow(lambda: process.poll() is None)
 
 
 def prepared(
@@ -90,32 +103,23 @@ def prepared(
     """
     from hpckit.config.spec_parser import SpecError
     from hpckit.rundir.code_snapshot.snapshot import find_project
-    from hpckit.rundir.directory import lock_paths, run_directory
-    from hpckit.rundir.lock import hold_all
-    from hpckit.submit.compose import compose_spec
-    from hpckit.submit.launch_command import is_done, pack
-    from hpckit.submit.preflight.checks import preflight, with_absolute_paths
-    from hpckit.submit.prepare import begins_anew, move_aside, prepare
+    from hpckit.submit import preparation
+    from hpckit.submit.launch_command import pack
     from hpckit.supervisor.continuation.job_registration import remember, take_name
 
-    base = Path.cwd()
-    spec = with_absolute_paths(
-        compose_spec([*of_the_job(overrides, env, is_interactive), *overrides]), base
-    )
+    base, project = Path.cwd(), find_project(Path.cwd())
+    words = [*of_the_job(overrides, env, is_interactive), *overrides]
+    spec = preparation.compose(words, base, project)
     if problems := job_problems(spec, env):
         raise SpecError(problems)
-    run, project = run_directory(spec, base), find_project(base)
-    if problems := preflight(spec, run, project, pack).problems:
-        raise SpecError(problems)
-    what = f"job {env['SLURM_JOB_ID']}"
-    if begins_anew(run, spec, is_asked=False):
-        with hold_all(lock_paths(spec, run), what):
-            move_aside(run, spec)
-    with hold_all(lock_paths(spec, run), what):
-        if is_done(run):
-            print(f"{run.name} is done; nothing to do")
-            return None
-        number = prepare(run, spec, overrides, project)
+    wanted = preparation.request(spec, overrides, base, project)
+    preparation.check(wanted, pack)
+    title = f"job {env['SLURM_JOB_ID']}"
+    options = preparation.CommandOptions(title, is_queue_checked=False)
+    run, (number,) = wanted.run, preparation.prepare([wanted], options)
+    if number is None:
+        print(f"{run.name} is done; nothing to do")
+        return None
     take_name(run, number, env)
     remember(run, number, base, env)
     return run, number, spec
@@ -138,9 +142,11 @@ def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:
     from hpckit.supervisor.continuation.resize import too_few
 
     if "SLURM_JOB_ID" not in env:
-        return ["this is no job of Slurm's: sbatch slurm/train.sbatch ..., or launch.py"]
+        return [
+            "this process is not in a Slurm job: use sbatch slurm/train.sbatch ..., or launch.py"
+        ]
     if spec.cluster.kind != "slurm":
-        return [f"cluster: a job of Slurm's cannot carry one of kind {spec.cluster.kind}"]
+        return [f"cluster: a Slurm job cannot run a spec of kind {spec.cluster.kind}"]
     return too_few(spec, int(env.get("SLURM_JOB_NUM_NODES", "1")))
 
 

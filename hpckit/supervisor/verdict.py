@@ -36,7 +36,7 @@ class GenerationEnd:
     unhealthy: tuple[str, ...] = ()
     """Unhealthy nodes, without which there are too few nodes."""
     absent: tuple[str, ...] = ()
-    """Nodes on which no agent came, without which there are too few nodes."""
+    """Nodes on which no agent started, without which there are too few nodes."""
     is_time_up: bool = False
     """Whether Slurm was about to end the job at its time limit."""
     from_step: int = 0
@@ -79,7 +79,7 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
         # of the present one
         error = _first_error(refused)
         return Verdict(
-            VerdictKind.PERMANENT, True, str(error or "a worker refused to go on"), error
+            VerdictKind.PERMANENT, True, str(error or "a worker refused to continue"), error
         )
     if ending.request is not WorkerRequest.NONE:
         return _judge_requested(ending)
@@ -94,14 +94,14 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
     error = _first_error(ending.reports)
     kind, what = _failure(error)
     if is_hopeless(ending, past):
-        again = f"{what} (twice, before the first step, in the same words)"
+        again = f"{what} (twice before the first step, with the same message)"
         return Verdict(VerdictKind.PERMANENT, True, again, error)
     return _within_budget(kind, what, ending, past, retry, error)
 
 
 def is_hopeless(ending: GenerationEnd, past: Sequence[PastGeneration]) -> bool:
-    """Whether two successive attempts, both of this generation or one of the previous, ended with
-    the same error before the run's first step."""
+    """Returns whether two successive attempts, both of this generation or one of the previous,
+    ended with the same error before the run's first step."""
     words = words_before_first_step(ending)
     if words is None:
         return False
@@ -125,7 +125,7 @@ def _missing(ending: GenerationEnd) -> str | None:
     """Returns what the generation lost or had too few of, or None."""
     groups = (
         ("too few healthy nodes: ", ending.unhealthy),
-        ("no agent came on ", ending.absent),
+        ("no agent started on ", ending.absent),
         ("lost ", ending.lost),
     )
     return "; ".join(f"{what}{', '.join(which)}" for what, which in groups if which) or None
@@ -146,7 +146,7 @@ def budget_of(kind: VerdictKind, retry: RetrySpec) -> int | None:
 def _failure(error: WorkerError | None) -> tuple[VerdictKind, str]:
     """Returns the kind of failure by the first error of all ranks, and a description."""
     if error is None:
-        return VerdictKind.CRASH, "workers were killed, without an error of their own"
+        return VerdictKind.CRASH, "workers were killed without reporting an error"
     if error.memory is not None:
         return VerdictKind.OOM, f"{_ADVICE[error.memory]}: {error}"
     return VerdictKind.HANG if error.type == HANG else VerdictKind.CRASH, str(error)
@@ -157,10 +157,12 @@ def _judge_requested(ending: GenerationEnd) -> Verdict:
     if exits == {NodeExit.DONE} and not ending.lost:
         return Verdict(VerdictKind.DONE, True, "reached the last step")
     saved = exits <= {NodeExit.DONE, NodeExit.LEFT} and not ending.lost
-    how = "every rank saved and left" if exits else "nothing had begun"
+    how = "every rank saved and exited" if exits else "nothing had started"
     if not saved:
         error = _first_error(ending.reports)
-        how = f"not every rank saved and left: {error or 'too slow for the grace period, or lost'}"
+        how = (
+            f"not every rank saved and exited: {error or 'too slow for the grace period, or lost'}"
+        )
     if ending.request is WorkerRequest.STOP:
         return Verdict(VerdictKind.STOPPED, True, how)
     return Verdict(
@@ -195,6 +197,16 @@ def failures_in_a_row(kind: VerdictKind, past: Sequence[PastGeneration]) -> int:
             break
         count += one.kind is kind
     return count
+
+
+def used_retries(events: Sequence[Event], kind: VerdictKind) -> int:
+    """Counts the successive failures of `kind` without a new checkpoint from the events of a run,
+    as `judge` counted them in the supervisor that started last. Pure."""
+    past = past_of(events)
+    if not past or past[-1].kind is not kind:
+        return failures_in_a_row(kind, past)
+    # as in `judge`, the last failure counts even after progress in its generation
+    return 1 + (0 if past[-1].progress else failures_in_a_row(kind, past[:-1]))
 
 
 def _first_error(reports: Sequence[ExitReport]) -> WorkerError | None:

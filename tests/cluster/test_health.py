@@ -99,7 +99,7 @@ def test_a_node_that_no_agent_comes_on_is_tried_twice_and_left_to_no_other_job(
     it.wait_until_over()
     assert it.verdicts() == ["infra", "infra", "done"]
     reason = it.events("generation_ended")[0]["reason"]
-    assert reason == f"no agent came on node 1 ({host}) ({said})"
+    assert reason == f"no agent started on node 1 ({host}) ({said})"
     assert [event["host"] for event in it.events("node_lost")] == [host]
     first, second = it.events("run_started")
     assert host in first["hosts"]

@@ -121,6 +121,8 @@ def test_one_of_a_range_of_nodes_has_all_that_it_comes_back_with(
     assert_soon(it)
     assert [read_spec(it.run.spec(n)).launch.nodes for n in it.run.submission_numbers()] == [1, 2]
     assert [event["submission"] for event in it.events("run_started")] == [1, 2]
-    assert "every rank saved and left" in Typed(it.run, slurm.cluster.env).text("cancel", "--save")
+    assert "every rank saved and exited" in Typed(it.run, slurm.cluster.env).text(
+        "cancel", "--save"
+    )
     it.wait_until_over()
     assert it.verdicts() == ["preempted", "stopped"]

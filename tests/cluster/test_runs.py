@@ -157,7 +157,7 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     typed.text("drill", "node", "--yes")
     found = typed.wait_until(state="running", generation=2)
     assert found["interruptions"] == {"infra": 1}
-    assert "every rank saved and left" in typed.text("cancel", "--save")
+    assert "every rank saved and exited" in typed.text("cancel", "--save")
     assert it.jobs() == []
     held = launch(ports, tmp_path / "held", shards, "cluster.slurm.options.hold=true")
     typed = Typed(held.run, ports.cluster.env)
@@ -181,5 +181,5 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     assert "Slurm is out of reach" in cut_off.text("why")
     assert "nothing was done" in cut_off.refusal("cancel")
     assert "so none is submitted" in cut_off.refusal("resume")
-    assert "before anything of it had begun" in typed.text("cancel")
+    assert "before any of its steps" in typed.text("cancel")
     assert held.jobs() == []

@@ -68,7 +68,7 @@ def test_an_allocation_of_ones_own_is_followed_and_stopped(
     assert process.returncode == 130, said
     assert "training on 2 ranks from step 0" in said
     assert "stopping after a save" in said
-    assert "every rank saved and left" in " ".join(said.split())
+    assert "every rank saved and exited" in " ".join(said.split())
     assert it.verdicts() == ["stopped"]
     wait_for(lambda: ports.run("squeue", "--noheader") == "", "an end of the allocation")
 

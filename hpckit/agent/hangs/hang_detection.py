@@ -69,12 +69,12 @@ def attempts(slots: Sequence[Heartbeat]) -> int:
 
 
 def refused(slots: Sequence[Heartbeat]) -> bool:
-    """Whether a worker reported that no further attempt can help."""
+    """Returns whether a worker reported that no further attempt can help."""
     return any(slot.phase is WorkerPhase.REFUSED for slot in slots)
 
 
 def failed(slots: Sequence[Heartbeat]) -> bool:
-    """Whether a worker reported that it failed."""
+    """Returns whether a worker reported that it failed."""
     return any(slot.phase is WorkerPhase.FAILED for slot in slots)
 
 

@@ -52,8 +52,8 @@ def memory_failure_of(
 
 
 def is_repeated(before: Iterable[MemoryFailure], now: MemoryFailure) -> bool:
-    """Whether the previous attempt failed in the same way, perhaps on another rank, as the kernel
-    chooses which process it kills."""
+    """Returns whether the previous attempt failed in the same way, perhaps on another rank, as the
+    kernel chooses which process it kills."""
     last = (now.memory, now.step, now.attempt - 1)
     return any((failure.memory, failure.step, failure.attempt) == last for failure in before)
 
@@ -99,7 +99,7 @@ class MemoryExhaustion:
         return found
 
     def is_killed(self, attempt: int) -> bool:
-        """Whether the kernel ended this attempt."""
+        """Returns whether the kernel ended this attempt."""
         return any(failure.by_kernel and failure.attempt == attempt for failure in self._known)
 
     def _has_killed(self, pid: int) -> bool:

@@ -119,7 +119,7 @@ class Workers:
         try:
             report.write(self.at.run.exit_report(self.at.generation, self.at.node))
         except OSError as error:
-            log.error("the report is not on the disk: %s", error)
+            log.error("the report could not be written: %s", error)
         self._events.emit("node_ended", exit=how, step=report.step, attempts=report.attempts)
         self._close()
         return report
@@ -160,7 +160,7 @@ class Workers:
         for rank, slot in hang_detection.lost_workers(self._table.slots(), _alive).items():
             if slot.pid not in self._known_lost:
                 self._known_lost.add(slot.pid)
-                log.warning("worker %d (process %d) is gone at step %d", rank, slot.pid, slot.step)
+                log.warning("worker %d (process %d) was lost at step %d", rank, slot.pid, slot.step)
                 self._events.emit(
                     "worker_lost",
                     local_rank=rank,
@@ -237,7 +237,7 @@ class Workers:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process of this user exists."""
+    """Returns whether a process of this user exists."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):  # gone, or its number is reused by another user

@@ -13,12 +13,11 @@ from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event, read_events
 from hpckit.report.overview import Queue, look
 from hpckit.rundir.code_snapshot.snapshot import Project
-from hpckit.rundir.directory import RunDir, lock_paths, run_directory
-from hpckit.rundir.lock import hold_all
-from hpckit.submit.job_submission import SubmitError, submit, submit_job
+from hpckit.rundir.directory import RunDir, run_directory
 from hpckit.submit.preflight.checks import preflight
-from hpckit.submit.prepare import prepare
+from hpckit.submit.preparation import CommandOptions, prepare, request
 from hpckit.submit.run_cancellation import cancel_run
+from hpckit.submit.submission_start import start_silently
 
 _TICK_S = {"local": 1.0, "slurm": 3.0}  # a look takes about 20 ms, and queries Slurm
 _CANCEL_S = 120.0
@@ -48,13 +47,11 @@ def train(spec: RunSpec, overrides: Sequence[str], project: Project) -> list[Eve
         SpecError: Slurm rejects it.
         CommandError: it did not reach its end.
     """
-    run = run_directory(spec, Path.cwd())
-    with hold_all(lock_paths(spec, run), "hpckit bench scaling"):
-        number = prepare(run, spec, overrides, project)
-    try:
-        submit(run, number) if spec.cluster.kind == "local" else submit_job(run, spec, number)
-    except SubmitError as error:
-        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
+    wanted = request(spec, overrides, Path.cwd(), project)
+    run = wanted.run
+    (number,) = prepare([wanted], CommandOptions("hpckit bench scaling", is_queue_checked=False))
+    if number is not None:  # None: the same run was measured before
+        start_silently(run, spec, number)
     try:
         _wait(run, _TICK_S[spec.cluster.kind])
     except KeyboardInterrupt:

@@ -24,47 +24,48 @@ if TYPE_CHECKING:
 
 def campaign(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Of launch.py: cluster=slurm elastic=spares ...")
+        list[str] | None,
+        typer.Argument(help="Overrides of launch.py: cluster=slurm elastic=spares ..."),
     ] = None,
     minutes: Annotated[
-        float, typer.Option(min=0.1, help="Of training at an even pace; faults come on top.")
+        float, typer.Option(min=0.1, help="Minutes of undisturbed training; faults add to this.")
     ] = 5.0,
     every: Annotated[
         float, typer.Option(min=0.2, help="Seconds of training between faults.")
     ] = 20.0,
-    seed: Annotated[int, typer.Option(help="The same faults for the same seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the fault schedule.")] = 0,
     faults: Annotated[
-        str | None, typer.Option(metavar="KIND=RATE,...", help="Only these, by relative rate.")
+        str | None,
+        typer.Option(metavar="KIND=RATE,...", help="Only these kinds of faults, by relative rate."),
     ] = None,
-    replay: Annotated[
-        Path | None, typer.Option(help="The faults of this file, and no others.")
-    ] = None,
+    replay: Annotated[Path | None, typer.Option(help="Only the faults of this file.")] = None,
     site: Annotated[
         Path | None,
-        typer.Option(help="Faults by commands of yours, see slurm/devcluster/faults.yaml."),
+        typer.Option(help="File with faults by your commands; see slurm/devcluster/faults.yaml."),
     ] = None,
     reference: Annotated[
         Path | None,
         typer.Option(help="The undisturbed run of an earlier campaign of this config."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option(help="For its runs and results; not there yet, seen by all nodes.")
+        Path, typer.Option(help="New folder for the runs and results, visible to all nodes.")
     ] = Path("campaign"),
     tries: Annotated[
-        int, typer.Option(min=0, help="Runs to find fewer faults that fail as well.")
+        int,
+        typer.Option(min=0, help="Number of runs that look for fewer faults that fail as well."),
     ] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Break a run again and again, and prove that nothing was lost.
+    """Inject faults into a run and check that nothing was lost.
 
     Example: hpckit drill campaign --minutes 10 --seed 3 cluster=slurm elastic=spares
 
-    A run is trained to its end undisturbed, another one under random faults. Then, from its
-    events, ledgers and checkpoints alone: each step took the samples that the order has, its loss
-    is that of the undisturbed run (bit for bit on as many ranks), each checkpoint that was told
-    to be durable is there and whole, and nothing is left running. Exit status 1: something was
-    not so. FOLDER has the faults as they were planned (for --replay) and as they came (for hpckit
-    drill judge), result.json and result.md.
+    One run trains to its end undisturbed, and another one under random faults. The events, ledgers
+    and checkpoints of the second one then have to show that each step took the samples of the
+    order, that its loss is that of the undisturbed run (bit-identical on as many ranks), that each
+    checkpoint that was reported as durable is complete, and that nothing is left running. The exit
+    status is 1 if one of these checks fails. FOLDER has the faults as they were planned (for
+    --replay) and as they occurred (for hpckit drill judge), result.json and result.md.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.faults.campaign.campaign_runner import CampaignSetup

@@ -22,20 +22,20 @@ def single(
     rank: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Of worker, worker_term, hang and slow; the last one if left out."
+            min=0, help="Rank for worker, worker_term, hang and slow; by default the last one."
         ),
     ] = None,
     node: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Of agent..., node, service..., full, enospc, eio, cache; if left out, the last.",
+            help="Node for agent..., node, service..., full, enospc, eio and cache; default: last.",
         ),
     ] = None,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Cause a real fault in a run that trains, to see that it comes back.
+    """Cause a real fault in a run that trains, to see that it recovers.
 
     Example: hpckit drill gpt-1a2b3c4d worker --rank 1
 
@@ -44,7 +44,7 @@ def single(
     stops it most of the time for a while, and full keeps the checkpoint service from writing
     for a while. With enospc and eio, system calls of that service fail with this error for a
     while, by strace. cache flips bits of a shard in data.cache. Those with _term send SIGTERM,
-    those with _stop SIGSTOP (service and supervisor go on after 8 s), and requeue is scontrol's.
+    those with _stop SIGSTOP (service and supervisor continue after 8 s), and requeue is scontrol's.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.faults.fault_plan import DrillError, DrillKind, plan_drill

@@ -99,7 +99,7 @@ def estimate(
 
 def _card(name: str | None, spec: RunSpec) -> GpuCard:
     from hpckit.planner.gpu_cards import CARDS, find_card
-    from hpckit.submit.gpu_card import card_of
+    from hpckit.submit.dry_run import card_of
 
     if name is None:
         if found := card_of(spec):

@@ -71,8 +71,8 @@ def state_of(found: os.stat_result) -> FileState:
 
 
 def is_settled(state: FileState, now_s: float) -> bool:
-    """Whether any change after `now_s` (seconds since the epoch) gives the file another state.
-    Pure.
+    """Returns whether any change after `now_s` (seconds since the epoch) gives the file another
+    state. Pure.
 
     After "Racy Git" of git's technical documentation.
     """
@@ -178,6 +178,6 @@ def _share(copy: Path, target: Path, state: FileState) -> bool:
 
 
 def _is_read_only_copy(found: os.stat_result) -> bool:
-    """Whether it is a file that belongs to this user and that nobody can write to."""
+    """Returns whether it is a file that belongs to this user and that nobody can write to."""
     is_mine = found.st_uid == os.geteuid() and not found.st_mode & _CAN_WRITE
     return stat.S_ISREG(found.st_mode) and is_mine

@@ -120,7 +120,7 @@ def take_snapshot(project: Project, into: Path, earlier: Path | None = None) -> 
     if (count := sum(one.kind is not _Kind.NOTHING for one in found)) > MAX_FILES:
         raise CodeSnapshotError(
             f"{project.root} holds {count} files: start from your project's own folder, "
-            "or let git ignore what is no code"
+            "or have git ignore what is not code"
         )
     files = {one.name: one.source for one in found if one.kind is _Kind.FILE and one.source}
     links = {one.name for one in found if one.kind is _Kind.LINK}
@@ -232,8 +232,8 @@ def _listed(project: Project) -> Iterator[str]:
 
 
 def _skipped(folder: Path) -> bool:
-    """Whether a folder is hidden, a virtual environment or a run directory, and so has no code of
-    the project."""
+    """Returns whether a folder is hidden, a virtual environment or a run directory, and so has no
+    code of the project."""
     return (
         folder.name.startswith(".")
         or folder.name in ("__pycache__", "node_modules")

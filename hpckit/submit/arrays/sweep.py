@@ -10,15 +10,13 @@ its own.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
-from hpckit.rundir.directory import RunDir, lock_paths, run_directory
-from hpckit.rundir.lock import hold_all
+from hpckit.rundir.directory import RunDir, run_directory
 from hpckit.submit.arrays.override_product import multiply, varying
 from hpckit.submit.batch_script import BatchJob
 from hpckit.system.atomic_files import write_json
@@ -71,19 +69,6 @@ def plan(
     if found:
         raise SpecError(found)
     return tasks
-
-
-@contextmanager
-def held(tasks: Sequence[SweepTask], what: str) -> Iterator[None]:
-    """Holds the locks of all runs in the block.
-
-    Raises:
-        RunHeldError: another process holds a lock.
-    """
-    with ExitStack() as stack:
-        for task in tasks:
-            stack.enter_context(hold_all(lock_paths(task.spec, task.run), what))
-        yield
 
 
 def place(folder: Path) -> BatchJob:

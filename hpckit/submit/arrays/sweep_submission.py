@@ -16,14 +16,25 @@ from hpckit.events.event_log import EventLog
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.expected_start import start_time
-from hpckit.slurm.queued_jobs import refuse_queued
 from hpckit.submit.arrays import sweep
 from hpckit.submit.arrays.sweep import SweepTask
 from hpckit.submit.batch_script import of_run, script
-from hpckit.submit.compose import compose_spec
-from hpckit.submit.launch_command import LaunchCommand, is_done, pack, submitted_job, tell_job
-from hpckit.submit.preflight.checks import preflight, with_absolute_paths
-from hpckit.submit.start_record import show, start_record
+from hpckit.submit.launch_command import LaunchCommand, pack
+from hpckit.submit.preflight.checks import preflight
+from hpckit.submit.preparation import (
+    CommandOptions,
+    SubmissionRequest,
+    compose,
+    is_done,
+    prepare,
+)
+from hpckit.submit.submission_start import (
+    print_job,
+    print_record,
+    sbatch_problems,
+    start_record,
+    start_silently,
+)
 
 
 def run_sweep(command: LaunchCommand) -> int:
@@ -41,28 +52,32 @@ def run_sweep(command: LaunchCommand) -> int:
     project = find_project(base)
     tasks = sweep.plan(
         command.overrides,
-        lambda words: with_absolute_paths(compose_spec(words, project=project), base),
+        lambda words: compose(words, base, project),
         partial(_check, project, command.dry_run),
         base,
     )
     if command.dry_run:
         print(_description(tasks, base))
         return 0
+    requests = [
+        SubmissionRequest(task.run, task.spec, task.overrides, project, command.fresh)
+        for task in tasks
+    ]
     title = f"launch.py -m {' '.join(command.overrides)}"
-    with sweep.held(tasks, title):
-        refuse_queued([task.run for task in tasks if command.fresh or not is_done(task.run)])
-        _move_aside(tasks, command)
-    with sweep.held(tasks, title):
-        numbers = [(task, _prepare(project, task, command)) for task in tasks]
+    found = zip(tasks, prepare(requests, CommandOptions(title, say=command.say)), strict=True)
+    numbers = list(found)
+    for task, number in numbers:
+        if number is None:
+            command.say(f"{task.run.name} is done  {task.differs}")
     prepared = [(task, number) for task, number in numbers if number is not None]
-    jobs = _jobs(prepared, base)
+    jobs = _start(prepared, base)
     if command.json:
-        found = [_record_of(task, number, jobs.get(task.run.path)) for task, number in numbers]
-        show({"runs": found})
+        records = [_record_of(task, number, jobs.get(task.run.path)) for task, number in numbers]
+        print_record({"runs": records})
     elif jobs:
         _print_jobs([task for task, _ in prepared], jobs)
     else:
-        print("all runs are done; nothing to do (--fresh begins anew)")
+        print("all runs are done; nothing to do (--fresh starts a new run)")
     return 0
 
 
@@ -94,32 +109,13 @@ def _record_of(task: SweepTask, number: int | None, job: str | None) -> dict[str
     return start_record(task.run, number, job, differs=task.differs)
 
 
-def _move_aside(tasks: Sequence[SweepTask], command: LaunchCommand) -> None:
-    from hpckit.submit.prepare import begins_anew, move_aside
-
-    for task in tasks:
-        if begins_anew(task.run, task.spec, command.fresh):
-            moved = move_aside(task.run, task.spec)
-            print(f"moved the earlier run to {moved}", file=command.aside)
-
-
-def _prepare(project: Project, task: SweepTask, command: LaunchCommand) -> int | None:
-    """Returns the number of the run's new submission, or None if the run is done."""
-    from hpckit.submit.prepare import prepare
-
-    if is_done(task.run):
-        print(f"{task.run.name} is done  {task.differs}", file=command.aside)
-        return None
-    return prepare(task.run, task.spec, task.overrides, project)
-
-
-def _jobs(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, str]:
-    """Submits the runs, several as one array, and returns their jobs by run directory."""
+def _start(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, str]:
+    """Submits the runs, several of them as one array, and returns their jobs by run directory."""
     match prepared:
         case []:
             return {}
         case [(task, number)]:
-            return {task.run.path: submitted_job(task.run, task.spec, number)}
+            return {task.run.path: start_silently(task.run, task.spec, number)}
         case _:
             return _submit_all(prepared, base)
 
@@ -127,7 +123,7 @@ def _jobs(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, s
 def _print_jobs(tasks: Sequence[SweepTask], jobs: dict[Path, str]) -> None:
     """Prints what was started and which commands to use next."""
     if len(tasks) == 1:
-        tell_job(tasks[0].run, jobs[tasks[0].run.path])
+        print_job(tasks[0].run, jobs[tasks[0].run.path])
         return
     for task in tasks:
         print(f"job {jobs[task.run.path]}  {task.run.path}  {task.differs}")
@@ -146,7 +142,7 @@ def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[P
         jobs = submit_array(sweep.place(folder), head, runs)
     except SubmitError as error:
         rmtree(folder)  # links, and submitit's files of a job that does not exist
-        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
+        raise SpecError(sbatch_problems(error)) from error
     for (task, number), job in zip(prepared, jobs, strict=True):
         with EventLog(task.run.events, submission=number) as events:
             events.emit("task_queued", job=job.job_id)  # the array has another name than the run

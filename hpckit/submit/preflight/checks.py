@@ -149,7 +149,7 @@ def _unreadable(key: str, error: DataError | OSError) -> list[str]:
     messages = [one.headline if isinstance(one, FetchError) else str(one) for one in wrong]
     lines = [f"{key}: {text}" for text in messages[:_MAX_SHARDS]]
     if (more := len(wrong) - _MAX_SHARDS) > 0:
-        lines.append(f"{key}: and {more} more shards; `hpckit data index` tells of all")
+        lines.append(f"{key}: and {more} more shards; `hpckit data index` lists all")
     return lines
 
 
@@ -163,7 +163,7 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
     if problem := resized(dataset.manifest):
         return [
             f"{key}: {problem}; the index is of other shards or an older one: `hpckit data index "
-            f"{shards}` makes it anew"
+            f"{shards}` rebuilds it"
         ]
     if spec.data.check == "content":
         try:

@@ -31,13 +31,13 @@ NEEDS = (
     TorchRequirement(
         "memory.compile=true with memory.recompute=selective",
         (2, 13),
-        "torch 2.9 compiles each block anew, and none after the eighth",
+        "torch 2.9 recompiles each block, and stops after the eighth",
         lambda spec: spec.memory.compile and spec.memory.recompute == "selective",
     ),
     TorchRequirement(
         "parallel.pipeline",
         (2, 13),
-        "with torch 2.9 the stages of some pipelines do not understand each other's first messages",
+        "with torch 2.9 the stages of some pipelines misread each other's first messages",
         lambda spec: spec.parallel.pipeline != 1,
     ),
 )

@@ -51,7 +51,7 @@ class JobNodes(Protocol):
 
     def start_agent(self, node: int) -> Process: ...
 
-    def orders(
+    def generation_setup(
         self,
         generation: int,
         hellos: Mapping[int, Message],
@@ -82,10 +82,10 @@ class LocalNodes:
     def start_agent(self, node: int) -> Process:
         env = environment() | agent_variables(self._run, self._submission, node)
         return spawn_piped(
-            [sys.executable, *_WATCHDOG], env, self.logs.begin(node), is_written_to=True
+            [sys.executable, *_WATCHDOG], env, self.logs.start_log(node), is_written_to=True
         )
 
-    def orders(
+    def generation_setup(
         self,
         generation: int,
         hellos: Mapping[int, Message],
@@ -135,9 +135,9 @@ class SlurmNodes:
             variables |= inside(os.environ)
             python = container.interpreter(python)
         command = srun(host, variables, [python, *_WATCHDOG], container)
-        return spawn_piped(command, environment(), self.logs.begin(node), is_written_to=True)
+        return spawn_piped(command, environment(), self.logs.start_log(node), is_written_to=True)
 
-    def orders(
+    def generation_setup(
         self,
         generation: int,
         hellos: Mapping[int, Message],

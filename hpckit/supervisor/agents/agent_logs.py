@@ -21,13 +21,13 @@ class AgentLogs:
         self._run = run
         self._start_offsets: dict[int, int] = {}  # bytes before the present agent, by node
 
-    def begin(self, node: int) -> Path:
+    def start_log(self, node: int) -> Path:
         """Records the start of an agent and returns the path of its log."""
         path = self._run.agent_log(node)
         self._start_offsets[node] = path.stat().st_size if path.exists() else 0
         return path
 
-    def last_words(self, node: int) -> str | None:
+    def last_line(self, node: int) -> str | None:
         """Returns the last line logged since the node's agent was started, or None if there is
         none."""
         try:

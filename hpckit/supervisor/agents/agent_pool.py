@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 QUIT_S = 5.0
-RECALL_S, MOST_RECALL_S = 10.0, 300.0
+RESTART_S, MOST_RESTART_S = 10.0, 300.0
 """First and longest delay in seconds before an agent is started again on a node that has none; the
 delay doubles with each try."""
 _GOOD_EXITS = (NodeExit.DONE, NodeExit.LEFT)
@@ -39,10 +39,10 @@ class AgentHandle:
             health,
             time.time(),
         )  # last request to check its node
-        self._started_s, self.has_come = time.monotonic(), False
+        self._started_s, self.has_said_hello = time.monotonic(), False
         self.problems: list[str] = []  # reasons to leave its node out
-        self.is_looking = False  # it is checking its node again and will say hello after that
-        self.has_fallen = False  # it was killed, and another agent has replaced it
+        self.is_checking = False  # it is checking its node again and will say hello after that
+        self.was_replaced = False  # it was killed, and another agent has replaced it
         self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
         self.hello: Message | None = None
         self.report: ExitReport | None = None  # of the present generation
@@ -54,19 +54,19 @@ class AgentHandle:
         return self.hello is not None and not self.is_lost()
 
     def is_lost(self) -> bool:
-        """Whether the agent's process has ended, or the agent fell silent for too long after its
-        hello."""
+        """Returns whether the agent's process has ended, or the agent fell silent for too long
+        after its hello."""
         channel = self.channel
         is_silent = channel.has_ended if self.hello is None else channel.is_over
         return is_silent or self.process.poll() is not None
 
     def is_absent(self, within_s: float) -> bool:
-        """Whether the agent has never said hello, and has ended or has had `within_s` seconds to do
-        so."""
+        """Returns whether the agent has never said hello, and has ended or has had `within_s`
+        seconds to do so."""
         is_late = time.monotonic() - self._started_s >= within_s
-        return not self.has_come and (is_late or self.is_lost())
+        return not self.has_said_hello and (is_late or self.is_lost())
 
-    def hear(self, generation: int) -> None:
+    def read_messages(self, generation: int) -> None:
         for message in self.channel.receive():
             match message.get("kind"):
                 case "agent_killed":
@@ -74,7 +74,7 @@ class AgentHandle:
                 case "hello":
                     if self.hello is not None and self.hello["pid"] != message["pid"]:
                         self._mark_killed()
-                    self.hello, self.is_looking, self.has_come = message, False, True
+                    self.hello, self.is_checking, self.has_said_hello = message, False, True
                     self.problems = [*message.get("problems", ()), *self._clock_problems(message)]
                 case "signal":
                     self.signals.append(str(message["name"]))
@@ -83,12 +83,12 @@ class AgentHandle:
 
     def _mark_killed(self) -> None:
         """Records that the agent was killed, which ended everything that it had started."""
-        self.has_fallen, self.is_looking, self.hello = True, False, None
+        self.was_replaced, self.is_checking, self.hello = True, False, None
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """Asks the agent to check its node again and to say hello after that."""
         if self.hello is not None:
-            self.is_looking, self._check_requested_s = True, time.time()
+            self.is_checking, self._check_requested_s = True, time.time()
             self.channel.send({"kind": "look"})
 
     def _clock_problems(self, hello: Message) -> list[str]:
@@ -114,15 +114,15 @@ class NodeRetry:
     """The schedule of new tries to start an agent on one node, with a delay that doubles."""
 
     def __init__(self) -> None:
-        self._wait_s = RECALL_S
-        self._due_s = time.monotonic() + RECALL_S
+        self._wait_s = RESTART_S
+        self._due_s = time.monotonic() + RESTART_S
 
     def is_due(self) -> bool:
         """Returns whether a try is due, and if it is, schedules the next one."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return False
-        self._wait_s = min(2 * self._wait_s, MOST_RECALL_S)
+        self._wait_s = min(2 * self._wait_s, MOST_RESTART_S)
         self._due_s = now_s + self._wait_s
         return True
 
@@ -170,7 +170,7 @@ class AgentPool:
             agent.channel.send(quit_)
         deadline = time.monotonic() + (self._drain_s or 0.0) + QUIT_S
         while any(m.is_there for m in self._agents.values()):
-            self.tick()  # an agent that is not read from looks silent
+            self.read_messages()  # an agent that is not read from looks silent
             if time.monotonic() > deadline:
                 break
             time.sleep(TICK_S)
@@ -178,7 +178,7 @@ class AgentPool:
         for agent in self._agents.values():
             agent.close()
 
-    def call(self, nodes: Iterable[int], generation: int) -> None:
+    def start_agents(self, nodes: Iterable[int], generation: int) -> None:
         """Starts the agents that are missing on these nodes for a generation. Agents that failed in
         the previous generation or took no part in it check their nodes again."""
         self._record_lost()
@@ -197,27 +197,27 @@ class AgentPool:
                 self._agents.pop(node).close()
             if node not in self._agents:
                 self._start_agent(node)
-            elif self._agents[node].has_fallen:
-                self._agents[node].has_fallen = False  # the new agent says hello unasked
+            elif self._agents[node].was_replaced:
+                self._agents[node].was_replaced = False  # the new agent says hello unasked
             elif took_part and (node not in took_part or self._has_failed(node)):
-                self._agents[node].look_again()
+                self._agents[node].check_again()
             self._agents[node].report = None
             self._agents[node].channel.is_suspect = False
 
-    def recall(self) -> None:
+    def restart_missing(self) -> None:
         """Starts agents again on nodes that take no part, if they are due, so that the next
         generation finds these agents with their imports done."""
         for node, agent in list(self._agents.items()):
             if node in self._current_nodes or not agent.is_lost():
                 continue
-            recall = self._retries.setdefault(node, NodeRetry())
-            if recall.is_due():
+            retry = self._retries.setdefault(node, NodeRetry())
+            if retry.is_due():
                 self._agents.pop(node).close()
                 self._start_agent(node)
 
     def hellos(self) -> dict[int, Message]:
         """Returns the hello of each agent that is there, by node, for healthy nodes."""
-        known = [m for m in self._agents.values() if m.is_there and not m.is_looking]
+        known = [m for m in self._agents.values() if m.is_there and not m.is_checking]
         return {m.node: m.hello for m in known if m.hello is not None and not m.problems}
 
     def unhealthy(self) -> dict[int, list[str]]:
@@ -235,15 +235,15 @@ class AgentPool:
         return len(self._awaited_agents())
 
     def may_return(self) -> bool:
-        """Whether one of the awaited agents is on a node that did not fall silent in the previous
-        generation."""
+        """Returns whether one of the awaited agents is on a node that did not fall silent in the
+        previous generation."""
         return any(agent.node not in self._silent for agent in self._awaited_agents())
 
-    def is_looking(self) -> bool:
-        """Whether an agent is checking its node again."""
-        return any(m.is_looking and not m.is_lost() for m in self._agents.values())
+    def is_checking(self) -> bool:
+        """Returns whether an agent is checking its node again."""
+        return any(m.is_checking and not m.is_lost() for m in self._agents.values())
 
-    def begin(self, starts: Mapping[int, GenerationStart]) -> None:
+    def start_generation(self, starts: Mapping[int, GenerationStart]) -> None:
         """Sends each node that takes part its start message; the other nodes stay spares."""
         self._current_nodes = frozenset(starts)
         self._node_by_place = {start.place: node for node, start in starts.items()}
@@ -251,11 +251,11 @@ class AgentPool:
         for node, start in starts.items():
             self._agents[node].channel.send({"kind": "start", "start": asdict(start)})
 
-    def tick(self) -> None:
+    def read_messages(self) -> None:
         """Reads the messages of all agents."""
         for agent in self._agents.values():
-            agent.hear(self._generation)
-        self._nodes_seen |= {node for node, agent in self._agents.items() if agent.has_come}
+            agent.read_messages(self._generation)
+        self._nodes_seen |= {node for node, agent in self._agents.items() if agent.has_said_hello}
 
     def signals(self) -> set[str]:
         """Returns the names of the signals that agents received since the last call."""
@@ -271,20 +271,20 @@ class AgentPool:
         ]
         return sorted(node for node in gone if self.report(node) is None)
 
-    def fallen(self) -> list[int]:
+    def replaced(self) -> list[int]:
         """Returns the nodes of this generation whose agents were killed and replaced before they
         reported: the nodes are there, but all that those agents had started has ended."""
         there = sorted(
             node for node in self._current_nodes - set(self.lost()) if self.report(node) is None
         )
-        return [node for node in there if self._agents[node].has_fallen]
+        return [node for node in there if self._agents[node].was_replaced]
 
-    def is_under_way(self) -> bool:
-        """Whether a node that is not lost has not reported yet."""
+    def is_running(self) -> bool:
+        """Returns whether a node that is not lost has not reported yet."""
         return bool(self._active_agents())
 
     def has_failed(self) -> bool:
-        """Whether a node has reported a failed end of its part."""
+        """Returns whether a node has reported a failed end of its part."""
         return any(report.exit not in _GOOD_EXITS for report in self.reports())
 
     def _has_failed(self, node: int) -> bool:
@@ -316,13 +316,13 @@ class AgentPool:
         """Asks all workers of this generation to save and leave."""
         self._send_to_active({"kind": "ask", "request": request.name})
 
-    def end(self, within_s: float) -> None:
+    def end_generation(self, within_s: float) -> None:
         """Ends the generation, and kills each agent that does not report within `within_s`
         seconds."""
         self._send_to_active({"kind": "end"})
         deadline = time.monotonic() + within_s
         while self._active_agents() and time.monotonic() < deadline:
-            self.tick()
+            self.read_messages()
             time.sleep(TICK_S)
         for agent in self._active_agents():
             log.error("node %d does not answer: its agent is killed", agent.node)
@@ -336,14 +336,14 @@ class AgentPool:
 
     def _awaited_agents(self) -> list[AgentHandle]:
         there = [m for m in self._agents.values() if not m.is_lost()]
-        return [m for m in there if m.hello is None or m.is_looking]
+        return [m for m in there if m.hello is None or m.is_checking]
 
     def _active_agents(self) -> list[AgentHandle]:
         """Returns the agents of this generation that are there and have not reported."""
         agents = [
             self._agents[node] for node in sorted(self._current_nodes) if node in self._agents
         ]
-        return [m for m in agents if m.report is None and not m.is_lost() and not m.has_fallen]
+        return [m for m in agents if m.report is None and not m.is_lost() and not m.was_replaced]
 
     def _send_to_active(self, message: dict[str, Any]) -> None:
         for agent in self._active_agents():

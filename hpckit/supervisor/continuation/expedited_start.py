@@ -39,10 +39,10 @@ def expedite_start(job: str, delay_s: int, events: EventLog, within_s: float) ->
     while (problem := run_scontrol(words, _QUERY_S)) is not None and time.monotonic() < deadline:
         time.sleep(_RETRY_S)
     if problem is None:
-        log.info("job %s may begin in %d s", job, delay_s)
+        log.info("job %s may start in %d s", job, delay_s)
         events.emit("begins_soon", job=job, seconds=delay_s)
         return
-    what = f"job {job} is held back by Slurm, for two minutes unless the site says less: {problem}"
+    what = f"job {job} is held back by Slurm, for two minutes by default: {problem}"
     log.warning(what)
     events.emit("degraded", what=what)
 
@@ -67,5 +67,5 @@ def config() -> str | None:
             command, capture_output=True, text=True, check=True, timeout=_QUERY_S
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("Slurm does not tell how it is set up: %s", error)
+        log.warning("cannot read the configuration of Slurm: %s", error)
         return None

@@ -116,20 +116,19 @@ class JobChain:
             if not (self._is_decided.is_set() or self._wake.is_set()):
                 self._wake.wait(AGAIN_S if self._is_kept else RETRY_S)
             return
-        log.info("job %s is queued to go on after this one", job)
+        log.info("successor job %s is queued", job)
         self._events.emit("successor_queued", job=job)
         self.job = job
         self._is_queued.set()
 
     def _report_refused(self, error: Exception) -> None:
-        """Emits an event on the first refusal, with Slurm's message, which tells a person what to
-        change."""
+        """Emits an event on the first refusal, with Slurm's message, which shows what to change."""
         log.warning("a successor cannot be queued, another try in %d s: %s", RETRY_S, error)
         if self._was_refused:
             return
         self._was_refused = True
         problem = " ".join(str(error).split()) or type(error).__name__
-        what = f"no job can be queued to go on after this one, tried again each {RETRY_S:.0f} s"
+        what = f"no successor job can be queued, and another attempt follows every {RETRY_S:.0f} s"
         self._events.emit("degraded", what=f"{what}: {problem}")
 
     def _is_cancelled(self, job: str) -> bool:
@@ -141,8 +140,9 @@ class JobChain:
         return problem is None
 
     def _report_still_queued(self) -> None:
-        what = f"job {self.job}, which was to go on, is not cancelled: scancel {self.job} does it"
-        self._events.emit("degraded", what=f"{what}; where it begins, it leaves by itself")
+        what = f"job {self.job}, which was to continue the run, is not cancelled"
+        advice = f"use scancel {self.job}; if it starts, it ends at once"
+        self._events.emit("degraded", what=f"{what}: {advice}")
 
 
 def requeue_job(job: str, events: EventLog, within_s: float) -> bool:
@@ -163,7 +163,7 @@ def requeue_job(job: str, events: EventLog, within_s: float) -> bool:
 
 
 def _report_no_successor(events: EventLog) -> None:
-    what = "no job is queued to go on: start it again with the same command"
+    what = "no successor job is queued: start the run again with the same command"
     log.error(what)
     events.emit("degraded", what=what)
 

@@ -18,7 +18,7 @@ def remember(run: RunDir, submission: int, base: Path, env: Mapping[str, str]) -
     """Writes the requeue links by which the job finds the submission when it is requeued. If it
     cannot, it prints a message and emits a `degraded` event."""
     if problems := write_requeue_links(run.submission(submission), base, env):
-        what = f"a requeue of this job reads config and code again: {'; '.join(problems)}"
+        what = f"a requeue of this job would read config and code again: {'; '.join(problems)}"
         _report(run, submission, what)
 
 
@@ -28,10 +28,8 @@ def take_name(run: RunDir, submission: int, env: Mapping[str, str]) -> None:
     job = env["SLURM_JOB_ID"]
     problem = run_scontrol(["update", f"JobId={job}", f"JobName={run.name}"], _TIMEOUT_S)
     if problem is not None:
-        what = (
-            f"status, why and cancel do not see job {job}, whose name is not the run's: {problem}"
-        )
-        _report(run, submission, what)
+        what = f"hpckit status, why and cancel cannot find job {job}, which has another name"
+        _report(run, submission, f"{what}: {problem}")
 
 
 def _report(run: RunDir, submission: int, what: str) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from hpckit.config.spec import RunSpec
-from hpckit.events.event_log import EventLog
+from hpckit.events.event_log import Event, EventLog
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation
 from hpckit.slurm.queued_jobs import queued
 from hpckit.supervisor.continuation.expedited_start import config, delay, expedite_start
-from hpckit.supervisor.continuation.job_chain import KEEP_S, JobChain, requeue_job
+from hpckit.supervisor.continuation.job_chain import KEEP_S, JobChain, requeue_job, silent_jobs
 from hpckit.supervisor.node_selection.exclude_list import ExcludeList
+from hpckit.supervisor.supervised_run import SupervisedRun
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +24,58 @@ MOST_SILENT = 3
 by another one."""
 
 
+class JobRequeue:
+    """Requeues the job of this process at the end of the `with` block, if the run is to continue in
+    this way. The run lock has to be released by then: Slurm signals this process to end."""
+
+    def __init__(self, run: RunDir, spec: RunSpec, events: EventLog) -> None:
+        self._run, self._spec, self._events = run, spec, events
+        self._job: str | None = None
+
+    def request(self, job: str) -> None:
+        """Has the job requeued at the end of the block, even if the block fails."""
+        self._job = job
+
+    def withdraw(self) -> None:
+        """Has no job requeued, as the run has ended for good."""
+        self._job = None
+
+    def __enter__(self) -> JobRequeue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._job is not None:
+            requeue(self._run, self._spec, self._job, self._events)
+
+
+def continued(
+    supervised: SupervisedRun, written: Sequence[Event], requeue_: JobRequeue
+) -> AbstractContextManager[JobChain | None]:
+    """Prepares the continuation of the run after this job, by a successor job that is queued now or
+    by a requeue, as `launch.continuation` says.
+
+    Args:
+        written: the run's events so far.
+    """
+    how = supervised.spec.launch.continuation
+    is_wanted = supervised.job is not None and how != "none"
+    if not is_wanted or is_hopeless(silent_jobs(written), supervised.events):
+        return nullcontext()
+    assert supervised.job is not None  # is_wanted
+    if how == "requeue":
+        requeue_.request(supervised.job.job)
+        return nullcontext()
+    return _queued_successor(supervised, supervised.job)
+
+
 @contextmanager
-def queued_successor(
-    run: RunDir, spec: RunSpec, submission: int, job: Allocation, events: EventLog
-) -> Iterator[JobChain]:
+def _queued_successor(supervised: SupervisedRun, job: Allocation) -> Iterator[JobChain]:
     """Keeps a successor job in the queue for the duration of the block. The successor is cancelled
     at the end of the block, unless it is kept, the block fails, or this process is killed."""
     from hpckit.submit.job_submission import submit_job  # gives submitit the supervisor
 
-    queue = partial(submit_job, run, spec, submission, job.job if job.is_task else None)
+    run, spec, events = supervised.run, supervised.spec, supervised.events
+    queue = partial(submit_job, run, spec, supervised.submission, job.job if job.is_task else None)
     bad = ExcludeList(run, spec, events)
     find = partial(_waiting, run, job.job)
     with JobChain(lambda: queue(bad.hosts()).job_id, events, bad.keep_from, find) as chain:
@@ -49,11 +93,11 @@ def _waiting(run: RunDir, mine: str) -> str | None:
 
 
 def is_hopeless(silent: int, events: EventLog) -> bool:
-    """Whether too many successive jobs ended without an event or a checkpoint for another one to
-    follow."""
+    """Returns whether too many successive jobs ended without an event or a checkpoint for another
+    one to follow."""
     if silent < MOST_SILENT:
         return False
-    what = f"{silent} jobs have ended without a word or a checkpoint: no other is queued"
+    what = f"{silent} jobs in a row left neither a verdict nor a checkpoint: no other job is queued"
     log.error(what)
     events.emit("degraded", what=what)
     return True

@@ -2,7 +2,7 @@
 ended the run for good.
 
 A node that is cut off from Slurm may still reach the run directory. The supervisor on it detects
-this and ends by itself, but the successor may start before that.
+this and ends, but the successor may start before that.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from hpckit.agent.verdict_record import VerdictKind
 from hpckit.events.event_log import Event, EventLog, read_events
 from hpckit.events.since_last_start import since_start
 from hpckit.ipc.heartbeat_table import WorkerRequest
-from hpckit.rundir.directory import RunDir
+from hpckit.rundir.directory import RunDir, lock_paths
 from hpckit.rundir.lock import RunHeldError, hold_all
 from hpckit.slurm.scontrol import show_job
+from hpckit.supervisor.supervised_run import SupervisedRun
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,28 @@ answer."""
 _POLL_S = 1.0
 _QUERY_S = 20.0
 _FINAL_VERDICTS = (VerdictKind.DONE, VerdictKind.STOPPED, VerdictKind.PERMANENT)
+
+
+@contextmanager
+def hold_run(supervised: SupervisedRun) -> Iterator[None]:
+    """Holds the run lock for the duration of the block. It waits for its release if the previous
+    job of the run holds it, though Slurm considers that job ended.
+
+    Raises:
+        RunHeldError: another process holds the lock, which does not end or not in time.
+    """
+    run, events = supervised.run, supervised.events
+
+    def is_ending(error: RunHeldError) -> bool:
+        mine = supervised.job_number
+        if mine is None or not is_given_up(former_job(read_events(run.events)), mine):
+            return False
+        events.emit("degraded", what=f"{error}; its job has ended: waiting for the process to end")
+        return True
+
+    what = f"submission {supervised.submission} of {run.name}"
+    with hold_after(lock_paths(supervised.spec, run), what, is_ending):
+        yield
 
 
 @contextmanager
@@ -63,8 +86,8 @@ def hold_after(
 
 
 def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
-    """Whether this job is the successor of a job after which the run was not to continue: it was to
-    be cancelled, but Slurm did not do so in time. If so, emits events that say it.
+    """Returns whether this job is the successor of a job after which the run was not to continue:
+    it was to be cancelled, but Slurm did not do so in time. If so, emits events that say it.
 
     Args:
         job: the number of this job. None: it is not a Slurm job.
@@ -72,7 +95,7 @@ def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
     ended = None if job is None else end_before(read_events(run.events), job)
     if ended is None:
         return False
-    what = f"job {job} was not cancelled when the run ended ({ended}): it leaves by itself"
+    what = f"job {job} was not cancelled when the run ended ({ended}): it ends at once"
     log.warning(what)
     events.emit("degraded", what=what)
     events.emit("successor_cancelled", job=job)
@@ -107,8 +130,8 @@ def former_job(events: Iterable[Event]) -> str | None:
 
 
 def is_given_up(former: str | None, mine: str, ask: Callable[[str], str] | None = None) -> bool:
-    """Whether Slurm considers the former job ended or, if it is this job, has requeued it. A job
-    unknown to Slurm has ended, as Slurm forgets only ended jobs.
+    """Returns whether Slurm considers the former job ended or, if it is this job, has requeued it.
+    A job unknown to Slurm has ended, as Slurm forgets only ended jobs.
 
     Args:
         former, mine: job numbers. None: not in a Slurm job.
@@ -119,7 +142,7 @@ def is_given_up(former: str | None, mine: str, ask: Callable[[str], str] | None 
     try:
         found = (ask or _ask)(former)
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("Slurm tells nothing of job %s: %s", former, error)
+        log.warning("cannot query Slurm about job %s: %s", former, error)
         return True
     return not is_running(found)
 

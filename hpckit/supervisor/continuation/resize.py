@@ -9,9 +9,8 @@ from pathlib import Path
 from hpckit.config.rules.violations import fewest_nodes, violations
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
-from hpckit.rundir.directory import RunDir, lock_paths
-from hpckit.rundir.lock import hold_all
-from hpckit.submit.prepare import prepare_amended
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.preparation import CommandOptions, SubmissionRequest, prepare
 from hpckit.submit.resume_overrides import overrides_of
 from hpckit.supervisor.continuation.job_registration import remember
 
@@ -52,10 +51,12 @@ def enlarge_submission(run: RunDir, submission: int, env: Mapping[str, str]) -> 
     larger = enlarged_spec(spec, nodes, overrides_of(run, submission))
     if larger is None:
         return submission
-    with hold_all(lock_paths(spec, run), f"job {env['SLURM_JOB_ID']}"):
-        number = prepare_amended(run, larger, (), submission)
+    options = CommandOptions(f"job {env['SLURM_JOB_ID']}", is_queue_checked=False)
+    (number,) = prepare([SubmissionRequest(run, larger, (), submission)], options)
+    if number is None:
+        return submission  # the run is done
     remember(run, number, Path.cwd(), env)
-    print(f"{nodes} nodes: {run.name} goes on with {KEY}={larger.launch.nodes}", flush=True)
+    print(f"{nodes} nodes: {run.name} continues with {KEY}={larger.launch.nodes}", flush=True)
     return number
 
 

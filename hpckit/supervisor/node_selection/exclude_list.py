@@ -41,7 +41,7 @@ class ExcludeList:
         self._known = self._nodes() or self._known
         if not bad:
             return ()
-        if not self._known:  # a job that may get no node would wait for ever
+        if not self._known:  # a job that may get no node would never start
             names = ", ".join(one.host for one in bad)
             self._events.emit("degraded", what=f"the next job may get {names} again: {_UNKNOWN}")
             return ()
@@ -67,7 +67,7 @@ class ExcludeList:
             return
         problem = _update(job, (*self._by_config, *hosts), within_s)
         if problem is None:
-            log.info("job %s is not to get %s", job, ", ".join(hosts))
+            log.info("job %s excludes nodes %s", job, ", ".join(hosts))
             self._events.emit("nodes_excluded", job=job, hosts=list(hosts))
         else:
             what = f"job {job} may get {', '.join(hosts)} again: {problem}"

@@ -24,7 +24,9 @@ class NodeProblemReporter:
         self._reported: set[tuple[int, str]] = set()
         self._reported_absent: set[int] = set()
 
-    def tell(self, generation: int, unhealthy: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
+    def report_unhealthy(
+        self, generation: int, unhealthy: Mapping[int, Sequence[str]]
+    ) -> tuple[str, ...]:
         """Reports new problems, and returns the first problem of each node for the verdict."""
         for node, problems in sorted(unhealthy.items()):
             if new := {(node, problem) for problem in problems} - self._reported:
@@ -34,20 +36,20 @@ class NodeProblemReporter:
         found = (f"{name} ({_shortened(unhealthy[node])})" for node, name in where.items())
         return tuple(dict.fromkeys(found))
 
-    def tell_lost(self, generation: int, nodes: Iterable[int]) -> None:
+    def report_lost(self, generation: int, nodes: Iterable[int]) -> None:
         """Reports nodes of the job whose agents are lost without a request to leave."""
         for node in nodes if self._job is not None else ():
             where = {"node": node, "host": self._host(node)}
             self._events.emit("node_lost", generation=generation, **where)
 
-    def tell_absent(self, generation: int, nodes: Mapping[int, str | None]) -> None:
-        """Reports each node of the job on which no agent came once, with the last line of its log,
-        if there is one."""
+    def report_absent(self, generation: int, nodes: Mapping[int, str | None]) -> None:
+        """Reports once each node of the job on which no agent started, with the last line of its
+        log, if there is one."""
         for node, said in sorted(nodes.items()) if self._job is not None else ():
             if node not in self._reported_absent:
                 self._reported_absent.add(node)
                 where = {"node": node, "host": self._host(node)}
-                log.error("no agent came on %s: %s", self.name(node), said or "not a word")
+                log.error("no agent started on %s: %s", self.name(node), said or "its log is empty")
                 self._events.emit(
                     "node_lost", generation=generation, **where, is_absent=True, said=said
                 )
@@ -57,7 +59,7 @@ class NodeProblemReporter:
         host = self._host(node)
         return f"node {node}" if host is None else f"node {node} ({host})"
 
-    def tell_fallen(self, generation: int, nodes: Iterable[int]) -> None:
+    def report_replaced(self, generation: int, nodes: Iterable[int]) -> None:
         """Reports nodes whose agents were killed and replaced."""
         for node in nodes:
             where = {"node": node, "host": self._host(node)}

@@ -35,8 +35,8 @@ def shortage_of(took_part: Collection[int], unhealthy: Collection[object]) -> No
 
 
 def is_job_spent(in_a_row: Sequence[NodeShortage]) -> bool:
-    """Whether a Slurm job cannot be expected to get enough nodes any more after these successive
-    generations that could not start. The next job gets other nodes."""
+    """Returns whether a Slurm job cannot be expected to get enough nodes any more after these
+    successive generations that could not start. The next job gets other nodes."""
     if not in_a_row:
         return False
     return in_a_row[-1] is not NodeShortage.ABSENT or len(in_a_row) >= TRIES

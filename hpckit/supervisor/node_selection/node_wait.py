@@ -28,7 +28,7 @@ that there are too few nodes."""
 class StartedAgents(Protocol):
     """The agents that the supervisor has started, as `wait_for_nodes` uses them."""
 
-    def tick(self) -> None: ...
+    def read_messages(self) -> None: ...
 
     def hellos(self) -> dict[int, Message]:
         """Returns the hello of each agent that is there, by node, for healthy nodes."""
@@ -37,11 +37,11 @@ class StartedAgents(Protocol):
         """Returns how many running agents have not yet reported the health of their nodes."""
 
     def may_return(self) -> bool:
-        """Whether one of the awaited agents is on a node that did not fall silent in the previous
-        generation."""
+        """Returns whether one of the awaited agents is on a node that did not fall silent in the
+        previous generation."""
 
-    def is_looking(self) -> bool:
-        """Whether an agent is checking its node again, which ends soon."""
+    def is_checking(self) -> bool:
+        """Returns whether an agent is checking its node again, which ends soon."""
 
 
 def wait_for_nodes(
@@ -62,7 +62,7 @@ def wait_for_nodes(
     """
     begun_s = hopeful_s = time.monotonic()
     while not is_asked():
-        agents.tick()
+        agents.read_messages()
         hellos, waited_s = agents.hellos(), time.monotonic() - begun_s
         chosen = choose_nodes(hellos, before, need)
         return_s = RETURN_S if agents.may_return() else 0.0
@@ -70,7 +70,7 @@ def wait_for_nodes(
         if len(hellos) + agents.expected() >= need.fewest:
             hopeful_s = time.monotonic()
         is_hopeless = time.monotonic() - hopeful_s > HOPELESS_S
-        is_late = waited_s >= patience_s and not agents.is_looking()
+        is_late = waited_s >= patience_s and not agents.is_checking()
         is_over = not agents.expected() or is_late or is_hopeless
         if len(chosen) == need.wanted or is_over:
             return {node: hellos[node] for node in chosen}
@@ -82,5 +82,5 @@ def pause(agents: StartedAgents, is_asked: Callable[[], bool]) -> None:
     """Waits before agents are started again, unless `is_asked` returns True."""
     until_s = time.monotonic() + PAUSE_S
     while time.monotonic() < until_s and not is_asked():
-        agents.tick()
+        agents.read_messages()
         time.sleep(TICK_S)

@@ -79,7 +79,7 @@ def test_drills_are_come_through(typed: Typed) -> None:
 
 
 def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
-    assert "every rank saved and left" in typed.text("cancel", "--save")
+    assert "every rank saved and exited" in typed.text("cancel", "--save")
     found = typed.json("status")
     assert (found["state"], found["verdict"]["kind"]) == ("ended", "stopped")
     assert found["saved_step"] == found["step"]
@@ -93,7 +93,7 @@ def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
     assert strays(typed.run.path) == []
     assert "hpckit resume goes on from the checkpoint" in typed.text("why")
     refused = typed.refusal("resume", "optim.lr=0.5", "hang.step_s=500")
-    assert "optim.lr (0.0006 -> 0.5): would make another run" in refused
+    assert "optim.lr (0.0006 -> 0.5): would make it another run" in refused
     assert refused.endswith("optim.lr=0.5 hang.step_s=500")
     assert typed.run.submission_numbers() == [1]
     resumed = typed.json("resume", "hang.step_s=500", "elastic=shrink")

@@ -21,7 +21,7 @@ from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import run_directory
 from hpckit.submit import compose
 from hpckit.submit.preflight.checks import with_absolute_paths
-from hpckit.submit.prepare import prepare
+from hpckit.submit.submission_files import add_submission
 from tests.integration.cli.ckpt_commands import make_store
 from tests.services.fault_fs import FaultFs, Rule
 from tests.services.s3 import S3Place
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = with_absolute_paths(compose.compose_spec(GIVEN.split()), folder)
     run = run_directory(spec, folder)
     run.logs.mkdir(parents=True)
-    prepare(run, spec, [], Project(folder, False))
+    add_submission(run, spec, [], Project(folder, False))
     for rank in range(2):
         log = run.rank_log(1, 0, rank)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def test_a_config_file_of_ones_own(folder: Path) -> None:
         (
             2,
             "error: config: HERE/conf/experiment/own.yaml, line 4, column 1: expected ',' or ']', "
-            "but got '<stream end>'; mend that line\n",
+            "but got '<stream end>'; correct that line\n",
         ),
         (
             2,
@@ -120,7 +120,7 @@ def test_a_config_file_of_ones_own(folder: Path) -> None:
         (
             2,
             "error: experiment: its file in conf/experiment/ sets keys of its own instead of the "
-            "run's; it has to begin with the line `# @package _global_`\n",
+            "run's; its first line has to be `# @package _global_`\n",
         ),
     ]
 
@@ -131,7 +131,7 @@ def test_a_name_that_another_config_has_is_told(folder: Path) -> None:
     assert result.exit_code == 0
     assert result.stderr == (
         f"note: a new run; {run.name} has the same name, but optim.lr=0.0006 (here 0.5); "
-        f"hpckit resume {run} goes on with that\n"
+        f"hpckit resume {run} continues that run\n"
     )
 
 
@@ -210,4 +210,4 @@ def test_s3_that_does_not_let_one_in(s3_url: S3Place, monkeypatch: pytest.Monkey
     lines = said.splitlines()
     assert (status, len(lines)) == (2, 5)
     assert lines[0].endswith("status 403; check credentials and permissions")
-    assert lines[-1] == "error: data.shards: and 6 more shards; `hpckit data index` tells of all"
+    assert lines[-1] == "error: data.shards: and 6 more shards; `hpckit data index` lists all"

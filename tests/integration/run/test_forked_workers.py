@@ -50,10 +50,11 @@ def test_where_cuda_was_used_before_the_fork_the_run_goes_on_without_preload(
     assert {life.end for life in history(run).lives} >= {"preempted", "done"}
     (degraded,) = [event for event in events if event.kind == "degraded"]
     assert degraded["what"] == (
-        "workers do without launch.preload: CUDA was used before the fork: before or while torch "
-        "was imported, as by a sitecustomize, a plug-in of torch.backends or TORCH_CUDA_SANITIZER"
+        "workers start without launch.preload: CUDA was used before the fork: before or while "
+        "torch was imported, as by a sitecustomize, a plug-in of torch.backends or "
+        "TORCH_CUDA_SANITIZER"
     )
-    assert output.count("workers do without launch.preload") == 1
+    assert output.count("workers start without launch.preload") == 1
     told = [event for event in events if event.kind == "fork_unusable"]
     started_workers = [event for event in events if event.kind == "worker_started"]
     assert len(told) == len(started_workers), "each of them"

@@ -179,7 +179,7 @@ def test_a_lack_of_gpu_memory_at_one_step_is_not_tried_for_ever(
         (
             "if run.step == 3: __import__('os').kill(__import__('os').getpid(), 9)",
             "crash",
-            "workers were killed, without an error of their own",
+            "workers were killed without reporting an error",
         ),
         (
             "if run.step == 3: __import__('time').sleep(600)",

@@ -259,7 +259,7 @@ def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
             "hpckit.supervisor.supervisor",
             "hpckit.submit.job_submission",
         ),
-        *("hpckit.submit.prepare", "hpckit.submit.run_follower", "hpckit.agent.watchdog"),
+        *("hpckit.submit.preparation", "hpckit.submit.run_follower", "hpckit.agent.watchdog"),
         *("hpckit.agent.rendezvous_store", "hpckit.report.terminal.run_summary", "hpckit.cli.main"),
         *(
             "hpckit.report.overview",

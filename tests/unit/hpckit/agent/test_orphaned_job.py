@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.agent import orphaned_job
-from hpckit.agent.orphaned_job import end_job, is_lost, is_orphan
-from hpckit.agent.supervisor_liveness import SupervisorLiveness
+from hpckit.agent.orphaned_job import SupervisorLiveness, end_job, is_lost, is_orphan
 from hpckit.events.event_log import EventLog
 
 JOB = "JobId=7 JobName=t JobState={} Reason=None ReqNodeList=(null) NodeList={}"
@@ -117,10 +116,10 @@ def test_a_supervisor_speaks_by_events_that_are_its_own(tmp_path: Path) -> None:
         overheard = SupervisorLiveness(tmp_path / "events")
         for kind in ("step", "degraded", "checkpoint_committed", "strays_killed"):
             log.emit(kind)
-        assert not overheard.has_spoken(), "agents and ranks say these"
+        assert not overheard.has_written(), "agents and ranks say these"
         log.emit("agent_started", node=0)
-        assert overheard.has_spoken()
-        assert overheard.has_spoken(), "it has, and has not said more since"
+        assert overheard.has_written()
+        assert overheard.has_written(), "it has, and has not said more since"
 
 
 def test_nor_is_one_whose_job_has_ended() -> None:

@@ -12,7 +12,8 @@ from hpckit.config.spec_parser import SpecError
 from hpckit.rundir.code_snapshot import newest_snapshot, shared_copies
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
-from hpckit.submit.prepare import move_aside, prepare, prepare_amended
+from hpckit.submit.preparation import move_aside
+from hpckit.submit.submission_files import add_amended_submission, add_submission
 from hpckit.system.atomic_files import read_json
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -34,7 +35,7 @@ def project(tmp_path: Path) -> Project:
 def submitted(root: Path, name: str, project: Project) -> RunDir:
     run = RunDir(root / name)
     run.path.mkdir(parents=True, exist_ok=True)
-    prepare(run, make_spec(), [], project)
+    add_submission(run, make_spec(), [], project)
     return run
 
 
@@ -61,7 +62,7 @@ def test_an_amended_submission_shares_all_that_nobody_writes_to(
     tmp_path: Path, project: Project
 ) -> None:
     run = submitted(tmp_path / "r", "t-1", project)
-    assert prepare_amended(run, make_spec(), ["launch.nodes=1"], 1) == 2
+    assert add_amended_submission(run, make_spec(), ["launch.nodes=1"], 1) == 2
     assert (run.code(2) / "a.py").samefile(run.code(1) / "a.py")
 
 
@@ -72,11 +73,11 @@ def test_a_submission_that_is_not_allowed_leaves_nothing(tmp_path: Path, project
     run = RunDir(tmp_path / "r" / "t-1")
     run.path.mkdir(parents=True)
     with pytest.raises(SpecError, match="a job of it waits"):
-        prepare(run, make_spec(), [], project, refuse)
+        add_submission(run, make_spec(), [], project, refuse)
     assert list((tmp_path / "r").rglob("*")) == [run.path]
     submitted(tmp_path / "r", "t-1", project)
     with pytest.raises(SpecError):
-        prepare(run, make_spec(), [], project, refuse)
+        add_submission(run, make_spec(), [], project, refuse)
     assert run.submission_numbers() == [1]
     assert list(run.submissions.iterdir()) == [run.submission(1)]
 

@@ -14,9 +14,9 @@ STARTS = "Job 9 to start at 2026-01-02T03:04:05 using 2 processors on nodes n[1-
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (f"cat >&2; echo 'sbatch: {STARTS}' >&2", "2026-01-02T03:04:05, by what Slurm knows now"),
+        (f"cat >&2; echo 'sbatch: {STARTS}' >&2", "2026-01-02T03:04:05, as Slurm estimates now"),
         ("echo 'allocation failure: no such partition' >&2; exit 1", "not known: allocation fail"),
-        ("exit 0", "not known: sbatch --test-only said nothing"),
+        ("exit 0", "not known: sbatch --test-only printed nothing"),
         (None, "not known: there is no sbatch on this machine"),
     ],
 )

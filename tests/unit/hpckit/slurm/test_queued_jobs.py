@@ -61,7 +61,9 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     tool.write_text("#!/bin/sh\necho squeue: error: no controller >&2\nexit 1\n")
     with pytest.raises(QueueError, match="no controller"):
         queued(run)
-    with pytest.raises(SpecError, match="no controller; whether a job of t-1a2b3c4d waits"):
+    with pytest.raises(
+        SpecError, match="no controller; it is not known whether a job of t-1a2b3c4d is"
+    ):
         refuse_queued([run])
     tool.unlink()
     with pytest.raises(QueueError, match="squeue"):

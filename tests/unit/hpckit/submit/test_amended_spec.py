@@ -11,8 +11,8 @@ from hpckit.config.spec_parser import SpecError, identity, read_spec, spec_value
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.compose import amend_spec, compose_spec
-from hpckit.submit.prepare import prepare, prepare_amended
 from hpckit.submit.resume_overrides import identity_problems, overrides_of
+from hpckit.submit.submission_files import add_amended_submission, add_submission
 from hpckit.system.atomic_files import read_json
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -37,7 +37,7 @@ def test_keys_and_groups_are_set_and_all_else_stays_as_it_was_stored() -> None:
         ("launch.node=4", "launch.node: unknown key; did you mean launch.nodes?"),
         ("elastic=spare", "elastic: no option 'spare'"),
         ("experiment=demo", "experiment: is a whole run"),
-        ("~app", "~app: nothing can be taken out of a run"),
+        ("~app", "~app: no key can be removed from a run"),
         ("launch.nodes=1,2", "launch.nodes: 'launch.nodes=1,2' is a sweep"),
         ("nodes", "nodes: is no override"),
         ("app.x=${nowhere}", "app.x: Interpolation key 'nowhere' not found"),
@@ -58,7 +58,7 @@ def test_what_makes_another_run_is_refused_with_what_to_type() -> None:
     assert line.startswith(f"name ({before.name} -> u), optim.lr (0.0006 -> 0.5): would make")
     assert line.endswith("python launch.py name=t 'app.note='\"'\"'a b'\"'\"'' optim.lr=0.5")
     (line,) = identity_problems(before, make_spec({"root": "/elsewhere"}), words)
-    assert line.startswith("root: a run lies where it was begun")
+    assert line.startswith("root: a run stays in the directory where it started")
 
 
 def test_the_new_submission_has_the_code_of_the_one_before_and_the_overrides_of_both(
@@ -68,10 +68,10 @@ def test_the_new_submission_has_the_code_of_the_one_before_and_the_overrides_of_
     root.mkdir()
     run.path.mkdir()
     (root / "a.py").write_text("first\n")
-    prepare(run, make_spec(), ["train.seed=1"], Project(root, False))
+    add_submission(run, make_spec(), ["train.seed=1"], Project(root, False))
     (root / "a.py").write_text("second\n")
     spec = make_spec({"launch.nodes": 2})
-    assert prepare_amended(run, spec, ["launch.nodes=2"], 1) == 2
+    assert add_amended_submission(run, spec, ["launch.nodes=2"], 1) == 2
     assert read_spec(run.path / "spec.yaml") == spec
     assert (run.path / "code" / "a.py").read_text() == "first\n"
     assert overrides_of(run, 2) == ["train.seed=1", "launch.nodes=2"]

@@ -91,9 +91,7 @@ def test_a_bracket_that_is_open_is_named(value: str) -> None:
 
 
 def test_spaces_around_the_equals_sign_are_named() -> None:
-    assert refusal("train.steps", "=", "5") == [
-        "=: stands alone; write key=value as one word, without spaces"
-    ]
+    assert refusal("train.steps", "=", "5") == ["=: has no key; write key=value without spaces"]
 
 
 @pytest.mark.parametrize("value", ["/data/train-{000..127}.tar", "~/shards", "/a b", "s3://b/x"])

@@ -11,7 +11,7 @@ from checkpointing import Checkpointer
 from hpckit.events.event_log import Event, EventLog, read_events
 from hpckit.rundir.directory import RunDir, run_name
 from hpckit.submit.newest_checkpoint import SavedStep, newest_step
-from hpckit.submit.prepare import move_aside
+from hpckit.submit.preparation import move_aside
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 
@@ -48,27 +48,25 @@ def test_a_store_out_of_reach_is_no_progress_and_no_reason_to_give_up(tmp_path: 
     record = tmp_path / "store" / "hpckit.json"
     whole = record.read_bytes()
     with EventLog(run.events, submission=1) as events:
-        saved = SavedStep(spec, run, events)
         record.write_bytes(b"{}")
-        saved.begin([Event(1.0, "checkpoint_committed", {"step": 3})])
-        assert saved.now == 3
+        saved = SavedStep(spec, run, events, [Event(1.0, "checkpoint_committed", {"step": 3})])
+        assert saved.step == 3
         record.write_bytes(whole)
-        assert not saved.has_grown(1), "how old that one is was not known"
-        assert saved.now == 5
-        assert not saved.has_grown(1), "nothing newer"
+        assert not saved.update(1), "how old that one is was not known"
+        assert saved.step == 5
+        assert not saved.update(1), "nothing newer"
         record.write_bytes(b"{}")
-        assert not saved.has_grown(1)
+        assert not saved.update(1)
         record.write_bytes(whole)
         save(str(tmp_path / "store"), run, 7)
-        assert saved.has_grown(1)
-        again = SavedStep(spec, run, events)
-        again.begin([])
-        assert again.now == 7
+        assert saved.update(1)
+        again = SavedStep(spec, run, events, [])
+        assert again.step == 7
         save(str(tmp_path / "store"), run, 9)
-        assert again.has_grown(2)
+        assert again.update(2)
     degraded = [event for event in read_events(run.events) if event.kind == "degraded"]
     assert [event["generation"] for event in degraded] == [None, 1]
-    assert all(e["what"].startswith("cannot look at the checkpoints: ") for e in degraded)
+    assert all(e["what"].startswith("cannot list the checkpoints: ") for e in degraded)
 
 
 @pytest.mark.parametrize("url", [None, "{}/store"])

@@ -35,7 +35,7 @@ def shown(kind: str, **fields: Any) -> str:
         ("generation_started", {"generation": 3, "nodes": 2}, "generation 3 starts on 2 nodes"),
         ("training_started", {"world_size": 1, "step": 0}, "training on 1 rank from step 0"),
         ("training_started", {"world_size": 8, "step": 9}, "training on 8 ranks from step 9"),
-        ("asked", {"request": "preempt"}, "preempt: all ranks are asked to save and leave"),
+        ("asked", {"request": "preempt"}, "preempt: all ranks are asked to save and exit"),
         ("worker_lost", {"node": 1, "step": 7}, "worker lost on node 1 at step 7"),
         (
             "hang",
@@ -47,7 +47,7 @@ def shown(kind: str, **fields: Any) -> str:
             {"node": 0, "step": 7, "stacks": []},
             "hang on node 0 after step 7: stacks in none",
         ),
-        ("nodes_chosen", {"nodes": [0, 2], "wanted": 3}, "going on with 2 nodes of 3"),
+        ("nodes_chosen", {"nodes": [0, 2], "wanted": 3}, "continuing with 2 nodes of 3"),
         (
             "checkpoint_committed",
             {"step": 50, "bytes": 3 << 19, "seconds": 0.26},
@@ -138,7 +138,7 @@ def test_a_supervisor_that_ends_without_a_word_is_told_apart(tmp_path: Path) -> 
     run.path.mkdir()
     status, text = follow(run, alive=False)
     assert status == 75
-    assert "ended without a word" in text
+    assert "ended without recording why" in text
     assert f"hpckit resume {run.path}" in text.replace("\n", "")
 
 

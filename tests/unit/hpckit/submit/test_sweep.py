@@ -12,8 +12,9 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import RunHeldError, hold_all
 from hpckit.submit.arrays import sweep
 from hpckit.submit.arrays.override_product import MOST, multiply, varying
-from hpckit.submit.arrays.sweep import SweepTask, held, plan
+from hpckit.submit.arrays.sweep import SweepTask, plan
 from hpckit.submit.compose import compose_spec
+from hpckit.submit.preparation import hold_runs
 
 BASE = ["model=gpt_nano", "cluster=slurm", "cluster.device=cpu", "data.shards=/data"]
 
@@ -90,9 +91,10 @@ def test_runs_that_cannot_be_one_array_are_refused(
 
 def test_none_is_touched_where_one_of_them_is_under_way(tmp_path: Path) -> None:
     tasks = planned(tmp_path, "train.seed=1,2,3", f"root={tmp_path}")
-    with hold_all([tasks[2].run.lock], "me"), pytest.raises(RunHeldError), held(tasks, "it"):
+    runs = [(task.spec, task.run) for task in tasks]
+    with hold_all([tasks[2].run.lock], "me"), pytest.raises(RunHeldError), hold_runs(runs, "it"):
         raise AssertionError("two hold a run")
-    with held(tasks, "it"), pytest.raises(RunHeldError), hold_all([tasks[0].run.lock], "me"):
+    with hold_runs(runs, "it"), pytest.raises(RunHeldError), hold_all([tasks[0].run.lock], "me"):
         raise AssertionError("two hold a run")
 
 

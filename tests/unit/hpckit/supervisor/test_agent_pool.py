@@ -70,13 +70,13 @@ while not channel.is_over:
 
 
 class Parts:
-    """A crew, whose agents are as `how` says, by node."""
+    """A pool, whose agents are as `how` says, by node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.how = folder, dict.fromkeys(range(9), "good")
         self.started: list[Process] = []
         self.events = EventLog(folder / "events.jsonl")
-        self.crew = AgentPool(self._start, self.events, health=make_spec().health)
+        self.pool = AgentPool(self._start, self.events, health=make_spec().health)
 
     def _start(self, node: int) -> Process:
         command = [sys.executable, "-c", AGENT, str(node), self.how[node]]
@@ -86,32 +86,32 @@ class Parts:
 
     def begin(self, generation: int, *nodes: int) -> set[int]:
         """Those that are there."""
-        self.crew.call(nodes, generation)
+        self.pool.start_agents(nodes, generation)
         there = set(
             wait_for_nodes(
-                self.crew, NodeRequirement(len(nodes), 1, lambda count: True), (), lambda: False
+                self.pool, NodeRequirement(len(nodes), 1, lambda count: True), (), lambda: False
             )
         )
         start = GenerationStart(generation, len(nodes), 0, "127.0.0.1", 1, "token", "cpu", "", 1)
-        self.crew.begin(dict.fromkeys(there, start))
+        self.pool.start_generation(dict.fromkeys(there, start))
         return there
 
     def until_over(self) -> None:
         def is_over() -> bool:
-            self.crew.tick()
-            return not self.crew.is_under_way()
+            self.pool.read_messages()
+            return not self.pool.is_running()
 
         until(is_over)
 
     def exits(self) -> list[NodeExit]:
-        return [report.exit for report in self.crew.reports()]
+        return [report.exit for report in self.pool.reports()]
 
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
     monkeypatch.setattr(module, "QUIT_S", 1.0)
     found = Parts(tmp_path)
-    with found.crew:
+    with found.pool:
         yield found
     assert all(is_gone(process.pid) for process in found.started), "nobody is left behind"
 
@@ -119,12 +119,12 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
 def test_agents_stay_for_the_next_generation(parts: Parts) -> None:
     for generation in (1, 2):
         assert parts.begin(generation, 0, 1) == {0, 1}
-        assert parts.crew.is_under_way()
-        parts.crew.ask(WorkerRequest.PREEMPT)
+        assert parts.pool.is_running()
+        parts.pool.ask(WorkerRequest.PREEMPT)
         parts.until_over()
         assert parts.exits() == [NodeExit.LEFT] * 2
-        assert [report.step for report in parts.crew.reports()] == [generation] * 2
-        assert not parts.crew.has_failed()
+        assert [report.step for report in parts.pool.reports()] == [generation] * 2
+        assert not parts.pool.has_failed()
     assert len(parts.started) == 2
     found = [event["node"] for event in read_events(parts.folder / "events.jsonl")]
     assert found == [0, 1]
@@ -133,7 +133,7 @@ def test_agents_stay_for_the_next_generation(parts: Parts) -> None:
 def test_a_generation_may_have_more_nodes_or_fewer(parts: Parts) -> None:
     for generation, nodes in enumerate(((0, 1), (0,), (0, 1, 2)), start=1):
         assert parts.begin(generation, *nodes) == set(nodes)
-        parts.crew.end(5.0)
+        parts.pool.end_generation(5.0)
         assert parts.exits() == [NodeExit.STOPPED] * len(nodes)
     assert len(parts.started) == 3
 
@@ -144,27 +144,27 @@ def test_an_agent_that_has_still_to_write_is_waited_for(
     monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 0.5)
     parts = Parts(tmp_path)
     parts.how[0] = "draining"
-    parts.crew = AgentPool(parts._start, parts.events, drain_s=60.0)
-    with parts.crew:
+    parts.pool = AgentPool(parts._start, parts.events, drain_s=60.0)
+    with parts.pool:
         assert parts.begin(1, 0) == {0}
     assert (tmp_path / "errors").read_text() == "through without\n"
 
 
 def test_those_that_end_are_told_of_the_nodes_that_were_lost_last(tmp_path: Path) -> None:
     parts = Parts(tmp_path)
-    with parts.crew:
+    with parts.pool:
         assert parts.begin(1, 0, 1, 2) == {0, 1, 2}
         parts.started[1].kill()
-        until(lambda: parts.crew.lost() == [1])
-        parts.crew.end(5.0)
+        until(lambda: parts.pool.lost() == [1])
+        parts.pool.end_generation(5.0)
         start = GenerationStart(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
         assert parts.begin(2, 0, 1, 2) == {0, 1, 2}
-        parts.crew.begin({2: start, 0: replace(start, place=1)})
+        parts.pool.start_generation({2: start, 0: replace(start, place=1)})
         parts.started[0].kill()
-        until(lambda: parts.crew.lost() == [0])
-        parts.crew.end(5.0)
+        until(lambda: parts.pool.lost() == [0])
+        parts.pool.end_generation(5.0)
         parts.how[0] = "absent"
-        parts.crew.call((0, 2), 3)  # which does not begin
+        parts.pool.start_agents((0, 2), 3)  # which does not begin
     told = (tmp_path / "errors").read_text().splitlines()
     assert sorted(set(told)) == ["through without 1"]
 
@@ -172,15 +172,15 @@ def test_those_that_end_are_told_of_the_nodes_that_were_lost_last(tmp_path: Path
 def test_a_killed_agent_is_lost_and_has_a_successor(parts: Parts) -> None:
     parts.begin(1, 0, 1)
     parts.started[1].send_signal(signal.SIGKILL)
-    until(lambda: parts.crew.lost() == [1])
-    assert parts.crew.is_under_way(), "the other one is there"
-    parts.crew.end(5.0)
-    assert not parts.crew.is_under_way()
+    until(lambda: parts.pool.lost() == [1])
+    assert parts.pool.is_running(), "the other one is there"
+    parts.pool.end_generation(5.0)
+    assert not parts.pool.is_running()
     assert parts.exits() == [NodeExit.STOPPED]
-    parts.crew.call((0, 1), 2)
-    assert parts.crew.may_return(), "its node may be well"
+    parts.pool.start_agents((0, 1), 2)
+    assert parts.pool.may_return(), "its node may be well"
     assert parts.begin(2, 0, 1) == {0, 1}
-    assert parts.crew.lost() == []
+    assert parts.pool.lost() == []
     assert len(parts.started) == 3
 
 
@@ -190,19 +190,19 @@ def test_one_whose_node_has_another_at_once_is_not_lost_but_what_it_had_begun_is
     parts.how[1] = "falling"
     parts.begin(1, 0, 1)
 
-    def has_fallen() -> bool:
-        parts.crew.tick()
-        return parts.crew.fallen() == [1]
+    def was_replaced() -> bool:
+        parts.pool.read_messages()
+        return parts.pool.replaced() == [1]
 
-    until(has_fallen)
-    assert parts.crew.lost() == []
-    assert parts.crew.is_under_way(), "the other one is there"
-    parts.crew.end(5.0)
+    until(was_replaced)
+    assert parts.pool.lost() == []
+    assert parts.pool.is_running(), "the other one is there"
+    parts.pool.end_generation(5.0)
     assert parts.exits() == [NodeExit.STOPPED]
     assert parts.begin(2, 0, 1) == {0, 1}
-    assert parts.crew.fallen() == []
+    assert parts.pool.replaced() == []
     assert len(parts.started) == 2
-    parts.crew.end(5.0)
+    parts.pool.end_generation(5.0)
     assert parts.exits() == [NodeExit.STOPPED] * 2
 
 
@@ -214,15 +214,15 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
     os.kill(parts.started[0].pid, signal.SIGSTOP)
 
     def is_lost() -> bool:
-        parts.crew.tick()
-        return parts.crew.lost() == [0]
+        parts.pool.read_messages()
+        return parts.pool.lost() == [0]
 
     until(is_lost)
     monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 10.0)
-    parts.crew._agents[0].channel.close()  # as if it were for good
-    parts.crew.call((0, 1), 2)
-    assert parts.crew.expected() == 1
-    assert not parts.crew.may_return(), "it was waited for already"
+    parts.pool._agents[0].channel.close()  # as if it were for good
+    parts.pool.start_agents((0, 1), 2)
+    assert parts.pool.expected() == 1
+    assert not parts.pool.may_return(), "it was waited for already"
     assert parts.begin(2, 0, 1) == {0, 1}
     assert is_gone(parts.started[0].pid), "nothing of it may write any more"
 
@@ -231,28 +231,28 @@ def test_one_that_is_suspect_is_lost_sooner_and_only_if_it_is_silent(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 3600.0)
-    parts.crew.call((0, 1), 1)
+    parts.pool.start_agents((0, 1), 1)
 
     def are_there() -> bool:
-        parts.crew.tick()
-        return len(parts.crew.hellos()) == 2
+        parts.pool.read_messages()
+        return len(parts.pool.hellos()) == 2
 
     until(are_there)
     start = GenerationStart(1, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
-    parts.crew.begin({0: replace(start, place=1), 1: start})
-    parts.crew.suspect([0, 1, 7])
+    parts.pool.start_generation({0: replace(start, place=1), 1: start})
+    parts.pool.suspect([0, 1, 7])
     os.kill(parts.started[0].pid, signal.SIGSTOP)
 
     def is_lost() -> bool:
-        parts.crew.tick()
-        return parts.crew.lost() == [0]
+        parts.pool.read_messages()
+        return parts.pool.lost() == [0]
 
     until(is_lost)
     os.kill(parts.started[0].pid, signal.SIGCONT)
     until(lambda: not is_lost())
-    parts.crew.suspect([1])
-    parts.crew.call((0, 1), 2)
-    assert not any(member.channel.is_suspect for member in parts.crew._agents.values())
+    parts.pool.suspect([1])
+    parts.pool.start_agents((0, 1), 2)
+    assert not any(member.channel.is_suspect for member in parts.pool._agents.values())
 
 
 def test_who_waited_for_something_else_has_lost_nobody(
@@ -262,9 +262,9 @@ def test_who_waited_for_something_else_has_lost_nobody(
     monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 1.5)
     parts.begin(1, 0, 1)
     time.sleep(2.5)
-    assert parts.crew.lost() == []
-    parts.crew.tick()
-    assert parts.crew.is_under_way()
+    assert parts.pool.lost() == []
+    parts.pool.read_messages()
+    assert parts.pool.is_running()
 
 
 def test_one_that_begins_slowly_is_waited_for(
@@ -278,23 +278,23 @@ def test_one_that_begins_slowly_is_waited_for(
 def test_one_that_does_not_come_is_missing(parts: Parts) -> None:
     parts.how[1] = "absent"
     assert parts.begin(1, 0, 1) == {0}
-    assert parts.crew.lost() == []
-    assert parts.crew.is_under_way()
+    assert parts.pool.lost() == []
+    assert parts.pool.is_running()
 
 
 def test_one_that_does_not_end_its_generation_is_killed(parts: Parts) -> None:
     parts.how[1] = "deaf"
     parts.begin(1, 0, 1)
-    parts.crew.end(0.5)
+    parts.pool.end_generation(0.5)
     assert parts.exits() == [NodeExit.STOPPED]
-    assert parts.crew.lost() == [1]
+    assert parts.pool.lost() == [1]
 
 
 def test_one_that_does_not_quit_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIT_S", 0.5)
     found = Parts(tmp_path)
     found.how[0] = "deaf"
-    with found.crew:
+    with found.pool:
         found.begin(1, 0)
     assert found.started[0].returncode == -signal.SIGKILL
 
@@ -304,15 +304,17 @@ def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
 ) -> None:
     parts.how[0] = "failing"
     parts.begin(1, 0, 1)
-    parts.crew.call((0, 1), 2)  # what comes of the first one comes too late
+    parts.pool.start_agents((0, 1), 2)  # what comes of the first one comes too late
     time.sleep(0.3)
-    parts.crew.tick()
-    assert parts.crew.reports() == ()
-    parts.crew.begin({0: GenerationStart(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
+    parts.pool.read_messages()
+    assert parts.pool.reports() == ()
+    parts.pool.start_generation(
+        {0: GenerationStart(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)}
+    )
 
     def has_failed() -> bool:
-        parts.crew.tick()
-        return parts.crew.has_failed()
+        parts.pool.read_messages()
+        return parts.pool.has_failed()
 
     until(has_failed)
     assert parts.exits() == [NodeExit.FAILED]
@@ -321,12 +323,12 @@ def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
 def test_nodes_that_are_not_healthy_are_left_out(parts: Parts) -> None:
     parts.how |= {0: "ill", 2: "early", 3: "late"}
     assert parts.begin(1, 0, 1, 2, 3) == {1}
-    found = parts.crew.unhealthy()
+    found = parts.pool.unhealthy()
     assert found.keys() == {0, 2, 3}
     assert found[0] == ["disk full"]
     assert "ahead of the supervisor's" in found[2][0]
     assert "behind the supervisor's" in found[3][0]
-    assert parts.crew.lost() == []
+    assert parts.pool.lost() == []
 
 
 def test_one_that_has_failed_says_how_its_node_is_before_it_takes_part_again(
@@ -336,62 +338,64 @@ def test_one_that_has_failed_says_how_its_node_is_before_it_takes_part_again(
     assert parts.begin(1, 0, 1) == {0, 1}
 
     def has_failed() -> bool:
-        parts.crew.tick()
-        return parts.crew.has_failed()
+        parts.pool.read_messages()
+        return parts.pool.has_failed()
 
     until(has_failed)
-    parts.crew.end(5.0)
+    parts.pool.end_generation(5.0)
     assert parts.begin(2, 0, 1) == {1}
-    assert parts.crew.unhealthy() == {0: ["broken"]}
+    assert parts.pool.unhealthy() == {0: ["broken"]}
 
 
 def test_one_that_stood_by_looks_at_its_node_before_it_takes_part(parts: Parts) -> None:
     parts.how[1] = "breaking"
-    parts.crew.call((0, 1), 1)
+    parts.pool.start_agents((0, 1), 1)
 
     def are_there() -> bool:
-        parts.crew.tick()
-        return len(parts.crew.hellos()) == 2
+        parts.pool.read_messages()
+        return len(parts.pool.hellos()) == 2
 
     until(are_there)
-    parts.crew.begin({0: GenerationStart(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
-    parts.crew.end(5.0)
+    parts.pool.start_generation(
+        {0: GenerationStart(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)}
+    )
+    parts.pool.end_generation(5.0)
     assert parts.begin(2, 0, 1) == {0}
-    assert parts.crew.unhealthy() == {1: ["broken"]}
+    assert parts.pool.unhealthy() == {1: ["broken"]}
 
 
 def test_a_node_without_an_agent_is_tried_again_while_the_others_train(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RECALL_S", 0.2)
+    monkeypatch.setattr(module, "RESTART_S", 0.2)
     parts.how[1] = "absent"
     assert parts.begin(1, 0, 1) == {0}
-    parts.crew.begin(
+    parts.pool.start_generation(
         {0: GenerationStart(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)}
     )  # without it
 
     def is_tried(times: int) -> bool:
-        parts.crew.tick()
-        parts.crew.recall()
+        parts.pool.read_messages()
+        parts.pool.restart_missing()
         return len(parts.started) == 2 + times
 
     until(lambda: is_tried(1))
     parts.how[1] = "good"
     until(lambda: is_tried(2))
-    until(lambda: is_tried(2) and len(parts.crew.hellos()) == 2)
-    assert parts.crew.is_under_way()
+    until(lambda: is_tried(2) and len(parts.pool.hellos()) == 2)
+    assert parts.pool.is_running()
     assert parts.begin(2, 0, 1) == {0, 1}
     assert len(parts.started) == 4, "it is the one that came back"
     parts.started[3].kill()
-    until(lambda: is_tried(2) and parts.crew.lost() == [1])  # who takes part is not tried again
+    until(lambda: is_tried(2) and parts.pool.lost() == [1])  # who takes part is not tried again
 
 
 def test_tries_are_farther_and_farther_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    recall, tries = module.NodeRetry(), []
+    retry, tries = module.NodeRetry(), []
     for now_s in range(1000):
-        if recall.is_due():
+        if retry.is_due():
             tries.append(now_s)
     assert tries == [10, 30, 70, 150, 310, 610, 910]
 
@@ -399,7 +403,7 @@ def test_tries_are_farther_and_farther_apart(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_agent_that_never_came_is_told_from_one_that_was_lost(parts: Parts) -> None:
     parts.how |= {1: "absent", 2: "slow"}
     assert parts.begin(1, 0, 1, 2) == {0, 2}
-    assert parts.crew.absent(3600.0) == [1]
+    assert parts.pool.absent(3600.0) == [1]
     kill_all([parts.started[0]])
-    parts.crew.call(range(4), 2)
-    assert parts.crew.absent(0.0) == [1, 3], "and the last one has had its time"
+    parts.pool.start_agents(range(4), 2)
+    assert parts.pool.absent(0.0) == [1, 3], "and the last one has had its time"

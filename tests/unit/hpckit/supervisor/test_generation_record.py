@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> RunDir:
 def leave(run: RunDir, verdict: Verdict = ENDED, *, is_asked: bool = False) -> list[str]:
     """What the supervisor does at the end; what is said of it."""
     with EventLog(run.events, submission=1) as events:
-        GenerationRecorder(run, make_spec(), 1, events).leave(verdict, lambda: is_asked)
+        GenerationRecorder(run, make_spec(), 1, events).complete_curves(verdict, lambda: is_asked)
     return [event["what"] for event in read_events(run.events) if event.kind == "degraded"]
 
 

@@ -160,7 +160,7 @@ def test_without_a_successor_one_is_told_so(folder: Path, events: EventLog) -> N
         assert not chain.keep(0.1)
         hangs.set()
     whats = [event["what"] for event in read_events(folder / "events.jsonl")]
-    assert whats[0].startswith("no job is queued to go on")
+    assert whats[0].startswith("no successor job is queued")
     assert whats[1:] in ([], [whats[-1]])  # the try that was under way may fail yet
 
 

@@ -39,7 +39,7 @@ class Agents:
         self._clock, self._answers, self._looking_s = clock, answers, looking_s
         self.was_silent = False
 
-    def tick(self) -> None: ...
+    def read_messages(self) -> None: ...
 
     def hellos(self) -> dict[int, Message]:
         now = self._clock.now_s
@@ -52,7 +52,7 @@ class Agents:
     def may_return(self) -> bool:
         return not self.was_silent and self.expected() > 0
 
-    def is_looking(self) -> bool:
+    def is_checking(self) -> bool:
         return self._clock.now_s < self._looking_s
 
 

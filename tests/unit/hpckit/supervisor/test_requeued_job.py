@@ -50,7 +50,7 @@ def test_it_is_found_by_the_job_that_is_requeued_and_by_no_other(
     assert find_requeued_submission(base, {**AGAIN, **home, "SLURM_CLUSTER_NAME": "d"}) is None
     newer = submission.with_name("003")
     submission.rename(newer)
-    with pytest.raises(RequeueError, match="which is not there: bring it back, or submit again"):
+    with pytest.raises(RequeueError, match="which does not exist: restore it, or submit again"):
         find_requeued_submission(base, {**AGAIN, **home})
     assert write_requeue_links(newer, base, {**JOB, **home}) == []
     assert find_requeued_submission(base, {**AGAIN, **home}) == newer

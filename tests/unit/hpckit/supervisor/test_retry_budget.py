@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hpckit.agent.verdict_record import VerdictKind
 from hpckit.events.event_log import Event
-from hpckit.supervisor.retry_budget import used_retries
+from hpckit.supervisor.verdict import used_retries
 
 
 def life(*generations: tuple[str, int]) -> list[Event]:

@@ -1,11 +1,11 @@
-"""Signals to the supervisor: what they ask for, before and after Slurm has told who sent them."""
+"""Tests of the requests that signals make, before and after Slurm answers who sent them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,16 +16,25 @@ from tests.unit.hpckit.specs_and_processes import until
 SIGNALS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)  # that a supervisor takes over
 
 
-@pytest.fixture
-def requests() -> Iterator[SupervisorRequests]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield SupervisorRequests()
-    for number, handler in before.items():
-        signal.signal(number, handler)
+Requests = Callable[..., SupervisorRequests]
 
 
 def nobody() -> bool:
     return False
+
+
+@pytest.fixture
+def make_requests() -> Iterator[Requests]:
+    """Returns the constructor, whose query of Slurm by default finds no person; the handlers that
+    it replaces are restored after the test."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def make(is_cancelled: Callable[[], bool] = nobody) -> SupervisorRequests:
+        return SupervisorRequests(is_cancelled)
+
+    yield make
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
@@ -36,42 +45,57 @@ def nobody() -> bool:
         (signal.SIGINT, WorkerRequest.STOP),
     ],
 )
-def test_each_asks_for_something(
-    requests: SupervisorRequests, number: int, asked: WorkerRequest
+def test_each_signal_makes_a_request(
+    make_requests: Requests, number: int, asked: WorkerRequest
 ) -> None:
-    assert requests.hear((), nobody) is WorkerRequest.NONE
+    requests = make_requests()
+    assert requests.update(()) is WorkerRequest.NONE
     assert not requests.has_any()
     os.kill(os.getpid(), number)
-    assert requests.has_any(), "though nobody has looked"
-    assert requests.hear((), nobody) is asked
-    assert requests.settled() is asked
+    assert requests.has_any(), "though no update has handled the signal"
+    assert requests.update(()) is asked
+    assert requests.wait_until_known() is asked
     assert requests.has_any()
-    requests.end(asked)
-    assert requests.hear((), nobody) is WorkerRequest.NONE
+    requests.complete(asked)
+    assert requests.update(()) is WorkerRequest.NONE
     assert not requests.has_any()
+
+
+@pytest.mark.parametrize("preemption", ["SIGUSR2", "SIGTERM"])
+def test_a_preemption_does_not_override_an_earlier_stop(
+    make_requests: Requests, preemption: str
+) -> None:
+    requests = make_requests()
+    assert requests.update({"SIGINT"}) is WorkerRequest.STOP
+    assert requests.update({preemption}) is WorkerRequest.STOP
+    assert requests.wait_until_known() is WorkerRequest.STOP
+    requests.complete(WorkerRequest.PREEMPT)
+    assert requests.update(()) is WorkerRequest.STOP, "it is not carried out by a preemption"
+
+
+@pytest.mark.parametrize("preemption", ["SIGUSR2", "SIGTERM"])
+def test_of_two_signals_at_once_the_stop_counts(make_requests: Requests, preemption: str) -> None:
+    assert make_requests().update({"SIGINT", preemption}) is WorkerRequest.STOP
 
 
 @pytest.mark.parametrize("through_an_agent", [False, True])
-def test_nobody_waits_for_slurm_to_say_that_it_was_a_person(
-    requests: SupervisorRequests, through_an_agent: bool
+def test_a_request_does_not_wait_for_the_answer_of_slurm(
+    make_requests: Requests, through_an_agent: bool
 ) -> None:
     answers = threading.Event()
-
-    def is_cancelled() -> bool:
-        return answers.wait(30)
-
+    requests = make_requests(lambda: answers.wait(30))
     names = {"SIGTERM"} if through_an_agent else set()
     if not through_an_agent:
         os.kill(os.getpid(), signal.SIGTERM)
-    assert requests.hear(names, is_cancelled) is WorkerRequest.PREEMPT
-    assert requests.hear((), is_cancelled) is WorkerRequest.PREEMPT
+    assert requests.update(names) is WorkerRequest.PREEMPT
+    assert requests.update(()) is WorkerRequest.PREEMPT
     answers.set()
-    assert requests.settled() is WorkerRequest.STOP
-    assert requests.hear((), is_cancelled) is WorkerRequest.STOP
+    assert requests.wait_until_known() is WorkerRequest.STOP
+    assert requests.update(()) is WorkerRequest.STOP
 
 
-def test_a_person_may_come_after_the_scheduler(requests: SupervisorRequests) -> None:
-    """And of the same signal through many agents, one question is put at a time."""
+def test_a_person_may_cancel_after_a_preemption(make_requests: Requests) -> None:
+    """Of the same signal through many agents, one query is made at a time."""
     asked: list[bool] = []
     answers = threading.Event()
 
@@ -80,25 +104,30 @@ def test_a_person_may_come_after_the_scheduler(requests: SupervisorRequests) -> 
         answers.wait(30)
         return len(asked) > 1
 
-    requests.hear({"SIGTERM"}, is_cancelled)
+    requests = make_requests(is_cancelled)
+    requests.update({"SIGTERM"})
     until(lambda: len(asked) == 1)
     for _ in range(5):
-        requests.hear({"SIGTERM"}, is_cancelled)
+        requests.update({"SIGTERM"})
     answers.set()
-    assert requests.settled() is WorkerRequest.STOP
+    assert requests.wait_until_known() is WorkerRequest.STOP
     assert len(asked) == 2
 
 
-def test_an_answer_that_fails_leaves_it_a_preemption(requests: SupervisorRequests) -> None:
+def test_a_failed_query_leaves_the_request_a_preemption(make_requests: Requests) -> None:
     def is_cancelled() -> bool:
         raise OSError("no such folder")
 
-    requests.hear({"SIGTERM"}, is_cancelled)
-    assert requests.settled() is WorkerRequest.PREEMPT
+    requests = make_requests(is_cancelled)
+    requests.update({"SIGTERM"})
+    assert requests.wait_until_known() is WorkerRequest.PREEMPT
 
 
-def test_what_comes_after_one_was_carried_out_is_still_to_be(requests: SupervisorRequests) -> None:
-    assert requests.hear({"SIGUSR2"}, nobody) is WorkerRequest.PREEMPT
+def test_a_stronger_request_during_an_earlier_one_is_still_to_be_carried_out(
+    make_requests: Requests,
+) -> None:
+    requests = make_requests()
+    assert requests.update({"SIGUSR2"}) is WorkerRequest.PREEMPT
     os.kill(os.getpid(), signal.SIGINT)
-    requests.end(WorkerRequest.PREEMPT)
-    assert requests.hear((), nobody) is WorkerRequest.STOP
+    requests.complete(WorkerRequest.PREEMPT)
+    assert requests.update(()) is WorkerRequest.STOP

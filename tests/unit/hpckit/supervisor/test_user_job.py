@@ -38,8 +38,8 @@ def test_a_range_of_nodes_is_held_to_its_fewest() -> None:
     [
         (2, "slurm", ENV, None),
         (3, "slurm", ENV, "launch.nodes: the job has 2; sbatch --nodes=3 gives it more"),
-        (1, "local", ENV, "cluster: a job of Slurm's cannot carry one of kind local"),
-        (1, "slurm", {}, "this is no job of Slurm's"),
+        (1, "local", ENV, "cluster: a Slurm job cannot run a spec of kind local"),
+        (1, "slurm", {}, "this process is not in a Slurm job"),
     ],
 )
 def test_what_it_cannot_carry(

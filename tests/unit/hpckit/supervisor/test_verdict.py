@@ -147,20 +147,20 @@ def test_each_ending_has_its_verdict(end: GenerationEnd, kind: VerdictKind, fina
     assert verdict.reason
 
 
-NOT_LEFT = "not every rank saved and left"
+NOT_LEFT = "not every rank saved and exited"
 
 
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        (ending(PREEMPT, [LEFT, DONE]), "every rank saved and left"),
+        (ending(PREEMPT, [LEFT, DONE]), "every rank saved and exited"),
         (ending(PREEMPT, [LEFT, OVERDUE]), f"{NOT_LEFT}: too slow for the grace period, or lost"),
         (ending(STOP, [LEFT], AGENT), f"{NOT_LEFT}: too slow for the grace period, or lost"),
         (ending(STOP, [FAILED], error=error(3)), f"{NOT_LEFT}: rank 3: ValueError: of rank 3"),
         (ending(NONE, [STOPPED], OTHER, AGENT), f"lost {OTHER}, {AGENT}"),
         (ending(NONE, [FAILED], error=error(3)), "rank 3: ValueError: of rank 3"),
         (ending(NONE, [REFUSED], error=error(3)), "rank 3: ValueError: of rank 3"),
-        (ending(NONE, [FAILED]), "workers were killed, without an error of their own"),
+        (ending(NONE, [FAILED]), "workers were killed without reporting an error"),
     ],
 )
 def test_the_reason_says_what_happened(end: GenerationEnd, reason: str) -> None:
@@ -190,7 +190,7 @@ def test_what_fails_twice_before_the_first_step_in_the_same_words_is_permanent()
     again = judge(first, [PastGeneration(VerdictKind.CRASH, False, words)], RETRY)
     assert (again.kind, again.final, again.error) == (VerdictKind.PERMANENT, True, error())
     assert again.reason == (
-        "rank 0: ValueError: of rank 0 (twice, before the first step, in the same words)"
+        "rank 0: ValueError: of rank 0 (twice before the first step, with the same message)"
     )
     assert judge(at_start(error(), is_repeated=True), [], RETRY).kind is VerdictKind.PERMANENT
 
@@ -417,5 +417,5 @@ def test_too_few_healthy_nodes_are_the_infrastructures_fault() -> None:
 def test_all_that_a_generation_lacked_is_told() -> None:
     lacking = replace(ending(NONE, [], AGENT), unhealthy=("n3 (disk)",), absent=("node 1 (no)",))
     assert judge(lacking, [], RETRY).reason == (
-        f"too few healthy nodes: n3 (disk); no agent came on node 1 (no); lost {AGENT}"
+        f"too few healthy nodes: n3 (disk); no agent started on node 1 (no); lost {AGENT}"
     )

@@ -15,7 +15,8 @@ from checkpointing.store.pins_and_labels import pin, pins
 from hpckit.config.spec_parser import read_spec
 from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, Project, find_project
 from hpckit.rundir.directory import LINKS, RunDir, run_name
-from hpckit.submit.prepare import move_aside, point_to, prepare, versions
+from hpckit.submit.preparation import move_aside
+from hpckit.submit.submission_files import add_submission, point_to, versions
 from hpckit.system.atomic_files import read_json
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -46,9 +47,9 @@ def run(tmp_path: Path) -> RunDir:
 def test_submissions_are_numbered_kept_and_the_links_show_the_newest(
     run: RunDir, project: Project
 ) -> None:
-    assert prepare(run, make_spec(), ["train.seed=1"], project) == 1
+    assert add_submission(run, make_spec(), ["train.seed=1"], project) == 1
     (project.root / "a.py").write_text("second\n")
-    assert prepare(run, make_spec({"train.seed": 2}), ["train.seed=2"], project) == 2
+    assert add_submission(run, make_spec({"train.seed": 2}), ["train.seed=2"], project) == 2
     assert run.submission_numbers() == [1, 2]
     assert read_spec(run.spec(1)).train.seed == 1
     assert (run.code(1) / "a.py").read_text() == "first\n"
@@ -62,7 +63,7 @@ def test_submissions_are_numbered_kept_and_the_links_show_the_newest(
 
 
 def test_links_are_relative_so_a_run_can_be_moved(run: RunDir, project: Project) -> None:
-    prepare(run, make_spec(), [], project)
+    add_submission(run, make_spec(), [], project)
     moved = run.path.rename(run.path.with_name("moved"))
     assert read_spec(moved / "spec.yaml") == make_spec()
     assert (moved / "code" / "a.py").is_file()
@@ -70,15 +71,15 @@ def test_links_are_relative_so_a_run_can_be_moved(run: RunDir, project: Project)
 
 def test_links_can_be_pointed_back(run: RunDir, project: Project) -> None:
     for seed in (1, 2):
-        prepare(run, make_spec({"train.seed": seed}), [], project)
+        add_submission(run, make_spec({"train.seed": seed}), [], project)
     point_to(run, 1)
     assert read_spec(run.path / "spec.yaml").train.seed == 1
 
 
 def test_the_manifest_says_what_was_submitted_from_where(run: RunDir, project: Project) -> None:
-    prepare(run, make_spec(), [], project)
+    add_submission(run, make_spec(), [], project)
     (project.root / "a.py").write_text("changed\n")
-    prepare(run, make_spec(), [], project)
+    add_submission(run, make_spec(), [], project)
     before, after = (read_json(run.submission(n) / "manifest.json") for n in (1, 2))
     revision = git(project.root, "rev-parse", "HEAD").strip()
     assert before["git"] == {"revision": revision, "branch": "main", "dirty": False}
@@ -95,14 +96,14 @@ def test_the_manifest_says_what_was_submitted_from_where(run: RunDir, project: P
 def test_a_submission_that_fails_half_way_is_none(
     run: RunDir, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(run, make_spec(), [], project)
+    add_submission(run, make_spec(), [], project)
     with monkeypatch.context() as patch:
         patch.setattr("hpckit.rundir.code_snapshot.snapshot.MAX_FILES", 0)
         with pytest.raises(CodeSnapshotError):
-            prepare(run, make_spec({"train.seed": 2}), [], project)
+            add_submission(run, make_spec({"train.seed": 2}), [], project)
     assert run.submission_numbers() == [1]
     assert read_spec(run.path / "spec.yaml") == make_spec()
-    assert prepare(run, make_spec(), [], project) == 2
+    assert add_submission(run, make_spec(), [], project) == 2
 
 
 def test_versions_are_told_of_what_is_installed() -> None:

@@ -1,4 +1,5 @@
-"""Writes everything that precedes a submission: the run directory and its records."""
+"""Writes the files of a submission: the spec, the overrides, a copy of the code, and a manifest of
+versions and of the state of git."""
 
 from __future__ import annotations
 
@@ -30,20 +31,19 @@ from hpckit.rundir.code_snapshot.snapshot import (
     git_facts,
     take_snapshot,
 )
-from hpckit.rundir.directory import LINKS, RunDir, run_name
+from hpckit.rundir.directory import LINKS, RunDir
 from hpckit.system.atomic_files import read_json, sync_folder, write_json, write_text
 from hpckit.system.os_errors import describe
-from hpckit.system.store_timeouts import interactive_store_options
 
 _RECORDED_PACKAGES = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
 
 
-def prepare(
+def add_submission(
     run: RunDir,
     spec: RunSpec,
     overrides: Sequence[str],
     project: Project,
-    allowed: Callable[[], None] = lambda: None,
+    require_allowed: Callable[[], None] = lambda: None,
 ) -> int:
     """Writes a new submission into the run directory and returns its number. The caller holds the
     run lock.
@@ -51,7 +51,7 @@ def prepare(
     The submission appears whole or not at all: it is written under a hidden name, then renamed.
 
     Args:
-        allowed: called before the submission appears; raises to prevent it.
+        require_allowed: called before the submission appears; raises an error to prevent it.
 
     Raises:
         CodeSnapshotError, OSError: the submission could not be written; there is none then.
@@ -60,19 +60,22 @@ def prepare(
 
     def write(draft: Path) -> None:
         _write_submission(draft, spec, overrides, project, earlier)
-        allowed()
+        require_allowed()
 
-    number = _add_submission(run, write)
+    number = _publish(run, write)
     newest_snapshot.record_newest_snapshot(run, number, project.root)
     return number
 
 
-def prepare_amended(run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int) -> int:
-    """As `prepare`, with the code of submission `earlier` and its overrides before these."""
-    return _add_submission(run, lambda draft: _write_amended(draft, run, spec, overrides, earlier))
+def add_amended_submission(
+    run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int
+) -> int:
+    """Writes a new submission as `add_submission` does, with the code of submission `earlier` and
+    with `overrides` after its overrides."""
+    return _publish(run, lambda draft: _write_amended(draft, run, spec, overrides, earlier))
 
 
-def _add_submission(run: RunDir, write: Callable[[Path], None]) -> int:
+def _publish(run: RunDir, write: Callable[[Path], None]) -> int:
     number = max(run.submission_numbers(), default=0) + 1
     run.submissions.mkdir(exist_ok=True)
     draft = run.submissions / f".{number:03d}.{secrets.token_hex(4)}"
@@ -105,8 +108,9 @@ def _describe_error(error: OSError, draft: Path, run: RunDir) -> str:
 def _write_submission(
     folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project, earlier: Path | None
 ) -> None:
-    with ThreadPoolExecutor(2, thread_name_prefix="git") as asker:  # while files are copied
-        facts, diff = asker.submit(git_facts, project), asker.submit(git_diff, project)
+    with ThreadPoolExecutor(2, thread_name_prefix="git") as executor:  # while files are copied
+        facts = executor.submit(git_facts, project)
+        diff = executor.submit(git_diff, project)
         write_text(folder / "spec.yaml", dump_spec(spec))
         write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
         snapshot = take_snapshot(project, folder / "code", earlier and earlier / "code")
@@ -149,35 +153,6 @@ def point_to(run: RunDir, number: int) -> None:
     _link(run.current, Path("submissions") / f"{number:03d}")
     for name in LINKS:
         _link(run.path / name, Path("current") / name)
-
-
-def begins_anew(run: RunDir, spec: RunSpec, is_asked: bool) -> bool:
-    """Whether an earlier run has to be moved aside; a canary has to be a new run each time."""
-    return (is_asked or spec.debug.canary.mode is not None) and bool(run.submission_numbers())
-
-
-def move_aside(run: RunDir, spec: RunSpec) -> Path:
-    """Renames the run directory, and the run in a store outside of it; returns the new directory.
-
-    Nothing is deleted: both get the first free suffix `.oldN`. The directory is renamed last, so
-    that a failure in the store can be retried.
-
-    Raises:
-        CheckpointError: the store is out of reach.
-    """
-    from checkpointing import list_run, rename_run
-
-    url, name, number = spec.checkpoint.url, run_name(spec), 1
-    while (aside := run.path.with_name(f"{run.name}.old{number}")).exists() or (
-        url and list_run(url, f"{name}.old{number}", interactive_store_options())
-    ):
-        number += 1
-    if url:
-        rename_run(url, name, f"{name}.old{number}", interactive_store_options())
-    run.path.rename(aside)
-    if project := (read_json(RunDir(aside).current / "manifest.json") or {}).get("project"):
-        newest_snapshot.record_moved_run(run, aside, Path(project))
-    return aside
 
 
 def versions() -> dict[str, str]:

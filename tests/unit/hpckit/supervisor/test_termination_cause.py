@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.slurm.allocation import Allocation
-from hpckit.supervisor.time_limit_notice import is_time_up, shows_time_limit
+from hpckit.supervisor.termination_cause import is_time_up, shows_time_limit
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 JOB = Allocation("7_0", ("n1",))

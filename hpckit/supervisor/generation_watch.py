@@ -1,0 +1,104 @@
+"""Watches a generation from the start of its workers to the reports of all its agents."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from hpckit.events.event_log import EventTail
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.ipc.rendezvous_names import participants
+from hpckit.supervisor.generation_history import GenerationHistory
+from hpckit.supervisor.job_resources import JobResources
+from hpckit.supervisor.supervised_run import REPORT_MARGIN_S
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+READ_EVENTS_S = 1.0
+"""Seconds between two reads of the events that other processes write; each read opens a file on a
+shared disk."""
+
+
+class GenerationWatch:
+    """The watch over one generation, whose workers have been started."""
+
+    def __init__(self, number: int, resources: JobResources, history: GenerationHistory) -> None:
+        """
+        Args:
+            number: the number of the generation.
+        """
+        self._number, self._resources, self._history = number, resources, history
+        self._events = resources.supervised.events
+        self._tail = EventTail(resources.supervised.run.events, from_end=True)
+        self._next_read_s = 0.0
+        self._request = WorkerRequest.NONE  # passed on to the agents
+        self._deadline_s: float | None = None  # for their reports after a request
+
+    def run(self) -> WorkerRequest:
+        """Watches until all agents have reported or are lost, and returns the strongest request
+        that was passed on to them."""
+        agents = self._resources.agents
+        while agents.is_running():
+            asked = self._resources.read_requests()
+            self._read_agents()
+            self._read_events_if_due()
+            if asked > self._request:
+                self._pass_on(asked)
+                self._deadline_s = time.monotonic() + self._resources.supervised.report_limit_s
+            if self._is_overdue() or agents.lost() or agents.replaced() or agents.has_failed():
+                agents.end_generation(
+                    REPORT_MARGIN_S
+                )  # the failed part of one node ends the generation
+            time.sleep(TICK_S)
+        self._read_events()
+        if self._request is not WorkerRequest.NONE:
+            asked = self._resources.controls.requests.wait_until_known()
+            if asked > self._request:  # a person's cancellation became known only now
+                self._pass_on(asked)
+        return self._request
+
+    def _read_agents(self) -> None:
+        """Reads what the agents report, and starts agents again where they are missing."""
+        agents, supervised = self._resources.agents, self._resources.supervised
+        agents.read_messages()
+        disconnected = self._resources.store.left()
+        agents.suspect(participants(disconnected, supervised.run.name, self._number))
+        agents.restart_missing()
+        self._resources.problems.report_unhealthy(self._number, agents.unhealthy())  # spares, too
+
+    def _read_events_if_due(self) -> None:
+        if self._resources.drill.is_to_come or time.monotonic() > self._next_read_s:
+            self._next_read_s = time.monotonic() + READ_EVENTS_S
+            self._read_events()
+
+    def _read_events(self) -> None:
+        """Reads the events that other processes have written since the last call."""
+        for event in self._tail.read():
+            match event.kind:
+                case "step":
+                    self._resources.drill.at_step(event["step"])
+                case "training_started":
+                    self._history.snapshot_holders.record_training(self._history.nodes)
+                case "fork_unusable":
+                    self._report_unusable_fork(str(event["why"]))
+
+    def _report_unusable_fork(self, why: str) -> None:
+        """Reports once for a job that workers are not forked from a preloaded process."""
+        if not self._history.is_unusable_fork_reported:
+            self._history.is_unusable_fork_reported = True
+            what = f"workers start without launch.preload: {why}"
+            self._events.emit("degraded", generation=self._number, what=what)
+
+    def _is_overdue(self) -> bool:
+        return self._deadline_s is not None and time.monotonic() > self._deadline_s
+
+    def _pass_on(self, request: WorkerRequest) -> None:
+        """Passes the request on to the agents. A stop also cancels the successor job at once, as
+        Slurm may end this process before its verdict."""
+        self._request, name = request, request.name.lower()
+        log.info("the agents are asked to end the generation: %s", name)
+        self._events.emit("asked", generation=self._number, request=name)
+        self._resources.agents.ask(request)
+        if request is WorkerRequest.STOP and self._resources.chain is not None:
+            self._resources.chain.drop()
