@@ -39,7 +39,7 @@ from hpckit.trainer.language_model import sample_mean
 from hpckit.trainer.optim import build_optimizer
 from hpckit.trainer.parallel.device_mesh import make_mesh
 from hpckit.trainer.parallel.parallel_model import ParallelModel
-from hpckit.trainer.parallel.process_group import join
+from hpckit.trainer.parallel.process_group import join_process_group
 
 OVERRIDES = ["model=gpt_tiny", "optim.warmup_steps=0"]
 Save = Callable[[int], Callable[[], object] | None]
@@ -81,11 +81,13 @@ class OverheadTrainer:
 
     def __init__(self, settings: argparse.Namespace, store: Path) -> None:
         self._spec = spec = compose_spec(OVERRIDES)
-        join("cpu", 0, 300)
-        self._trainee = ParallelModel(spec, make_mesh("cpu", spec.parallel), torch.device("cpu"))
-        self._model = self._trainee.module
+        join_process_group("cpu", 0, 300)
+        self._parallel_model = ParallelModel(
+            spec, make_mesh("cpu", spec.parallel), torch.device("cpu")
+        )
+        self._model = self._parallel_model.module
         self._tokens = torch.randint(0, 256, (4, decoder_of(spec).seq_len + 1))
-        self._gradients = self._trainee.gradients(len(self._tokens), sample_mean)
+        self._gradients = self._parallel_model.step_gradients(len(self._tokens), sample_mean)
         self.state_bytes = 3 * 4 * sum(p.numel() for p in self._model.parameters())
         self._optimizer = build_optimizer(self._model, spec.optim)
         self._steps: int = settings.steps
@@ -120,7 +122,7 @@ class OverheadTrainer:
     def _step(self) -> None:
         self._optimizer.zero_grad()
         self._gradients(*shifted(self._tokens))
-        self._trainee.clip(self._spec.optim.grad_clip)
+        self._parallel_model.clip_gradients(self._spec.optim.grad_clip)
         self._optimizer.step()
 
     def _save_hpckit(self, number: int) -> Callable[[], object]:

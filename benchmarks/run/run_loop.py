@@ -176,10 +176,10 @@ class HpckitTrainedModel:
 
     def __init__(self, spec: RunSpec, run: TrainingRun, timed: Timed) -> None:
         self._device, self._timed, self._clip = run.device, timed, spec.optim.grad_clip
-        self._trainee = ParallelModel(spec, run.mesh, run.device)
-        self.module = self._trainee.module
+        self._parallel_model = ParallelModel(spec, run.mesh, run.device)
+        self.module = self._parallel_model.module
         self.optimizer = build_optimizer(self.module, spec.optim)
-        self._gradients = self._trainee.gradients(run.share, sample_mean, timed)
+        self._gradients = self._parallel_model.step_gradients(run.local_batch, sample_mean, timed)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
         with self._timed("host_to_device"):
@@ -187,7 +187,7 @@ class HpckitTrainedModel:
         self.optimizer.zero_grad()
         loss = self._gradients(*given)
         with self._timed("optimizer"):
-            norm = self._trainee.clip(self._clip)
+            norm = self._parallel_model.clip_gradients(self._clip)
             self.optimizer.step()
         return loss, norm, given.targets.numel()
 
@@ -225,7 +225,7 @@ def _environment(folder: Path, rank: int, ranks: int, board: str) -> WorkerEnvir
         world_size=ranks,
         attempt=0,
         device="cpu",
-        board=board,
+        heartbeat_table=board,
         is_memory_here=False,
     )
 

@@ -1,3 +1,4 @@
-"""Communication of supervisor, agents and ranks on a node (heartbeat table in shared memory,
-environment variables, names at the rendezvous, kinds of memory). Imports hpckit.rundir and the
-packages below it, no torch; supervisor, agent, trainer and exporter import it."""
+"""The interfaces between supervisor, agents and ranks: the heartbeat table in shared memory,
+environment variables, names at the rendezvous and kinds of memory. This package imports
+hpckit.rundir and the packages below it, and no torch; supervisor, agent, trainer and exporter
+import it."""

@@ -1,13 +1,14 @@
 """The heartbeat table: one page of memory per node, shared by the node's agent and its workers.
 
-The agent writes the request (preempt, stop) and workers write heartbeats. Workers read the request
+The agent writes the request (preempt, stop), and workers write heartbeats. Workers read the request
 between steps without signal handlers, files on a shared disk or system calls. The page is an
-anonymous memory file that workers open through the agent's `/proc` entry, which only the same user
-may; it vanishes with its last process, however that ends.
+anonymous memory file, which workers open through the agent's `/proc` entry. Only the same user may
+do so. The page vanishes with the last process that has it open, however that process ends.
 
-Layout, native byte order, every field 8 bytes and aligned, so that each is read and written whole:
-0 request; 8 deadline of the request (CLOCK_MONOTONIC seconds); then, from byte 64, one row of 64
-bytes per local rank: pid, phase, step, time of the heartbeat, attempt, peak of memory.
+Byte 0 holds the request, and byte 8 its deadline (CLOCK_MONOTONIC seconds). From byte 64 on there
+is a row of 64 bytes for each local rank: pid, phase, step, time of the heartbeat, attempt, and peak
+memory. The byte order is native; every field has 8 bytes and is aligned, so that it is read and
+written as a whole.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ class WorkerRequest(IntEnum):
 
     NONE = 0
     PREEMPT = 1
-    """Save and leave; another generation follows."""
+    """Workers save and leave; another generation follows."""
     STOP = 2
-    """Save and leave for good."""
+    """Workers save and leave; no other generation follows."""
 
 
 class WorkerPhase(IntEnum):
-    """The phase of a worker."""
+    """The phase that a worker is in."""
 
     STARTING = 0
     TRAINING = 1
     DONE = 2
-    """Reached the last step; everything is saved."""
+    """The worker has reached the last step, and everything is saved."""
     LEFT = 3
-    """Left on request; everything is saved."""
+    """The worker has left on request, and everything is saved."""
     FAILED = 4
-    """Failed; another attempt may succeed."""
+    """The worker has failed; another attempt may succeed."""
     REFUSED = 5
-    """Failed; no further attempt can help."""
+    """The worker has failed; another attempt would fail in the same way."""
     RESUMED = 6
-    """Has its state, and has finished no step since."""
+    """The worker has restored or initialized its state, and has finished no step since."""
     SAVING = 7
-    """Saving, or after the last step waiting until all is saved; takes as long as the store
-    does."""
+    """The worker saves, or waits after the last step until everything is saved; the store decides
+    how long this takes."""
     VALIDATING = 8
-    """Validating between two steps, for as long as there are samples."""
+    """The worker validates between two steps, for as long as there are samples."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ class Heartbeat:
     beat: float
     """CLOCK_MONOTONIC seconds of the last heartbeat; 0 before the first."""
     attempt: int
-    """Restarts of the worker in this generation."""
+    """Number of restarts of the worker in this generation."""
     memory: int = 0
-    """Recent peak of its memory in bytes, on its GPU if it has one; 0: not known yet."""
+    """Recent peak of the worker's memory in bytes, on its GPU if it has one; 0: it is not known
+    yet."""
 
 
 class HeartbeatTable:
@@ -82,7 +84,8 @@ class HeartbeatTable:
 
     @classmethod
     def create(cls, ranks: int) -> tuple[HeartbeatTable, str]:
-        """Creates a table; returns it and the path by which this node's workers attach to it."""
+        """Creates a table, and returns it with the path by which workers of this node attach to
+        it."""
         handle = os.memfd_create("hpckit-board", os.MFD_CLOEXEC)
         os.fchmod(handle, 0o600)  # only workers of this user
         os.ftruncate(handle, _size(ranks))
@@ -93,7 +96,7 @@ class HeartbeatTable:
         """Opens the table at `path`, as returned by `create`.
 
         Raises:
-            OSError: its agent is gone, or belongs to another user.
+            OSError: the agent that made the table is gone, or belongs to another user.
         """
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -102,7 +105,8 @@ class HeartbeatTable:
             os.close(handle)
 
     def ask(self, request: WorkerRequest, within_s: float) -> None:
-        """Sets the request to all workers of the node; a later request replaces an earlier one."""
+        """Sets the request to all workers of the node and its deadline, `within_s` seconds from
+        now. A later request replaces an earlier one."""
         struct.pack_into("=d", self._map, 8, time.monotonic() + within_s)
         struct.pack_into("=q", self._map, 0, request)
 
@@ -120,9 +124,9 @@ class HeartbeatTable:
         slot = (os.getpid(), phase, step, time.monotonic(), attempt)
         _BEAT.pack_into(self._map, _HEADER + rank * _SLOT.size, *slot)
 
-    def note_memory(self, rank: int, most_bytes: int) -> None:
+    def report_memory(self, rank: int, peak_bytes: int) -> None:
         """Writes the recent peak of memory of the worker with local rank `rank`."""
-        _MEMORY.pack_into(self._map, _HEADER + rank * _SLOT.size + _BEAT.size, most_bytes)
+        _MEMORY.pack_into(self._map, _HEADER + rank * _SLOT.size + _BEAT.size, peak_bytes)
 
     def slots(self) -> list[Heartbeat]:
         """Returns the last heartbeats by local rank."""
@@ -131,6 +135,34 @@ class HeartbeatTable:
             pid, phase, *others = _SLOT.unpack_from(self._map, _HEADER + rank * _SLOT.size)
             found.append(Heartbeat(pid, WorkerPhase(phase), *others))
         return found
+
+
+class HeartbeatWriter:
+    """The side of one worker of the heartbeat table: it writes the worker's heartbeats and reads
+    the request of the agent."""
+
+    def __init__(self, table: HeartbeatTable, local_rank: int, attempt: int) -> None:
+        self._table, self._local_rank, self._attempt = table, local_rank, attempt
+
+    def report(self, phase: WorkerPhase, step: int) -> None:
+        """Writes a heartbeat; `step` is the number of finished steps."""
+        self._table.report(self._local_rank, phase, step, self._attempt)
+
+    def report_memory(self, peak_bytes: int) -> None:
+        """Writes the recent peak of the worker's memory in bytes."""
+        self._table.report_memory(self._local_rank, peak_bytes)
+
+    def last_step(self) -> int:
+        """Returns the number of finished steps in the last heartbeat."""
+        return self._table.slots()[self._local_rank].step
+
+    def request(self) -> WorkerRequest:
+        """Returns the present request of the agent."""
+        return self._table.request()
+
+    def seconds_left(self) -> float:
+        """Returns the seconds until the deadline of the request, negative after it."""
+        return self._table.seconds_left()
 
 
 def _size(ranks: int) -> int:

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 
 class MemoryKind(StrEnum):
-    """A kind of memory."""
+    """A kind of memory that can run out."""
 
     GPU = "gpu"
     HOST = "host"
-    """Memory of a node, or the job's part of it."""
+    """The memory of a node, or the part of it that the job may use."""

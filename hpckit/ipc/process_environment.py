@@ -1,6 +1,6 @@
-"""Environment variables that supervisor, agent and workers pass to their child processes.
+"""The environment variables that supervisor, agents and workers pass to their child processes.
 
-They are an interface between hpckit's own processes; users set the config instead.
+They are an interface between processes of hpckit; users set the config instead.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpckit.ipc.heartbeat_table import HeartbeatTable, HeartbeatWriter
 from hpckit.rundir.directory import RunDir
 
 _PREFIX = "HPCKIT_"
 STORE_TOKEN = f"{_PREFIX}STORE_TOKEN"
-"""Token with which a node's torchrun authenticates to the rendezvous store; workers do not have
-it."""
+"""Variable with the token by which the torchrun of a node authenticates to the rendezvous store;
+workers do not have it."""
 STACKS_SIGNAL = signal.SIGUSR1
-"""Makes a worker dump the stacks of its threads."""
+"""Signal at which a worker writes the stacks of its threads."""
 
 
 @dataclass(frozen=True)
 class NodeEnvironment:
-    """The place of a process in its run."""
+    """The run, the generation and the node that a process belongs to."""
 
     run: RunDir
     submission: int
@@ -41,10 +42,10 @@ class NodeEnvironment:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> NodeEnvironment:
-        """Returns the place that `env` describes.
+        """Returns what `env` describes.
 
         Raises:
-            RuntimeError: the process was not started by hpckit.
+            RuntimeError: hpckit did not start the process.
         """
         get = _Getter(env)
         run, submission, node = agent_place(env)
@@ -54,7 +55,7 @@ class NodeEnvironment:
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """What a worker knows beside its node: torchrun's variables and the heartbeat table."""
+    """The environment of a worker: its node, the variables of torchrun, and the heartbeat table."""
 
     at: NodeEnvironment
     rank: int
@@ -62,16 +63,17 @@ class WorkerEnvironment:
     local_world_size: int
     world_size: int
     attempt: int
-    """Restarts of the workers within this generation."""
+    """Number of restarts of the workers within this generation."""
     device: str
     """`cpu` or `cuda`."""
-    board: str
+    heartbeat_table: str
+    """Path by which `HeartbeatTable.attach` opens the table of the node."""
     is_memory_here: bool
     """Whether no other node can hold a part of a usable snapshot in its memory."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnvironment:
-        """As `NodeEnvironment.from_env`."""
+        """Returns what `env` describes; raises as `NodeEnvironment.from_env`."""
         get = _Getter(env)
         return cls(
             at=NodeEnvironment.from_env(env),
@@ -81,9 +83,18 @@ class WorkerEnvironment:
             world_size=int(get("WORLD_SIZE")),
             attempt=int(get("TORCHELASTIC_RESTART_COUNT")),
             device=get(f"{_PREFIX}DEVICE"),
-            board=get(f"{_PREFIX}BOARD"),
+            heartbeat_table=get(f"{_PREFIX}BOARD"),
             is_memory_here=get(f"{_PREFIX}MEMORY_HERE") == "1",
         )
+
+    def attach_heartbeats(self) -> HeartbeatWriter:
+        """Opens the heartbeat table of the node for this worker.
+
+        Raises:
+            OSError: the agent that made the table is gone, or belongs to another user.
+        """
+        table = HeartbeatTable.attach(self.heartbeat_table, self.local_world_size)
+        return HeartbeatWriter(table, self.local_rank, self.attempt)
 
 
 @dataclass(frozen=True)
@@ -99,10 +110,15 @@ class _Getter:
         return self.env[name]
 
 
-def worker_variables(device: str, board: str, *, is_memory_here: bool = False) -> dict[str, str]:
+def worker_variables(
+    device: str, heartbeat_table: str, *, is_memory_here: bool = False
+) -> dict[str, str]:
     """Returns the variables that an agent adds for its workers."""
-    here = str(int(is_memory_here))
-    return {f"{_PREFIX}DEVICE": device, f"{_PREFIX}BOARD": board, f"{_PREFIX}MEMORY_HERE": here}
+    return {
+        f"{_PREFIX}DEVICE": device,
+        f"{_PREFIX}BOARD": heartbeat_table,
+        f"{_PREFIX}MEMORY_HERE": str(int(is_memory_here)),
+    }
 
 
 def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:
@@ -115,8 +131,8 @@ def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:
 
 
 def job_variables(job: str, host: str) -> dict[str, str]:
-    """Returns the variables with the agent's job, and the node of the job's first process, the
-    supervisor."""
+    """Returns the variables with the number of the agent's job and the host of its supervisor,
+    which is the first process of the job."""
     return {f"{_PREFIX}JOB": job, f"{_PREFIX}JOB_HOST": host}
 
 
@@ -127,7 +143,11 @@ def job_of(env: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
 
 
 def agent_place(env: Mapping[str, str] = os.environ) -> tuple[RunDir, int, int]:
-    """Returns the run, the number of its submission, and that of the node; raises as `from_env`."""
+    """Returns the run, the number of its submission and the number of the node.
+
+    Raises:
+        RuntimeError: hpckit did not start the process.
+    """
     get = _Getter(env)
     run = RunDir(Path(get(f"{_PREFIX}RUN")))
     return run, int(get(f"{_PREFIX}SUBMISSION")), int(get(f"{_PREFIX}NODE"))

@@ -1,4 +1,4 @@
-"""Writes small files atomically: they are either whole or missing."""
+"""Small files that are written atomically: a reader finds the old content or the new one."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the JSON value at `path`, or None if there is no such file or, with a warning, if it
-    is damaged."""
+    """Returns the JSON value at `path`, or None if there is no such file. A damaged file counts as
+    missing, with a warning."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        log.warning("%s is damaged and taken for missing: %s", path, error)
+        log.warning("%s is damaged and is ignored: %s", path, error)
         return None
 
 
 def sync_folder(path: Path) -> None:
-    """Makes the names in folder `path` durable."""
+    """Makes the names of the files in the folder `path` durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,5 +1,5 @@
-"""Child processes that the kernel kills with their parent, and the search for processes left
-behind."""
+"""Child processes that the kernel kills with their parent, and the search for processes that an
+earlier generation has left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
 PIPE_BYTES = 1 << 20
-"""The largest pipe of an unprivileged user (/proc/sys/fs/pipe-max-size)."""
+"""Bytes of the largest pipe of an unprivileged user (/proc/sys/fs/pipe-max-size)."""
 AGENT_NAME = "hpckit agent"
 """Name of an agent's process, set by `name_process`."""
 
@@ -43,8 +43,8 @@ AGENT_NAME = "hpckit agent"
 def die_with_parent(parent: int) -> None:
     """Asks the kernel to kill this process when `parent`, its parent, ends (prctl(2)).
 
-    So the end of a supervisor ends its agents, that of an agent its torchrun, and that of a
-    torchrun its workers: no process of an ended generation is left that could write anything.
+    The end of a supervisor therefore ends its agents, the end of an agent its torchrun, and the end
+    of a torchrun its workers, so that no process of an ended generation can write anything.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
@@ -52,8 +52,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def redirect_output(path: Path) -> None:
-    """Redirects this process's output, also that of C code, to the file at `path`, in append
-    mode."""
+    """Appends the output of this process, including that of C code, to the file at `path`."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, sys.stdout.fileno())
     os.dup2(handle, sys.stderr.fileno())
@@ -66,12 +65,12 @@ def name_process(name: str) -> None:
 
 
 def rank_name(rank: int) -> str:
-    """Returns the name of a worker's process."""
+    """Returns the name of the process of this rank."""
     return f"rank {rank}"
 
 
 def rank_named(name: str) -> int | None:
-    """Returns the rank of a worker by its process's name, or None for other names."""
+    """Returns the rank whose process has this name, or None if the name is not one of a rank."""
     word, _, rank = name.partition(" ")
     return int(rank) if word == "rank" and rank.isdigit() else None
 
@@ -82,10 +81,11 @@ def spawn(
     output: Path,
     ignore: Collection[signal.Signals] = (),
 ) -> Process:
-    """Starts `command` bound to this process's life, with its output appended to the file `output`.
+    """Starts `command`, which is killed when this process ends, and appends its output to the file
+    `output`.
 
-    It gets its own session, so that a terminal's Ctrl-C does not reach it. It and its children
-    ignore the signals in `ignore` unless they handle them.
+    The child gets a session of its own, so that a terminal's Ctrl-C does not reach it. It and its
+    children ignore the signals in `ignore` unless they handle them.
     """
     with open(output, "ab") as sink:
         return _popen(command, env, stdout=sink, stderr=sink, ignore=ignore)
@@ -94,8 +94,8 @@ def spawn(
 def spawn_piped(
     command: Sequence[str], env: Mapping[str, str], errors: Path, *, is_written_to: bool = False
 ) -> Process:
-    """As `spawn`, but with a pipe for standard output and, if `is_written_to`, for standard input;
-    only errors go to a file."""
+    """Starts `command` as `spawn` does, but with a pipe for standard output and, if
+    `is_written_to`, for standard input; only standard error goes to a file."""
     stdin = subprocess.PIPE if is_written_to else subprocess.DEVNULL
     with open(errors, "ab") as sink:
         return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
@@ -107,8 +107,8 @@ def spawn_with_stdin(
     stdin: int,
     ignore: Collection[signal.Signals] = (),
 ) -> Process:
-    """As `spawn`, with this descriptor as its standard input. Its output goes to this process's
-    standard error."""
+    """Starts `command` as `spawn` does, with the descriptor `stdin` as its standard input. Its
+    output goes to the standard error of this process."""
     errors = sys.stderr
     return _popen(command, env, stdin=stdin, stdout=errors, stderr=errors, ignore=ignore)
 
@@ -123,7 +123,7 @@ def _popen(
 ) -> Process:
     parent = os.getpid()
 
-    def begin() -> None:
+    def set_up_child() -> None:
         die_with_parent(parent)
         for number in ignore:
             signal.signal(number, signal.SIG_IGN)
@@ -137,7 +137,7 @@ def _popen(
         start_new_session=True,
         pipesize=PIPE_BYTES,
         # callers have no other threads than a `HeartbeatThread`, which holds no lock needed here
-        preexec_fn=begin,
+        preexec_fn=set_up_child,
     )
 
 
@@ -157,8 +157,8 @@ def strays(
     process, its ancestors, and checkpoint services, which outlive generations.
 
     Args:
-        node: only processes of this node, if one host simulates several.
-        spared: processes to leave out.
+        node: only processes of this node are returned, if one host simulates several.
+        spared: pids of processes that are left out.
     """
     me = psutil.Process()
     mine = {me.pid, *spared, *(parent.pid for parent in me.parents())}
@@ -178,19 +178,20 @@ def strays(
 def kill_strays(
     run: Path, node: int | None = None, spared: Collection[int] = (), within_s: float = 10.0
 ) -> list[int]:
-    """Kills the processes of `run` that an earlier generation left on this host; returns their
+    """Kills the processes of `run` that an earlier generation left on this host, and returns their
     pids.
 
     Args:
         node, spared: as in `strays`.
 
     Raises:
-        TimeoutError: one of them could not be killed in time (stuck in the kernel).
+        TimeoutError: a process did not end within `within_s` seconds, as when it waits in the
+            kernel.
     """
     left = strays(run, node, spared)
     for process in left:
         log.warning("killing process %d, left by an earlier generation of %s", process.pid, run)
-        with suppress(psutil.NoSuchProcess):  # it ended with another one
+        with suppress(psutil.NoSuchProcess):  # it has ended, as with its parent
             process.kill()
     deadline = time.monotonic() + within_s
     while alive := [process for process in left if _runs(process)]:

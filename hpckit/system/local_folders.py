@@ -9,12 +9,12 @@ from checkpointing import local_folder
 
 _PATTERN = frozenset("*?[{")
 RUN_IN_STORE = re.compile(r"(.+?)/+runs/+([^/]+)(?:/+steps)?/*")
-"""Path of a run in a store: the store and the name of the run."""
+"""Path of a run in a store; its groups are the store and the name of the run."""
 
 
 def data_folder(shards: str) -> Path | None:
-    """Returns the folder that holds `shards` (a folder, a tar or a pattern), or None if it is not
-    local."""
+    """Returns the folder that holds `shards`, which are a folder, a tar file or a pattern, or None
+    if they are not local."""
     folder = local_folder(shards)
     if folder is None:
         return None
@@ -25,10 +25,10 @@ def data_folder(shards: str) -> Path | None:
 
 
 def nearest(path: Path) -> Path:
-    """Returns `path`, or the nearest existing folder above it.
+    """Returns `path` if it exists, or the nearest existing folder above it.
 
     Raises:
-        OSError: it cannot be determined.
+        OSError: a folder cannot be examined.
     """
     for folder in (path, *path.parents):
         try:

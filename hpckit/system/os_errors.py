@@ -1,4 +1,4 @@
-"""Messages for errors of the operating system, with the place and advice."""
+"""Messages for errors of the operating system, with the path and advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ADVICE = {
 
 
 def describe(error: OSError, place: Path | None = None) -> str:
-    """Returns a line for an error. `place` is used if the error itself names no file."""
+    """Returns a one-line message for `error`; `place` is the path in it if the error names none."""
     if error.errno is None or not error.strerror:
         return str(error)
     named = error.filename2 or error.filename or place

@@ -1,4 +1,4 @@
-"""Folders that only their owner may change, as their content (a code snapshot) is executed."""
+"""Folders that only their owner may change, because their content (a code snapshot) is executed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def make_private(folder: Path) -> None:
-    """Makes `folder` unless it exists, closed to other users whatever the umask."""
+    """Makes `folder` unless it exists, with no access for other users, whatever the umask is."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -22,7 +22,7 @@ def folder_problem(folder: Path, *, is_job: bool) -> str | None:
     """Returns why a run cannot use `folder`, or None if it can.
 
     Args:
-        is_job: whether it is for a Slurm job; Slurm gives '%' a meaning of its own.
+        is_job: whether a Slurm job uses it; Slurm gives '%' a meaning of its own.
     """
     name = str(folder)
     if _CONTROL_CHARACTERS.search(name):

@@ -1,4 +1,4 @@
-"""Time limits for reaching a store in interactive commands, as a person waits for them."""
+"""Time limits for access to a store in interactive commands, for which a person waits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ STORE_BUDGET_S = 15.0
 
 
 def interactive_store_options() -> dict[str, Any]:
-    """Returns options to open any store with. A store that has answered once gets more time, so
-    that a long command survives an outage."""
+    """Returns the options with which an interactive command opens a store. The limit holds until
+    the store has answered once, so that a long command survives an outage."""
     return {"reach_s": STORE_BUDGET_S}
 
 
 def interactive_sources() -> Sources:
-    """Returns the sources to open shards with."""
+    """Returns the sources with which an interactive command opens shards."""
     from data import Sources
     from data.source.retry import SourceRetryPolicy
 

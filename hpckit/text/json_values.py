@@ -1,4 +1,4 @@
-"""Converts values for JSON, which has no NaN."""
+"""The conversion of values for JSON, which has neither NaN nor infinity."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Returns `value` with all numbers that are not finite replaced by strings, also inside of
-    it."""
+    """Returns `value` with all numbers that are not finite replaced by strings, including those in
+    nested lists and dictionaries."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

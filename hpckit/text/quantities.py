@@ -1,4 +1,4 @@
-"""Formats numbers and times for a narrow column."""
+"""The formatting of numbers, sizes and times for a narrow column."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ def _short(value: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
+    """Formats a number of things: "1 rank", "1,024 ranks"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def times(number: int) -> str:
+    """Formats how often something happened: "once", "twice", "3 times"."""
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
 
 
@@ -77,13 +79,14 @@ def took(seconds: float) -> str:
 
 
 def speed(total: float, seconds: float) -> str:
-    """Formats bytes per second with a decimal unit; "" if there is nothing to divide."""
+    """Formats `total` bytes in `seconds` as bytes per second; "" if either is too small for a
+    rate."""
     if total <= 0 or seconds < _MEASURABLE_S:
         return ""
     return decimal(total / seconds, "B/s")
 
 
 def clean(text: str) -> str:
-    """Returns `text` with control characters escaped that would affect a terminal, as names come
-    from whoever wrote the store."""
+    """Returns `text` with the control characters escaped that would affect a terminal; it may have
+    been written by anyone who can write to a store."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""Mistakes of a training function, which no further attempt can resolve."""
+"""The error for mistakes of a training function or a spec, which another attempt would repeat."""
 
 
 class TrainingError(RuntimeError):

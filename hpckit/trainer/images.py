@@ -12,7 +12,7 @@ from data import Batch, Loader
 from hpckit.config.spec import ImageSpec, RunSpec
 from hpckit.planner.model.image_layers import per_sample
 from hpckit.trainer.batches.labelled_images import ImageCrop, LabelledImages, stack
-from hpckit.trainer.batches.loaders import held_out, open_loader
+from hpckit.trainer.batches.loaders import build_validation, open_loader
 from hpckit.trainer.language_model import initialize_parameters
 from hpckit.trainer.models.batch_norm import BatchNormMoments
 from hpckit.trainer.optim import build_ema, build_optimizer, set_lr
@@ -21,36 +21,38 @@ from hpckit.trainer.run_loop import TrainingRun, training_run
 from hpckit.trainer.validation import Validate
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of red, green and blue over ImageNet, on a scale where the brightest
-is 1 (those of torchvision's models)."""
+"""Mean and standard deviation of red, green and blue over ImageNet, for values from 0 to 1, as for
+the models of torchvision."""
 
 
 def main(cfg: RunSpec) -> None:
     """Train the model that `cfg` describes, from the run's current step to its last one."""
     assert isinstance(cfg.model, ImageSpec)
     assert cfg.data.images is not None
-    smoothing, shares = cfg.data.images.label_smoothing, list[Tensor]()
+    smoothing, accuracies = cfg.data.images.label_smoothing, list[Tensor]()
 
     def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-        shares.append(accuracy(logits, labels))
+        accuracies.append(accuracy(logits, labels))
         return smoothed_loss(logits, labels, smoothing)
 
     with training_run(cfg) as run:
-        trainee = ParallelModel(cfg, run.mesh, run.device, is_filled=False)
-        model = trainee.module
+        parallel_model = ParallelModel(cfg, run.mesh, run.device, is_initialized=False)
+        model = parallel_model.module
         moments = BatchNormMoments(model)
         optimizer = build_optimizer(model, cfg.optim)
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
-        gradients = trainee.gradients(run.share, loss_of, run.timed)
-        flops = run.share * per_sample(cfg.model)
+        gradients = parallel_model.step_gradients(run.local_batch, loss_of, run.timed)
+        flops = run.local_batch * per_sample(cfg.model)
         colours = torch.tensor((MEAN, STD), device=run.device)
-        run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
+        run.track(
+            model=model, optimizer=optimizer, loader=loader, **parallel_model.loss_scale.tracked
+        )
         if ema:
             run.track(ema=ema)
-        run.when_new(partial(initialize_parameters, cfg.start, trainee, ema, run))
-        if trainee.attention:
-            run.tell("attention", backend=trainee.attention)
+        run.when_new(partial(initialize_parameters, cfg.start, parallel_model, ema, run))
+        if parallel_model.attention:
+            run.emit_event("attention", backend=parallel_model.attention)
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients, colours)):
             with run.timed("host_to_device"):
                 images, labels = on_device(batch.data, colours)
@@ -58,15 +60,15 @@ def main(cfg: RunSpec) -> None:
             optimizer.zero_grad()
             loss = gradients(images, labels)
             with run.timed("optimizer"):
-                norm = trainee.clip(cfg.optim.grad_clip)
-                trainee.loss_scale.step(optimizer, norm)
+                norm = parallel_model.clip_gradients(cfg.optim.grad_clip)
+                parallel_model.loss_scale.step(optimizer, norm)
                 moments.update()
                 if ema:
                     ema.update()
-            right = torch.stack(shares).mean()
-            shares.clear()
-            run.log(loss=loss, accuracy=right, grad_norm=norm, lr=lr, samples=len(labels))
-            run.log(flops=flops, **trainee.loss_scale.metrics)
+            mean_accuracy = torch.stack(accuracies).mean()
+            accuracies.clear()
+            run.log(loss=loss, accuracy=mean_accuracy, grad_norm=norm, lr=lr, samples=len(labels))
+            run.log(flops=flops, **parallel_model.loss_scale.metrics)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
@@ -83,26 +85,27 @@ def _crop(cfg: RunSpec, augment: bool) -> ImageCrop:
 def _validation(
     cfg: RunSpec, run: TrainingRun, gradients: StepGradients, colours: Tensor
 ) -> Validate | None:
-    """Return the validation, which takes whole images and uses the running moments of training."""
+    """Return the validation, which takes the middle of each image without augmentation and uses the
+    running moments of batch normalisation."""
 
     def measure(batch: Batch) -> dict[str, Tensor]:
         images, labels = on_device(batch.data, colours)
         logits = gradients.outputs(images, labels).float()
         loss = functional.cross_entropy(logits, labels, reduction="none")
-        return {"loss": loss, "accuracy": hits(logits, labels)}
+        return {"loss": loss, "accuracy": correct(logits, labels)}
 
-    return held_out(cfg, run, measure, transform=_crop(cfg, False), collate=stack)
+    return build_validation(cfg, run, measure, transform=_crop(cfg, False), collate=stack)
 
 
 def on_device(batch: LabelledImages, colours: Tensor) -> tuple[Tensor, Tensor]:
     """Move images and labels to the device of `colours`, and normalise the images.
 
     Args:
-        colours: (2, 3), their means and standard deviations.
+        colours: (2, 3), the mean and the standard deviation of each color.
 
     Returns:
-        (batch, 3, side, side), normalised, with the colours of a pixel next to each other in
-        memory, which tensor cores are fastest with; (batch,).
+        The normalised images (batch, 3, side, side), in the memory format channels_last, with which
+        tensor cores are fastest; and the labels (batch,).
     """
     pixels, labels = (
         torch.from_numpy(array).to(colours.device, non_blocking=True)
@@ -113,7 +116,8 @@ def on_device(batch: LabelledImages, colours: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Mean cross-entropy in fp32, with `smoothing` of each label spread over all classes.
+    """Return the mean cross-entropy in fp32, with `smoothing` of each label spread over all
+    classes.
 
     Args:
         logits: (batch, classes).
@@ -123,10 +127,11 @@ def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Share of samples whose likeliest class is the right one; arguments as of `smoothed_loss`."""
-    return hits(logits, labels).mean()
+    """Return the share of samples whose likeliest class is right; arguments as of
+    `smoothed_loss`."""
+    return correct(logits, labels).mean()
 
 
-def hits(logits: Tensor, labels: Tensor) -> Tensor:
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
     """Return 1 for each sample whose likeliest class is right, and 0 for others: (batch,)."""
     return (logits.argmax(1) == labels).float()

@@ -1,6 +1,6 @@
-"""The initial parameters of a new run that are loaded from another model instead of initialized.
+"""The initial parameters of a new run, if they are loaded from another model.
 
-Each rank reads its own part of one parameter at a time, whatever the sharding of the source.
+Each rank reads its own part of one parameter at a time, whatever the sharding of the source is.
 """
 
 from __future__ import annotations
@@ -37,39 +37,41 @@ from hpckit.trainer.parallel.local_tensor import local
 log = logging.getLogger(__name__)
 
 Specs = Mapping[str, tuple[str, Shape]]
-"""Dtype and shape by name."""
-_SHOWN = 20  # differences; enough to see the pattern
+"""Dtypes and shapes of parameters by name."""
+_MOST_SHOWN = 20  # differences in an error
 
 
 class ParameterSource(Protocol):
-    """A source of trained parameters, by the names that they have here."""
+    """A source of trained parameters, by their names in models of hpckit."""
 
     def specs(self) -> Specs: ...
     def read(self, name: str, box: Box) -> NDArray[Any]: ...
 
 
 def load_initial_weights(module: nn.Module, cfg: RunSpec, start: StartSpec) -> dict[str, Any]:
-    """Load the parameters of `module`, which is a model or this rank's part of one, and return what
-    they were read from. Adapters that are not there stay as they are. Collective.
+    """Load the parameters of `module`, which is a model or this rank's part of one, and return a
+    description of the source. Adapters that the source lacks stay as they are. Collective.
 
     Raises:
-        TrainingError: they are of another model, or not there.
-        CheckpointError: they cannot be read.
+        TrainingError: the source is missing, or has the parameters of another model.
+        CheckpointError: the source cannot be read.
     """
-    opened = _pretrained if start.kind == "huggingface" else _checkpoint
-    with opened(cfg, start) as (source, about):
-        there = source.specs()
-        _compare(_wanted(cfg), there, about["path"])
+    open_source = _open_pretrained if start.kind == "huggingface" else _open_checkpoint
+    with open_source(cfg, start) as (source, about):
+        specs = source.specs()
+        _check_parameters(_model_shapes(cfg), specs, about["path"])
         for name, parameter in module.named_parameters():
-            if name in there:
-                _fill(name, parameter, source, there[name][0])
+            if name in specs:
+                _load_parameter(name, parameter, source, specs[name][0])
         dist.barrier()
-    log.info("begun with the parameters of %s", about)
+    log.info("the run starts with the parameters of %s", about)
     return about
 
 
 @contextmanager
-def _pretrained(cfg: RunSpec, start: StartSpec) -> Iterator[tuple[ParameterSource, dict[str, Any]]]:
+def _open_pretrained(
+    cfg: RunSpec, start: StartSpec
+) -> Iterator[tuple[ParameterSource, dict[str, Any]]]:
     folder = Path(start.path)
     if problems := folder_problems(folder, decoder_of(cfg)):
         raise TrainingError("\n".join(f"start.path: {line}" for line in problems))
@@ -78,7 +80,9 @@ def _pretrained(cfg: RunSpec, start: StartSpec) -> Iterator[tuple[ParameterSourc
 
 
 @contextmanager
-def _checkpoint(cfg: RunSpec, start: StartSpec) -> Iterator[tuple[ParameterSource, dict[str, Any]]]:
+def _open_checkpoint(
+    cfg: RunSpec, start: StartSpec
+) -> Iterator[tuple[ParameterSource, dict[str, Any]]]:
     assert start.item is not None  # the spec was checked
     try:
         origin = find_origin(start.path)
@@ -87,7 +91,7 @@ def _checkpoint(cfg: RunSpec, start: StartSpec) -> Iterator[tuple[ParameterSourc
         raise TrainingError(f"start.path: {error}") from None
     with ExitStack() as stack:
         stack.callback(store.close)
-        stored = _chosen(store, origin.run, start)
+        stored = _choose_checkpoint(store, origin.run, start)
         if dist.get_rank() == 0:
             stack.enter_context(leased(store, stored, log.warning))
         checkpoint = Checkpoint(store, stored)
@@ -95,16 +99,20 @@ def _checkpoint(cfg: RunSpec, start: StartSpec) -> Iterator[tuple[ParameterSourc
             there = ", ".join(checkpoint.items)
             raise TrainingError(f"start.item: {stored.save.id} has no {start.item}, but {there}")
         about = {"path": start.path, "id": stored.save.id, "item": start.item}
-        yield _Stored(checkpoint, start.item, StoreCopies([store])), about
+        yield _CheckpointItem(checkpoint, start.item, StoreCopies([store])), about
 
 
-def _chosen(store: Store, run: str, start: StartSpec) -> StoredManifest:
-    """Return the newest checkpoint, or that of the requested step; the same on all ranks."""
+def _choose_checkpoint(store: Store, run: str, start: StartSpec) -> StoredManifest:
+    """Return the newest checkpoint, or the one of the requested step; the same on all ranks.
+
+    Raises:
+        TrainingError: there is no such checkpoint.
+    """
     found: list[StoredManifest | None] = [None]
     if dist.get_rank() == 0:
-        whole = [f.stored for f in newest_first(store, run)]
-        fitting = [s for s in whole if start.step is None or s.save.step == start.step]
-        found = [fitting[0] if fitting else None]
+        stored = [each.stored for each in newest_first(store, run)]
+        chosen = [s for s in stored if start.step is None or s.save.step == start.step]
+        found = [chosen[0] if chosen else None]
     dist.broadcast_object_list(found)
     if found[0] is None:
         which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"
@@ -113,8 +121,8 @@ def _chosen(store: Store, run: str, start: StartSpec) -> StoredManifest:
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """The parameters in an item of a checkpoint."""
+class _CheckpointItem:
+    """The parameters of one item of a checkpoint, such as its model or its average."""
 
     checkpoint: Checkpoint
     item: str
@@ -128,7 +136,7 @@ class _Stored:
         return self.checkpoint.read(f"{self.item}/{name}", box, self.copies)
 
 
-def _wanted(cfg: RunSpec) -> dict[str, Shape]:
+def _model_shapes(cfg: RunSpec) -> dict[str, Shape]:
     """Return the shapes of the whole model's parameters, including adapters."""
     size = decoder_of(cfg)
     model = build(size)
@@ -137,10 +145,10 @@ def _wanted(cfg: RunSpec) -> dict[str, Shape]:
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def _compare(wanted: Mapping[str, Shape], there: Specs, path: str) -> None:
+def _check_parameters(wanted: Mapping[str, Shape], there: Specs, path: str) -> None:
     if found := list(_differences(wanted, there)):
-        more = [f"... and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        lines = "".join(f"\n  {line}" for line in [*found[:_SHOWN], *more])
+        more = [f"... and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
+        lines = "".join(f"\n  {line}" for line in [*found[:_MOST_SHOWN], *more])
         raise TrainingError(f"start.path: {path} has other parameters than the model:{lines}")
 
 
@@ -160,9 +168,9 @@ def _differences(wanted: Mapping[str, Shape], there: Specs) -> Iterator[str]:
 
 
 @torch.no_grad()
-def _fill(name: str, parameter: Tensor, source: ParameterSource, dtype: str) -> None:
-    mine, own = local_shard(name, parameter), local(parameter)
-    assert mine is not None
-    for box, at in mine.parts:
-        cells = torch.from_numpy(source.read(name, box))
-        own[at.slices].copy_(cells.view(getattr(torch, dtype)))
+def _load_parameter(name: str, parameter: Tensor, source: ParameterSource, dtype: str) -> None:
+    shard, own = local_shard(name, parameter), local(parameter)
+    assert shard is not None
+    for box, at in shard.parts:
+        elements = torch.from_numpy(source.read(name, box))
+        own[at.slices].copy_(elements.view(getattr(torch, dtype)))

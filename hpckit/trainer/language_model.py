@@ -12,13 +12,13 @@ from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import RunSpec, StartSpec
 from hpckit.planner.model.flops import per_token
 from hpckit.trainer.batches.byte_text import PADDING, ByteWindow
-from hpckit.trainer.batches.loaders import held_out, open_loader
+from hpckit.trainer.batches.loaders import build_validation, open_loader
 from hpckit.trainer.batches.token_windows import (
     count_of,
     next_token_batch,
     stack,
-    stack_apart,
-    stack_running,
+    stack_contiguous,
+    stack_separated,
 )
 from hpckit.trainer.optim import Ema, build_ema, build_optimizer, set_lr
 from hpckit.trainer.parallel.parallel_model import ParallelModel, StepGradients
@@ -29,18 +29,20 @@ from hpckit.trainer.validation import Validate
 def main(cfg: RunSpec) -> None:
     """Train the model that `cfg` describes, from the run's current step to its last one."""
     with training_run(cfg) as run:
-        trainee = ParallelModel(cfg, run.mesh, run.device, is_filled=False)
-        model = trainee.module
+        parallel_model = ParallelModel(cfg, run.mesh, run.device, is_initialized=False)
+        model = parallel_model.module
         optimizer = build_optimizer(model, cfg.optim)
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
-        gradients = trainee.gradients(run.share, sample_mean, run.timed)
+        gradients = parallel_model.step_gradients(run.local_batch, sample_mean, run.timed)
         token_flops = per_token(decoder_of(cfg), cfg.lora)
-        run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
+        run.track(
+            model=model, optimizer=optimizer, loader=loader, **parallel_model.loss_scale.tracked
+        )
         if ema:
             run.track(ema=ema)
-        run.tell("attention", backend=trainee.attention)
-        run.when_new(partial(initialize_parameters, cfg.start, trainee, ema, run))
+        run.emit_event("attention", backend=parallel_model.attention)
+        run.when_new(partial(initialize_parameters, cfg.start, parallel_model, ema, run))
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
             with run.timed("host_to_device"):
                 given = next_token_batch(batch.data.to(run.device))
@@ -48,30 +50,31 @@ def main(cfg: RunSpec) -> None:
             optimizer.zero_grad()
             loss = gradients(*given)
             with run.timed("optimizer"):
-                norm = trainee.clip(cfg.optim.grad_clip)
-                trainee.loss_scale.step(optimizer, norm)
-                balance = trainee.balance()
+                norm = parallel_model.clip_gradients(cfg.optim.grad_clip)
+                parallel_model.loss_scale.step(optimizer, norm)
+                balance = parallel_model.balance_experts()
                 if ema:
                     ema.update()
             flops = given.targets.numel() * token_flops  # padding is computed as well
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count_of(given.targets), flops=flops)
-            run.log(**trainee.loss_scale.metrics, **balance)
+            run.log(**parallel_model.loss_scale.metrics, **balance)
 
 
 def initialize_parameters(
-    start: StartSpec | None, trainee: ParallelModel, ema: Ema | None, run: TrainingRun
+    start: StartSpec | None, parallel_model: ParallelModel, ema: Ema | None, run: TrainingRun
 ) -> None:
-    """Initialize the parameters, or load those that `start` names, and write an event about it."""
-    about = trainee.begin(start)
+    """Initialize the parameters of a new run, or load those that `start` names and write an event
+    with their source."""
+    about = parallel_model.initialize(start)
     if ema:
         ema.restart()
     if about:
-        run.tell("parameters_read", **about)
+        run.emit_event("parameters_read", **about)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
-    """Return a loader of `Windows`."""
-    return open_loader(cfg, run, **_reading(cfg))
+    """Return a loader whose batches hold `TokenWindows`."""
+    return open_loader(cfg, run, **_loader_arguments(cfg))
 
 
 def _validation(cfg: RunSpec, run: TrainingRun, gradients: StepGradients) -> Validate | None:
@@ -79,21 +82,24 @@ def _validation(cfg: RunSpec, run: TrainingRun, gradients: StepGradients) -> Val
         given = next_token_batch(batch.data.to(run.device))
         return {"loss": sample_losses(gradients.outputs(*given), given.targets)}
 
-    return held_out(cfg, run, measure, **_reading(cfg))
+    return build_validation(cfg, run, measure, **_loader_arguments(cfg))
 
 
-def _reading(cfg: RunSpec) -> dict[str, Any]:
-    """Return the arguments by which a loader makes windows of samples."""
+def _loader_arguments(cfg: RunSpec) -> dict[str, Any]:
+    """Return the arguments of a `data.Loader` that make token windows of samples."""
     model = decoder_of(cfg)
     length = model.seq_len + 1
     if cfg.data.text == "bytes":
         return {"transform": ByteWindow(length), "collate": stack}
     packing = Packing(length, pad=PADDING, vocab=model.vocab)
-    return {"pack": packing, "collate": stack_apart if cfg.data.boundaries else stack_running}
+    return {
+        "pack": packing,
+        "collate": stack_separated if cfg.data.boundaries else stack_contiguous,
+    }
 
 
 def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:
-    """Average the losses of tokens within each sample and then over samples.
+    """Return the mean over samples of each sample's mean loss.
 
     Every sample weighs the same however much of it is padding, so the mean over ranks does not
     depend on which rank took which sample.

@@ -1,6 +1,6 @@
-"""The sample ledger: each rank writes the keys of the samples that it took in each step.
+"""The sample ledger (`debug.ledger`), in which each rank writes the keys of its samples.
 
-It is a debugging aid (`debug.ledger`): which samples were seen is counted from it, not assumed.
+It is a debugging aid: it shows which samples a run was really trained on.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class SampleLedgerWriter:
         if torn:  # by a kill in the previous attempt
             self._file.write("\n")
 
-    def enter(self, step: int, positions: Sequence[int], keys: Sequence[str]) -> None:
+    def write(self, step: int, positions: Sequence[int], keys: Sequence[str]) -> None:
         """Write that step `step` (from 1) takes the samples `keys`, which lie at `positions` of the
         stream.
 
-        If the disk is full, the entry is lost, not the run: it is missing from the count, and a
-        warning is logged.
+        If the disk is full, this entry is missing from the ledger, an error is logged, and the run
+        continues.
         """
         line = {
             "step": step,

@@ -1,9 +1,8 @@
-"""Handling of signals that Slurm sends to all processes of a job step where it tracks them by their
-parents.
+"""The handling of signals that Slurm sends to all processes of a job step.
 
-SIGTERM can mean two things there: the job is preempted or ended, so the state should still be
-saved; or torchrun ends its workers to restart them. The heartbeat table tells which: in the first
-case the supervisor gets the signal too, and asks the workers to leave.
+SIGTERM can mean two things to a worker: the job is preempted or ended, so the state should still be
+saved; or torchrun ends its workers to restart them. The heartbeat table tells them apart: in the
+first case the supervisor gets the signal too, and asks the workers to leave.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 
 def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
-    """Let SIGTERM end this process only if it was not asked to leave, and ignore SIGUSR2.
+    """Let SIGTERM end this process only if the process was not asked to leave, and ignore SIGUSR2.
 
-    SIGTERM also takes effect while the main thread waits in C code, as in a collective, where
-    Python's own handlers do not run.
+    SIGTERM also takes effect while the main thread waits in C code, as in a collective, where the
+    signal handlers of Python do not run.
 
     Args:
         request: returns what this process is asked to do at present.
@@ -42,7 +41,7 @@ def install_signal_guard(request: Callable[[], WorkerRequest]) -> None:
         before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_restore_defaults
     )
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(read, request), name="shield", daemon=True).start()
+    threading.Thread(target=_watch, args=(read, request), name="signal guard", daemon=True).start()
 
 
 def _block_signals() -> None:
@@ -54,9 +53,9 @@ def _unblock_signals() -> None:
 
 
 def _restore_defaults() -> None:
-    """Restore default handling in a fork of the process, such as a worker of a DataLoader.
+    """Restore the default handling in a fork of the process, such as a worker of a DataLoader.
 
-    Without this, the fork's signals would reach its parent through their common pipe.
+    Without this, signals to the fork would reach its parent through the pipe that both share.
     """
     signal.set_wakeup_fd(-1)
     for number in _SIGNALS:
@@ -74,8 +73,8 @@ def _decide(request: Callable[[], WorkerRequest]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if request() is not WorkerRequest.NONE:
-            log.info("SIGTERM: the request to leave is on its way")
+            log.info("SIGTERM with a request to leave: this process saves first")
             return
         time.sleep(_POLL_S)
-    log.info("SIGTERM, and no request to leave: ending")
+    log.info("SIGTERM without a request to leave: this process ends")
     os._exit(128 + signal.SIGTERM)

@@ -1,7 +1,9 @@
-"""Validation of a run's model on samples that it is not trained on."""
+"""The validation of a run's model on samples that it is not trained on."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +18,16 @@ from hpckit.config.last_step import last_step
 from hpckit.config.rules.validation import PREFIX
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventTail
+from hpckit.ipc.heartbeat_table import WorkerPhase, WorkerRequest
 from hpckit.trainer.errors import TrainingError
-from hpckit.trainer.parallel.collectives import meeting_device
+from hpckit.trainer.metrics.step_metrics import StepMetrics
+from hpckit.trainer.parallel.collectives import collective_device
+from hpckit.trainer.random_seeds import mix, seed_all
+from hpckit.trainer.rank_agreement import RankAgreement
+from hpckit.trainer.rank_setup import RankContext
+from hpckit.trainer.timing.step_phases import Timed
+
+log = logging.getLogger(__name__)
 
 Measure = Callable[[Batch], Mapping[str, Tensor]]
 """A function from a batch to values of each sample: {name: (samples,)}."""
@@ -31,54 +41,124 @@ class ValidationInterruptedError(Exception):
 
 
 class ValidationSchedule:
-    """When a run validates, and the results of the newest validation."""
+    """Decides after which steps a run validates, and has the results of the newest validation."""
 
     def __init__(self, spec: RunSpec) -> None:
         self._every, self._last = spec.train.validate_every, last_step(spec)
-        self._best = spec.checkpoint.keep.best
-        self._step, self._found = 0, dict[str, float]()
+        self._best_metric = spec.checkpoint.keep.best
+        self._step, self._results = 0, dict[str, float]()
 
     def is_due(self, step: int) -> bool:
         """Whether the run is to be validated after `step`, and was not yet."""
-        is_one = self._every is not None and (step % self._every == 0 or step == self._last)
-        return is_one and 0 < step != self._step
+        is_chosen = self._every is not None and (step % self._every == 0 or step == self._last)
+        return is_chosen and 0 < step != self._step
 
-    def done(self, step: int, found: Mapping[str, float]) -> Mapping[str, float]:
-        """Record that the run was validated after `step`, with the metrics by their final names."""
-        self._step, self._found = step, {f"{PREFIX}{name}": each for name, each in found.items()}
-        return self._found
+    def record(self, step: int, results: Mapping[str, float]) -> Mapping[str, float]:
+        """Record the results of the validation after `step`, and return them under their final
+        names."""
+        self._step = step
+        self._results = {f"{PREFIX}{name}": value for name, value in results.items()}
+        return self._results
 
     def metrics(self, step: int) -> Mapping[str, float]:
-        """Return the metrics of the validation after `step`; empty if there was none."""
-        return self._found if step == self._step else {}
+        """Return the results of the validation after `step`; empty if there was none."""
+        return self._results if step == self._step else {}
 
-    def judges(self, step: int) -> bool:
-        """Whether validation after `step` has the metric by which the best checkpoint is chosen."""
-        return self._best in self.metrics(step)
+    def has_best_metric(self, step: int) -> bool:
+        """Whether the validation after `step` has the metric that chooses the best checkpoint."""
+        return self._best_metric in self.metrics(step)
+
+
+class ValidationRunner:
+    """Runs the validations of a run, as its schedule says."""
+
+    def __init__(
+        self,
+        context: RankContext,
+        agreement: RankAgreement,
+        schedule: ValidationSchedule,
+        timed: Timed,
+    ) -> None:
+        self._context, self._agreement = context, agreement
+        self._schedule, self._timed = schedule, timed
+
+    def is_due(self, step: int) -> bool:
+        """Whether the run is to be validated after `step`, and was not yet in this attempt."""
+        return self._schedule.is_due(step)
+
+    def is_overdue(self, step: int) -> bool:
+        """Whether the previous attempt was to validate after `step`, from which this one resumes,
+        and had no time for it. Collective if a validation is due."""
+        return self._schedule.is_due(step) and not was_validated(
+            step, self._context.env.at.run.events
+        )
+
+    def run(
+        self, step: int, validate: Validate, tracked: Iterable[object], metrics: StepMetrics
+    ) -> None:
+        """Validate after `step` and record the results. Collective.
+
+        If all ranks are asked to leave meanwhile, nothing is recorded, and the validation is
+        repeated when the run resumes.
+
+        Args:
+            tracked: objects of the run's state, of which modules are in eval mode meanwhile.
+        """
+        context, begun_s = self._context, time.monotonic()
+        context.heartbeats.report(WorkerPhase.VALIDATING, step)
+        seed_all(mix(context.cfg.train.seed, "validation", context.coordinate.data))
+        try:
+            with self._timed("validation"), evaluating(tracked):
+                results = over_ranks(validate())
+        except ValidationInterruptedError:
+            log.info("the validation after step %d is repeated when the run resumes", step)
+            return
+        seconds = time.monotonic() - begun_s
+        metrics.record_validation(step, self._schedule.record(step, results), seconds)
+        context.heartbeats.report(WorkerPhase.TRAINING, step)
+
+    def evaluate(self, step: int, batches: Iterable[Batch], measure: Measure) -> dict[str, float]:
+        """Return the means over the samples of all ranks' `batches`, as `sample_means`, during the
+        validation after `step`. Collective.
+
+        Raises:
+            ValidationInterruptedError: all ranks were asked to leave.
+        """
+        return sample_means(self._interruptible(step, batches), measure, self._context.device)
+
+    def _interruptible(self, step: int, batches: Iterable[Batch]) -> Iterator[Batch]:
+        heartbeats = self._context.heartbeats
+        for batch in batches:
+            if self._agreement.exchange(0, heartbeats.request()) is not WorkerRequest.NONE:
+                raise ValidationInterruptedError
+            heartbeats.report(WorkerPhase.VALIDATING, step)
+            yield batch
 
 
 @contextmanager
 def evaluating(tracked: Iterable[object]) -> Iterator[None]:
-    """Put modules in eval mode within this block, without recording for gradients."""
-    whole = [each for each in tracked if isinstance(each, nn.Module)]
-    were = {module: module.training for each in whole for module in each.modules()}
+    """Put the modules among the `tracked` objects into eval mode within this block, in which no
+    gradients are computed."""
+    roots = [each for each in tracked if isinstance(each, nn.Module)]
+    was_training = {module: module.training for root in roots for module in root.modules()}
     try:
-        for each in whole:
-            each.eval()
+        for root in roots:
+            root.eval()
         with torch.no_grad():
             yield
     finally:
-        for module, was_training in were.items():
-            module.training = was_training
+        for module, mode in was_training.items():
+            module.training = mode
 
 
 def sample_means(
     batches: Iterable[Batch], measure: Measure, device: torch.device
 ) -> dict[str, float]:
-    """Return means over all samples of all ranks, without those that only fill a batch. Collective.
+    """Return means over the samples of all ranks, except those that only pad a batch. Collective.
 
     Raises:
-        TrainingError: `measure` gives other than a number a sample, or `batches` hold none.
+        TrainingError: `measure` does not return one number for each sample, or there are no
+            samples.
     """
     sums: dict[str, Tensor] = {}
     count = torch.zeros((), dtype=torch.float64, device=device)
@@ -94,19 +174,19 @@ def sample_means(
             kept = torch.where(mask, values.detach().double(), 0.0).sum()
             sums[name] = sums[name] + kept if name in sums else kept
     names = sorted(sums)
-    both = torch.stack([*(sums[name] for name in names), count]).to(meeting_device())
-    dist.all_reduce(both)
-    *totals, samples = both.tolist()
+    packed = torch.stack([*(sums[name] for name in names), count]).to(collective_device())
+    dist.all_reduce(packed)
+    *totals, samples = packed.tolist()
     if not samples:
         raise TrainingError("validation: there are no samples")
     return {name: total / samples for name, total in zip(names, totals, strict=True)}
 
 
 def over_ranks(values: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Return means over ranks. Collective.
+    """Return the means of `values` over ranks. Collective.
 
     Raises:
-        TrainingError: on every rank, if they do not all give the same names.
+        TrainingError: on every rank, if not all ranks have the same names.
     """
     found: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(found, {name: float(value) for name, value in values.items()})
@@ -117,10 +197,11 @@ def over_ranks(values: Mapping[str, float | Tensor]) -> dict[str, float]:
 
 
 def was_validated(step: int, events: Path) -> bool:
-    """Whether the run's events, as rank 0 reads them, say that it was validated. Collective."""
+    """Whether the run was validated after `step`, by the events as rank 0 reads them.
+    Collective."""
     is_found = dist.get_rank() == 0 and any(
         event.kind == "validated" and event["step"] == step for event in EventTail(events).read()
     )
-    flag = torch.tensor(float(is_found), device=meeting_device())
+    flag = torch.tensor(float(is_found), device=collective_device())
     dist.broadcast(flag, src=0)
     return bool(flag)

@@ -1,4 +1,4 @@
-"""The process of one rank: calls the training function and reports how it ended."""
+"""The process of one rank, which calls the training function and reports how it ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from data import DataError
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.events.event_log import EventLog
-from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
+from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.system.atomic_files import write_json
@@ -30,13 +30,14 @@ from hpckit.trainer.signal_guard import install_signal_guard
 
 log = logging.getLogger(__name__)
 
-# The RuntimeErrors by which gloo reports a peer that is gone or cannot be reached.
+# The messages of RuntimeErrors by which gloo reports a peer that is gone or cannot be reached.
 _NETWORK = re.compile(r"\bgloo\b|Connection (closed by peer|reset|refused)|[Tt]imed out")
-# Errors in the input, which another attempt would meet again.
+# Errors in the input, which another attempt would repeat.
 PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, SyntaxError)
 
 
 def main() -> int:
+    """Run the training function of the spec as this rank, and return the exit status."""
     die_with_parent(os.getppid())
     env = WorkerEnvironment.from_env()
     name_process(rank_name(env.rank))
@@ -48,7 +49,7 @@ def main() -> int:
     where = f"rank {env.rank} of {env.world_size}, attempt {env.attempt}, on {env.device}"
     log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
     if "SLURM_JOB_ID" in os.environ:
-        install_signal_guard(HeartbeatTable.attach(env.board, env.local_world_size).request)
+        install_signal_guard(env.attach_heartbeats().request)
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
         events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
@@ -77,7 +78,7 @@ def find_entry(name: str) -> Callable[[RunSpec], None]:
 
 def is_permanent(error: BaseException) -> bool:
     """Whether another attempt would fail in the same way. Errors of storage and of memory are not
-    permanent: both may be available next time."""
+    permanent, since both may be available next time."""
     if memory_of(error) is not None or any(map(_is_of_storage, _causes(error))):
         return False
     return isinstance(error, PERMANENT)
@@ -89,7 +90,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the errors that caused it, one after the other."""
+    """Yield the error, then the error that caused it, and so on."""
     one: BaseException | None = error
     while one is not None:
         yield one
@@ -106,7 +107,8 @@ def _is_of_network(error: BaseException) -> bool:
 
 
 def _print_stacks_on_signal(path: Path) -> None:
-    """Have a signal print all stacks, also while the main thread waits in C code."""
+    """Have `STACKS_SIGNAL` write the stacks of all threads to the file at `path`, even while the
+    main thread waits in C code."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True)
 
@@ -127,17 +129,16 @@ def _report_failure(env: WorkerEnvironment, error: BaseException) -> None:
     try:
         write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)
     except OSError as full:
-        log.error("the error is in this log alone: %s", full)
+        log.error("the error could not be written for the agent, only to this log: %s", full)
     if memory is MemoryKind.GPU:
         from hpckit.trainer.memory.memory_snapshot import (
-            write_memory_snapshot,  # needs torch, which the other branch does without
+            write_memory_snapshot,  # imports torch, which a worker without GPU may not need
         )
 
         write_memory_snapshot(at.run.memory_snapshot(at.generation, at.node, env.rank, env.attempt))
-    table = HeartbeatTable.attach(env.board, env.local_world_size)
+    heartbeats = env.attach_heartbeats()
     phase = WorkerPhase.REFUSED if is_permanent(error) else WorkerPhase.FAILED
-    step = table.slots()[env.local_rank].step
-    table.report(env.local_rank, phase, step, env.attempt)
+    heartbeats.report(phase, heartbeats.last_step())
 
 
 if __name__ == "__main__":

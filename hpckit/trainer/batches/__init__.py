@@ -1,3 +1,3 @@
-"""Loaders of hpckit's own training functions, and the batches that they yield: windows of tokens
-and labelled images. The training functions and memory.fake_step import this package, which imports
-data."""
+"""The loaders of the training functions that come with hpckit, and their batches: token windows and
+labelled images. This package imports data; the training functions and memory.fake_step import
+it."""

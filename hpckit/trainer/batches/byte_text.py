@@ -1,4 +1,5 @@
-"""Conversion of text to bytes: a sample of any length becomes a window of tokens of one length."""
+"""The conversion of text to bytes: a sample of any length becomes a token window of fixed
+length."""
 
 from __future__ import annotations
 
@@ -21,22 +22,20 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ByteWindow:
-    """A transform for `data.Loader` that takes `length` consecutive tokens of a sample's only
-    member.
+    """A transform for `data.Loader` that takes `length` consecutive tokens of the only member of a
+    sample.
 
-    A longer document gives a window at a place that depends on seed and position alone; a shorter
-    one is filled up with `PADDING`.
+    The place of the window in a longer document depends only on the seed and the position; a
+    shorter document is padded with `PADDING`.
     """
 
     length: int
 
     def __call__(self, sample: Sample, context: SampleContext) -> Tokens:
-        """Return the window: (length,) tokens.
-
-        (length,) tokens.
+        """Return the window, (length,) tokens.
 
         Raises:
-            DataError: the sample has not exactly one member.
+            DataError: the sample does not have exactly one member.
         """
         document = _only_member(sample)
         first = max(0, len(document) + 1 - self.length)

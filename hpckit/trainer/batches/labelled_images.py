@@ -1,5 +1,5 @@
-"""Labelled images: decodes the members of a sample to pixels of one size, and stacks them to
-batches."""
+"""Labelled images, which are decoded from the members of a sample, scaled to one size and stacked
+to batches."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from PIL import Image
 from data import DataError, Sample, SampleContext
 
 ENCODED = ("jpg", "jpeg", "png", "webp")
+"""Endings of members that are encoded images."""
 ARRAY = "npy"
-"""Ending of members that are arrays of (height, width, 3) numbers of 8 bits, not encoded."""
+"""Ending of members that are arrays of uint8, (height, width, 3)."""
 LABEL = "cls"
+"""Ending of the member that has the number of the class."""
 
 LEAST_AREA = 0.08
-MOST_SLANT = 4 / 3
-"""Limits of a random crop: its share of the image, and its ratio of width to height (Szegedy et al.
-2015)."""
-MIDDLE = 0.875
-"""Share of the shorter side that remains of an image without augmentation."""
+MOST_ASPECT_RATIO = 4 / 3
+"""Limits of a random crop: the least share of the area of the image, and the largest ratio of width
+to height or height to width (Szegedy et al. 2015)."""
+CENTER_SHARE = 0.875
+"""Side of the center crop of an image without augmentation, as a share of the shorter side."""
 _TRIES = 10
 
 Pixels = npt.NDArray[np.uint8]
@@ -44,26 +46,28 @@ class LabelledImages(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageCrop:
-    """A transform for `data.Loader` that crops an image and scales it to one size, with its label.
+    """A transform for `data.Loader` that crops an image, scales it to one size and adds its label.
 
-    A random crop depends on seed and position alone.
+    A random crop depends only on the seed and the position.
     """
 
     size: int
     """Length of a side in pixels."""
     classes: int
+    """Number of classes."""
     augment: bool
+    """Whether the crop is random and may be flipped, instead of the center."""
 
     def __call__(self, sample: Sample, context: SampleContext) -> LabelledImages:
         """Return the cropped image with its label.
 
         Raises:
-            DataError: the sample has not exactly one image, and a label below `classes`; or its
-                image is broken.
+            DataError: the sample does not have exactly one image and a label below `classes`, or
+                its image cannot be decoded.
         """
         label = _label(sample, self.classes)
         image = _image(sample)
-        box = random_box(*image.size, context.rng) if self.augment else middle_box(*image.size)
+        box = random_box(*image.size, context.rng) if self.augment else center_box(*image.size)
         shape = (self.size, self.size)
         image = image.resize(shape, Image.Resampling.BILINEAR, box, reducing_gap=2.0)
         if self.augment and context.rng.random() < 0.5:
@@ -79,21 +83,23 @@ def stack(samples: list[LabelledImages]) -> LabelledImages:
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> Box:
-    """Return a box of random size and shape within an image; the middle box if none fits in some
-    tries."""
+    """Return a box of random size, shape and place within an image; the box of the center if none
+    fits within some tries."""
     for _ in range(_TRIES):
         area = width * height * rng.uniform(LEAST_AREA, 1.0)
-        slant = math.exp(rng.uniform(-math.log(MOST_SLANT), math.log(MOST_SLANT)))
-        wide, high = math.sqrt(area * slant), math.sqrt(area / slant)
+        aspect_ratio = math.exp(
+            rng.uniform(-math.log(MOST_ASPECT_RATIO), math.log(MOST_ASPECT_RATIO))
+        )
+        wide, high = math.sqrt(area * aspect_ratio), math.sqrt(area / aspect_ratio)
         if wide <= width and high <= height:
             left, top = rng.uniform(0, width - wide), rng.uniform(0, height - high)
             return left, top, min(left + wide, width), min(top + high, height)
-    return middle_box(width, height)
+    return center_box(width, height)
 
 
-def middle_box(width: int, height: int) -> Box:
-    """Return the square in the middle of an image, without the margin."""
-    half = MIDDLE * min(width, height) / 2
+def center_box(width: int, height: int) -> Box:
+    """Return the box of the center crop of an image."""
+    half = CENTER_SHARE * min(width, height) / 2
     return width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half
 
 

@@ -1,4 +1,4 @@
-"""The loaders of hpckit's own training functions."""
+"""The loaders of the training functions that come with hpckit."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ from hpckit.trainer.validation import Measure, Validate
 
 
 def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
-    """Open a loader over the shards of `data` that gives this rank's part of each batch.
+    """Open a loader over `data.shards` that yields this rank's part of each global batch.
 
     Args:
         reading: the arguments of `data.Loader` that say how samples are transformed.
     """
     return Loader(
-        _opened(cfg, cfg.data.shards),
+        _open_dataset(cfg, cfg.data.shards),
         seed=cfg.train.seed,
         streams=cfg.data.streams,
         window=cfg.data.window,
-        **_of_rank(cfg, run),
+        **_rank_arguments(cfg, run),
         **reading,
     )
 
 
-def held_out(cfg: RunSpec, run: TrainingRun, measure: Measure, **reading: Any) -> Validate | None:
-    """Return the validation on the samples of `data.validation`: means of what `measure` gives, in
-    steps as large as those of training. None: there are no such samples. `reading` is as of
-    `open_loader`."""
+def build_validation(
+    cfg: RunSpec, run: TrainingRun, measure: Measure, **reading: Any
+) -> Validate | None:
+    """Return the function that validates on the samples of `data.validation`, which returns the
+    means of what `measure` returns; None if the spec has no such samples.
+
+    The batches are as large as those of training; `reading` is as for `open_loader`.
+    """
     if cfg.data.validation is None:
         return None
-    dataset = _opened(cfg, cfg.data.validation)
+    dataset = _open_dataset(cfg, cfg.data.validation)
     samples = in_order(dataset, samples=cfg.train.validate_samples, seed=cfg.train.seed)
 
     def validate() -> dict[str, float]:
-        loader = Loader(samples, tail="pad", epochs=1, **_of_rank(cfg, run), **reading)
+        loader = Loader(samples, tail="pad", epochs=1, **_rank_arguments(cfg, run), **reading)
         try:
             return run.evaluate(loader, measure)
         finally:
@@ -45,7 +49,7 @@ def held_out(cfg: RunSpec, run: TrainingRun, measure: Measure, **reading: Any) -
     return validate
 
 
-def _opened(cfg: RunSpec, shards: str) -> Dataset:
+def _open_dataset(cfg: RunSpec, shards: str) -> Dataset:
     return open_dataset(
         shards,
         cache=cfg.data.cache,
@@ -55,7 +59,7 @@ def _opened(cfg: RunSpec, shards: str) -> Dataset:
     )
 
 
-def _of_rank(cfg: RunSpec, run: TrainingRun) -> dict[str, Any]:
+def _rank_arguments(cfg: RunSpec, run: TrainingRun) -> dict[str, Any]:
     return {
         "global_batch": run.global_batch,
         "rank": run.place.data,

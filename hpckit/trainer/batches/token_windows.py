@@ -1,4 +1,5 @@
-"""Batches of token windows, as a loader stacks them and as a model takes them."""
+"""Batches of token windows, in the form in which a loader stacks them and in which a model takes
+them."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ class TokenWindows(NamedTuple):
     tokens: Tensor
     """(batch, time + 1) tokens or `PADDING`."""
     documents: Tensor | None
-    """Document numbers, (batch, time + 1) integers: neighbours with equal ones are of one document,
-    and attend to no other. None: tokens attend to all tokens before them."""
+    """(batch, time + 1) numbers of documents. Contiguous tokens with the same number are of one
+    document, and do not attend to others. None: tokens attend to all tokens before them."""
 
     def to(self, device: torch.device) -> TokenWindows:
-        """Return the same on a device, without waiting for the copies."""
+        """Return the same on `device`, without waiting for the copies."""
         tokens, documents = self
-        there = documents if documents is None else documents.to(device, non_blocking=True)
-        return TokenWindows(tokens.to(device, non_blocking=True), there)
+        if documents is not None:
+            documents = documents.to(device, non_blocking=True)
+        return TokenWindows(tokens.to(device, non_blocking=True), documents)
 
 
 class TokenBatch(NamedTuple):
@@ -40,7 +42,7 @@ class TokenBatch(NamedTuple):
     targets: Tensor
     """The tokens that come next; `PADDING` where there is none."""
     documents: Tensor | None
-    """Document numbers as of `TokenWindows`."""
+    """The numbers of documents, as of `TokenWindows`."""
 
 
 def stack(windows: list[Ints]) -> TokenWindows:
@@ -48,20 +50,21 @@ def stack(windows: list[Ints]) -> TokenWindows:
     return TokenWindows(torch.from_numpy(np.stack(windows)), None)
 
 
-def stack_apart(windows: list[PackedSequence]) -> TokenWindows:
+def stack_separated(windows: list[PackedSequence]) -> TokenWindows:
     """Stack windows whose documents do not attend to each other."""
     documents = np.stack([window.boundaries.document_ids for window in windows])
     return TokenWindows(_tokens(windows), torch.from_numpy(documents))
 
 
-def stack_running(windows: list[PackedSequence]) -> TokenWindows:
-    """Stack windows of documents that follow one another and attend to those before."""
+def stack_contiguous(windows: list[PackedSequence]) -> TokenWindows:
+    """Stack windows whose tokens attend to all tokens before them, including those of earlier
+    documents."""
     return TokenWindows(_tokens(windows), None)
 
 
 def next_token_batch(windows: TokenWindows) -> TokenBatch:
-    """Return inputs and targets: each token predicts the next one, unless that begins a document
-    which it does not attend to."""
+    """Return inputs and targets. Each token predicts the next one, except where the next one begins
+    another document to which tokens do not attend."""
     (inputs, targets), documents = shifted(windows.tokens), windows.documents
     if documents is None:
         return TokenBatch(inputs, targets, None)
@@ -70,7 +73,7 @@ def next_token_batch(windows: TokenWindows) -> TokenBatch:
 
 
 def count_of(targets: Tensor) -> Tensor:
-    """Return the number of `targets` that are no padding, on their device."""
+    """Return the number of `targets` that are not padding, as a tensor on their device."""
     return (targets != PADDING).sum()
 
 
@@ -81,7 +84,7 @@ def shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
         tokens: (batch, time + 1).
 
     Returns:
-        Two of (batch, time); padding stays in the targets alone, where it counts for nothing.
+        Two tensors (batch, time). Padding is kept only in the targets, where the loss ignores it.
     """
     return tokens[:, :-1].clamp(min=0), tokens[:, 1:]
 

@@ -1,2 +1,2 @@
-"""What a rank's device supports and computes with: capability checks, the attention kernel,
-compiled blocks, peak FLOP/s. Imported by run_loop, metrics and parallel."""
+"""The device of a rank: checks of its features, the attention kernel, compiled blocks and peak
+FLOP/s. This package is imported by rank_setup, metrics and parallel."""

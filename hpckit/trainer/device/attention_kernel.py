@@ -1,4 +1,4 @@
-"""Selection of torch's attention kernel."""
+"""The selection of torch's attention kernel."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BACKENDS = {
 }
 
 
-def choose_attention(asked: str) -> None:
-    """Restrict this process to the attention kernels of that name; "auto": all of them.
+def choose_attention(name: str) -> None:
+    """Restrict this process to the attention kernel of that name; "auto" allows all of them.
 
-    This is permanent and no context manager, because activation recompute in the backward pass must
-    use the same kernel.
+    This is not a context manager, because activation checkpointing must use the same kernel in the
+    backward pass.
     """
-    allowed = {name for name in BACKENDS if asked in (name, "auto")}
+    allowed = {backend for backend in BACKENDS if name in (backend, "auto")}
     torch.backends.cuda.enable_flash_sdp("flash" in allowed)
     torch.backends.cuda.enable_mem_efficient_sdp("efficient" in allowed)
     torch.backends.cuda.enable_cudnn_sdp("cudnn" in allowed)
@@ -42,8 +42,8 @@ def attention_in_use(
     itself calls.
 
     Args:
-        batch: samples at once.
-        ranks: number of ranks that share the heads.
+        batch: number of samples of a micro-batch.
+        ranks: number of ranks over which tensor parallelism shards the heads.
         masked: whether attention has a mask tensor, as for documents that do not attend to each
             other.
 
@@ -70,14 +70,14 @@ def attention_in_use(
             query, key, key, attn_mask=mask, is_causal=is_causal and not masked, enable_gqa=grouped
         )
     except RuntimeError as error:
-        raise _cannot(query, device, str(error)) from None
+        raise _no_kernel_error(query, device, str(error)) from None
     if found == SDPBackend.ERROR.value:
-        raise _cannot(query, device, "torch's warnings above say why")
+        raise _no_kernel_error(query, device, "torch's warnings above say why")
     names = {backend.value: name for name, backend in BACKENDS.items()}
     return names.get(found, SDPBackend(found).name.lower())
 
 
-def _cannot(query: torch.Tensor, device: torch.device, why: str) -> TrainingError:
+def _no_kernel_error(query: torch.Tensor, device: torch.device, why: str) -> TrainingError:
     return TrainingError(
         f"memory.attention: no kernel of this kind runs on {device} for heads of "
         f"{query.shape[-1]} features in {query.dtype}; take another, or auto ({why})"

@@ -1,4 +1,4 @@
-"""Compilation of the blocks of a model."""
+"""The compilation of the blocks of a model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import nn
 
 
 def compile_blocks(blocks: Iterable[nn.Module]) -> None:
-    """Compile each block on its first call; the names of its parameters stay.
+    """Have each block compiled on its first call; the names of its parameters do not change.
 
-    FSDP's hooks around a block are not compiled, so no graph breaks. Sizes are constants: if blocks
-    differ in them, as those of a ResNet, each kind is compiled separately.
+    FSDP's hooks around a block are not compiled, so there are no graph breaks. Sizes are constants
+    of the compiled code: blocks with other sizes, as a ResNet has them, are compiled separately.
     """
     for block in blocks:
         block.forward = torch.compile(block.forward, dynamic=False)

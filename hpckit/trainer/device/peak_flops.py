@@ -1,4 +1,4 @@
-"""Peak FLOP/s of GPUs."""
+"""The peak FLOP/s of GPUs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 
 import torch
 
-# Dense, with 16-bit inputs and 32-bit sums, without sparsity, from NVIDIA's data sheets. The first
-# name that matches torch.cuda.get_device_name counts.
+# The values of NVIDIA's data sheets for dense matrices, 16-bit inputs and 32-bit sums. The first
+# pattern that matches torch.cuda.get_device_name counts.
 _PEAKS = (
     (r"GB200", 2500e12),
     (r"B200", 2250e12),
@@ -31,15 +31,15 @@ _PEAKS = (
 
 
 def peak_flops(card: str) -> float | None:
-    """Return the peak FLOP/s, with 16-bit inputs, of the card that torch calls so; None: it is not
-    known, or this is a part of a card."""
+    """Return the peak FLOP/s, with 16-bit inputs, of the GPU that torch calls `card`; None if it is
+    not known, or if this is only a part of a GPU (MIG)."""
     if "MIG" in card:
         return None
     return next((peak for name, peak in _PEAKS if re.search(rf"\b{name}", card)), None)
 
 
 def known_peak(device: torch.device) -> float:
-    """Return the peak of this rank's card; NaN if it is not known, or there is none."""
+    """Return the peak FLOP/s of this rank's GPU; NaN if it is not known, or if there is no GPU."""
     if device.type != "cuda":
         return math.nan
     return peak_flops(torch.cuda.get_device_name(device)) or math.nan

@@ -1,3 +1,3 @@
-"""Memory of a rank: activation recompute, peak memory, memory snapshots, out-of-memory errors, and
-the fake step that measures a rank without a GPU. Imported by worker, run_loop, metrics and
-parallel; fake_step is imported by submit, lazily."""
+"""The memory of a rank: activation checkpointing, peak memory, memory snapshots, out-of-memory
+errors, and the fake step that measures a rank without a GPU. This package is imported by the run
+loop, metrics and parallel; submit imports fake_step inside a function."""

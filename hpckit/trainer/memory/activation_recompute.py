@@ -1,5 +1,5 @@
-"""Activation recompute: a block's activations are computed again in the backward pass instead of
-kept.
+"""Activation checkpointing: the backward pass recomputes the activations of a block instead of
+keeping them.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
 """
@@ -36,21 +36,21 @@ _ATTENTION = frozenset(
 
 
 def recompute(blocks: Iterable[nn.Module], how: Literal["none", "selective", "full"]) -> None:
-    """Have `blocks` recompute their activations from now on; the names of their parameters stay.
+    """Apply activation checkpointing to `blocks`, in place; the names of their parameters do not
+    change.
 
-    Selective: the outputs of attention and of every second matrix product are kept; not of plain
-    attention (`memory.attention=math`), whose parts are larger than its output.
+    With "selective", the outputs of attention and of every second matrix product are kept, but not
+    those of plain attention (`memory.attention=math`), whose parts are larger than its output.
     """
     if how == "none":
         return
-    options: dict[str, Any] = {"context_fn": _selection} if how == "selective" else {}
+    options: dict[str, Any] = {"context_fn": _selective_contexts} if how == "selective" else {}
     for block in blocks:
-        again = partial(checkpoint, block.forward, use_reentrant=False, **options)
-        block.forward = again
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
 
 
-def _selection() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of one forward pass and of its repetition."""
+def _selective_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of a forward pass and of its recomputation."""
     products: Counter[bool] = Counter()
 
     def policy(
@@ -62,5 +62,5 @@ def _selection() -> tuple[AbstractContextManager[None], AbstractContextManager[N
             is_kept = products[context.is_recompute] % 2 == 1
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
-    forward, again = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
-    return forward, again
+    forward, recomputation = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+    return forward, recomputation

@@ -1,9 +1,9 @@
 """The fake step: one process simulates a step of one rank of many, to check that the step runs and
-what memory it takes.
+to measure its memory.
 
 Tensors have shapes and no values (torch's fake tensors), and collectives return at once without
-data (torch's fake process group), so no model is too large and no GPU is needed. Where a rank needs
-an answer, it is simulated: all stages of a pipeline know their shapes, and each expert gets the
+data (torch's fake process group), so no model is too large and no GPU is needed. Values that other
+ranks would send are simulated: all stages of a pipeline know their shapes, and each expert gets the
 same number of tokens.
 """
 
@@ -55,22 +55,21 @@ _NAMES = {
     "Optstate": "OptState",
     "Other": "Inputs",
 }
-"""Torch's categories of memory that is not sharded, with those of memory that is."""
+"""Torch's categories of memory that is sharded, by those of memory that is not."""
 
 
 def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
-    """Return the memory of a rank in bytes at the peak of a step, by category; "Total" is the
-    last.
+    """Return the memory of a rank at the peak of a step, in bytes by category, with "Total" last.
 
     Raises:
-        ValueError: for experts of whose product torch knows no shapes, and for compiled blocks.
+        ValueError: the spec has experts in another dtype than bf16, or compiled blocks.
     """
     if experts_of(spec.model) is not None and DTYPES[spec.precision.compute] != torch.bfloat16:
         raise ValueError("precision.compute: a fake world has experts in bf16 alone")
     if spec.memory.compile:
-        # Compiled code reads addresses, which these tensors do not have: torch 2.13 ends by
-        # SIGSEGV. Under a memory tracker it compiles nothing, and the memory that fusion saves
-        # could not be counted.
+        # Compiled code reads addresses, which fake tensors do not have: torch 2.13 ends with
+        # SIGSEGV. Under a memory tracker torch compiles nothing, so that the memory that fusion
+        # saves could not be measured.
         raise ValueError(
             "memory.compile: a fake world has no memory that compiled code could read; take false"
         )
@@ -79,9 +78,9 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
     dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
     try:
         mesh = make_mesh("cpu", spec.parallel)
-        with _Shapes(allow_non_fake_inputs=True), _stages_know_shapes():
-            trainee = ParallelModel(spec, mesh, torch.device("cpu"), is_filled=False)
-            tracker = _tracked(spec, trainee, world)
+        with _FloatingPointFakeMode(allow_non_fake_inputs=True), _known_stage_shapes():
+            parallel_model = ParallelModel(spec, mesh, torch.device("cpu"), is_initialized=False)
+            tracker = _track_step(spec, parallel_model, world)
     finally:
         dist.destroy_process_group()
         _clear_sharding_cache()
@@ -90,8 +89,8 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
 
 
 def _clear_sharding_cache() -> None:
-    """Clear DTensor's cache for meshes whose groups are gone, because another mesh may compare
-    equal."""
+    """Clear the cache in which DTensor keeps meshes whose process groups are gone, because a later
+    mesh may be equal to one of them."""
     if hasattr(debug, "_clear_sharding_prop_cache"):
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
     else:  # before torch 2.11
@@ -100,37 +99,36 @@ def _clear_sharding_cache() -> None:
 
 
 def report(spec: RunSpec) -> str:
-    """Return the result of `fake_step` as text: for a pipeline, for one rank of each group of
-    layers."""
+    """Return the result of `fake_step` as text, for one rank of each pipeline stage."""
     world = spec.launch.nodes * spec.launch.gpus_per_node
-    way = describe(spec.parallel, world)
+    layout = describe(spec.parallel, world)
     found = []
     for rank in range(0, world, world // degrees(spec.parallel, world).pipeline):
-        lines = [f"rank {rank} of {world} ({way}), at the peak of a step:"]
+        lines = [f"rank {rank} of {world} ({layout}), at the peak of a step:"]
         sizes = fake_step(spec, rank).items()
         lines += [f"  {name:<16} {size / _MIB:12,.1f} MiB" for name, size in sizes if size]
         found.append("\n".join(lines))
     return "\n".join(found)
 
 
-def _tracked(spec: RunSpec, trainee: ParallelModel, world: int) -> MemTracker:
-    """Track a step after the optimizer has its state."""
+def _track_step(spec: RunSpec, parallel_model: ParallelModel, world: int) -> MemTracker:
+    """Return the tracker of the memory of a step in which the optimizer has its state already."""
     if spec.parallel.expert > 1:
-        _balance_routers(trainee.module, make_expert_mesh("cpu", spec.parallel)["expert"])
-    optimizer = build_optimizer(trainee.module, spec.optim)
-    share = share_of_rank(spec, world)
-    inputs, targets, documents, loss_of = _batch(spec, share)
-    gradients = trainee.gradients(share, loss_of)
+        _balance_routers(parallel_model.module, make_expert_mesh("cpu", spec.parallel)["expert"])
+    optimizer = build_optimizer(parallel_model.module, spec.optim)
+    local_batch = share_of_rank(spec, world)
+    inputs, targets, documents, loss_of = _batch(spec, local_batch)
+    gradients = parallel_model.step_gradients(local_batch, loss_of)
 
     def step() -> None:
         optimizer.zero_grad()
         gradients(inputs, targets, documents)
-        trainee.clip(spec.optim.grad_clip)
+        parallel_model.clip_gradients(spec.optim.grad_clip)
         optimizer.step()
 
-    tracker = _tracker(trainee, optimizer, (inputs, targets))
-    # Registered before the tracker's hooks, so that it is called before them.
-    with register_module_forward_pre_hook(partial(_forget, tracker, trainee.parts)):
+    tracker = _tracker(parallel_model, optimizer, (inputs, targets))
+    # This hook is registered before the tracker's hooks, so that it is called before them.
+    with register_module_forward_pre_hook(partial(_reset_module, tracker, parallel_model.parts)):
         with tracker:
             step()  # creates the optimizer's state, and a pipeline's buffers
         optimizer.zero_grad()
@@ -139,83 +137,89 @@ def _tracked(spec: RunSpec, trainee: ParallelModel, world: int) -> MemTracker:
     return tracker
 
 
-def _tracker(trainee: ParallelModel, optimizer: Optimizer, given: Sequence[Tensor]) -> MemTracker:
-    """Return torch's tracker, which tracks tensors made from now on and the objects passed to
-    it."""
-    if not isinstance(trainee.parts[0], FSDPModule):
+def _tracker(
+    parallel_model: ParallelModel, optimizer: Optimizer, given: Sequence[Tensor]
+) -> MemTracker:
+    """Return torch's memory tracker, which tracks the objects passed to it and all tensors that are
+    made from now on."""
+    if not isinstance(parallel_model.parts[0], FSDPModule):
         plain = MemTracker()
-        plain.track_external(*trainee.parts, optimizer, *given)
+        plain.track_external(*parallel_model.parts, optimizer, *given)
         return plain
-    tracker = FSDPMemTracker(trainee.parts[0], optimizer)
-    every: Any = nn.ModuleList(trainee.parts)
-    tracker._root_mod = every  # or it would take one of several
+    tracker = FSDPMemTracker(parallel_model.parts[0], optimizer)
+    every: Any = nn.ModuleList(parallel_model.parts)
+    tracker._root_mod = every  # the tracker takes only one of several parts
     tracker.track_inputs(tuple(given))
     return tracker
 
 
-def _forget(tracker: MemTracker, parts: Sequence[nn.Module], called: nn.Module, _: object) -> None:
-    """Make torch's tracker treat each micro-batch as the first one of a module."""
+def _reset_module(
+    tracker: MemTracker, parts: Sequence[nn.Module], called: nn.Module, _: object
+) -> None:
+    """Have torch's tracker treat each micro-batch as the first one of the module `called`."""
     for module in called.modules() if any(called is part for part in parts) else ():
         if module in tracker.memory_tracking:
             del tracker.memory_tracking[module]
 
 
-def _batch(spec: RunSpec, share: int) -> tuple[Tensor, Tensor, Tensor | None, LossOf]:
-    """Return a batch of this many zero samples, as of `StepGradients`, and the loss of a
-    micro-batch."""
+def _batch(spec: RunSpec, size: int) -> tuple[Tensor, Tensor, Tensor | None, LossOf]:
+    """Return a batch of `size` samples of zeros, as `StepGradients` takes it, and the function that
+    computes the loss of a micro-batch."""
     if isinstance(spec.model, ImageSpec):
-        images = torch.zeros(share, 3, spec.model.image_size, spec.model.image_size)
+        images = torch.zeros(size, 3, spec.model.image_size, spec.model.image_size)
         smoothing = spec.data.images.label_smoothing if spec.data.images else 0.0
-        labels = torch.zeros(share, dtype=torch.int64)
+        labels = torch.zeros(size, dtype=torch.int64)
         return images, labels, None, partial(smoothed_loss, smoothing=smoothing)
-    tokens = torch.zeros(share, decoder_of(spec).seq_len + 1, dtype=torch.int64)
+    tokens = torch.zeros(size, decoder_of(spec).seq_len + 1, dtype=torch.int64)
     windows = TokenWindows(tokens, tokens if masks_attention(spec) else None)
     return *next_token_batch(windows), sample_mean
 
 
 def _by_name(peak: Mapping[Any, int]) -> dict[str, int]:
-    """Return the memory by name; the keys are torch's own, and strings."""
+    """Return the memory by the name of its category; the keys of `peak` are enums of torch, and
+    strings."""
     given = {str(getattr(key, "value", key)): size for key, size in peak.items()}
     named = {_NAMES.get(name, name): size for name, size in given.items()}
     total = named.pop("Total")
     return {**named, "Total": total}
 
 
-class _EvenExchange(TokenExchange):
-    """A fake token exchange, in which each expert gets the same number of rows from each rank."""
+class _BalancedExchange(TokenExchange):
+    """A token exchange in which each expert gets the same number of rows from each rank."""
 
     def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
-        """Exchange the rows as `TokenExchange` does; `counts` has no values."""
+        """Exchange the rows as `TokenExchange` does; `counts` has a shape, but no values."""
         each = torch.full(counts.shape, len(rows) // len(counts))
         each[: len(rows) % len(counts)] += 1
         return super().__call__(experts, rows, each)
 
-    def _asked(self, counts: Tensor) -> Tensor:
+    def _exchange_counts(self, counts: Tensor) -> Tensor:
         return counts
 
 
 def _balance_routers(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Make a router choose all experts equally often, because its real choices cannot be known."""
+    """Have all experts get the same number of tokens, because routers have no values to choose
+    by."""
     for layer in model.modules():
         if isinstance(layer, MixtureOfExperts):
-            layer.across = _EvenExchange(mesh)
+            layer.exchange = _BalancedExchange(mesh)
 
 
 @contextmanager
-def _stages_know_shapes() -> Iterator[None]:
-    """Replace the agreement of a pipeline's stages on shapes, in which the absent stages of the
-    fake group would answer 0, no."""
-    name, yes = "_warmup_backward_result", torch.ones(1, dtype=torch.int32)
-    if not hasattr(PipelineStage, name):  # torch 2.9 has no such agreement
+def _known_stage_shapes() -> Iterator[None]:
+    """Replace the exchange in which the stages of a pipeline agree on shapes. In the fake process
+    group the other stages would answer 0, which means that they do not agree."""
+    name, agreed = "_warmup_backward_result", torch.ones(1, dtype=torch.int32)
+    if not hasattr(PipelineStage, name):  # torch 2.9 has no such exchange
         yield
         return
-    with mock.patch.object(PipelineStage, name, return_value=yes):
+    with mock.patch.object(PipelineStage, name, return_value=agreed):
         yield
 
 
-class _Shapes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """A fake tensor mode for floating-point tensors only, because torch reads the integers of a
-    mesh."""
+class _FloatingPointFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """A fake tensor mode for tensors of floating-point numbers alone, because torch reads the
+    integers of a device mesh."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]

@@ -1,4 +1,4 @@
-"""Memory snapshots: the allocations of a GPU when its memory ran out, as a file for
+"""Memory snapshots, which are files with the allocations of a GPU when its memory ran out, for
 https://pytorch.org/memory_viz."""
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import torch
 
 log = logging.getLogger(__name__)
 
-HISTORY = 100_000  # allocations kept per rank: some hundred bytes each
+HISTORY = 100_000
+"""Number of allocations that a rank remembers, of some hundred bytes each."""
 
 
 def record_allocations(device: torch.device) -> None:
-    """Start to record where the newest `HISTORY` allocations of a GPU came from."""
+    """Start to record the call stacks of the newest `HISTORY` allocations, if `device` is a GPU."""
     if device.type == "cuda":
         torch.cuda.memory._record_memory_history(max_entries=HISTORY)
 
 
 def write_memory_snapshot(path: Path) -> None:
-    """Write the memory snapshot if this process uses a GPU; logs its path, or why it could not be
-    written."""
+    """Write the memory snapshot to `path` if this process uses a GPU. If it cannot be written, an
+    error is logged."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     try:
@@ -29,4 +30,4 @@ def write_memory_snapshot(path: Path) -> None:
     except (OSError, RuntimeError) as error:
         log.error("no snapshot of the GPU's memory: %s", error)
     else:
-        log.info("what the GPU's memory held: %s, for https://pytorch.org/memory_viz", path)
+        log.info("memory snapshot of the GPU: %s, for https://pytorch.org/memory_viz", path)

@@ -1,6 +1,6 @@
-"""Detection of out-of-memory errors, by their type and by the messages of libraries.
+"""The detection of out-of-memory errors by their type and by the messages of libraries.
 
-A message that merely mentions memory does not count. The module does not import torch, whose
+A message that merely mentions memory does not count. This module does not import torch, whose
 exception types it knows by name.
 """
 
@@ -14,7 +14,7 @@ from hpckit.ipc.memory_kinds import MemoryKind
 
 _GPU_TYPE = "torch.OutOfMemoryError"
 _NCCL_TYPE = "torch.distributed.DistBackendError"
-# Beginnings of a RuntimeError of torch.
+# Beginnings of the message of a RuntimeError of torch.
 _GPU = re.compile(
     r"(CUDA|HIP|XPU) out of memory\. Tried to allocate"
     r"|(CUDA|HIP) error: out of memory"
@@ -24,17 +24,18 @@ _HOST = re.compile(
     r"(\[enforce fail at [^\]]*\] [^\n]*)?DefaultCPUAllocator: (can't allocate|not enough) memory"
     r"|unable to mmap \d+ bytes [^\n]*: Cannot allocate memory \(12\)"
 )
-# NCCL names the cause at the end of a longer text.
+# NCCL has the cause at the end of a longer message.
 _NCCL = re.compile(r"Cuda failure (\d+ )?'out of memory'|Failed to CUDA (host )?[cm]alloc")
 
 
 def memory_of(error: BaseException) -> MemoryKind | None:
-    """Return the memory that has run out according to `error` or its causes; None if none has."""
+    """Return the kind of memory that has run out according to `error` or its causes; None if none
+    has."""
     return next((found for one in _with_causes(error) if (found := _of_one(one))), None)
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes as a traceback shows them, the last one first."""
+    """Yield the error and its causes in the reverse order of a traceback."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

@@ -1,4 +1,4 @@
-"""Statistics of the loaders of all ranks between two step records."""
+"""The statistics of the loaders of all ranks between two step records."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from data import Loader, Usage
 
 SLOW = 0.1
-"""Share of the time spent waiting for data from which on a warning is given."""
+"""Share of the time spent waiting for data above which training is reported as slowed down."""
 
 LONG_S = 30.0
-"""Seconds over which the share is judged, and the shortest time between two warnings."""
+"""Seconds over which the share is judged, and the shortest time between two reports."""
 
 _COUNTS = ("hits", "misses", "bypasses", "bytes_fetched")  # of the node stores
 _USAGE = len(fields(Usage))
@@ -32,8 +32,8 @@ class LoaderStatistics:
         self._loader = loader
         self._before = self._now()
 
-    def taken(self) -> list[float]:
-        """Return the numbers since the last call, or the beginning, to be summed over ranks."""
+    def take(self) -> list[float]:
+        """Return the statistics since the last call, or since the start, for a sum over ranks."""
         now, before = self._now(), self._before
         self._before = now
         counts = [a - b for a, b in zip(now[1], before[1], strict=True)]
@@ -47,19 +47,20 @@ class LoaderStatistics:
 
 
 class LoaderDiagnosis:
-    """Decides when to report that training waits for data, and what limits the loaders."""
+    """Decides when to report whether training waits for data, and what the bottleneck of the
+    loaders is."""
 
     def __init__(self) -> None:
         self._bound = "consumer"
         self._sums: list[float] | None = None
         self._seconds = 0.0
 
-    def news(self, sums: Sequence[float], seconds: float) -> dict[str, Any] | None:
-        """Return the fields of an event if the diagnosis has changed; judged over `LONG_S` seconds
-        or more.
+    def update(self, sums: Sequence[float], seconds: float) -> dict[str, Any] | None:
+        """Return the fields of an event if the diagnosis over `LONG_S` seconds or more has changed;
+        else None.
 
         Args:
-            sums: as of `LoaderStatistics.taken`, of all ranks, in the last `seconds`.
+            sums: what `LoaderStatistics.take` returned for the last `seconds`, summed over ranks.
         """
         before = self._sums or [0.0] * len(sums)
         self._sums = [a + b for a, b in zip(before, sums, strict=True)]
@@ -77,12 +78,13 @@ class LoaderDiagnosis:
 
 
 def usage_of(sums: Sequence[float]) -> Usage:
-    """Return the usage of all ranks together: `ready` counts the batches of all."""
+    """Return the usage of all ranks together; `ready` is the number of ready batches of all
+    ranks."""
     return Usage(*sums[:_USAGE])  # type: ignore[arg-type]
 
 
 def record_of(sums: Sequence[float], world: int, seconds: float) -> dict[str, float]:
-    """Return the values of a step record from what `LoaderStatistics.taken` gave, summed over
+    """Return the values of a step record from what `LoaderStatistics.take` returned, summed over
     `world` ranks."""
     usage = usage_of(sums)
     hits, misses, bypasses, fetched = sums[_USAGE:]

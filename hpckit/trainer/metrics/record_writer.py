@@ -1,5 +1,5 @@
-"""Writes step records in the background: a file on the network, and its lock, may take milliseconds
-each time, for which no step should wait."""
+"""The thread that writes step records, since a write to a file on the network, with its lock, may
+take milliseconds, for which no step should wait."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hpckit.trainer.trackers.tracker_delivery import TrackerDelivery
 from hpckit.trainer.trackers.tracker_interface import StepRecord
 
 _Item = tuple[StepRecord, Mapping[str, float]] | threading.Event | None
-"""A record and further fields of its event; or an event to set once all records before it are
-written; or the end."""
+"""A record with further fields of its event, an event that is set once all records before it are
+written, or None at the end."""
 
 
 class StepRecordWriter:
-    """Writes records to the events and trackers, in order, by one thread, and from the events to
-    TensorBoard files, by another process."""
+    """Writes records to events and trackers, in order, by one thread. Another process writes
+    TensorBoard files from the events."""
 
     def __init__(
         self, events: EventLog, tensorboard: Path, trackers: Sequence[TrackerDelivery] = ()
@@ -35,14 +35,16 @@ class StepRecordWriter:
         self._thread.start()
 
     def write(self, kind: str, step: int, values: Mapping[str, float], **more: float) -> None:
-        """Queue a record: its event has the present time, `values` and `more`; its scalars are
-        `values` alone."""
+        """Queue a record of `values` with the present time; its event has the fields `more`,
+        too."""
         self._queue.put((StepRecord(kind, step, time.time(), values), more))
 
     def flush(self) -> None:
-        """Wait until all records are written. It is called before a save commits the steps, so that
-        their records exist even if the process is killed then. Raises the error that kept a record
-        from being written."""
+        """Wait until all records are written.
+
+        This is called before a save, so that the records of saved steps exist even if the process
+        is killed. It raises the error by which a record could not be written.
+        """
         written = threading.Event()
         self._queue.put(written)
         written.wait()
@@ -50,7 +52,8 @@ class StepRecordWriter:
             raise self._error
 
     def close(self, is_done: bool = False) -> None:
-        """End the thread. `is_done`: the run has ended, not just this attempt."""
+        """Write all records and end the thread; `is_done`: the run has ended, not just this
+        attempt."""
         self._queue.put(None)
         self._thread.join()
         self._curves.end(is_done)
@@ -63,7 +66,7 @@ class StepRecordWriter:
                 continue
             try:
                 self._write(*item)
-            except Exception as error:  # noqa: BLE001 (raised where it is waited for)
+            except Exception as error:  # noqa: BLE001 (`flush` raises it)
                 self._error = error
 
     def _write(self, record: StepRecord, more: Mapping[str, float]) -> None:

@@ -1,4 +1,5 @@
-"""Step metrics: averaged over ranks and written to the event log and TensorBoard files."""
+"""Step metrics, which are averaged over ranks and written to events, TensorBoard files and
+trackers."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from hpckit.trainer.memory.peak_memory import peak_bytes, peak_name
 from hpckit.trainer.metrics import loader_statistics
 from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
 from hpckit.trainer.metrics.record_writer import StepRecordWriter
-from hpckit.trainer.parallel.collectives import reduced, reducing
+from hpckit.trainer.parallel.collectives import reduced, start_reduce
 from hpckit.trainer.timing import communication_cost
 from hpckit.trainer.timing.communication_cost import CommunicationMonitor
 from hpckit.trainer.timing.step_phases import StepPhases
@@ -40,11 +42,11 @@ SAMPLES = "samples"
 becomes `samples_per_s`."""
 FLOPS = "flops"
 """Name of the metric that is a rank's count of the FLOPs that the model needs; it is summed and
-becomes `mfu`, its share of the peak of the cards (Chowdhery et al. 2022)."""
+becomes `mfu`, its share of the peak FLOP/s of the GPUs (Chowdhery et al. 2022)."""
 
 SLOWEST = ("data_wait_s", "checkpoint_stall_s")
-"""Step phases whose maximum over ranks is recorded too, under these names with `_max`, since all
-ranks wait for it somewhere."""
+"""Step phases whose maximum over ranks is recorded too, under these names with `_max`, because all
+ranks wait for the slowest one."""
 
 RESERVED = frozenset(
     (
@@ -61,7 +63,31 @@ RESERVED = frozenset(
         *loader_statistics.NAMES,
     )
 )
-"""Names that a step record has anyway."""
+"""Names that step records use themselves, so that no logged metric may have them."""
+
+
+@dataclass(frozen=True)
+class StepMeasurements:
+    """The sources of what a step record has beside the logged metrics."""
+
+    loader: LoaderStatistics
+    phases: StepPhases
+    communication: CommunicationMonitor
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class StepRecordOptions:
+    """How often steps are recorded, and where to."""
+
+    every: int
+    """Number of steps from one record to the next."""
+    tensorboard: Path | None
+    """Folder of the TensorBoard files, which rank 0 writes; None on other ranks."""
+    copies: int = 1
+    """Number of ranks that take the same samples."""
+    trackers: Sequence[TrackerDelivery] = ()
+    """Trackers of rank 0, which get the records too."""
 
 
 class StepMetrics:
@@ -73,34 +99,26 @@ class StepMetrics:
     def __init__(
         self,
         events: EventLog,
-        tensorboard: Path | None,
-        every: int,
-        at: int,
-        taken: LoaderStatistics,
-        spent: StepPhases,
-        watch: CommunicationMonitor,
-        device: torch.device,
-        copies: int = 1,
-        trackers: Sequence[TrackerDelivery] = (),
+        measurements: StepMeasurements,
+        options: StepRecordOptions,
+        step: int,
     ) -> None:
-        """Args:
-        tensorboard: folder for rank 0's files, None on other ranks.
-        at: number of steps finished.
-        copies: number of ranks that take the same samples.
-        trackers: trackers of rank 0, which get the records too.
-        """
-        self._copies = copies
-        self._events = events
-        self._loader, self._diagnosis = taken, loader_statistics.LoaderDiagnosis()
-        self._parts, self._watch, self._device = spent, watch, device
-        self._peak_flops = known_peak(device)
-        self._has_warned = False
-        self._records = StepRecordWriter(events, tensorboard, trackers) if tensorboard else None
-        self._every = every
+        """`step`: number of steps that are finished."""
+        self._events, self._every, self._copies = events, options.every, options.copies
+        self._loader, self._phases = measurements.loader, measurements.phases
+        self._communication, self._device = measurements.communication, measurements.device
+        self._diagnosis = loader_statistics.LoaderDiagnosis()
+        self._peak_flops = known_peak(self._device)
+        self._has_warned_of_missing_peak = False
+        self._records = (
+            StepRecordWriter(events, options.tensorboard, options.trackers)
+            if options.tensorboard
+            else None
+        )
         self._step_values: dict[str, Value] = {}
         self._counted: dict[str, Value] = dict.fromkeys((TOKENS, SAMPLES, FLOPS), 0)
-        self._parts.taken()  # leaves out what was before the first step
-        self._since = (at, time.monotonic())
+        self._phases.take()  # leaves out the time before the first step
+        self._since = (step, time.monotonic())
         self.newest: dict[str, float] = {}
         """The logged metrics, averaged over ranks, of the newest recorded step."""
         self._logged: Mapping[str, Value] = {}
@@ -116,44 +134,45 @@ class StepMetrics:
         """Log values of the current step; a later value replaces an earlier one.
 
         Raises:
-            TrainingError: a name that records use themselves, or a value that is no real number.
+            TrainingError: a name is reserved for the records themselves, or a value is not one real
+                number.
         """
         for name, value in values.items():
             if problem := _problem(name, value):
                 raise TrainingError(f"run.log({name}=...): {problem}")
         self._step_values.update(values)
 
-    def end_step(self, step: int, last: bool) -> bool:
-        """Finish steps up to `step`; writes the record if one is due, and returns whether it did.
+    def end_step(self, step: int, is_last: bool) -> bool:
+        """End step `step`; write a record if one is due, and return whether one was.
 
-        Collective when a record is due: every rank has to call it for the same steps.
+        Collective if a record is due: every rank has to call it for the same steps.
         """
         logged, self._step_values = self._step_values, {}
         self._logged = logged
         for name in self._counted:
             self._counted[name] += logged.pop(name, 0)  # on its device: no step waits for it
-        if step % self._every and not last:
+        if step % self._every and not is_last:
             return False
         begun, since = self._since
         self._warn_of_missing_peak()
-        spent = [seconds / (step - begun) for seconds in self._parts.taken()]
+        spent = [seconds / (step - begun) for seconds in self._phases.take()]
         now = time.monotonic()
-        extremes, totals = self._exchanged(logged, spent)
-        highest, times = self._highest(extremes)
-        values, sums, taken = self._totals(totals)
+        extremes, totals = self._reduced(logged, spent)
+        highest, trace_times = self._highest(extremes)
+        values, sums, loader_sums = self._totals(totals)
         self.newest = dict(values)
         record = {
             **values,
             **_rates(sums, now - since, self._copies),
-            **loader_statistics.record_of(taken, dist.get_world_size(), now - since),
-            **_split(sums[4:]),
+            **loader_statistics.record_of(loader_sums, dist.get_world_size(), now - since),
+            **_phase_values(sums[4:]),
             **highest,
-            **self._watch.record(step, *times),
+            **self._communication.record(step, *trace_times),
         }
         self._since, self._counted = (step, now), dict.fromkeys(self._counted, 0)
         if self._records is not None:
             self._records.write("step", step, record)
-        diagnosis = self._diagnosis.news(taken, now - since)
+        diagnosis = self._diagnosis.update(loader_sums, now - since)
         if diagnosis and self._records is not None:
             self._events.emit("data_bound", step=step, **diagnosis)
         return True
@@ -165,37 +184,40 @@ class StepMetrics:
         world = dist.get_world_size()
         return {name: total / world for name, total in zip(names, sums, strict=True)}
 
-    def validated(self, step: int, values: Mapping[str, float], seconds: float) -> None:
-        """Record the results of validation after `step`, which are the same on all ranks."""
+    def record_validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
+        """Record the results of the validation after `step`, which are the same on all ranks, and
+        the seconds that it took."""
         if self._records is not None:
             self._records.write("validated", step, values, seconds=seconds)
 
-    def _exchanged(
+    def _reduced(
         self, logged: Mapping[str, Value], spent: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Return the reduced numbers that `_highest` and `_totals` split up. Collective: both
-        reductions run at once if this rank logged the names of the record before; the result then
-        shows whether all others did too.
+        """Return the maxima and the sums over ranks that `_highest` and `_totals` split up.
+        Collective: both reductions run at once if this rank logged the names of the record before;
+        the maxima then show whether all other ranks did too.
 
         Raises:
             TrainingError: on every rank, if not all ranks logged the same names.
         """
-        names, digest = _known(tuple(logged))
+        names, digest = _names_and_digest(tuple(logged))
         by_name = dict(zip(step_phases.NAMES, spent, strict=True))
         waits = [by_name[name] for name in SLOWEST]
         self.peak_bytes = peak_bytes(self._device)
-        about = [digest, -digest, sum(spent), self.peak_bytes]
-        maxima = reducing([*about, *waits, *self._watch.times()], dist.ReduceOp.MAX)
-        add = partial(reducing, self._to_sum(names, logged, spent), dist.ReduceOp.SUM)
-        sums = add() if names == self._names else None
-        highest, lowest, *rest = maxima()
+        own = [digest, -digest, sum(spent), self.peak_bytes]
+        wait_for_maxima = start_reduce(
+            [*own, *waits, *self._communication.times()], dist.ReduceOp.MAX
+        )
+        start_sums = partial(start_reduce, self._to_sum(names, logged, spent), dist.ReduceOp.SUM)
+        wait_for_sums = start_sums() if names == self._names else None
+        highest, lowest, *rest = wait_for_maxima()
         if highest != -lowest:
             raise TrainingError(
                 f"run.log: ranks logged different metrics in one step, this one {[*names]}; "
                 "log the same names on every rank"
             )
         self._names = names
-        return rest, (sums or add())()
+        return rest, (wait_for_sums or start_sums())()
 
     def _to_sum(
         self, names: Sequence[str], logged: Mapping[str, Value], spent: Sequence[float]
@@ -204,22 +226,22 @@ class StepMetrics:
         values = [_number(logged[name]) for name in names]
         counted = [_number(count) for count in self._counted.values()]
         own = [*counted, self._peak_flops, *(s / world for s in spent)]
-        return [*values, *own, *self._loader.taken()]
+        return [*values, *own, *self._loader.take()]
 
     def _highest(self, extremes: Sequence[float]) -> tuple[dict[str, float], Sequence[float]]:
-        """Return maxima over all ranks, for the record and of the times of
+        """Return the maxima over all ranks for the record, and those of the times of
         `CommunicationMonitor`."""
         self.step_s, peak, *others = extremes
-        slowest, times = others[: len(SLOWEST)], others[len(SLOWEST) :]
-        named = zip(SLOWEST, slowest, strict=True)
-        return {peak_name(self._device): peak, **{f"{name}_max": s for name, s in named}}, times
+        slowest, trace_times = others[: len(SLOWEST)], others[len(SLOWEST) :]
+        named = {f"{name}_max": s for name, s in zip(SLOWEST, slowest, strict=True)}
+        return {peak_name(self._device): peak, **named}, trace_times
 
     def _totals(
         self, totals: Sequence[float]
     ) -> tuple[dict[str, float], Sequence[float], Sequence[float]]:
-        """Return means over all ranks of the logged metrics; sums of counts, sums of the peaks of
-        the cards, and means of the step phases; and sums of the loader statistics since the last
-        record."""
+        """Return the means over all ranks of the logged metrics; then the sums of the counts and of
+        the peak FLOP/s and the means of the step phases; then the sums of the loader statistics
+        since the last record."""
         world, names = dist.get_world_size(), self._names or ()
         means = {name: total / world for name, total in zip(names, totals, strict=False)}
         rest = totals[len(names) :]
@@ -228,9 +250,9 @@ class StepMetrics:
 
     def _warn_of_missing_peak(self) -> None:
         is_known = self._device.type != "cuda" or not math.isnan(self._peak_flops)
-        if self._counted[FLOPS] and not is_known and not self._has_warned:
-            self._has_warned = True
-            log.info("no MFU in the records: what this card can do is not known")
+        if self._counted[FLOPS] and not is_known and not self._has_warned_of_missing_peak:
+            self._has_warned_of_missing_peak = True
+            log.info("the records have no MFU, because the peak FLOP/s of this GPU is not known")
 
     def flush(self) -> None:
         """Wait until all records are written."""
@@ -238,14 +260,15 @@ class StepMetrics:
             self._records.flush()
 
     def close(self, is_done: bool = False) -> None:
-        """Write what is buffered and end; `is_done`: the run has ended."""
+        """Write what is buffered and close all files; `is_done`: the run has ended, not just this
+        attempt."""
         if self._records is not None:
             self._records.close(is_done)
 
 
 @lru_cache(maxsize=16)
-def _known(logged: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-    """Return these names in order, and a number that identifies them."""
+def _names_and_digest(logged: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """Return these names in order, and a number that identifies the set of them."""
     names = tuple(sorted(logged))
     return names, zlib.crc32(json.dumps(names).encode())
 
@@ -271,11 +294,11 @@ def _rates(sums: Sequence[float], seconds: float, copies: int) -> dict[str, floa
     return found
 
 
-def _split(means: Sequence[float]) -> dict[str, float]:
-    """Split numbers into the seconds of a step and those of its phases."""
+def _phase_values(means: Sequence[float]) -> dict[str, float]:
+    """Return the seconds of a step and those of each of its phases, from those of the phases."""
     return {"step_s": sum(means), **dict(zip(step_phases.NAMES, means, strict=True))}
 
 
 def _number(value: Value) -> float:
-    """Return the number in a tensor, after the work queued before it is done."""
+    """Return the number that a tensor holds, for which this waits for the device."""
     return float(value.item() if isinstance(value, Tensor) else value)

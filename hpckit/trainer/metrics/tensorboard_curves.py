@@ -1,11 +1,12 @@
-"""Writes TensorBoard files of a run from its events, in a process beside rank 0.
+"""The program that writes the TensorBoard files of a run from its events, in a process beside rank
+0.
 
     python -m hpckit.trainer.metrics.tensorboard_curves EVENTS FOLDER </dev/null    # once
 
-Within a trainer, it would take Python's interpreter lock from each step, since TensorBoard computes
-checksums in Python. The process ends when its standard input or its parent does, after writing all
-events that there are. If it is killed too, the next one writes what is missing: a file in the
-folder holds the offset in the events up to which they were written.
+TensorBoard computes checksums in Python, for which each step would wait if a thread of the trainer
+did this. The process writes all events and ends when its standard input or its parent ends. If it
+is killed, the next one writes what is missing: a file in the folder holds the offset in the events
+up to which they were written.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from hpckit.system.atomic_files import read_json, write_json
 log = logging.getLogger(__name__)
 
 MARK = "told.json"
-"""File in the folder with the number of bytes of the events that were written."""
+"""Name of the file in the folder that holds the number of bytes of the events that were written."""
 _POLL_S = 2.0
-_IDLE = 10  # niceness, so that no step waits for it
-_ABOUT = frozenset(("step", "generation", "attempt", "rank"))
-_MORE = {"step": _ABOUT, "validated": _ABOUT | {"seconds"}}
-"""Kinds of events that are records, with the fields that are not values."""
+_NICENESS = 10  # so that no step waits for this process
+_COMMON_FIELDS = frozenset(("step", "generation", "attempt", "rank"))
+_RECORDS = {"step": _COMMON_FIELDS, "validated": _COMMON_FIELDS | {"seconds"}}
+"""The kinds of events that are records, with the fields that are not values."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A record of a step."""
+    """The values of a step in TensorBoard."""
 
     step: int
     time_s: float
@@ -44,13 +45,13 @@ class CurvePoint:
 
 
 def point_of(event: Event) -> CurvePoint | None:
-    """Return the record in an event; None: the event is none."""
-    if event.kind not in _MORE:
+    """Return the values in an event; None if the event is not a record."""
+    if event.kind not in _RECORDS:
         return None
     values = {
         name: float(value)
         for name, value in event.fields.items()
-        if name not in _MORE[event.kind] and isinstance(value, int | float)
+        if name not in _RECORDS[event.kind] and isinstance(value, int | float)
     }
     step = event.get("step")
     return CurvePoint(step, event.time, values) if isinstance(step, int) else None
@@ -61,21 +62,19 @@ class TensorBoardCurves:
 
     def __init__(self, events: Path, folder: Path) -> None:
         self._folder = folder
-        from hpckit.trainer.metrics.tensorboard_file import (
-            TensorBoardFile,  # imports TensorBoard
-        )
+        from hpckit.trainer.metrics.tensorboard_file import TensorBoardFile  # needs TensorBoard
 
         self._written = bytes_written(folder)
         self._tail = EventTail(events, offset=self._written)
         self._scalars = TensorBoardFile(folder)
-        self._begun: tuple[int, float] | None = None
+        self._restart: tuple[int, float] | None = None
 
     def follow(self) -> None:
         """Write the events since the last call. Raises OSError."""
         before = self._written
         for event in self._tail.read():
             if event.kind == "training_started":
-                self._begun = int(event.get("step", 0)), event.time
+                self._restart = int(event.get("step", 0)), event.time
             elif (point := point_of(event)) is not None:
                 self._write(point)
                 self._written = self._tail.offset
@@ -84,9 +83,9 @@ class TensorBoardCurves:
             write_json(self._folder / MARK, {"bytes": self._written})
 
     def _write(self, point: CurvePoint) -> None:
-        if self._begun is not None:
-            self._scalars.restart(*self._begun)
-            self._begun = None
+        if self._restart is not None:
+            self._scalars.restart(*self._restart)
+            self._restart = None
         self._scalars.write(point.step, point.time_s, point.values)
 
     def close(self) -> None:
@@ -95,20 +94,20 @@ class TensorBoardCurves:
 
 
 def bytes_written(folder: Path) -> int:
-    """Return the number of bytes of the events that were written; 0 if it is not known, since
-    TensorBoard ignores duplicates."""
+    """Return the number of bytes of the events that were written to the files in `folder`; 0 if it
+    is not known, since TensorBoard ignores duplicates."""
     found: Any = read_json(folder / MARK)
     count = found.get("bytes") if isinstance(found, dict) else None
     return count if isinstance(count, int) and count >= 0 else 0
 
 
 def write_until(is_over: Callable[[], bool], events: Path, folder: Path) -> None:
-    """Follow the events until `is_over` returns true, which is called repeatedly and may wait. If
-    files cannot be written, training continues without them."""
+    """Follow the events until `is_over`, which is called repeatedly and may wait, returns true. If
+    the files cannot be written, this is reported, and training continues without them."""
     try:
         curves, is_last = TensorBoardCurves(events, folder), False
         while not is_last:
-            is_last = is_over()  # what was written before is still read
+            is_last = is_over()  # events that were written before are still read
             curves.follow()
         curves.close()
     except OSError as error:
@@ -122,8 +121,9 @@ def main() -> None:
     """Run as a program, for `python -m`."""
     events, folder = (Path(argument) for argument in sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # Slurm's, to all processes: the end comes by stdin
-    os.nice(_IDLE)
+        # Slurm signals all processes; this one ends when its standard input ends
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICENESS)
     parent = os.getppid()
 
     def is_over() -> bool:

@@ -1,4 +1,4 @@
-"""The TensorBoard file of one folder."""
+"""The TensorBoard file that an attempt writes to a folder."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-_BEGUN = re.compile(r"events\.out\.tfevents\.(\d+)\.")
+_NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.")
 _VERSION = "brain.Event:2"
 
 
 class TensorBoardFile:
-    """One file, which is created with the first record. Methods raise OSError.
+    """A file that is created with the first record. All methods may raise OSError.
 
-    A record is one entry of the file, not one per value as with torch's SummaryWriter, whose queue
-    is shorter than a record, so that each record waits for the disk.
+    A record is one entry of the file. torch's SummaryWriter writes an entry for each value, and its
+    queue is shorter than a record, so that each record would wait for the disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,13 +29,13 @@ class TensorBoardFile:
         self._file: RecordWriter | None = None
 
     def restart(self, step: int, time_s: float) -> None:
-        """Mark the begin of an attempt that resumed after `step` steps: later steps that the
-        previous attempt recorded do not count."""
+        """Mark the begin of an attempt that resumed after `step` steps, by which TensorBoard drops
+        later steps of the previous attempt."""
         start = SessionLog(status=SessionLog.START)
         self._add(Event(wall_time=time_s, step=step + 1, session_log=start))
 
     def write(self, step: int, time_s: float, record: Mapping[str, float]) -> None:
-        """Write the scalars of one step with a time in seconds since the epoch."""
+        """Write the values of a step, with its time in seconds since the epoch."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in record.items()]
         self._add(Event(wall_time=time_s, step=step, summary=Summary(value=values)))
 
@@ -58,9 +58,11 @@ class TensorBoardFile:
 
 
 def _latest_file(folder: Path, now_s: float) -> Path:
-    """Create a file that TensorBoard reads after those that exist: it sorts them by their names,
-    which begin with a time in seconds. Two attempts may begin within one second, or a clock may be
-    behind."""
-    begun = [int(found[1]) for path in folder.iterdir() if (found := _BEGUN.match(path.name))]
-    second = max(int(now_s), *(one + 1 for one in begun), 0)
+    """Return the path of a new file that TensorBoard reads after the present ones.
+
+    TensorBoard sorts files by their names, which begin with a time in seconds. This time is made
+    larger than all others, since two attempts may begin within a second, and clocks may differ.
+    """
+    seconds = [int(found[1]) for path in folder.iterdir() if (found := _NAME.match(path.name))]
+    second = max(int(now_s), *(each + 1 for each in seconds), 0)
     return folder / f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}.0"

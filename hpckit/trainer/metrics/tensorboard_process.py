@@ -1,4 +1,4 @@
-"""The process that writes a run's TensorBoard files, started by rank 0."""
+"""The process that rank 0 starts to write the TensorBoard files of a run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ log = logging.getLogger(__name__)
 
 _PROGRAM = (sys.executable, "-m", "hpckit.trainer.metrics.tensorboard_curves")
 END_S, DONE_S = 8.0, 60.0
-"""Seconds that the end of an attempt waits for the process at most, and that the end of a run
-does."""
+"""Most seconds for which the end of an attempt, and the end of a run, waits for the process."""
 
 
 class TensorBoardProcess:
     """The process `hpckit.trainer.metrics.tensorboard_curves`, which is started with the first
-    record. It outlives a killed rank 0 by a moment, to write all events. So it does not count as a
-    stray process of an ended generation."""
+    record.
+
+    If rank 0 is killed, the process first writes all events, and does not count as a process that
+    an ended generation has left.
+    """
 
     def __init__(self, events: EventLog, folder: Path) -> None:
         self._events, self._folder = events, folder
@@ -36,8 +38,8 @@ class TensorBoardProcess:
             self._give_up(f"their process ended with {self._process.returncode}")
 
     def end(self, is_done: bool) -> None:
-        """End the process after it has written all events; `is_done`: the run has ended, and no
-        later process follows."""
+        """End the process after it has written all events; `is_done`: the run has ended, so that no
+        later process will write the rest."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -67,7 +69,7 @@ class TensorBoardProcess:
             self._give_up(str(error))
 
     def _give_up(self, why: str) -> None:
-        """Continue without TensorBoard files: the events have all records."""
+        """Report that training continues without TensorBoard files; the events have all records."""
         self._process, self._is_gone = None, True
         log.error("no more TensorBoard files: %s", why)
         self._events.emit("degraded", what=f"no more TensorBoard files: {why}")

@@ -7,12 +7,13 @@ from torch import Tensor, nn
 
 
 class Model(nn.Module):
-    """A model, called with the inputs of a micro-batch and its targets, which it may ignore."""
+    """A model, which is called with the inputs and targets of a micro-batch. A model without a loss
+    of its own ignores the targets."""
 
     blocks: nn.ModuleDict
-    """Most of the model, in similar parts, each of which is gathered, recomputed, or compiled as
-    one."""
+    """The repeated parts of the model, each of which is sharded, checkpointed or compiled as one
+    unit."""
 
-    def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """Initialize a whole parameter, or a buffer, by its name, as at the start of training."""
+    def initialize_tensor(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
+        """Initialize a whole parameter or buffer by its name, in place."""
         raise NotImplementedError

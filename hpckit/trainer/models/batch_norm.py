@@ -1,4 +1,4 @@
-"""Batch normalisation whose running moments are the same on all ranks, for any number of ranks.
+"""Batch normalisation with running moments that are the same on all ranks, for any number of ranks.
 
 Ioffe & Szegedy, "Batch Normalization" (2015).
 """
@@ -18,17 +18,19 @@ MOMENTUM = 0.1
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation in fp32, for inputs of any dtype. `BatchNormMoments` updates the running
+    """Batch normalisation in fp32 for inputs of any dtype. `BatchNormMoments` updates its running
     moments."""
 
     running_mean: Tensor
     running_var: Tensor
     batch_mean: Tensor
-    """Mean of the newest micro-batch; the next attribute is its variance."""
+    """(channels,): the mean of the newest micro-batch."""
     batch_var: Tensor
+    """(channels,): the variance of the newest micro-batch."""
 
     def __init__(self, channels: int, *, sync: bool) -> None:
-        """`sync`: take the moments over the micro-batches, of equal size, of all ranks."""
+        """`sync`: whether the moments are those of the micro-batches of all ranks together, which
+        have to be of equal size."""
         super().__init__()
         self._sync = sync
         self.weight = nn.Parameter(torch.empty(channels))
@@ -38,22 +40,22 @@ class BatchNorm(nn.Module):
             self.register_buffer(name, empty, persistent=name.startswith("running"))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise `x`: (batch, channels, height, width); returns the same shape."""
+        """Return `x`, (batch, channels, height, width), normalised."""
         scale = self.weight.float(), self.bias.float()
         if not self.training:
             running = self.running_mean, self.running_var
             return functional.batch_norm(x, *running, *scale, eps=EPSILON)
         if self._sync and dist.is_initialized():
-            return self._together(x, *scale)
+            return self._normalise_over_ranks(x, *scale)
         batch = self.batch_mean, self.batch_var
         return functional.batch_norm(x, *batch, *scale, training=True, momentum=1.0, eps=EPSILON)
 
-    def _together(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _normalise_over_ranks(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         values = x.float()
         var, mean = torch.var_mean(values, dim=(0, 2, 3), correction=0)
-        # relative to a near value that all ranks know, so that the difference below loses no digits
-        apart = mean - self.running_mean
-        shift, square = _mean_over_ranks(torch.stack((apart, var + apart.square())))
+        # relative to a value near by that all ranks know, so that the difference below is exact
+        distance = mean - self.running_mean
+        shift, square = _mean_over_ranks(torch.stack((distance, var + distance.square())))
         mean, var = shift + self.running_mean, square - shift.square()
         count = dist.get_world_size() * values.numel() // values.shape[1]
         with torch.no_grad():
@@ -65,28 +67,27 @@ class BatchNorm(nn.Module):
 
 
 class BatchNormMoments:
-    """Moments of all micro-batches of a step on all ranks, by which the running moments are updated
-    once a step. They are the same on all ranks, and for any number of ranks with the same
-    micro-batches."""
+    """The moments of all micro-batches of a step on all ranks, by which the running moments are
+    updated once a step. The result does not depend on which rank computed which micro-batch."""
 
     def __init__(self, model: nn.Module) -> None:
-        """In training, the moments are collected after each forward pass of `model`."""
+        """Collect the moments after each forward pass of `model` in training mode."""
         norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
         self._batch = [moment for norm in norms for moment in (norm.batch_mean, norm.batch_var)]
         self._running = [m for norm in norms for m in (norm.running_mean, norm.running_var)]
         self._sums = [torch.zeros_like(moment) for moment in self._batch]
         self._micro_batches = 0
         if norms:
-            model.register_forward_hook(self._take)
+            model.register_forward_hook(self._collect)
 
-    def _take(self, model: nn.Module, *_: object) -> None:
+    def _collect(self, model: nn.Module, *_: object) -> None:
         if model.training:
             torch._foreach_add_(self._sums, self._batch)
             self._micro_batches += 1
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the running moments at the end of a step. Collective, if the model has batch
+        """Update the running moments at the end of a step. Collective if the model has batch
         normalisation."""
         if not self._running:
             return
@@ -95,9 +96,9 @@ class BatchNormMoments:
         flat /= dist.get_world_size() * self._micro_batches
         found = torch.split(flat, [len(moment) for moment in self._running])
         for running, moment in zip(self._running, found, strict=True):
-            # an overflow in fp16 skips its step, and must not stay in the running moments
+            # a step that an overflow in fp16 skips must not change the running moments
             running.lerp_(torch.where(moment.isfinite(), moment, running), MOMENTUM)
-        # also those of the newest micro-batch: infinity with a weight of 0 gives NaN
+        # also the moments of the newest micro-batch, since infinity with a weight of 0 gives NaN
         torch._foreach_zero_([*self._sums, *self._batch])
         self._micro_batches = 0
 
@@ -108,7 +109,8 @@ def _mean_over_ranks(x: Tensor) -> Tensor:
 
 
 class _Mean(torch.autograd.Function):
-    """The mean over all ranks, forward and, since each rank's loss depends on all, backward."""
+    """The mean over all ranks, in the backward pass too, since the loss of each rank depends on the
+    values of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""The base class of decoder-only transformers: from tokens by blocks to logits or losses, as a
-whole model or a pipeline stage."""
+"""The base class of decoder-only transformers, which compute logits or losses from tokens, as whole
+models or as pipeline stages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpckit.trainer.models.unembedding import Unembedding
 INIT_STD = 0.02
 """Standard deviation of initialized weights (GPT-2, Llama)."""
 LORA_A, LORA_B = "lora_a", "lora_b"
-"""Names of the parameters of a linear layer's adapter, (rank, inputs) and (outputs, rank)."""
+"""Names of the parameters of a linear layer's adapter: (rank, inputs) and (outputs, rank)."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,17 @@ class LayerRange:
 
 
 class DecoderModel(Model):
-    """A model or a part of one; its parameters have the same names in both.
+    """A decoder or a pipeline stage of one, whose parameters have the same names in both.
 
-    Derived classes define `embed` and `predict`, of which a part may need neither.
+    Subclasses define `embed`, which only the first stage needs, and `predict`, which only the last
+    one needs.
     """
 
     COLUMNS: tuple[str, ...]
-    """Layers of a block whose outputs are divided by tensor parallelism."""
+    """Layers of a block whose outputs tensor parallelism shards."""
     ROWS: tuple[str, ...]
-    """Layers of a block whose inputs are divided, and whose outputs are summed over ranks."""
+    """Layers of a block whose inputs tensor parallelism shards, and whose outputs it sums over
+    ranks."""
     RESIDUAL: tuple[str, ...]
     """Layers of a block that write into the residual stream."""
 
@@ -68,49 +70,52 @@ class DecoderModel(Model):
 
     @property
     def tied(self) -> Tensor | None:
-        """Return the parameter that both the first and the last part have."""
+        """Return the parameter that the first and the last stage share; None if there is none."""
         return None
 
     def embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
-        """Embed `tokens`: (batch, time) integers, at `positions`: the same shape, None: in
-        sequence. Returns (batch, time, width)."""
+        """Return the embedding (batch, time, width) of `tokens`, (batch, time) integers.
+
+        Args:
+            positions: (batch, time) integers; None: positions are counted from 0.
+        """
         raise NotImplementedError
 
     def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:
-        """Return the output of `Unembedding` for `x`: (batch, time, width)."""
+        """Return the output of `Unembedding` for the features `x`, (batch, time, width)."""
         raise NotImplementedError
 
     def forward(
         self, x: Tensor, targets: Tensor | None = None, documents: Tensor | None = None
     ) -> Tensor:
-        """Compute the model or the part.
+        """Compute the model or the pipeline stage.
 
         Args:
-            x: tokens (batch, time), or the output of the part before.
+            x: tokens (batch, time), or the output of the previous stage.
             targets: (batch, time) next tokens.
-            documents: (batch, time) integers; tokens attend only to those with equal ones, which
-                are neighbours. None: to all before them.
+            documents: (batch, time) numbers of documents. Tokens attend only to tokens of the same
+                document, which are contiguous. None: tokens attend to all tokens before them.
 
         Returns:
             Logits (batch, time, vocab); with targets, their losses (batch, time); or the input of
-            the next part: (batch, time, width).
+            the next stage, (batch, time, width).
         """
         positions = None if documents is None else positions_within(documents)
         if self.part.is_first:
             x = self.embed(x, positions)
-        inside = None if positions is None else document_mask(positions, x.dtype)
+        mask = None if positions is None else document_mask(positions, x.dtype)
         for block in self.blocks.values():
-            x = block(x) if inside is None else block(x, inside)
+            x = block(x) if mask is None else block(x, mask)
         return self.predict(x, targets) if self.part.is_last else x
 
     @torch.no_grad()
-    def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """Initialize a whole parameter, by its name, as at the start of training.
+    def initialize_tensor(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
+        """Initialize a whole parameter by its name.
 
-        Gains are one and biases zero; weights are normal. The layers that write into the residual
-        stream are scaled by 1/sqrt(2 x layers), so that its variance does not grow with depth
-        (Radford et al. 2019, section 2.3). Adapters add nothing at first: B is zero, and A drawn as
-        in the code of Hu et al. 2021.
+        Gains are one, biases are zero, and weights are normal. The layers that write into the
+        residual stream are scaled by 1/sqrt(2 x layers), so that its variance does not grow with
+        depth (Radford et al. 2019, section 2.3). Adapters add nothing at first: B is zero, and A is
+        initialized as in the code of Hu et al. 2021.
         """
         if name.endswith((".bias", ".load", LORA_B)):
             tensor.zero_()

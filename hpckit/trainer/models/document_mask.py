@@ -1,5 +1,4 @@
-"""The mask for documents that lie one after the other in a window and do not attend to each
-other."""
+"""The attention mask of a window of several documents, which do not attend to each other."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from torch import Tensor
 
 
 class DocumentMask(NamedTuple):
-    """The mask and positions that separate documents."""
+    """The attention mask and the positions that separate documents."""
 
     mask: Tensor
-    """(batch, 1, time, time), added to the scores of attention: 0 for tokens that are attended to,
-    minus infinity for the rest. It is shared by all heads and blocks. Its memory grows with the
-    square of `time`, and kernels compute the masked scores too, which is up to twice the work of
-    causal attention without a mask."""
+    """(batch, 1, time, time), which is added to the scores of attention: 0 for tokens that are
+    attended to, minus infinity for the others. All heads and blocks share it. Its memory grows with
+    the square of `time`, and kernels compute the masked scores too, which is up to twice the work
+    of causal attention without a mask."""
     positions: Tensor
-    """(batch, time): positions that start from 0 in each document."""
+    """(batch, time): positions of the tokens within their documents, from 0 on."""
 
 
 def positions_within(documents: Tensor) -> Tensor:

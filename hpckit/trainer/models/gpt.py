@@ -25,16 +25,16 @@ class GPTAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)  # per head: query, key and value
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, inside: DocumentMask | None = None) -> Tensor:
-        """`x`: (batch, time, width); the same shape comes back."""
+    def forward(self, x: Tensor, mask: DocumentMask | None = None) -> Tensor:
+        """Compute the layer for `x`, (batch, time, width); the output has the same shape."""
         heads = self.qkv(x).view(*x.shape[:2], -1, 3, self.head_width)
         query, key, value = heads.permute(3, 0, 2, 1, 4)  # each (batch, heads, time, head width)
         mixed = functional.scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=inside and inside.mask,
-            is_causal=self._is_causal and inside is None,
+            attn_mask=mask.mask if mask else None,
+            is_causal=self._is_causal and mask is None,
         )
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
@@ -49,7 +49,7 @@ class GPTMLP(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x`: (batch, time, width); the same shape comes back."""
+        """Compute the layer for `x`, (batch, time, width); the output has the same shape."""
         out: Tensor = self.down(functional.gelu(self.up(x), approximate="tanh"))
         return out
 
@@ -66,15 +66,15 @@ class GPTBlock(nn.Module):
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = MixtureOfExperts(width, experts) if experts else GPTMLP(width)
 
-    def forward(self, x: Tensor, inside: DocumentMask | None = None) -> Tensor:
-        """`x`: (batch, time, width); the same shape comes back."""
-        x = x + self.attention(self.norm_attention(x), inside=inside)
+    def forward(self, x: Tensor, mask: DocumentMask | None = None) -> Tensor:
+        """Compute the layer for `x`, (batch, time, width); the output has the same shape."""
+        x = x + self.attention(self.norm_attention(x), mask=mask)
         out: Tensor = x + self.mlp(self.norm_mlp(x))
         return out
 
 
 class GPTEmbedding(nn.Module):
-    """Tokens and their positions."""
+    """The embedding of tokens and their positions."""
 
     def __init__(self, vocab: int, seq_len: int, width: int, *, positions: bool) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class GPTEmbedding(nn.Module):
         self.position = nn.Embedding(seq_len, width) if positions else None
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """`tokens`: (batch, time) integers; returns (batch, time, width)."""
+        """Return the embedding (batch, time, width) of `tokens`, (batch, time) integers."""
         assert self.position is not None
         table = self.position.weight
         if positions is None:
@@ -101,7 +101,7 @@ class GPT(DecoderModel):
     RESIDUAL = (*ROWS, "mlp.experts.down")
 
     def __init__(self, size: GptSpec, part: LayerRange | None = None) -> None:
-        """`part`: range of blocks; None: the whole model."""
+        """`part`: the blocks of a pipeline stage; None: the whole model."""
         part = part or LayerRange.whole(size.layers)
         width = size.width
         blocks = (

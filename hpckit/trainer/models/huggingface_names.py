@@ -1,4 +1,5 @@
-"""The decoders as models of Hugging Face's transformers: GPT2LMHeadModel and LlamaForCausalLM."""
+"""The names and configs of the decoders as models of Hugging Face's transformers, GPT2LMHeadModel
+and LlamaForCausalLM."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LlamaSpec
 
 
 def config(size: DecoderSpec, dtype: str) -> dict[str, Any]:
-    """Return the content of config.json; `dtype` of the weights by torch's name."""
+    """Return the content of config.json for weights of `dtype`, by torch's name for it."""
     about = _llama_config(size) if isinstance(size, LlamaSpec) else _gpt_config(size)
     return {**about, "vocab_size": size.vocab, "dtype": dtype}
 
 
 def forms(size: DecoderSpec, item: str) -> dict[str, TensorForm]:
-    """Return how each tensor is written, by its full name in checkpoints, where it is part of
-    `item`."""
+    """Return the form in which each tensor is written, by the name that it has in checkpoints as
+    part of `item`."""
     found = _llama_forms(size) if isinstance(size, LlamaSpec) else _gpt_forms(size)
     return {f"{item}/{name}": form for name, form in found.items()}
 
@@ -36,7 +37,7 @@ def _gpt_config(size: GptSpec) -> dict[str, Any]:
 
 
 def _gpt_forms(size: GptSpec) -> dict[str, TensorForm]:
-    """Return the forms of GPT-2. Its layers are Conv1D, whose weights are transposed."""
+    """Return the forms of GPT-2, whose layers are Conv1D with transposed weights."""
     found = {
         "embedding.token.weight": TensorForm("transformer.wte.weight"),
         "embedding.position.weight": TensorForm("transformer.wpe.weight"),
@@ -45,7 +46,10 @@ def _gpt_forms(size: GptSpec) -> dict[str, TensorForm]:
     }
     for number in range(size.layers):
         here, there = f"blocks.{number}", f"transformer.h.{number}"
-        heads = (size.heads, 3)  # of each head query, key, value; there all queries come first
+        heads = (
+            size.heads,
+            3,
+        )  # here by head, then query, key, value; there all queries come first
         for kind, is_transposed in (("weight", True), ("bias", False)):
             found |= {
                 f"{here}.norm_attention.{kind}": TensorForm(f"{there}.ln_1.{kind}"),
@@ -78,7 +82,7 @@ def _llama_config(size: LlamaSpec) -> dict[str, Any]:
         "max_position_embeddings": size.seq_len,
         "hidden_act": "silu",
         "rms_norm_eps": size.norm_eps,
-        "rope_theta": size.rope_theta,  # of transformers before 5, and of others
+        "rope_theta": size.rope_theta,  # for transformers before 5, and other readers
         "rope_parameters": {"rope_type": "default", "rope_theta": size.rope_theta},
         "attention_bias": False,
         "mlp_bias": False,

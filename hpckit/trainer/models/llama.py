@@ -1,5 +1,5 @@
-"""A decoder-only transformer in the form of Llama: RMSNorm, rotary positions, gated perceptrons,
-grouped-query attention.
+"""A decoder-only transformer in the form of Llama: RMSNorm, rotary position embeddings, gated
+perceptrons and grouped-query attention.
 
 Touvron et al., "Llama 2" (2023); Grattafiori et al., "The Llama 3 Herd of Models" (2024).
 """
@@ -28,17 +28,17 @@ class LlamaAttention(nn.Module):
         self.value = nn.Linear(size.width, shared, bias=False)
         self.out = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: Tensor, inside: DocumentMask | None = None) -> Tensor:
-        """`x`: (batch, time, width); the same shape comes back."""
-        places = torch.arange(x.shape[1], device=x.device) if inside is None else inside.positions
-        cos, sin = angles(places, self.head_width, self.theta)
-        query, key = (turned(self._heads(y), cos, sin) for y in (self.query(x), self.key(x)))
+    def forward(self, x: Tensor, mask: DocumentMask | None = None) -> Tensor:
+        """Compute the layer for `x`, (batch, time, width); the output has the same shape."""
+        positions = torch.arange(x.shape[1], device=x.device) if mask is None else mask.positions
+        cos, sin = rotary_angles(positions, self.head_width, self.theta)
+        query, key = (rotate(self._heads(y), cos, sin) for y in (self.query(x), self.key(x)))
         mixed = functional.scaled_dot_product_attention(
             query,
             key,
             self._heads(self.value(x)),
-            attn_mask=inside and inside.mask,
-            is_causal=inside is None,
+            attn_mask=mask.mask if mask else None,
+            is_causal=mask is None,
             enable_gqa=True,
         )
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
@@ -49,9 +49,9 @@ class LlamaAttention(nn.Module):
         return x.view(*x.shape[:2], -1, self.head_width).transpose(1, 2)
 
 
-def angles(positions: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines by which rotary positions rotate pairs of features, fp32; pair i
-    is features i and i + width / 2.
+def rotary_angles(positions: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines by which rotary position embeddings rotate pairs of features, in
+    fp32. Pair i consists of the features i and i + width / 2.
 
     Args:
         positions: (time,) or (batch, time).
@@ -65,8 +65,9 @@ def angles(positions: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]
     return both.cos(), both.sin()
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each pair of features of `x`: (batch, heads, time, head width); keeps its dtype."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return `x`, (batch, heads, time, head width), with each pair of features rotated, in its
+    dtype."""
     first, second = x.float().chunk(2, dim=-1)
     out = x.float() * cos + torch.cat((-second, first), dim=-1) * sin
     return out.to(x.dtype)
@@ -82,7 +83,7 @@ class LlamaMLP(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x`: (batch, time, width); the same shape comes back."""
+        """Compute the layer for `x`, (batch, time, width); the output has the same shape."""
         out: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -97,9 +98,9 @@ class LlamaBlock(nn.Module):
         self.norm_mlp = nn.RMSNorm(size.width, size.norm_eps)
         self.mlp = LlamaMLP(size.width, size.hidden)
 
-    def forward(self, x: Tensor, inside: DocumentMask | None = None) -> Tensor:
-        """`x`: (batch, time, width); the same shape comes back."""
-        x = x + self.attention(self.norm_attention(x), inside=inside)
+    def forward(self, x: Tensor, mask: DocumentMask | None = None) -> Tensor:
+        """Compute the layer for `x`, (batch, time, width); the output has the same shape."""
+        x = x + self.attention(self.norm_attention(x), mask=mask)
         out: Tensor = x + self.mlp(self.norm_mlp(x))
         return out
 
@@ -112,19 +113,19 @@ class LlamaEmbedding(nn.Module):
         self.token = nn.Embedding(vocab, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`tokens`: (batch, time) integers; returns (batch, time, width)."""
+        """Return the embedding (batch, time, width) of `tokens`, (batch, time) integers."""
         out: Tensor = self.token(tokens)
         return out
 
 
 class Llama(DecoderModel):
-    """A Llama model, whose output layer has its own weight, or that of the token embedding."""
+    """A Llama model, whose output layer has a weight of its own or that of the token embedding."""
 
     COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
     ROWS = RESIDUAL = ("attention.out", "mlp.down")
 
     def __init__(self, size: LlamaSpec, part: LayerRange | None = None) -> None:
-        """`part`: range of blocks; None: the whole model."""
+        """`part`: the blocks of a pipeline stage; None: the whole model."""
         part = part or LayerRange.whole(size.layers)
         super().__init__(part, (LlamaBlock(size) for _ in range(part.begin, part.end)))
         self._is_tied = size.tied

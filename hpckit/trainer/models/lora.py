@@ -19,20 +19,21 @@ from hpckit.trainer.models.decoder import LORA_A, LORA_B, DecoderModel
 
 
 def adapt(model: DecoderModel, size: DecoderSpec, lora: LoraSpec) -> None:
-    """Freeze the parameters of `model`, whose names stay, and add adapters to layers of its blocks.
+    """Freeze the parameters of `model`, whose names do not change, and add adapters to the linear
+    layers of its blocks that `lora` names.
 
-    If layers are divided over ranks, their adapters are as well; call this after the division.
+    The adapters of layers that tensor parallelism has sharded are sharded as well.
     """
     model.requires_grad_(False)
     for block in model.blocks.values():
         for name in adapted(size, lora):
             layer = block.get_submodule(name)
             assert isinstance(layer, nn.Linear)
-            _give_adapter(layer, lora)
+            _add_adapter(layer, lora)
 
 
 def is_adapter(name: str) -> bool:
-    """Whether it is the name of an adapter's parameter."""
+    """Whether `name` is that of a parameter of an adapter."""
     return name.endswith((f".{LORA_A}", f".{LORA_B}"))
 
 
@@ -41,29 +42,29 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, lora: LoraSpec) -> Tensor:
 
     Args:
         weight: (outputs, inputs), or some of its rows and columns.
-        a: (rank, inputs), those columns.
-        b: (outputs, rank), those rows.
+        a: (rank, inputs), with the same columns.
+        b: (outputs, rank), with the same rows.
     """
     added = (lora.alpha / lora.rank * b.float()) @ a.float()
     return (weight.float() + added).to(weight.dtype)
 
 
-def _give_adapter(layer: nn.Linear, lora: LoraSpec) -> None:
+def _add_adapter(layer: nn.Linear, lora: LoraSpec) -> None:
     weight = layer.weight
     kind: dict[str, Any] = {"dtype": weight.dtype, "device": weight.device}
     a = torch.empty(lora.rank, layer.in_features, **kind)
     b = torch.empty(layer.out_features, lora.rank, **kind)
     if isinstance(weight, DTensor):
         is_column = weight.placements == (Shard(0),)
-        of_a, of_b = (Replicate(), Shard(0)) if is_column else (Shard(1), Replicate())
-        a = distribute_tensor(a, weight.device_mesh, [of_a])
-        b = distribute_tensor(b, weight.device_mesh, [of_b])
+        placement_a, placement_b = (Replicate(), Shard(0)) if is_column else (Shard(1), Replicate())
+        a = distribute_tensor(a, weight.device_mesh, [placement_a])
+        b = distribute_tensor(b, weight.device_mesh, [placement_b])
     layer.register_parameter(LORA_A, nn.Parameter(a))
     layer.register_parameter(LORA_B, nn.Parameter(b))
-    # before those of tensor parallelism, which process the sum
-    layer.register_forward_hook(partial(_add, lora.alpha / lora.rank), prepend=True)
+    # called before the hooks of tensor parallelism, which process the sum
+    layer.register_forward_hook(partial(_add_output, lora.alpha / lora.rank), prepend=True)
 
 
-def _add(scale: float, layer: Any, inputs: tuple[Tensor], out: Tensor) -> Tensor:
+def _add_output(scale: float, layer: Any, inputs: tuple[Tensor], out: Tensor) -> Tensor:
     (x,) = inputs
     return out + functional.linear(scale * functional.linear(x, layer.lora_a), layer.lora_b)

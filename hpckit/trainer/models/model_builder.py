@@ -1,4 +1,4 @@
-"""Construction of the model of a spec, and initialization of its parameters."""
+"""The construction of the model of a spec, and the initialization of its parameters."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def build(
 def build(
     size: ModelSpec, part: LayerRange | None = None, dtype: torch.dtype = torch.float32
 ) -> Model:
-    """Return the model, or a part of a decoder, on the meta device; `materialise` initializes
-    it."""
-    with torch.device("meta"), _by_default(dtype):
+    """Return the model, or a pipeline stage of a decoder, on the meta device. `materialise` then
+    initializes it."""
+    with torch.device("meta"), _default_dtype(dtype):
         match size:
             case ResnetSpec():
                 return ResNet(size)
@@ -45,8 +45,8 @@ def build(
 
 
 @contextmanager
-def _by_default(dtype: torch.dtype) -> Iterator[None]:
-    """Create new parameters in this dtype within the block."""
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set the dtype of new parameters within the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -60,7 +60,7 @@ def make(size: DecoderSpec, seed: int, device: torch.device | None = None) -> De
 @overload
 def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model: ...
 def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model:
-    """Return a whole initialized model, on the CPU by default."""
+    """Return the whole model with initialized parameters, on the CPU by default."""
     model = build(size)
     materialise(model, device or torch.device("cpu"), seed)
     return model
@@ -69,35 +69,37 @@ def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Mode
 def materialise(model: Model, device: torch.device, seed: int) -> None:
     """Allocate and initialize parameters and buffers."""
     allocate(model, device, seed)
-    draw_parameters(model, seed)
+    initialize_parameters(model, seed)
 
 
 def allocate(model: Model, device: torch.device, seed: int) -> None:
-    """Allocate parameters without initializing them, and initialize buffers."""
+    """Allocate parameters and buffers on `device`, and initialize only the buffers."""
     model.to_empty(device=device)
-    _draw(model, model.named_buffers(), seed)
+    _initialize(model, model.named_buffers(), seed)
 
 
-def draw_parameters(model: Model, seed: int, which: Callable[[str], bool] | None = None) -> None:
-    """Initialize parameters; only those named in `which`, if given."""
+def initialize_parameters(
+    model: Model, seed: int, which: Callable[[str], bool] | None = None
+) -> None:
+    """Initialize the parameters, or only those for whose names `which` returns true."""
     named = model.named_parameters()
-    _draw(model, ((name, p) for name, p in named if which is None or which(name)), seed)
+    _initialize(model, ((name, p) for name, p in named if which is None or which(name)), seed)
 
 
 @torch.no_grad()
-def _draw(model: Model, named: Iterable[tuple[str, Tensor]], seed: int) -> None:
-    """Initialize one parameter. Values depend only on `seed` and names: for any sharding, a rank
+def _initialize(model: Model, named: Iterable[tuple[str, Tensor]], seed: int) -> None:
+    """Initialize tensors. Values depend only on `seed` and the names: for any sharding, each rank
     draws the whole tensor and keeps its part."""
     for name, tensor in named:
         generator = torch.Generator().manual_seed(mix(seed, name))
         whole = torch.empty(tensor.shape)
-        model.draw(name, whole, generator)
-        _keep(name, whole, tensor)
+        model.initialize_tensor(name, whole, generator)
+        _copy_part(name, whole, tensor)
 
 
-def _keep(name: str, whole: Tensor, tensor: Tensor) -> None:
-    mine = local_shard(name, tensor)
-    assert mine is not None
+def _copy_part(name: str, whole: Tensor, tensor: Tensor) -> None:
+    shard = local_shard(name, tensor)
+    assert shard is not None
     own = local(tensor)
-    for box, at in mine.parts:
+    for box, at in shard.parts:
         own[at.slices].copy_(whole[box.slices])

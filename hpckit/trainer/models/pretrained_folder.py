@@ -1,5 +1,5 @@
-"""Reads a model in a folder of Hugging Face's transformers as one of `conf/model/`. Without
-torch."""
+"""Reads a model in a folder of Hugging Face's transformers as one of `conf/model/`. This module
+does not import torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt2": {"vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024},
     "llama": {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False},
 }
-"""Defaults of missing keys in a config.json of transformers, where they differ from those here."""
+"""Values of missing keys in a config.json of transformers, where they differ from ours."""
 _KEYS = {
     "vocab_size": "vocab",
     **{"n_layer": "layers", "n_head": "heads", "n_embd": "width", "n_positions": "seq_len"},
@@ -32,10 +32,11 @@ _KEYS = {
     **{"rms_norm_eps": "norm_eps", "rope_theta": "rope_theta", "tie_word_embeddings": "tied"},
 }
 """Fields of `model` by keys of config.json."""
-_FREE = {"architectures", "max_position_embeddings", "rope_parameters", "dtype"}
-"""Keys that `config` writes but that may differ: positions of Llama are rotary."""
+_MAY_DIFFER = {"architectures", "max_position_embeddings", "rope_parameters", "dtype"}
+"""Keys of `config` that may differ: positions of Llama, for example, are rotary and need no
+maximum."""
 _NO_PARAMETERS = re.compile(r".*\.(attn\.(masked_)?bias|rotary_emb\.inv_freq)")
-"""Constants that older versions saved."""
+"""Names of constants that older versions of transformers saved."""
 _CONVERT = (
     "from transformers import AutoModelForCausalLM as M; "
     "M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')"
@@ -43,10 +44,10 @@ _CONVERT = (
 
 
 def folder_problems(folder: Path, size: DecoderSpec) -> list[str]:
-    """Return why the model in `folder` is not one of this size; empty if it is, as far as the names
-    and sizes in its files show."""
+    """Return why the model in `folder` is not one of `size`, as far as the names and sizes in its
+    files show; empty if it is one."""
     if not (folder / "config.json").is_file():
-        return [f"{folder} has no config.json: it is no model of transformers'"]
+        return [f"{folder} has no config.json, so it is not a model of transformers"]
     if not any(folder.glob("*.safetensors*")):
         return [_no_safetensors(folder)]
     try:
@@ -60,19 +61,19 @@ def folder_problems(folder: Path, size: DecoderSpec) -> list[str]:
 
 
 def differences(size: DecoderSpec, stated: Mapping[str, Any]) -> Iterator[str]:
-    """Return in what a config.json differs from `size`, as text."""
+    """Yield the differences between a config.json and `size`, as text."""
     ours = config(size, "float32")
     kind = ours["model_type"]
     if stated.get("model_type") != kind:
         yield f"model_type is {stated.get('model_type')!r}, and model.kind={size.kind} is {kind!r}"
         return
     theirs = {**ours, **_DEFAULTS[kind], **_known(size, stated)}
-    for name in ours.keys() - _FREE:
+    for name in ours.keys() - _MAY_DIFFER:
         if theirs[name] != ours[name]:
-            mine = f"model.{_KEYS[name]}" if name in _KEYS else "a model of hpckit's"
+            mine = f"model.{_KEYS[name]}" if name in _KEYS else "a model of hpckit"
             yield f"{name} is {_shown(theirs[name])}, and {mine} has {_shown(ours[name])}"
     if isinstance(size, LlamaSpec) and (rope := _scaling(stated)):
-        yield f"positions are scaled ({rope}), which models of hpckit's have not"
+        yield f"positions are scaled ({rope}), which models of hpckit do not support"
     head = stated.get("head_dim")
     if head is not None and head != size.width // size.heads:
         yield f"head_dim is {head}, and model.width / model.heads is {size.width // size.heads}"
@@ -81,34 +82,34 @@ def differences(size: DecoderSpec, stated: Mapping[str, Any]) -> Iterator[str]:
 
 
 class PretrainedParameters:
-    """The parameters in a folder, by the names that they have here. A context manager."""
+    """The parameters in a folder, by their names in models of hpckit. It is a context manager."""
 
     def __init__(self, folder: Path, size: DecoderSpec) -> None:
-        """Raises as `SafetensorsReader`."""
+        """Open the files in `folder`; raises as `SafetensorsReader`."""
         self._reader = SafetensorsReader(folder)
         self._forms = _forms(size)
-        self._there = _as_there(self._forms, self._reader.tensors)
+        self._names = _names_in_folder(self._forms, self._reader.tensors)
 
     def other_names(self) -> Iterator[str]:
-        """Return the missing names, and the unknown ones, as text."""
+        """Yield the missing and the unknown names, as text."""
         for name, form in self._forms.items():
-            if name not in self._there:
+            if name not in self._names:
                 yield f"has no {form.name}, which is {name} here"
-        known = {*self._there.values()}
+        known = {*self._names.values()}
         if self._forms.get("output.weight") is None:
             known.add("lm_head.weight")  # the token embedding again
         for name in self._reader.tensors:
             if name not in known and not _NO_PARAMETERS.fullmatch(f".{name}"):
-                yield f"has {name}, which this model has not"
+                yield f"has {name}, which this model does not have"
 
     def specs(self) -> dict[str, tuple[str, Shape]]:
-        """Return dtype and shape of each parameter, as it is here."""
-        found = {name: self._reader.tensors[there] for name, there in self._there.items()}
+        """Return the dtype and shape of each parameter in the form of hpckit."""
+        found = {name: self._reader.tensors[there] for name, there in self._names.items()}
         return {n: (entry.dtype, self._forms[n].shape(entry.shape)) for n, entry in found.items()}
 
     def read(self, name: str, box: Box) -> NDArray[Any]:
-        """Return the raw elements of a box of a parameter; as `SafetensorsReader.read`."""
-        there = self._there[name]
+        """Return the raw elements of a box of a parameter; raises as `SafetensorsReader.read`."""
+        there = self._names[name]
         entry, form = self._reader.tensors[there], self._forms[name]
         cells = np.empty(box.sizes, element(entry.dtype).bits)
         for at, view in form.views(form.shape(entry.shape), box, cells):
@@ -126,9 +127,9 @@ def _forms(size: DecoderSpec) -> dict[str, TensorForm]:
     return {name.removeprefix("model/"): form for name, form in forms(size, "model").items()}
 
 
-def _as_there(ours: Mapping[str, TensorForm], there: Collection[str]) -> dict[str, str]:
-    """Return the names of the parameters in the folder; those of a model without its output layer
-    lack its prefix, as in the published GPT-2."""
+def _names_in_folder(ours: Mapping[str, TensorForm], there: Collection[str]) -> dict[str, str]:
+    """Return the names in the folder by our names. Files of a model without its output layer lack
+    the prefix of the names, as those of the published GPT-2 do."""
     found = {}
     for name, form in ours.items():
         bare = form.name.partition(".")[2]
@@ -140,7 +141,7 @@ def _as_there(ours: Mapping[str, TensorForm], there: Collection[str]) -> dict[st
 
 
 def _known(size: DecoderSpec, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config with derived keys added."""
+    """Return the keys of a config.json, with those added that follow from others."""
     known = dict(stated)
     if isinstance(size, LlamaSpec):
         known.setdefault("num_key_value_heads", stated.get("num_attention_heads"))
@@ -166,7 +167,7 @@ def _no_safetensors(folder: Path) -> str:
     command = _CONVERT.format(folder=folder)
     return (
         f"{folder} has {pickles[0]} and no safetensors: pickles can run any code, and are never "
-        f'read; where you trust them, convert them: python -c "{command}"'
+        f'read; if you trust them, convert them: python -c "{command}"'
     )
 
 

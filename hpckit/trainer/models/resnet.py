@@ -1,7 +1,7 @@
 """A residual network of bottleneck blocks, such as ResNet-50.
 
 He et al., "Deep Residual Learning for Image Recognition" (2015), with the stride in the 3 x 3
-convolution ("v1.5") and the first values of Goyal et al., "Accurate, Large Minibatch SGD" (2017),
+convolution ("v1.5") and the initial values of Goyal et al., "Accurate, Large Minibatch SGD" (2017),
 section 5.1.
 """
 
@@ -18,42 +18,43 @@ from hpckit.trainer.models.base_model import Model
 from hpckit.trainer.models.batch_norm import BatchNorm
 
 EXPANSION = 4
-"""Ratio of the output channels of a block to its inner ones."""
+"""Ratio of the output channels of a block to its inner channels."""
 HEAD_STD = 0.01
 """Standard deviation of the output layer's weights."""
 
 
 class Bottleneck(nn.Module):
-    """A bottleneck block: fewer channels, a 3 x 3 convolution, and many channels again, beside a
-    shortcut."""
+    """A bottleneck block, in which a 3 x 3 convolution has fewer channels than input and output,
+    with a shortcut around it."""
 
-    def __init__(self, taken: int, inner: int, stride: int, *, sync: bool) -> None:
+    def __init__(self, inputs: int, inner: int, stride: int, *, sync: bool) -> None:
+        """`inputs`, `inner`: number of channels; `sync`: see `BatchNorm`."""
         super().__init__()
-        given = EXPANSION * inner
-        self.conv1 = nn.Conv2d(taken, inner, 1, bias=False)
+        outputs = EXPANSION * inner
+        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
         self.norm1 = BatchNorm(inner, sync=sync)
         self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
         self.norm2 = BatchNorm(inner, sync=sync)
-        self.conv3 = nn.Conv2d(inner, given, 1, bias=False)
-        self.norm3 = BatchNorm(given, sync=sync)
+        self.conv3 = nn.Conv2d(inner, outputs, 1, bias=False)
+        self.norm3 = BatchNorm(outputs, sync=sync)
         self.shortcut = (
             nn.Identity()
-            if stride == 1 and taken == given
+            if stride == 1 and inputs == outputs
             else nn.Sequential(
-                nn.Conv2d(taken, given, 1, stride, bias=False), BatchNorm(given, sync=sync)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs, sync=sync)
             )
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the block for `x`: (batch, input channels, side, side); returns (batch, output
-        channels, side / stride, ...)."""
+        """Compute the block for `x`, (batch, input channels, side, side), and return (batch, output
+        channels, side / stride, side / stride)."""
         y = functional.relu(self.norm1(self.conv1(x)))
         y = functional.relu(self.norm2(self.conv2(y)))
         return functional.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
 
 
 class ResNet(Model):
-    """A ResNet: from images to logits of classes."""
+    """A ResNet, which computes logits of classes from images."""
 
     def __init__(self, size: ResnetSpec) -> None:
         super().__init__()
@@ -64,7 +65,8 @@ class ResNet(Model):
         self.head = nn.Linear(features, size.classes)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """`images`: (batch, 3, side, side); returns logits (batch, classes), with labels or not."""
+        """Return the logits (batch, classes) of `images`, (batch, 3, side, side), whether or not
+        there are labels."""
         x = functional.relu(self.norm(self.stem(images)))
         x = functional.max_pool2d(x, 3, stride=2, padding=1)
         for block in self.blocks.values():
@@ -73,10 +75,10 @@ class ResNet(Model):
         return out
 
     @torch.no_grad()
-    def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """Initialize a parameter or buffer. Convolutions are normal with a variance by their
-        outputs (He et al. 2015); each block starts as its shortcut, since the last gain of its
-        other path is zero."""
+    def initialize_tensor(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
+        """Initialize a whole parameter or buffer by its name. Convolutions are normal, with a
+        variance by their outputs (He et al. 2015). The last gain of each block is zero, so that the
+        block starts as its shortcut."""
         if name.endswith("running_var"):
             tensor.fill_(1.0)
         elif name.endswith(("bias", "norm3.weight", "mean", "var")):
@@ -92,10 +94,10 @@ class ResNet(Model):
 
 
 def _blocks(size: ResnetSpec) -> Iterator[Bottleneck]:
-    taken = size.channels
+    inputs = size.channels
     for stage, depth in enumerate(size.depths):
         inner = size.channels * 2**stage
         for number in range(depth):
             stride = 2 if stage > 0 and number == 0 else 1
-            yield Bottleneck(taken, inner, stride, sync=size.sync_norm)
-            taken = EXPANSION * inner
+            yield Bottleneck(inputs, inner, stride, sync=size.sync_norm)
+            inputs = EXPANSION * inner

@@ -1,4 +1,4 @@
-"""Sorting of rows by the group they belong to, and back."""
+"""The permutation of rows by the group that they belong to, and its inverse."""
 
 from __future__ import annotations
 
@@ -11,43 +11,44 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DispatchOrder:
-    """The order of rows by group, which is stable within a group."""
+    """The order of rows by group, which keeps the order within a group."""
 
-    taken: Tensor
-    """(rows,): the source row of each sorted row."""
+    source: Tensor
+    """(rows,): the index of each sorted row before the sorting."""
     place: Tensor
-    """(rows,): the sorted place of each row."""
+    """(rows,): the index of each row after the sorting."""
     counts: Tensor
-    """(groups,): number of rows of each group."""
+    """(groups,): the number of rows of each group."""
 
 
 def order_by(labels: Tensor, groups: int) -> DispatchOrder:
     """Return the order of rows whose groups are `labels` (rows,), integers below `groups`.
 
-    It does not synchronize with the device: sizes depend on no values.
+    It does not wait for the device, since no size depends on values.
     """
-    taken = labels.argsort(stable=True)
-    place = torch.empty_like(taken)
-    place[taken] = torch.arange(len(taken), device=taken.device)
-    ends = torch.searchsorted(labels[taken], torch.arange(groups, device=labels.device), right=True)
-    return DispatchOrder(taken, place, ends.diff(prepend=ends.new_zeros(1)))
+    source = labels.argsort(stable=True)
+    place = torch.empty_like(source)
+    place[source] = torch.arange(len(source), device=source.device)
+    groups_in_order = torch.arange(groups, device=labels.device)
+    ends = torch.searchsorted(labels[source], groups_in_order, right=True)
+    return DispatchOrder(source, place, ends.diff(prepend=ends.new_zeros(1)))
 
 
 def sort(rows: Tensor, order: DispatchOrder) -> Tensor:
-    """Sort (rows, width) by group."""
-    out: Tensor = _Moved.apply(rows, order.taken, order.place)  # type: ignore[no-untyped-call]
+    """Sort `rows` (rows, width) by group."""
+    out: Tensor = _Permutation.apply(rows, order.source, order.place)  # type: ignore[no-untyped-call]
     return out
 
 
 def unsort(rows: Tensor, order: DispatchOrder) -> Tensor:
     """Undo `sort`."""
-    out: Tensor = _Moved.apply(rows, order.place, order.taken)  # type: ignore[no-untyped-call]
+    out: Tensor = _Permutation.apply(rows, order.place, order.source)  # type: ignore[no-untyped-call]
     return out
 
 
-class _Moved(torch.autograd.Function):
-    """A permutation of rows whose backward pass is a permutation too; torch would accumulate
-    gradients as for any index."""
+class _Permutation(torch.autograd.Function):
+    """A permutation of rows whose backward pass is a permutation too, where indexing in torch would
+    accumulate gradients."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""The output layer: from features to logits, or directly to the losses of the next tokens."""
+"""The output layer, which computes logits from features, or directly the losses of the next
+tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from hpckit.trainer.batches.byte_text import PADDING
 
 
 class Unembedding(nn.Module):
-    """The output layer, which uses the weights of another layer."""
+    """The output layer of a decoder. It has no parameters: the weight is an argument."""
 
     chunks = 1
-    """Number of chunks of the positions, of which only one at a time has logits when losses are
-    computed. With more than one, each chunk recomputes its logits in the backward pass."""
+    """Number of chunks of the positions. Losses are computed chunk by chunk, so that only one of
+    them has logits at a time; with more than one, the backward pass recomputes the logits."""
 
     def forward(self, x: Tensor, weight: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return logits, or losses if there are targets.
@@ -34,7 +35,9 @@ class Unembedding(nn.Module):
         if self.chunks == 1:
             return _losses(x, weight, targets)
         pairs = zip(x.chunk(self.chunks, 1), targets.chunk(self.chunks, 1), strict=True)
-        return torch.cat([_frugal_losses(part, weight, wanted) for part, wanted in pairs], dim=1)
+        return torch.cat(
+            [_recomputed_losses(part, weight, wanted) for part, wanted in pairs], dim=1
+        )
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -58,7 +61,7 @@ def _losses(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return token_losses(_logits(x, weight), targets)
 
 
-def _frugal_losses(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def _recomputed_losses(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     out: Tensor = checkpoint(
         _losses, x, weight, targets, use_reentrant=False, preserve_rng_state=False
     )

@@ -1,4 +1,4 @@
-"""A vision transformer: patches of an image as tokens, whose features are averaged.
+"""A vision transformer, whose tokens are patches of an image and whose features are averaged.
 
 Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), in the form and with the initial values
 of Beyer et al., "Better plain ViT baselines for ImageNet-1k" (2022) and its code (big_vision),
@@ -21,7 +21,7 @@ WAVELENGTH = 10_000.0
 
 
 class ViT(Model):
-    """A vision transformer: from images to logits of classes."""
+    """A vision transformer, which computes logits of classes from images."""
 
     def __init__(self, size: VitSpec) -> None:
         super().__init__()
@@ -42,7 +42,8 @@ class ViT(Model):
         self.head = nn.Linear(width, size.classes)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """`images`: (batch, 3, side, side); returns logits (batch, classes), with labels or not."""
+        """Return the logits (batch, classes) of `images`, (batch, 3, side, side), whether or not
+        there are labels."""
         x = self.patches(images).flatten(2).transpose(1, 2)
         x = x + self.positions.to(x.dtype)
         for block in self.blocks.values():
@@ -51,14 +52,14 @@ class ViT(Model):
         return out
 
     @torch.no_grad()
-    def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
-        """Initialize a parameter. The output layer is zero, so that all classes are equally likely;
-        matrices inside of blocks are uniform (Glorot & Bengio 2010), those of queries, keys and
-        values each by itself."""
+    def initialize_tensor(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
+        """Initialize a whole parameter by its name. The output layer is zero, so that all classes
+        are equally likely. Matrices of blocks are uniform (Glorot & Bengio 2010), and those of
+        queries, keys and values are separate matrices in this."""
         if name == "positions" and isinstance(self.positions, nn.Parameter):
             tensor.normal_(0.0, tensor.shape[1] ** -0.5, generator=generator)
         elif name == "positions":
-            tensor.copy_(waves(self._side, tensor.shape[1]))
+            tensor.copy_(sincos_positions(self._side, tensor.shape[1]))
         elif name.endswith(".bias") or name == "head.weight":
             tensor.zero_()
         elif "norm" in name:
@@ -66,15 +67,15 @@ class ViT(Model):
         elif name == "patches.weight":
             tensor.normal_(0.0, tensor[0].numel() ** -0.5, generator=generator)
         else:
-            given, taken = tensor.shape
-            outputs = given // 3 if name.endswith("qkv.weight") else given
-            bound = math.sqrt(6 / (taken + outputs))
+            rows, inputs = tensor.shape
+            outputs = rows // 3 if name.endswith("qkv.weight") else rows
+            bound = math.sqrt(6 / (inputs + outputs))
             tensor.uniform_(-bound, bound, generator=generator)
 
 
-def waves(side: int, width: int) -> Tensor:
-    """Return sines and cosines of the columns, then of the rows, of a grid (Vaswani et al. 2017, in
-    two dimensions), (side x side, width)."""
+def sincos_positions(side: int, width: int) -> Tensor:
+    """Return the position embeddings of a grid, (side x side, width): sines and cosines of the
+    columns, then of the rows (Vaswani et al. 2017, in two dimensions)."""
     quarter = width // 4
     rates = WAVELENGTH ** -(torch.arange(quarter) / max(1, quarter - 1))
     row, column = (

@@ -1,5 +1,6 @@
-"""Optimizers, the learning-rate schedule and the exponential moving average of parameters. Imported
-by the training functions and run_loop. Imports parallel.local_tensor only."""
+"""Optimizers, the learning-rate schedule and the exponential moving average of parameters. This
+package is imported by the training functions and run_checkpoints, and imports only
+parallel.local_tensor."""
 
 from __future__ import annotations
 

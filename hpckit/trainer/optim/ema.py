@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class Ema:
-    """The average of a model's trained parameters and other saved tensors, by the model's names and
-    with its sharding; it starts at their present values.
+    """The exponential moving average of the trained parameters and the saved buffers of a model, by
+    their names and with their sharding. It starts at their present values.
 
-    It has fp32 at least: 0.1 % of a difference, added to a number of bf16, most often rounds back
-    to the same number.
+    Averages are in fp32 at least, since 0.1 % of a difference, added to a number of bf16, most
+    often rounds back to the same number.
     """
 
     @torch.no_grad()
@@ -34,25 +34,27 @@ class Ema:
         buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         named = {**trained, **buffers}
-        self._averages = {name: p.detach().to(_type_of(p), copy=True) for name, p in named.items()}
-        self._mine = [local(average) for average in self._averages.values()]
+        self._averages = {
+            name: p.detach().to(_average_dtype(p), copy=True) for name, p in named.items()
+        }
+        self._local_averages = [local(average) for average in self._averages.values()]
         self._parameters, self._decay = [*named.values()], decay
         self._narrow: dict[str, Tensor] | None = None
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Start again from the present parameters."""
-        for mine, parameter in zip(self._mine, self._parameters, strict=True):
-            mine.copy_(local(parameter))
+        """Set the averages to the present values of the parameters."""
+        for average, parameter in zip(self._local_averages, self._parameters, strict=True):
+            average.copy_(local(parameter))
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the average after a step: decay x average + (1 - decay) x parameter."""
-        pairs = [*zip(self._mine, map(local, self._parameters), strict=True)]
-        alike = [(mine, p) for mine, p in pairs if mine.dtype == p.dtype]
-        if alike:
-            mine, parameters = zip(*alike, strict=True)
-            torch._foreach_lerp_(mine, parameters, 1 - self._decay)
+        """Update the averages after a step: decay x average + (1 - decay) x parameter."""
+        pairs = [*zip(self._local_averages, map(local, self._parameters), strict=True)]
+        same_dtype = [(average, p) for average, p in pairs if average.dtype == p.dtype]
+        if same_dtype:
+            averages, parameters = zip(*same_dtype, strict=True)
+            torch._foreach_lerp_(averages, parameters, 1 - self._decay)
         for average, parameter in pairs:
             if average.dtype != parameter.dtype:  # lerp needs one dtype
                 average.mul_(self._decay).add_(parameter, alpha=1 - self._decay)
@@ -69,8 +71,8 @@ class Ema:
                 average.copy_(state[name])
 
     def narrow(self) -> bool:
-        """Load the next state in the dtypes of the parameters, until `widen`; returns whether these
-        differ from those of the averages."""
+        """Have `state_dict` return tensors in the dtypes of the parameters, until `widen`, and
+        return whether any of these differs from that of its average."""
         named = zip(self._averages.items(), self._parameters, strict=True)
         self._narrow = {name: average.to(p.dtype) for (name, average), p in named}
         return any(self._narrow[name].dtype != one.dtype for name, one in self._averages.items())
@@ -81,17 +83,17 @@ class Ema:
 
 
 def build_ema(model: nn.Module, decay: float | None) -> Ema | None:
-    """Return the average for `optim.ema_decay`."""
+    """Return the average for `optim.ema_decay`; None if that is not set."""
     return None if decay is None else Ema(model, decay)
 
 
 def with_narrow_averages(
     restore: Callable[[dict[str, Any]], int | None], state: dict[str, Any]
 ) -> int | None:
-    """Call `restore` for `state`, and again with averages of the parameters' dtype for checkpoints
-    from before averages were fp32.
+    """Call `restore` for `state`, and once more with averages in the dtypes of the parameters,
+    which checkpoints of earlier releases have.
 
-    Raises: as `restore` does the first time.
+    Raises: as the first call of `restore`.
     """
     averages = [one for one in state.values() if isinstance(one, Ema)]
     try:
@@ -104,12 +106,12 @@ def with_narrow_averages(
             step = restore(state)
         except StructureError:
             raise error from None
-        log.warning("averages were saved in the parameters' type, and go on in fp32 from there")
+        log.warning("the averages were saved in the dtypes of the parameters, and are fp32 now")
         return step
     finally:
         for average in averages:
             average.widen()
 
 
-def _type_of(parameter: Tensor) -> torch.dtype:
+def _average_dtype(parameter: Tensor) -> torch.dtype:
     return torch.promote_types(parameter.dtype, torch.float32)

@@ -1,7 +1,8 @@
 """Computation on whole matrices that are sharded over the ranks of a mesh.
 
-Each matrix is gathered on one rank, which computes, and the result is scattered again; as many
-matrices at a time as there are ranks, so that all of them compute (Liu et al. 2025, section 2.3).
+Each matrix is gathered on one rank, which computes, and the result is scattered again. As many
+matrices are processed at a time as there are ranks, so that all ranks compute (Liu et al. 2025,
+section 2.3).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Compute = Callable[[Tensor], Tensor]
 
 
 class MatrixGather:
-    """Gathers matrices that are spread over one mesh. Its construction is a collective of the
-    ranks."""
+    """Gathers matrices that are sharded over one mesh. Its construction is a collective of the
+    ranks of the mesh."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         ranks = mesh.mesh.flatten().tolist()
@@ -34,63 +35,66 @@ class MatrixGather:
         )
         self._coordinates = [*product(*map(range, mesh.shape))]  # by rank of the group
         self._rank = ranks.index(dist.get_rank())
-        self._shares: dict[DTensor, MatrixShard] = {}
+        self._shards: dict[DTensor, MatrixShard] = {}
 
     def compute(self, pairs: Sequence[tuple[DTensor, Tensor]], compute: Compute) -> None:
-        """Replace this rank's parts by those of the results for the whole matrices. Collective.
+        """Replace this rank's parts by its parts of what `compute` returns. Collective.
 
         Args:
-            pairs: a tensor with the shape and the sharding, and this rank's part.
-            compute: from a whole matrix to one of the same shape and dtype.
+            pairs: tensors with the shape and the sharding, each with this rank's part.
+            compute: takes a whole matrix and returns one of the same shape and dtype.
         """
         for parameter, _ in pairs:
-            if parameter not in self._shares:
-                self._shares[parameter] = MatrixShard(parameter, self._coordinates)
+            if parameter not in self._shards:
+                self._shards[parameter] = MatrixShard(parameter, self._coordinates)
         largest = sorted(pairs, key=lambda pair: -pair[0].numel())
         ranks = len(self._coordinates)
-        for begin in range(0, len(largest), ranks):  # of similar size, so that ranks end together
+        for begin in range(
+            0, len(largest), ranks
+        ):  # of similar size, so that all ranks take as long
             chosen = largest[begin : begin + ranks]
-            shares = [self._shares[parameter] for parameter, _ in chosen]
-            self._compute_each(shares, [part for _, part in chosen], compute)
+            shards = [self._shards[parameter] for parameter, _ in chosen]
+            self._compute_each(shards, [part for _, part in chosen], compute)
 
     def _compute_each(
-        self, shares: Sequence[MatrixShard], mine: Sequence[Tensor], compute: Compute
+        self, shards: Sequence[MatrixShard], parts: Sequence[Tensor], compute: Compute
     ) -> None:
-        """Compute `shares[i]` on rank i of the group."""
+        """Compute the matrix of `shards[i]` on rank i of the group."""
         me, ranks = self._rank, range(len(self._coordinates))
-        own = shares[me] if me < len(shares) else None
-        going = [share.cut(mine[i], me) for i, share in enumerate(shares) if share.gives(me, i)]
-        gives = [share.count(me) if share.gives(me, i) else 0 for i, share in enumerate(shares)]
-        takes = [own.count(rank) if own and own.gives(rank, me) else 0 for rank in ranks]
-        came = self._exchange(going, gives, takes, mine[0])
-        back: list[Tensor] = []
+        own = shards[me] if me < len(shards) else None
+        outgoing = [s.cut(parts[i], me) for i, s in enumerate(shards) if s.is_sender(me, i)]
+        send = [s.count(me) if s.is_sender(me, i) else 0 for i, s in enumerate(shards)]
+        receive = [own.count(rank) if own and own.is_sender(rank, me) else 0 for rank in ranks]
+        received = self._exchange(outgoing, send, receive, parts[0])
+        results: list[Tensor] = []
         if own:
-            whole = came.new_empty(own.shape)
-            for rank, flat in zip(ranks, torch.split(came, takes), strict=True):
-                if takes[rank]:
+            whole = received.new_empty(own.shape)
+            for rank, flat in zip(ranks, torch.split(received, receive), strict=True):
+                if receive[rank]:
                     own.paste(flat, whole, rank, local=False)
             result = compute(whole)
-            back = [own.cut(result, rank, local=False) for rank in ranks]
-        returns = [own.count(rank) if own else 0 for rank in ranks]
-        wants = [share.count(me) for share in shares]
-        came = self._exchange(back, returns, wants, mine[0])
-        for share, part, flat in zip(shares, mine, torch.split(came, wants), strict=True):
-            share.paste(flat, part, me, local=True)
+            results = [own.cut(result, rank, local=False) for rank in ranks]
+        send = [own.count(rank) if own else 0 for rank in ranks]
+        receive = [shard.count(me) for shard in shards]
+        received = self._exchange(results, send, receive, parts[0])
+        for shard, part, flat in zip(shards, parts, torch.split(received, receive), strict=True):
+            shard.paste(flat, part, me, local=True)
 
     def _exchange(
-        self, going: list[Tensor], gives: list[int], takes: list[int], like: Tensor
+        self, outgoing: list[Tensor], send: list[int], receive: list[int], like: Tensor
     ) -> Tensor:
-        """Exchange numbers: `gives[i]` go to rank i of the group, `takes[i]` come from it."""
+        """Send `send[i]` elements to rank i of the group, and return those that were received, of
+        which `receive[i]` come from it."""
         ranks = len(self._coordinates)
-        gives, takes = (some + [0] * (ranks - len(some)) for some in (gives, takes))
-        flat = torch.cat(going) if going else like.new_empty(0)
-        came = like.new_empty(sum(takes))
-        dist.all_to_all_single(came, flat, takes, gives, group=self._group)
-        return came
+        send, receive = (sizes + [0] * (ranks - len(sizes)) for sizes in (send, receive))
+        flat = torch.cat(outgoing) if outgoing else like.new_empty(0)
+        received = like.new_empty(sum(receive))
+        dist.all_to_all_single(received, flat, receive, send, group=self._group)
+        return received
 
 
 class MatrixShard:
-    """Which elements of one matrix each rank of a group has."""
+    """The elements of one matrix that each rank of a group has."""
 
     def __init__(self, parameter: DTensor, coordinates: Sequence[tuple[int, ...]]) -> None:
         self.shape = tuple(parameter.shape)
@@ -104,14 +108,14 @@ class MatrixShard:
         """Return the number of elements that the rank has."""
         return sum(part.box.count for part in self._parts[rank])
 
-    def gives(self, rank: int, to: int) -> bool:
-        """Whether `rank` is the one, among those with the same elements, from which `to` takes
-        them."""
+    def is_sender(self, rank: int, to: int) -> bool:
+        """Whether `rank` sends its elements to the rank `to`, as one of the ranks that have the
+        same elements does."""
         return self._copies[rank] == self._copies[to]
 
     def cut(self, tensor: Tensor, rank: int, *, local: bool = True) -> Tensor:
-        """Return the elements of `rank` as a flat tensor, from its own part or from a whole
-        matrix."""
+        """Return the elements of `rank` as a flat tensor, from its own part (`local`) or from a
+        whole matrix."""
         boxes = [part.local if local else part.box for part in self._parts[rank]]
         return (
             torch.cat([tensor[box.slices].flatten() for box in boxes])
@@ -120,7 +124,7 @@ class MatrixShard:
         )
 
     def paste(self, flat: Tensor, tensor: Tensor, rank: int, *, local: bool) -> None:
-        """Undo `cut`."""
+        """Copy the elements that `cut` returned into a part (`local`) or into a whole matrix."""
         for part, cells in zip(
             self._parts[rank], torch.split(flat, self._sizes(rank)), strict=True
         ):

@@ -1,8 +1,9 @@
-"""The Muon optimizer: orthogonalised momentum for matrices, and AdamW for all other parameters.
+"""The Muon optimizer, which updates matrices by their orthogonalised momentum, and all other
+parameters by AdamW.
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024); Liu et al., "Muon
-is Scalable for LLM Training" (2025). `torch.optim.Muon` multiplies DTensors with their sharding,
-which takes a collective for every product.
+is Scalable for LLM Training" (2025). `torch.optim.Muon` would multiply DTensors as they are
+sharded, which takes a collective for every product.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from hpckit.trainer.optim.newton_schulz import orthogonalised
 from hpckit.trainer.parallel.local_tensor import local
 
 RMS = 0.2
-"""Root mean square of an update at a learning rate of 1, which is about that of AdamW (Liu et al.
+"""Root mean square of an update at a learning rate of 1. It is about that of AdamW (Liu et al.
 2025, section 2.2), so that one learning rate fits both."""
 
 
 class Muon(Optimizer):
-    """The optimizer. A step is a collective of the ranks that the parameters are spread over.
+    """The Muon optimizer. A step is a collective of the ranks over which the parameters are
+    sharded.
 
     Args:
-        groups: with "momentum" for matrices or stacks of them; with "beta1", "beta2" and "eps" for
-            AdamW; with "weight_decay" for both.
+        groups: parameter groups. One with "momentum" has matrices or stacks of them; one with
+            "beta1", "beta2" and "eps" is updated by AdamW. All have "weight_decay".
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
         super().__init__(groups, {"lr": lr})
-        self._gatherings: dict[DeviceMesh, MatrixGather] = {}
+        self._gathers: dict[DeviceMesh, MatrixGather] = {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -57,31 +59,29 @@ class Muon(Optimizer):
         gradients = [local(p.grad) for p in parameters if p.grad is not None]
         momenta = [local(self.state[p]["momentum"]) for p in parameters]
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)
-        if lr == 0:  # as when checkpointing creates a state to load into
+        if lr == 0:  # checkpointing takes such a step to create a state that it can load into
             return
-        ahead = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov's
-        updates = self._orthogonalised(parameters, ahead)
-        mine = [local(p) for p in parameters]
-        torch._foreach_mul_(mine, 1 - lr * group["weight_decay"])
-        for parameter, part, update in zip(parameters, mine, updates, strict=True):
+        directions = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov momentum
+        updates = self._orthogonalise(parameters, directions)
+        parts = [local(p) for p in parameters]
+        torch._foreach_mul_(parts, 1 - lr * group["weight_decay"])
+        for parameter, part, update in zip(parameters, parts, updates, strict=True):
             part.add_(update, alpha=-lr * RMS * max(parameter.shape[-2:]) ** 0.5)
 
-    def _orthogonalised(
-        self, parameters: Sequence[Tensor], parts: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def _orthogonalise(self, parameters: Sequence[Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's parts of the orthogonalised matrices."""
         found = [part.bfloat16().contiguous() for part in parts]
-        spread: dict[DeviceMesh, list[tuple[DTensor, Tensor]]] = {}
+        sharded: dict[DeviceMesh, list[tuple[DTensor, Tensor]]] = {}
         for number, parameter in enumerate(parameters):
             if isinstance(parameter, DTensor) and parameter.device_mesh.size() > 1:
                 pair = parameter, found[number]
-                spread.setdefault(parameter.device_mesh, []).append(pair)
+                sharded.setdefault(parameter.device_mesh, []).append(pair)
             else:
                 found[number] = orthogonalised(found[number])
-        for mesh, pairs in spread.items():
-            if mesh not in self._gatherings:
-                self._gatherings[mesh] = MatrixGather(mesh)
-            self._gatherings[mesh].compute(pairs, orthogonalised)
+        for mesh, pairs in sharded.items():
+            if mesh not in self._gathers:
+                self._gathers[mesh] = MatrixGather(mesh)
+            self._gathers[mesh].compute(pairs, orthogonalised)
         return found
 
     def _step_adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:

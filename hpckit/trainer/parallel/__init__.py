@@ -1,3 +1,3 @@
-"""A model spread over ranks: process group, device mesh, data, tensor, pipeline and expert
-parallelism, and collectives on numbers. It is imported by run_loop, metrics, optim and the training
-functions, and imports models, precision, memory and device."""
+"""The parallel model of a run: process group, device mesh, data, tensor, pipeline and expert
+parallelism, and collectives on a few numbers. This package is imported by the run loop, metrics,
+optim and the training functions, and imports models, precision, memory and device."""

@@ -1,5 +1,4 @@
-"""Collectives on numbers, and a check that the ranks of a group reach each other and add up
-correctly."""
+"""Collectives on a few numbers, and a check that an all-reduce over all ranks is correct."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ _NUMBERS = 1024
 
 
 class WrongSumError(RuntimeError):
-    """A sum over ranks was wrong."""
+    """An all-reduce has returned a wrong sum."""
 
 
 def check_all_reduce(device: torch.device) -> float:
-    """Check an all-reduce and return the seconds that it took; the first one of a group also opens
-    its connections. Collective.
+    """Check an all-reduce and return the seconds that it took, including the opening of connections
+    if it is the first one of its group. Collective.
 
     Raises:
-        WrongSumError: the sum is wrong; names this rank's host.
+        WrongSumError: a sum is wrong; the message names this rank's host.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     begun_s = time.perf_counter()
@@ -38,21 +37,23 @@ def check_all_reduce(device: torch.device) -> float:
 
 
 def wrong_sums(numbers: torch.Tensor, world: int) -> int:
-    """Return how many of the sums of 1 to `world` are wrong."""
+    """Return how many of `numbers` are not the sum of 1 to `world`."""
     return int((numbers != world * (world + 1) // 2).sum().item())
 
 
 def reduced(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
     """Return each number reduced over all ranks. Collective."""
-    return reducing(numbers, how)()
+    return start_reduce(numbers, how)()
 
 
-def reducing(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> Callable[[], list[float]]:
-    """Start to reduce the numbers; returns a function that waits for the result and returns it.
-    Collective."""
+def start_reduce(
+    numbers: Sequence[float], how: dist.ReduceOp.RedOpType
+) -> Callable[[], list[float]]:
+    """Start to reduce each number over all ranks, and return a function that waits for the result
+    and returns it. Collective."""
     if dist.get_world_size() == 1:
         return lambda: list(numbers)
-    packed = torch.tensor(numbers, dtype=torch.float64, device=meeting_device())
+    packed = torch.tensor(numbers, dtype=torch.float64, device=collective_device())
     work = dist.all_reduce(packed, op=how, async_op=True)
     assert work is not None
 
@@ -64,6 +65,6 @@ def reducing(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> Callable
     return wait
 
 
-def meeting_device() -> str:
-    """Return the device on which numbers have to be for a collective."""
+def collective_device() -> str:
+    """Return the type of the device on which tensors have to be for a collective of all ranks."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -1,4 +1,5 @@
-"""Data parallelism: replicates and shards a model over the ranks that have samples of their own."""
+"""Data parallelism, which replicates and shards a model over the ranks that have samples of their
+own."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
-    "fp8": torch.bfloat16,  # all but the products of `hpckit.trainer.precision.fp8_linear`
+    "fp8": torch.bfloat16,  # for all but the products of `hpckit.trainer.precision.fp8_linear`
 }
 
 
@@ -37,18 +38,19 @@ def shard(
     *,
     offload: bool,
 ) -> None:
-    """Replicate or shard parameters, gradients and so the optimizer's state over `mesh`, in place.
+    """Replicate or shard the parameters and gradients of `model`, and so the optimizer's state,
+    over `mesh`, in place.
 
-    Each of `blocks` is gathered and reduced as one unit, and all the rest as another.
+    Each of `blocks` is gathered and reduced as one unit, and the rest of the model as another.
 
     Args:
         mesh: has the dimension "replicate", "shard" or both.
-        offload: to the host's memory.
+        offload: whether the shards are kept in the memory of the host.
     """
-    # These are losses or logits, into which nobody writes.
+    # The views are losses or logits, into which nobody writes.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     shard_layers(blocks, mesh, parallel, precision, offload=offload)
-    _spread(model, mesh, precision, gather_again=False, offload=offload)
+    _apply_fsdp(model, mesh, precision, reshard_after_forward=False, offload=offload)
 
 
 def shard_layers(
@@ -59,18 +61,20 @@ def shard_layers(
     *,
     offload: bool,
 ) -> None:
-    """Shard layers, each as one unit, of a model that is sharded thereafter."""
-    gather_again = gathers_layers(parallel.zero, degrees(parallel, dist.get_world_size()))
+    """Shard some layers of a model, each as one unit, before `shard` is called for the model."""
+    reshard_after_forward = gathers_layers(parallel.zero, degrees(parallel, dist.get_world_size()))
     for layer in layers:
-        _spread(layer, mesh, precision, gather_again=gather_again, offload=offload)
+        _apply_fsdp(
+            layer, mesh, precision, reshard_after_forward=reshard_after_forward, offload=offload
+        )
 
 
-def _spread(
+def _apply_fsdp(
     module: nn.Module,
     mesh: DeviceMesh,
     precision: PrecisionSpec,
     *,
-    gather_again: bool,
+    reshard_after_forward: bool,
     offload: bool,
 ) -> None:
     policy = MixedPrecisionPolicy(
@@ -84,21 +88,24 @@ def _spread(
 
         replicate(module, **options)
     else:
-        fully_shard(module, reshard_after_forward=gather_again, **options)
+        fully_shard(module, reshard_after_forward=reshard_after_forward, **options)
 
 
 def reshard_models(models: Iterable[nn.Module]) -> None:
-    """Free the parameters that a forward pass without a backward pass has gathered."""
+    """Free the parameters that a forward pass without a backward pass has left gathered."""
     for module in (module for model in models for module in model.modules()):
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def before_micro_batch(model: nn.Module, parallel: ParallelSpec, *, is_last: bool) -> None:
-    """Set which collectives the backward pass to come includes; `is_last`: it is the last
-    micro-batch of its step."""
-    if not isinstance(model, FSDPModule):  # only this one has the setting
+    """Set which collectives the next backward pass includes.
+
+    Args:
+        is_last: whether it is that of the last micro-batch of a step.
+    """
+    if not isinstance(model, FSDPModule):  # other modules do not have the settings
         return
     model.set_requires_gradient_sync(is_last or parallel.reduce == "each")
-    # If only the optimizer's state is sharded, parameters are gathered once a step.
+    # With ZeRO 1, which shards only the optimizer's state, parameters are gathered once a step.
     model.set_reshard_after_backward(is_last or parallel.zero > 1)

@@ -1,4 +1,4 @@
-"""The device mesh, and the meaning of a rank's coordinate in it."""
+"""The device mesh of all ranks, and what the coordinate of a rank in it means."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ from hpckit.config.parallel_degrees import NAMES, degrees
 from hpckit.config.spec import ParallelSpec
 
 DATA = ("replicate", "shard")
-"""The dimensions whose ranks have samples of their own."""
+"""The dimensions of data parallelism, along which ranks have different samples."""
 
 
 def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
     """Make a mesh of all ranks with a dimension for each degree above 1, in the order of
-    `hpckit.config.parallel_degrees.NAMES`.
+    `hpckit.config.parallel_degrees.NAMES`. Collective.
 
-    It always has a dimension of data. If layers are divided too, or this version of torch cannot
-    replicate otherwise, that includes "shard".
+    The mesh always has a dimension of data parallelism. With tensor parallelism, or if this version
+    of torch cannot replicate over a single dimension, "shard" is one of them.
     """
     found = degrees(parallel, dist.get_world_size())
     sizes = {name: getattr(found, name) for name in NAMES}
     used = {name for name in NAMES if sizes[name] > 1}
-    if "replicate" not in used or "tensor" in used or not _replicates_alone():
+    if "replicate" not in used or "tensor" in used or not _can_replicate_over_one_dimension():
         used.add("shard")
     names = tuple(name for name in NAMES if name in used)
     return init_device_mesh(device, tuple(sizes[name] for name in names), mesh_dim_names=names)
 
 
 def make_expert_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
-    """Make a mesh of the same ranks whose innermost dimension is "expert". Its ranks are taken from
-    those that have samples of their own; the remaining degree is of data, as of `make_mesh`. Layers
-    are not divided."""
+    """Make a mesh of all ranks whose innermost dimension is "expert", beside dimensions of data
+    parallelism as of `make_mesh`. It is for models without tensor parallelism. Collective."""
     found = degrees(parallel, dist.get_world_size())
     sizes = {"replicate": found.expert_replicate, "shard": found.expert_shard}
     used = {name: size for name, size in sizes.items() if size > 1}
-    if not used or ("shard" not in used and not _replicates_alone()):
+    if not used or ("shard" not in used and not _can_replicate_over_one_dimension()):
         used["shard"] = 1
     used["expert"] = found.expert
     return init_device_mesh(device, tuple(used.values()), mesh_dim_names=tuple(used))
 
 
-def _replicates_alone() -> bool:
-    """Whether torch replicates over a mesh of one dimension, as since 2.10. Before, a second
-    dimension of size 1 has to be there, over which nothing is sharded."""
+def _can_replicate_over_one_dimension() -> bool:
+    """Whether torch replicates over a mesh of one dimension, as it does since 2.10. Earlier
+    versions need a second dimension of size 1, over which they shard nothing."""
     try:
         from torch.distributed._composable.replicate_with_fsdp import replicate
     except ImportError:
@@ -59,16 +58,17 @@ class MeshCoordinate:
     """The coordinate of this rank in the mesh."""
 
     data: int
-    """Number of the part of each global batch that the rank takes, of `data_size` parts."""
+    """Number of the part of each global batch that this rank takes."""
     data_size: int
+    """Number of parts of a global batch."""
     is_first: bool
-    """Whether it is the first of the ranks that take this part."""
+    """Whether this rank is the first of those that take the same part."""
     copies: int
-    """Number of ranks that take this part."""
+    """Number of ranks that take the same part."""
 
 
-def place_in(mesh: DeviceMesh) -> MeshCoordinate:
-    """Return this rank's coordinate."""
+def coordinate_in(mesh: DeviceMesh) -> MeshCoordinate:
+    """Return the coordinate of this rank in `mesh`."""
     names = mesh.mesh_dim_names or ()
     others = [name for name in names if name not in DATA]
     data = 0
@@ -81,14 +81,13 @@ def place_in(mesh: DeviceMesh) -> MeshCoordinate:
 
 
 def stage_of(mesh: DeviceMesh) -> int:
-    """Return the number of this rank's group of layers; ranks of one group have the same amount of
-    computation."""
+    """Return the number of this rank's pipeline stage, 0 without a pipeline; the ranks of a stage
+    have the same amount of computation."""
     return int(mesh.get_local_rank("pipeline")) if has(mesh, "pipeline") else 0
 
 
 def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return the mesh of ranks that differ from this one only in their samples: "replicate",
-    "shard" or both."""
+    """Return the submesh of the dimensions of data parallelism: "replicate", "shard" or both."""
     names = tuple(name for name in DATA if has(mesh, name))
     return mesh[names[0]] if len(names) == 1 else mesh[names]
 

@@ -1,6 +1,6 @@
 """Expert parallelism: tokens are sent to the ranks of their experts, and back.
 
-Lepikhin et al., "GShard" (2021), without a limit on the tokens of an expert.
+Lepikhin et al., "GShard" (2021), without its limit on the number of tokens of an expert.
 """
 
 from __future__ import annotations
@@ -16,55 +16,69 @@ from hpckit.trainer.models.mixture_of_experts import Experts, MixtureOfExperts, 
 from hpckit.trainer.models.token_dispatch import order_by, sort, unsort
 
 
-def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[Experts]:
-    """Give each rank of `mesh`, which has one dimension, its part of the experts of each layer of
-    `model`, in place."""
-    found = []
+def shard_experts(model: nn.Module, mesh: DeviceMesh) -> list[Experts]:
+    """Shard the experts of each layer of `model` over the ranks of `mesh`, which has one dimension,
+    in place; return the experts of each layer."""
+    layers = []
     for layer in model.modules():
         if isinstance(layer, MixtureOfExperts):
-            layer.across = TokenExchange(mesh)
+            layer.exchange = TokenExchange(mesh)
             experts = layer.experts
             for name, stack in list(experts.named_parameters()):
-                spread = distribute_tensor(stack, mesh, [Shard(0)], src_data_rank=None)
-                experts.register_parameter(name, nn.Parameter(spread))
+                sharded = distribute_tensor(stack, mesh, [Shard(0)], src_data_rank=None)
+                experts.register_parameter(name, nn.Parameter(sharded))
             experts.ranks = mesh.size()
-            found.append(experts)
-    return found
+            layers.append(experts)
+    return layers
 
 
 class TokenExchange:
-    """The exchange of rows between ranks that have consecutive experts each. Its calls are
-    collectives."""
+    """The exchange of tokens between ranks, each of which has consecutive experts. Each call is a
+    collective."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._group, self._ranks = mesh.get_group(), mesh.size()
 
     def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
-        """Return the outputs of `experts`, which are spread over the ranks, for this rank's `rows`
-        (rows, width), which are in the order of experts, `counts` (experts,) of each."""
-        theirs = self._asked(counts)
-        here = len(counts) // self._ranks
-        both = torch.stack((counts, theirs)).view(2, self._ranks, here)
-        gives, takes = both.sum(2).tolist()  # waits for the device: sizes are needed
-        labels = torch.arange(here, device=counts.device).repeat(self._ranks)
-        order = order_by(labels.repeat_interleave(theirs, output_size=sum(takes)), here)
-        came = all_to_all_single_autograd(rows, takes, gives, self._group)
-        out = unsort(experts(sort(came, order), order.counts), order)
-        return all_to_all_single_autograd(out, gives, takes, self._group)
+        """Return the outputs of `experts`, which are sharded over the ranks, for the tokens of this
+        rank.
 
-    def _asked(self, counts: Tensor) -> Tensor:
-        """Return, for each rank, the rows that it sends to each expert of this rank."""
-        theirs = torch.empty_like(counts)
-        dist.all_to_all_single(theirs, counts, group=self._group)
-        return theirs
+        Args:
+            rows: (rows, width), a row for each expert of each token, in the order of experts.
+            counts: (experts,), the number of rows of each expert.
+
+        Returns:
+            (rows, width), in the order of `rows`.
+        """
+        received_counts = self._exchange_counts(counts)
+        local_experts = len(counts) // self._ranks
+        both = torch.stack((counts, received_counts)).view(2, self._ranks, local_experts)
+        send, receive = both.sum(2).tolist()  # waits for the device, since sizes are needed
+        labels = torch.arange(local_experts, device=counts.device).repeat(self._ranks)
+        order = order_by(
+            labels.repeat_interleave(received_counts, output_size=sum(receive)), local_experts
+        )
+        received = all_to_all_single_autograd(rows, receive, send, self._group)
+        out = unsort(experts(sort(received, order), order.counts), order)
+        return all_to_all_single_autograd(out, send, receive, self._group)
+
+    def _exchange_counts(self, counts: Tensor) -> Tensor:
+        """Return, for each rank, the number of rows that it sends to each expert of this rank."""
+        received = torch.empty_like(counts)
+        dist.all_to_all_single(received, counts, group=self._group)
+        return received
 
 
-def balance(model: nn.Module, rate: float) -> Tensor:
+def balance_routers(model: nn.Module, rate: float) -> Tensor:
     """Update the biases of all routers of `model` by the tokens that all ranks have counted since
-    the last update. Collective of all ranks, all of which have samples of their own.
+    the last update. Collective of all ranks, each of which has samples of its own.
+
+    Args:
+        rate: how far a bias moves in one update.
 
     Returns:
-        Tokens of the fullest expert over the mean of its layer.
+        The largest ratio, over all layers, of the tokens of the fullest expert to the mean of its
+        layer.
     """
     routers = [module for module in model.modules() if isinstance(module, Router)]
     loads = torch.stack([router.load for router in routers])

@@ -1,4 +1,4 @@
-"""The norm of all gradients of a model, for any sharding."""
+"""The norm and the clipping of all gradients of a model, for any sharding."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ def clip_gradients(
     scale: float = 1.0,
 ) -> Tensor:
     """Divide all gradients by `scale`, and then scale them down to a norm of `limit` if theirs is
-    larger. A collective of all ranks.
+    larger. Collective of all ranks.
 
     Args:
-        device: the device of the ranks' collectives.
-        stages: groups of ranks that have parameters of their own.
-        shared: parameters that two of these groups have in common.
+        stages: number of pipeline stages, each of which has parameters of its own.
+        shared: parameters that two stages have in common.
+        device: device on which tensors have to be for collectives.
+        scale: the loss scale.
 
     Returns:
         The norm after the division and before the scaling down, the same on all ranks; not finite
         if any gradient is not.
     """
-    gradients: dict[float, list[Tensor]] = {}  # by the share of them that counts on this rank
+    gradients: dict[float, list[Tensor]] = {}  # by their weight in the sum over ranks
     ranks = dist.get_world_size() // stages
     for parameter in parameters:
         if parameter.grad is not None:
@@ -42,8 +43,8 @@ def clip_gradients(
             gradients.setdefault(1 / copies, []).append(local(parameter.grad))
     squares = [
         # in fp32, for gradients of bf16 too
-        torch.stack(torch._foreach_norm(some, 2, torch.float32)).square().sum() * share
-        for share, some in gradients.items()
+        torch.stack(torch._foreach_norm(some, 2, torch.float32)).square().sum() * weight
+        for weight, some in gradients.items()
     ]
     total = torch.stack(squares).sum().to(device)
     if ranks * stages > 1:
@@ -56,7 +57,7 @@ def clip_gradients(
 
 
 def _copies(gradient: Tensor, ranks: int) -> int:
-    """Return how many of `ranks` hold the same elements of the parameter."""
+    """Return how many of the `ranks` ranks hold the same elements of the gradient."""
     if not isinstance(gradient, DTensor):
         return ranks
     placed = zip(gradient.placements, gradient.device_mesh.shape, strict=True)

@@ -1,4 +1,4 @@
-"""This rank's part of a tensor that may be a DTensor."""
+"""Access to this rank's part of a tensor that may be a DTensor."""
 
 from __future__ import annotations
 

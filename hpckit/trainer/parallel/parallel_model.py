@@ -1,4 +1,4 @@
-"""The parallel model of a run on this rank, and the computation of the gradients of a step."""
+"""The parallel model of a run on this rank, which also computes the gradients of a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpckit.trainer.memory.activation_recompute import recompute
 from hpckit.trainer.models.base_model import Model
 from hpckit.trainer.models.decoder import DecoderModel, LayerRange
 from hpckit.trainer.models.lora import adapt, is_adapter
-from hpckit.trainer.models.model_builder import allocate, build, draw_parameters
+from hpckit.trainer.models.model_builder import allocate, build, initialize_parameters
 from hpckit.trainer.parallel.data_parallel import (
     DTYPES,
     before_micro_batch,
@@ -34,7 +34,7 @@ from hpckit.trainer.parallel.data_parallel import (
     shard_layers,
 )
 from hpckit.trainer.parallel.device_mesh import data_mesh, has, make_expert_mesh, size_of
-from hpckit.trainer.parallel.expert_parallel import balance, share_experts
+from hpckit.trainer.parallel.expert_parallel import balance_routers, shard_experts
 from hpckit.trainer.parallel.gradient_norm import clip_gradients
 from hpckit.trainer.parallel.pipeline_parallel import (
     LossOf,
@@ -53,56 +53,62 @@ log = logging.getLogger(__name__)
 
 
 class ParallelModel:
-    """A model that is spread over the ranks."""
+    """The model as this rank has it, with sharding, pipeline stages, precision and activation
+    checkpointing applied. Its construction and most methods are collective."""
 
     def __init__(
-        self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device, *, is_filled: bool = True
+        self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device, *, is_initialized: bool = True
     ) -> None:
-        """`is_filled`: parameters are initialized; else they have arbitrary values until
-        `load_initial_weights` or a restored checkpoint fills them, since initialization takes
+        """`is_initialized`: parameters are initialized at once. Otherwise they have arbitrary
+        values until `initialize` or a restored checkpoint sets them, since initialization takes
         minutes for a large model."""
         self._cfg, self._mesh, self._device = cfg, mesh, device
         self.attention = self._choose_attention()
-        """Name of the attention kernel; None: the model has no attention."""
+        """Name of the attention kernel; None if the model has no attention."""
         self.loss_scale = LossScale(is_used=cfg.precision.compute == "fp16")
-        self.parts = [self._build(part) for part in self._parts()]
+        self.parts = [self._build(part) for part in self._layer_ranges()]
         """The parts of the model on this rank: one, or in a pipeline as many as it has stages."""
         self._stages = [part for part in self.parts if isinstance(part, DecoderModel)]
         self.module = assemble(self._stages) if self._is_pipeline else self.parts[0]
-        """All parts as one module with the names of the whole model, for optimizers and
+        """All parts as one module, with the names of the whole model, for optimizers and
         checkpoints."""
-        if is_filled:
-            self._draw()
+        if is_initialized:
+            self._initialize_parameters()
 
-    def gradients(self, share: int, loss_of: LossOf, timed: Timed = untimed) -> StepGradients:
-        """Return the computation of the gradients of a step in which this rank takes `share`
-        samples.
+    def step_gradients(
+        self, local_batch: int, loss_of: LossOf, timed: Timed = untimed
+    ) -> StepGradients:
+        """Return the function that computes the gradients of a step in which this rank takes
+        `local_batch` samples.
 
         Args:
-            loss_of: computes the mean loss of a micro-batch from the targets and what the model
-                returns (the losses of tokens, or logits of images).
-            timed: is called when forward and backward passes begin and end.
+            loss_of: is called with what the model returns for a micro-batch (the losses of tokens,
+                or logits of images) and the targets.
+            timed: counts the time of forward and backward passes as phases of the step.
         """
         scale = self.loss_scale
         passes = self._passes(
-            share, lambda each, targets: loss_of(each, targets) * scale.value, timed
+            local_batch, lambda output, targets: loss_of(output, targets) * scale.value, timed
         )
         return StepGradients(passes, self.parts, scale)
 
-    def begin(self, start: StartSpec | None) -> dict[str, Any] | None:
-        """Initialize the parameters, or load those of another model, as of
-        `hpckit.trainer.initial_weights`, which may have no adapters; returns what they were read
-        from."""
+    def initialize(self, start: StartSpec | None) -> dict[str, Any] | None:
+        """Initialize the parameters, or load those of another model, as
+        `hpckit.trainer.initial_weights` does; initialize adapters that it lacks. Collective.
+
+        Returns:
+            A description of the other model; None if there is none.
+        """
         if start is None:
-            self._draw()
-            log.info("parameters are drawn")
+            self._initialize_parameters()
+            log.info("the parameters are initialized")
             return None
-        self._draw(is_adapter)
+        self._initialize_parameters(is_adapter)
         return load_initial_weights(self.module, self._cfg, start)
 
-    def clip(self, limit: float | None) -> Tensor:
-        """Undo the loss scale of the gradients and clip them to a norm of `limit` (None: no limit);
-        returns the norm before clipping. Collective."""
+    def clip_gradients(self, limit: float | None) -> Tensor:
+        """Undo the loss scale of the gradients, clip them to a norm of `limit` (None: no limit),
+        and return the norm before clipping. Collective."""
         return clip_gradients(
             self.module.parameters(),
             math.inf if limit is None else limit,
@@ -112,24 +118,27 @@ class ParallelModel:
             scale=self.loss_scale.value,
         )
 
-    def balance(self) -> dict[str, Tensor]:
-        """Move the router biases, so that experts with fewer tokens than others in this step get
-        more in the next. Returns metrics of the balance; none without experts. Collective."""
+    def balance_experts(self) -> dict[str, Tensor]:
+        """Update the router biases, so that experts with fewer tokens than others in this step get
+        more in the next, and return a metric of the balance. Without experts, there is nothing to
+        do and no metric. Collective."""
         experts = experts_of(self._cfg.model)
         if experts is None:
             return {}
-        return {"fullest_expert": balance(self.module, experts.balance_rate)}
+        return {"fullest_expert": balance_routers(self.module, experts.balance_rate)}
 
     def _passes(
-        self, share: int, loss_of: LossOf, timed: Timed
+        self, local_batch: int, loss_of: LossOf, timed: Timed
     ) -> GradientAccumulation | PipelineExecutor:
         cfg = self._cfg
-        parts = micro_batch_count(share, cfg.train.micro_batch)
+        micro_batches = micro_batch_count(local_batch, cfg.train.micro_batch)
         if not self._is_pipeline:
-            return GradientAccumulation(self.parts[0], cfg.parallel, parts, loss_of, timed)
-        shapes = self._shapes(share // parts)
+            return GradientAccumulation(self.parts[0], cfg.parallel, micro_batches, loss_of, timed)
+        shapes = self._shapes(local_batch // micro_batches)
         mesh = self._mesh["pipeline"]
-        return PipelineExecutor(self._stages, cfg.parallel, mesh, shapes, parts, loss_of, timed)
+        return PipelineExecutor(
+            self._stages, cfg.parallel, mesh, shapes, micro_batches, loss_of, timed
+        )
 
     def _choose_attention(self) -> str | None:
         cfg = self._cfg
@@ -153,8 +162,8 @@ class ParallelModel:
     def _is_pipeline(self) -> bool:
         return has(self._mesh, "pipeline")
 
-    def _parts(self) -> list[LayerRange | None]:
-        """Return the layer ranges of this rank's parts. None: all of the model."""
+    def _layer_ranges(self) -> list[LayerRange | None]:
+        """Return the ranges of layers of this rank's parts; None stands for the whole model."""
         if not self._is_pipeline:
             return [None]
         layers = decoder_of(self._cfg).layers
@@ -171,26 +180,27 @@ class ParallelModel:
         offload = cfg.memory.offload
         mesh = data_mesh(self._mesh)
         if cfg.parallel.expert > 1:
-            self._share_experts(model)
+            self._shard_experts(model)
         if is_wrapped(cfg, dist.get_world_size()):
             shard(model, model.blocks.values(), mesh, cfg.parallel, cfg.precision, offload=offload)
         allocate(model, torch.device("cpu") if offload else self._device, cfg.train.seed)
         return model
 
-    def _draw(self, which: Callable[[str], bool] | None = None) -> None:
+    def _initialize_parameters(self, which: Callable[[str], bool] | None = None) -> None:
         for part in self.parts:
-            draw_parameters(part, self._cfg.train.seed, which)
+            initialize_parameters(part, self._cfg.train.seed, which)
 
-    def _share_experts(self, model: Model) -> None:
+    def _shard_experts(self, model: Model) -> None:
         cfg = self._cfg
         mesh = make_expert_mesh(self._mesh.device_type, cfg.parallel)
-        layers = share_experts(model, mesh["expert"])
+        layers = shard_experts(model, mesh["expert"])
         shard_layers(
             layers, data_mesh(mesh), cfg.parallel, cfg.precision, offload=cfg.memory.offload
         )
 
     def _apply_settings(self, model: Model) -> None:
-        """Apply the settings that change how a model computes but none of its names."""
+        """Apply the settings that change how a model computes, but not the names of its
+        parameters."""
         memory, blocks = self._cfg.memory, model.blocks.values()
         if self._cfg.precision.compute == "fp8":
             use_fp8(blocks)
@@ -214,7 +224,7 @@ class ParallelModel:
 
 
 class StepGradients:
-    """Computes the gradients of a step for this rank's share of the samples."""
+    """Computes the gradients of a step for this rank's samples."""
 
     def __init__(
         self,
@@ -228,18 +238,19 @@ class StepGradients:
         """Add the gradients to those of the parameters.
 
         Args:
-            inputs, targets, documents: (share, time), as of `DecoderModel`; or images (share, 3,
-                side, side) and their labels (share,).
+            inputs, targets, documents: (local batch, time), as of `DecoderModel`; or images (local
+                batch, 3, side, side) and their labels (local batch,).
 
         Returns:
-            The mean loss of the share.
+            The mean loss of the samples.
         """
         return self._passes(inputs, targets, documents) / self._scale.value
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return the outputs of the model alone, in the same micro-batches: the losses of tokens
-        (share, time), on every rank of a pipeline; or logits of images (share, classes)."""
+        """Return the outputs of the model, computed in the same micro-batches: the losses of tokens
+        (local batch, time), on every rank of a pipeline; or logits of images (local batch,
+        classes)."""
         found = self._passes.outputs(inputs, targets, documents)
         reshard_models(self._parts)
         return found
@@ -260,23 +271,23 @@ class GradientAccumulation:
         self._micro_batches, self._loss_of = micro_batches, loss_of
 
     def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
-        """Add the gradients, as of `StepGradients`."""
-        parts, losses = self._micro_batches, []
-        micro_batches = self._micro(inputs, targets, documents)
+        """Add the gradients and return the mean loss, as `StepGradients` does."""
+        count, losses = self._micro_batches, []
+        micro_batches = self._split(inputs, targets, documents)
         for number, given in enumerate(micro_batches, start=1):
-            before_micro_batch(self._model, self._parallel, is_last=number == parts)
+            before_micro_batch(self._model, self._parallel, is_last=number == count)
             with self._timed("forward"):
                 loss = self._loss_of(self._model(*given), given[1])
             with self._timed("backward"):
-                (loss / parts).backward()  # type: ignore[no-untyped-call]
+                (loss / count).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses).mean()
 
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
-        """Return the outputs, as of `StepGradients`."""
-        return torch.cat([self._model(*given) for given in self._micro(inputs, targets, documents)])
+        """Return the outputs of the model, as `StepGradients` does."""
+        return torch.cat([self._model(*given) for given in self._split(inputs, targets, documents)])
 
-    def _micro(
+    def _split(
         self, inputs: Tensor, targets: Tensor, documents: Tensor | None
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the arguments of each micro-batch: inputs, targets, and documents if there are

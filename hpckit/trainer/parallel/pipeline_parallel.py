@@ -1,5 +1,5 @@
-"""Pipeline parallelism: consecutive layers of a model are on different ranks, and micro-batches
-pass through them."""
+"""Pipeline parallelism: each rank has some consecutive layers of the model, and micro-batches pass
+through the ranks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from hpckit.trainer.parallel.local_tensor import local
 from hpckit.trainer.timing.step_phases import Timed
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
+"""A function from what a model returns for a micro-batch and the targets to the mean loss."""
 
 
 def parts_of_rank(layers: int, parallel: ParallelSpec, mesh: DeviceMesh) -> list[LayerRange]:
-    """Return the parts of the model that this rank of a pipeline has, in order."""
+    """Return the ranges of layers that this rank of the pipeline has, in order."""
     blocks = blocks_of_stages(layers, stage_count(parallel, mesh.size()))
     return [
         LayerRange(some.start, some.stop, layers)
@@ -55,15 +56,18 @@ def assemble(parts: Sequence[DecoderModel]) -> nn.Module:
 @dataclass(frozen=True)
 class PipelineShapes:
     """The shapes of what passes through a pipeline for one micro-batch, as tensors on the meta
-    device; those that get gradients require them."""
+    device; those with gradients have requires_grad set."""
 
-    tokens: Tensor  # (micro-batch, time), integers
-    features: Tensor  # (micro-batch, the positions of this rank, width)
-    losses: Tensor  # (micro-batch, time)
+    tokens: Tensor
+    """(micro-batch, time), integers."""
+    features: Tensor
+    """(micro-batch, the positions of this rank, width)."""
+    losses: Tensor
+    """(micro-batch, time)."""
 
 
 class PipelineExecutor:
-    """Computes the gradients of a step in a pipeline. Its calls are collectives of the ranks of
+    """Computes the gradients of a step in a pipeline. Each call is a collective of the ranks of
     `mesh`."""
 
     def __init__(
@@ -78,10 +82,10 @@ class PipelineExecutor:
     ) -> None:
         """Args:
         parts: the parts of this rank, as of `parts_of_rank`.
-        mesh: the ranks of the pipeline, a dimension of its own.
+        mesh: the submesh of the dimension "pipeline".
         micro_batches: number of micro-batches of a step.
-        loss_of: computes the mean loss of a micro-batch from the losses of its tokens and the
-            targets.
+        loss_of: is called with the losses of the tokens of a micro-batch and the targets.
+        timed: counts the time of a block as a phase of the step.
         """
         self._parts, self._mesh, self._timed = parts, mesh, timed
         rank, ranks = mesh.get_local_rank(), mesh.size()
@@ -90,28 +94,28 @@ class PipelineExecutor:
             for number, part in enumerate(parts)
         ]
         self._schedule = _schedule(parallel, stages, micro_batches, loss_of)
-        takes = inspect.signature(self._schedule.step).parameters  # not before torch 2.10
-        options = {"return_outputs": False} if "return_outputs" in takes else {}
-        self._options: dict[str, Any] = options
+        has_option = "return_outputs" in inspect.signature(self._schedule.step).parameters
+        # torch has the option since 2.10
+        self._options: dict[str, Any] = {"return_outputs": False} if has_option else {}
         self._shared = shared_by_ends(parts)
 
     def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
-        """Add the gradients of this rank's share of a step.
+        """Add the gradients of this rank's samples of a step to those of the parameters.
 
         Args:
-            inputs, targets, documents: (share, time), as of `DecoderModel`.
+            inputs, targets, documents: (local batch, time), as of `DecoderModel`.
 
         Returns:
-            The mean loss of the share, on all ranks of the pipeline.
+            The mean loss of the samples, on all ranks of the pipeline.
         """
         with self._timed("compute"):
             return self._step(inputs, targets, documents)
 
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
-        """Return the losses of the tokens, (share, time), on all ranks of the pipeline; without
-        gradients."""
-        taken, wanted = self._given(inputs, targets, documents)
-        found = self._schedule.eval(*taken, **wanted)
+        """Return the losses of the tokens, (local batch, time), on all ranks of the pipeline;
+        without gradients."""
+        positional, named = self._arguments(inputs, targets, documents)
+        found = self._schedule.eval(*positional, **named)
         losses = found if self._is_last else torch.zeros(targets.shape, device=targets.device)
         dist.all_reduce(losses, group=self._mesh.get_group())
         return losses
@@ -122,45 +126,47 @@ class PipelineExecutor:
 
     def _step(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         losses: list[Tensor] = []
-        taken, wanted = self._given(inputs, targets, documents)
-        self._schedule.step(*taken, losses=losses, **self._options, **wanted)
+        positional, named = self._arguments(inputs, targets, documents)
+        self._schedule.step(*positional, losses=losses, **self._options, **named)
         for parameter in self._shared:
-            self._add_other_end(parameter)
+            self._sum_over_ends(parameter)
         zero = torch.zeros((), device=inputs.device)
         loss = torch.stack(losses).mean().detach() if self._is_last else zero
         dist.all_reduce(loss, group=self._mesh.get_group())
         return loss
 
-    def _given(
+    def _arguments(
         self, inputs: Tensor, targets: Tensor, documents: Tensor | None
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return the arguments that a schedule passes to the stages of this rank."""
-        taken = (inputs,) if self._parts[0].part.is_first else ()
+        """Return the positional and named arguments that the schedule passes to the stages of this
+        rank."""
+        positional = (inputs,) if self._parts[0].part.is_first else ()
         both = {"target": targets, "targets": targets}  # for the loss, and for the model
         named: dict[str, Any] = both if self._is_last else {}
-        return taken, named if documents is None else {**named, "documents": documents}
+        return positional, named if documents is None else {**named, "documents": documents}
 
-    def _add_other_end(self, parameter: Tensor) -> None:
+    def _sum_over_ends(self, parameter: Tensor) -> None:
         """Sum the gradient of the shared parameter over the first and the last stage."""
         gradient = parameter.grad
         assert gradient is not None
-        mine = local(gradient)
-        theirs = torch.empty_like(mine)
+        own = local(gradient)
+        received = torch.empty_like(own)
         group, last = self._mesh.get_group(), self._mesh.size() - 1
         peer = dist.get_global_rank(group, last if self._mesh.get_local_rank() == 0 else 0)
         operations = [
-            dist.P2POp(dist.isend, mine, peer, group),
-            dist.P2POp(dist.irecv, theirs, peer, group),
+            dist.P2POp(dist.isend, own, peer, group),
+            dist.P2POp(dist.irecv, received, peer, group),
         ]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
-        mine.add_(theirs)
+        own.add_(received)
 
 
 def shared_by_ends(parts: Sequence[DecoderModel]) -> list[Tensor]:
-    """Return the trained parameters of this rank that the other end of its pipeline has as well."""
+    """Return the trained parameters of this rank that the other end of the pipeline has as well,
+    which is the tied embedding."""
     first, last = parts[0], parts[-1]
-    if first.part.is_first == last.part.is_last:  # neither end, or the whole
+    if first.part.is_first == last.part.is_last:  # this rank has neither end, or both
         return []
     tied = first.tied if first.part.is_first else last.tied
     return [tied] if tied is not None and tied.requires_grad else []
@@ -169,11 +175,11 @@ def shared_by_ends(parts: Sequence[DecoderModel]) -> list[Tensor]:
 def _stage(
     model: DecoderModel, number: int, stages: int, shapes: PipelineShapes, mesh: DeviceMesh
 ) -> PipelineStage:
-    takes = shapes.tokens if model.part.is_first else shapes.features
-    gives = shapes.losses if model.part.is_last else shapes.features
+    inputs = shapes.tokens if model.part.is_first else shapes.features
+    outputs = shapes.losses if model.part.is_last else shapes.features
     group, device = mesh.get_group(), torch.device(mesh.device_type)
     return PipelineStage(
-        model, number, stages, device, input_args=takes, output_args=gives, group=group
+        model, number, stages, device, input_args=inputs, output_args=outputs, group=group
     )
 
 

@@ -1,9 +1,9 @@
-"""Tensor and sequence parallelism: several ranks compute each layer together, and the sequence is
-divided between layers.
+"""Tensor and sequence parallelism: several ranks compute each layer together, and share the
+sequence between layers.
 
 Shoeybi et al., "Megatron-LM" (2019); Korthikanti et al., "Reducing Activation Recomputation in
-Large Transformer Models" (2022): between layers, each rank has a part of the positions, so that
-norms and what they keep for the backward pass are divided as well.
+Large Transformer Models" (2022). Between layers, each rank has a part of the positions, so that
+norms and their activations are divided as well.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _POSITIONS = Shard(1)  # of (batch, time, width)
 
 
 def apply_tensor_parallel(model: DecoderModel, mesh: DeviceMesh) -> None:
-    """Divide `model` in place over the ranks of `mesh`, which has one dimension."""
+    """Shard `model` in place over the ranks of `mesh`, which has one dimension."""
     for block in model.blocks.values():
-        parallelize_module(block, mesh, _of_block(model))
-    parallelize_module(model, mesh, _of_ends(model))
+        parallelize_module(block, mesh, _block_plan(model))
+    parallelize_module(model, mesh, _ends_plan(model))
 
 
-def _of_block(model: DecoderModel) -> dict[str, ParallelStyle]:
+def _block_plan(model: DecoderModel) -> dict[str, ParallelStyle]:
     styles: dict[str, ParallelStyle] = {
         "norm_attention": SequenceParallel(),
-        "attention": _gathered(),
+        "attention": _gather_positions(),
         "norm_mlp": SequenceParallel(),
-        "mlp": _gathered(),
+        "mlp": _gather_positions(),
     }
     styles |= {name: ColwiseParallel() for name in model.COLUMNS}
     return styles | {name: RowwiseParallel(output_layouts=_POSITIONS) for name in model.ROWS}
 
 
-def _of_ends(model: DecoderModel) -> dict[str, ParallelStyle]:
-    """Return the plan of the embedding and the output layer, which are divided by tokens of the
+def _ends_plan(model: DecoderModel) -> dict[str, ParallelStyle]:
+    """Return the plan of the embedding and the output layer, which are sharded by tokens of the
     vocabulary."""
     names = {name for name, _ in model.named_modules()}
     styles: dict[str, ParallelStyle] = {}
@@ -65,5 +65,5 @@ def _of_ends(model: DecoderModel) -> dict[str, ParallelStyle]:
     return styles
 
 
-def _gathered() -> PrepareModuleInput:
+def _gather_positions() -> PrepareModuleInput:
     return PrepareModuleInput(input_layouts=_POSITIONS, desired_input_layouts=Replicate())

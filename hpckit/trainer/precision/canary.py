@@ -1,4 +1,4 @@
-"""The canary (`debug.canary`): compares the first steps of a run with recorded ones."""
+"""The canary (`debug.canary`), which compares the first steps of a run with recorded ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 
 
 class CanaryError(TrainingError):
-    """A step differs from the recorded one, as it would in another attempt."""
+    """A step differs from the recorded one; another attempt would differ in the same way."""
 
 
 class Canary:
-    """Compares or records each step, on every rank. Its state is what it has seen, so that it can
-    be resumed."""
+    """Compares or records the metrics of each step, on every rank. They are also its state, so that
+    a canary can be resumed."""
 
     def __init__(self, spec: RunSpec, world_size: int, device: torch.device) -> None:
         canary = spec.debug.canary
@@ -40,12 +40,12 @@ class Canary:
         self._golden = self._read() if canary.mode == "check" else None
         self._seen: list[Values] = []
 
-    def look(self, step: int, values: Mapping[str, float]) -> None:
-        """Check what step `step` (from 1) has logged, averaged over ranks.
+    def check_step(self, step: int, values: Mapping[str, float]) -> None:
+        """Check or record the metrics of step `step` (from 1), averaged over ranks.
 
         Raises:
-            CanaryError: it differs from what was recorded.
-            TrainingError: the training function logs nothing to compare.
+            CanaryError: they differ from the recorded ones.
+            TrainingError: the training function logs no metric that the canary compares.
         """
         seen = {name: values[name] for name in NAMES if name in values}
         if not seen:
@@ -60,8 +60,8 @@ class Canary:
             )
 
     def end(self, *, is_first: bool) -> dict[str, Any]:
-        """Finish after the last step and return the fields of an event. If there is no record to
-        compare with, the first rank writes one."""
+        """End after the last step and return the fields of an event. In the mode "record", the rank
+        with `is_first` writes the record."""
         if self._golden is None:
             if is_first:
                 self._result().write(self._path)
@@ -74,11 +74,11 @@ class Canary:
         return {"steps": len(self._seen), **fields}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was seen so far."""
+        """Return the metrics of the steps so far."""
         return {"seen": self._seen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Continue after the steps of a saved state."""
         self._seen = [dict(values) for values in state["seen"]]
 
     def _read(self) -> CanaryRecord:
@@ -92,7 +92,7 @@ class Canary:
 
 
 def build_canary(spec: RunSpec, world_size: int, device: torch.device) -> Canary | None:
-    """Return the canary of `debug.canary`; None if no mode is set."""
+    """Return the canary for `debug.canary`; None if no mode is set."""
     return None if spec.debug.canary.mode is None else Canary(spec, world_size, device)
 
 

@@ -1,4 +1,4 @@
-"""Loss scaling, so that gradients in fp16 neither vanish nor overflow.
+"""Loss scaling, by which gradients in fp16 neither vanish nor overflow.
 
 Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
 """
@@ -16,29 +16,28 @@ log = logging.getLogger(__name__)
 
 FIRST, LEAST = 2.0**16, 2.0**-16
 GROWTH, BACKOFF = 2.0, 0.5
-INTERVAL = 2000  # steps; these are the values of torch.amp.GradScaler
+INTERVAL = 2000  # steps; these are the defaults of torch.amp.GradScaler
 
 
 class LossScale:
-    """The loss scale, which grows after `INTERVAL` steps without an overflow, and shrinks with
-    each overflow, which skips the step. It is part of a run's state where it is used, and 1
-    where not."""
+    """The loss scale, which grows after `INTERVAL` steps without an overflow. An overflow shrinks
+    it, and its step is skipped. If it is used, it is part of the state of a run; else it is 1."""
 
     def __init__(self, *, is_used: bool) -> None:
         self._is_used = is_used
         self._good = self._skipped = 0
         self.value = FIRST if is_used else 1.0
-        """The factor of the loss."""
+        """The factor by which the loss is multiplied."""
 
     def step(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
-        """Run `optimizer`'s step unless gradients have overflowed.
+        """Run the step of `optimizer` unless gradients have overflowed.
 
         Args:
-            norm: norm of all gradients, the same on all ranks, so that they agree without
+            norm: norm of all gradients, which is the same on all ranks, so that they agree without
                 communication.
 
         Raises:
-            TrainingError: gradients overflow however small the scale is.
+            TrainingError: gradients overflow with the smallest scale, too.
         """
         if not self._is_used:
             optimizer.step()
@@ -50,13 +49,13 @@ class LossScale:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the scale of the next step, and the number of skipped steps of the run; none if
-        unused."""
+        """Return the scale of the next step and the number of skipped steps of the run; nothing if
+        it is not used."""
         return {"loss_scale": self.value, "skipped_steps": self._skipped} if self._is_used else {}
 
     @property
     def tracked(self) -> dict[str, LossScale]:
-        """Return what it adds to the state of a run."""
+        """Return what has to be tracked as state of the run."""
         return {"loss_scale": self} if self._is_used else {}
 
     def state_dict(self) -> dict[str, float]:

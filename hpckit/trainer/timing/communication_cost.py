@@ -1,4 +1,5 @@
-"""What ranks find together from a traced step: the cost of communication and the stragglers."""
+"""The comparison of a traced step over all ranks, which finds the cost of communication and the
+stragglers."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ import torch
 import torch.distributed as dist
 
 from hpckit.events.event_log import EventLog
-from hpckit.trainer.parallel.collectives import meeting_device
+from hpckit.trainer.parallel.collectives import collective_device
 from hpckit.trainer.timing.step_trace import StepTrace, StepTracer
 from hpckit.trainer.timing.stragglers import IN_A_ROW, Stragglers, slow_ranks
 
 NAMES = ("traced_step_s", "communication_s", "communication_exposed_s")
-"""Names in a step record of means over ranks of a step that was traced since the record before, as
-of `StepTrace`."""
+"""Names in a step record of the means over ranks of the fields of `StepTrace`, if a step was traced
+since the record before."""
 
 _UNKNOWN = StepTrace(math.nan, math.nan, math.nan)
 
@@ -28,8 +29,8 @@ class CommunicationMonitor:
 
     def __init__(self, device: torch.device, share: float, group: int, events: EventLog) -> None:
         """Args:
-        share: share of the time that traces may take.
-        group: number of the group of ranks that have as much to do as this one.
+        share: the share of the time that traces may take.
+        group: number of this rank's group, whose ranks have the same amount of computation.
         """
         self._tracer = StepTracer(device, share if dist.get_world_size() > 1 else 0.0)
         self._group, self._events = group, events
@@ -38,16 +39,17 @@ class CommunicationMonitor:
         self.times = self._tracer.times
 
     def record(self, step: int, cost_s: float, since_s: float) -> dict[str, float]:
-        """Return the fields of a step record; a rank that is slow writes its own event.
+        """Return the fields of a step record; a rank that is a straggler writes an event.
+        Collective if a step was traced.
 
-        A collective if a step was traced. `cost_s`, `since_s`: the maxima of `times` over all
-        ranks.
+        Args:
+            cost_s, since_s: the maxima over all ranks of what `times` returns.
         """
         was_traced = self._tracer.is_taken
         self._tracer.plan(cost_s, since_s)
         if not was_traced:
             return {}
-        traced, groups = _gathered(self._tracer.taken() or _UNKNOWN, self._group)
+        traced, groups = _gather(self._tracer.take() or _UNKNOWN, self._group)
         self._judge(step, traced, groups)
         return means(traced)
 
@@ -55,9 +57,10 @@ class CommunicationMonitor:
         slow = slow_ranks([one.own_s for one in traced], groups)
         new, over = self._stragglers.judge(slow)
         rank = dist.get_rank()
-        for one in new:
-            if one.rank == rank:
-                self._emit("straggler", step, z=one.z, excess=one.excess, traces=IN_A_ROW)
+        for slow_rank in new:
+            if slow_rank.rank == rank:
+                z, excess = slow_rank.z, slow_rank.excess
+                self._emit("straggler", step, z=z, excess=excess, traces=IN_A_ROW)
         if rank in over:
             self._emit("straggler_over", step)
 
@@ -73,9 +76,9 @@ def means(traced: Sequence[StepTrace]) -> dict[str, float]:
     return dict(zip(NAMES, map(mean, zip(*map(astuple, known), strict=True)), strict=True))
 
 
-def _gathered(mine: StepTrace, group: int) -> tuple[list[StepTrace], list[int]]:
-    """Gather the values of all ranks. Collective."""
-    own = torch.tensor([*astuple(mine), group], dtype=torch.float64, device=meeting_device())
+def _gather(trace: StepTrace, group: int) -> tuple[list[StepTrace], list[int]]:
+    """Return the traces and the groups of all ranks. Collective."""
+    own = torch.tensor([*astuple(trace), group], dtype=torch.float64, device=collective_device())
     rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, own)
     numbers = [row.tolist() for row in rows]

@@ -1,6 +1,7 @@
-"""Traces of a few steps by torch's profiler, and a table of the operators that took the most time.
+"""The profile of a few steps by torch's profiler: a trace, and a table of the operators that took
+the most time.
 
-`*.pt.trace.json.gz` opens in Perfetto (ui.perfetto.dev) and in TensorBoard's profiler plug-in.
+Perfetto (ui.perfetto.dev) and TensorBoard's profiler plug-in open `*.pt.trace.json.gz`.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ ROWS = 20
 
 
 class Profiler:
-    """Profiles the steps of the spec and is called at every step boundary. A resumed run that is
-    past its first step is not profiled."""
+    """Profiles the steps that `debug.profile` names. A run that resumes after the first of them is
+    not profiled."""
 
     def __init__(
         self, spec: ProfileSpec, folder: Path, name: str, emit: Callable[..., None]
     ) -> None:
         """Args:
-        name: prefix of the file names: one for each rank and attempt.
+        name: prefix of the file names, which no other rank or attempt has.
         emit: writes an event.
         """
         self._spec, self._folder, self._name, self._emit = spec, folder, name, emit
         self._profile: profile | None = None
 
-    def before(self, step: int) -> None:
-        """Announce that step `step` (from 1) begins and the one before it has ended."""
+    def begin_step(self, step: int) -> None:
+        """Begin step `step` (from 1), and end the step before it."""
         start = self._spec.start
         if self._profile is not None:
             self._profile.step()
@@ -50,13 +51,14 @@ class Profiler:
             self._profile.start()
 
     def close(self) -> None:
-        """End a profile, even in the middle of its steps, and report it."""
+        """End a profile, even in the middle of its steps, and write it."""
         if self._profile is not None:
             self._profile.stop()
             self._profile = None
 
     def _write(self, done: profile) -> None:
-        """Write the trace and the table. If the disk is full, the trace is lost, not the run."""
+        """Write the trace and the table. If the disk is full, the trace is lost and the run
+        continues."""
         by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         table = done.key_averages().table(sort_by=by, row_limit=ROWS)
         trace = self._folder / f"{self._name}.pt.trace.json.gz"
@@ -66,7 +68,7 @@ class Profiler:
             done.export_chrome_trace(str(trace))
             (self._folder / f"{self._name}.txt").write_text(table, encoding="utf-8")
         except OSError as error:
-            log.error("no trace: %s", error)
+            log.error("the trace could not be written: %s", error)
             self._emit("degraded", what=f"no trace of steps {self._steps}: {error}")
         else:
             self._emit("profiled", steps=self._steps, trace=str(trace))

@@ -1,5 +1,5 @@
-"""Attribution of an optimizer's wait for a snapshot: that time counts as checkpoint stall, not as
-optimizer time."""
+"""The time for which the step of an optimizer waits for a snapshot, which counts as checkpoint
+stall and not as optimizer time."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from hpckit.trainer.timing.step_phases import StepPhases
 
 
 class SnapshotWaits:
-    """Times what a checkpointer does before the next step of an optimizer, by hooks around its
-    own."""
+    """Measures how long the checkpointer delays the steps of optimizers, by hooks around its own
+    hooks."""
 
-    def __init__(self, parts: StepPhases) -> None:
-        self._parts = parts
-        self._waits: list[_Wait] = []
+    def __init__(self, phases: StepPhases) -> None:
+        self._phases = phases
+        self._hooks: list[_OptimizerHooks] = []
 
     def watch(self, state: Iterable[object]) -> None:
-        """Add hooks to those optimizers that the checkpointer does not know yet."""
-        self._waits += [_Wait(one, self._parts) for one in state if isinstance(one, Optimizer)]
+        """Add hooks to the optimizers in `state`, before the checkpointer adds its own."""
+        self._hooks += [
+            _OptimizerHooks(each, self._phases) for each in state if isinstance(each, Optimizer)
+        ]
 
     def expect(self) -> None:
-        """Note that a save has begun."""
-        for wait in self._waits:
-            wait.expect()
+        """Note that a save has begun, for which the next step of each optimizer may wait."""
+        for hooks in self._hooks:
+            hooks.expect()
 
 
-class _Wait:
-    """The hooks of one optimizer, which calls hooks in the order of registration: the first one of
-    this comes before the checkpointer's, and the second one after it."""
+class _OptimizerHooks:
+    """The hooks of one optimizer, which calls them in the order of registration: the first one
+    before the hook of the checkpointer, and the second one after it."""
 
-    def __init__(self, optimizer: Optimizer, parts: StepPhases) -> None:
-        self._optimizer, self._parts = optimizer, parts
+    def __init__(self, optimizer: Optimizer, phases: StepPhases) -> None:
+        self._optimizer, self._phases = optimizer, phases
         self._is_expected = False
         self._after: RemovableHandle | None = None
         optimizer.register_step_pre_hook(self._begin)
@@ -48,9 +50,9 @@ class _Wait:
 
     def _begin(self, *_: Any) -> None:
         if self._is_expected:
-            self._parts.begin("checkpoint_stall")
+            self._phases.begin("checkpoint_stall")
 
     def _end(self, *_: Any) -> None:
         if self._is_expected:
             self._is_expected = False
-            self._parts.end()
+            self._phases.end()

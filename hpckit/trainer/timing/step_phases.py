@@ -1,4 +1,5 @@
-"""Step phases, which follow one another on one clock, so that they add up to the step's time."""
+"""Step phases, which follow one another on one clock, so that their times add up to that of the
+step."""
 
 from __future__ import annotations
 
@@ -14,30 +15,31 @@ from hpckit.events.step_phases import PARTS, Part
 from hpckit.trainer.errors import TrainingError
 
 Timed = Callable[[Part], AbstractContextManager[object]]
-_KEPT = 512  # marks on a GPU's stream that may wait before passed ones are added up
+_MOST_MARKS = 512  # marks on the stream of a GPU, after which those that it has passed are added up
 
 
 def untimed(part: Part) -> AbstractContextManager[object]:
-    """Do nothing: the timer where nothing is timed."""
+    """Return a context that measures nothing, for code that has no step phases."""
     return nullcontext()
 
 
 class PhaseTimeline(Protocol):
-    """A clock to which the begin of each phase is reported; until then the phase is "other"."""
+    """A clock to which the begin of each phase is reported. Before the first report the phase is
+    "other"."""
 
     def mark(self, part: Part) -> None:
         """Begin the phase `part`."""
 
-    def taken(self) -> dict[Part, float]:
-        """Return the seconds of each phase since the last call; their sum is all the time since
+    def take(self) -> dict[Part, float]:
+        """Return the seconds of each phase since the last call, whose sum is the time since
         then."""
 
 
 class HostPhaseTimeline:
-    """A timeline by the clock of the process."""
+    """A timeline that uses the clock of the host."""
 
     def __init__(self) -> None:
-        self._sums, self._part = _nothing(), PARTS[-1]
+        self._sums, self._part = _no_seconds(), PARTS[-1]
         self._since = time.perf_counter()
 
     def mark(self, part: Part) -> None:
@@ -45,9 +47,9 @@ class HostPhaseTimeline:
         self._sums[self._part] += now - self._since
         self._part, self._since = part, now
 
-    def taken(self) -> dict[Part, float]:
+    def take(self) -> dict[Part, float]:
         self.mark(self._part)
-        sums, self._sums = self._sums, _nothing()
+        sums, self._sums = self._sums, _no_seconds()
         return sums
 
 
@@ -67,16 +69,14 @@ def timing_event() -> StreamEvent:
 
 
 class DevicePhaseTimeline:
-    """A timeline by the stream on which a GPU computes: how long it worked for a phase or waited in
-    it.
+    """A timeline that uses the clock of a GPU: how long its stream worked or waited in each phase.
 
-    Host waits that queued work hides are hidden here, too. Nothing waits for the GPU until seconds
-    are taken.
+    A wait of the host during which the GPU has work does not appear. Only `take` waits for the GPU.
     """
 
     def __init__(self, make_event: Callable[[], StreamEvent] = timing_event) -> None:
         self._make = make_event
-        self._sums, self._part = _nothing(), PARTS[-1]
+        self._sums, self._part = _no_seconds(), PARTS[-1]
         self._marks: deque[tuple[StreamEvent, Part]] = deque()
         self._free: list[StreamEvent] = []
         self.mark(self._part)
@@ -86,27 +86,27 @@ class DevicePhaseTimeline:
         event.record()
         self._marks.append((event, part))
         self._part = part
-        if len(self._marks) % _KEPT == 0:
+        if len(self._marks) % _MOST_MARKS == 0:
             while len(self._marks) > 1 and self._marks[1][0].query():
-                self._add_first()
+                self._add_oldest()
 
-    def taken(self) -> dict[Part, float]:
+    def take(self) -> dict[Part, float]:
         self.mark(self._part)
         self._marks[-1][0].synchronize()
         while len(self._marks) > 1:
-            self._add_first()
-        sums, self._sums = self._sums, _nothing()
+            self._add_oldest()
+        sums, self._sums = self._sums, _no_seconds()
         return sums
 
-    def _add_first(self) -> None:
+    def _add_oldest(self) -> None:
         event, part = self._marks.popleft()
         self._sums[part] += event.elapsed_time(self._marks[0][0]) / 1000
         self._free.append(event)
 
 
 class StepPhases:
-    """Splits the time of this process into phases. A phase inside another one counts only for
-    itself."""
+    """Splits the time of this process into phases. The time of a phase within another one counts
+    only as that of the inner one."""
 
     def __init__(self, timeline: PhaseTimeline) -> None:
         self._timeline = timeline
@@ -115,17 +115,17 @@ class StepPhases:
 
     @classmethod
     def on(cls, device: torch.device) -> StepPhases:
-        """Create it with the GPU's clock if `device` is a GPU."""
+        """Return step phases that use the clock of `device`."""
         return cls(DevicePhaseTimeline() if device.type == "cuda" else HostPhaseTimeline())
 
     def timed(self, part: Part) -> AbstractContextManager[object]:
-        """Count the time of this block as the phase `part` of the step.
+        """Count the time of this block as the step phase `part`.
 
         Raises:
             TrainingError: there is no such phase.
         """
         if part not in self._blocks:
-            raise TrainingError(f"run.timed({part!r}): the parts of a step are {', '.join(PARTS)}")
+            raise TrainingError(f"run.timed({part!r}): the step phases are {', '.join(PARTS)}")
         return self._blocks[part]
 
     def begin(self, part: Part) -> None:
@@ -138,22 +138,22 @@ class StepPhases:
         self._open.pop()
         self._timeline.mark(self._open[-1])
 
-    def taken(self) -> list[float]:
-        """Seconds of each of `PARTS` since the last call. Waits for the GPU."""
-        sums = self._timeline.taken()
+    def take(self) -> list[float]:
+        """Return the seconds of each of `PARTS` since the last call. It waits for the GPU."""
+        sums = self._timeline.take()
         return [sums[part] for part in PARTS]
 
 
 class _Block(AbstractContextManager[object]):
-    def __init__(self, parts: StepPhases, part: Part) -> None:
-        self._parts, self._part = parts, part
+    def __init__(self, phases: StepPhases, part: Part) -> None:
+        self._phases, self._part = phases, part
 
     def __enter__(self) -> None:
-        self._parts.begin(self._part)
+        self._phases.begin(self._part)
 
     def __exit__(self, *_: object) -> None:
-        self._parts.end()
+        self._phases.end()
 
 
-def _nothing() -> dict[Part, float]:
+def _no_seconds() -> dict[Part, float]:
     return dict.fromkeys(PARTS, 0.0)

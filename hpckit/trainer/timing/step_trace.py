@@ -1,7 +1,8 @@
-"""Sampled traces of steps: how long collectives ran, and how long nothing was computed meanwhile.
+"""Sampled traces of steps, which show how long collectives ran, and how long nothing was computed
+meanwhile.
 
-This cannot be measured from outside: most collectives are queued, and wait for one another beside
-the computation. torch's profiler sees them, but costs too much for every step.
+A clock around the collectives cannot measure this, since most of them are queued and wait for one
+another beside the computation. torch's profiler can, but costs too much for every step.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ FIRST_COST_S = 0.2
 
 @dataclass(frozen=True)
 class StepTrace:
-    """The trace of a step of one rank, in seconds."""
+    """The times of a traced step on one rank, in seconds."""
 
     step_s: float
     communication_s: float
     """Time in which collectives ran or waited for other ranks."""
     exposed_s: float
-    """The part of it in which nothing was computed."""
+    """The part of `communication_s` in which nothing was computed."""
 
     @property
     def own_s(self) -> float:
-        """Time in which this rank did more than wait for others."""
+        """Seconds in which this rank did not only wait for others."""
         return self.step_s - self.exposed_s
 
 
@@ -55,7 +56,7 @@ class StepTracer:
     """Traces a step from time to time, the same one on all ranks."""
 
     def __init__(self, device: torch.device, share: float) -> None:
-        """`share`: share of the time that traces may take; 0: none are made."""
+        """`share`: the share of the time that traces may take; with 0, no step is traced."""
         self._device, self._share = device, share
         self._profile: profile | None = None
         self._begun_s = 0.0
@@ -64,7 +65,7 @@ class StepTracer:
         self._cost_s = FIRST_COST_S
         self._traced: StepTrace | None = None
         self.is_taken = False
-        """Whether a step was to be traced since `plan`, on all ranks alike."""
+        """Whether all ranks were to trace a step since the last call of `plan`."""
 
     def begin(self) -> None:
         """Begin a step."""
@@ -72,14 +73,14 @@ class StepTracer:
             return
         self._is_due, self.is_taken = False, True
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-            log.info("this step is not traced for its communication: it is being profiled already")
+            log.info("this step is not traced for its communication, since it is profiled already")
             return
         begun_s = time.monotonic()
         on_gpu = self._device.type == "cuda"
         self._profile = profile(
             activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
         )
-        self._finish_queued()
+        self._wait_for_device()
         self._profile.start()
         self._begun_s = time.monotonic()
         self._cost_s = self._begun_s - begun_s
@@ -88,7 +89,7 @@ class StepTracer:
         """End the step."""
         if self._profile is None:
             return
-        self._finish_queued()
+        self._wait_for_device()
         ended_s = time.monotonic()
         self._profile.stop()
         profiler, self._profile = self._profile.profiler, None
@@ -102,39 +103,40 @@ class StepTracer:
         )
         self._cost_s += time.monotonic() - ended_s
 
-    def taken(self) -> StepTrace | None:
+    def take(self) -> StepTrace | None:
         """Return the trace since the last call, if there is one on this rank."""
         traced, self._traced = self._traced, None
         return traced
 
     def times(self) -> tuple[float, float]:
-        """Return the seconds that the last trace cost, and those since it or since the start."""
+        """Return the seconds that the last trace cost, and the seconds since it or since the
+        start."""
         return self._cost_s, time.monotonic() - self._since_s
 
     def plan(self, cost_s: float, since_s: float) -> None:
-        """Trace the next step if it is time. All ranks have to pass the same numbers: the maxima
-        over ranks of their `times`."""
+        """Have the next step traced if a trace is due. All ranks have to pass the same numbers: the
+        maxima over ranks of what `times` returns."""
         if self.is_taken:
             self.is_taken, self._since_s = False, time.monotonic()
         else:
-            self._is_due = is_time(cost_s, since_s, self._share)
+            self._is_due = is_trace_due(cost_s, since_s, self._share)
 
-    def _finish_queued(self) -> None:
+    def _wait_for_device(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
 
-def is_time(cost_s: float, since_s: float, share: float) -> bool:
-    """Whether a trace of this cost takes at most `share` of the time, if made once every so many
-    seconds."""
+def is_trace_due(cost_s: float, since_s: float, share: float) -> bool:
+    """Whether a trace of `cost_s` seconds, made once every `since_s` seconds, takes at most `share`
+    of the time."""
     return share > 0 and cost_s <= share * since_s
 
 
 def computation_and_collectives(events: Iterable[ProfilerEvent]) -> tuple[list[Span], list[Span]]:
-    """Return the times of computation and of collectives, in nanoseconds.
+    """Return the spans of computation and those of collectives, in nanoseconds.
 
-    On a GPU these are its kernels. On the CPU these are operators, except those that gloo's threads
-    call, and gloo's own events; Python in between is neither.
+    On a GPU they are the spans of its kernels. On a CPU, computation consists of the operators that
+    gloo's threads do not call, and collectives are gloo's events; Python code is neither.
     """
     found = list(events)
     kernels = [

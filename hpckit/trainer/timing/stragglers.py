@@ -1,4 +1,5 @@
-"""Detection of ranks that the others wait for, from the time that each works by itself. Pure."""
+"""The detection of ranks for which others wait, from the time that each rank works. These functions
+are pure."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ Z = 3.5
 MATTERS = 0.05
 """Share of the median by which a rank has to be slower to be reported."""
 IN_A_ROW = 3
-"""Number of consecutive judgements that have to agree before a straggler is reported or cleared."""
+"""Number of consecutive traces that have to agree before a straggler is reported or cleared."""
 
-_NOISE = 0.01  # of the median: ranks that differ by less are alike
-_FEWEST = 3  # of two that differ, either may be the one to blame
-_NORMAL = 1.4826  # standard deviation of a normal distribution over its median deviation
+_NOISE = 0.01  # share of the median by which equal ranks may differ
+_FEWEST = 3  # ranks in a group; of two that differ, either may be the unusual one
+_NORMAL = 1.4826  # ratio of the standard deviation of a normal distribution to its median deviation
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,18 @@ class SlowRank:
     rank: int
     z: float
     excess: float
-    """The excess as a share of the median of its group."""
+    """How much longer the rank works than the median of its group, as a share of the median."""
 
 
 def slow_ranks(own_s: Sequence[float], groups: Sequence[int]) -> dict[int, SlowRank]:
-    """Return the outliers among the ranks, by rank, with the modified z-score, whose median and
-    median deviation an outlier does not move.
+    """Return the ranks that are slow outliers by the modified z-score, whose median and median
+    deviation do not depend on outliers.
 
     Args:
-        own_s: seconds that each rank worked in a step, without those in which it did nothing but
-            wait for others; NaN: not known.
-        groups: those with the same number have the same work, and are compared.
+        own_s: seconds that each rank worked in a step, without those in which it only waited for
+            others; NaN if they are not known.
+        groups: the group of each rank; ranks of one group have the same amount of computation, and
+            are compared.
     """
     found = {}
     for group in set(groups):
@@ -56,16 +58,16 @@ def slow_ranks(own_s: Sequence[float], groups: Sequence[int]) -> dict[int, SlowR
 
 
 class Stragglers:
-    """Tracks ranks that are slow in several judgements in a row."""
+    """Tracks which ranks are slow in several consecutive traces."""
 
     def __init__(self) -> None:
-        self._slow: Counter[int] = Counter()  # judgements in a row
+        self._slow: Counter[int] = Counter()  # numbers of consecutive traces
         self._well: Counter[int] = Counter()
         self.known: set[int] = set()
 
     def judge(self, slow: Mapping[int, SlowRank]) -> tuple[list[SlowRank], list[int]]:
-        """Return the ranks that have become stragglers with this judgement, and those that no
-        longer are."""
+        """Return the ranks that have become stragglers with this trace, and those that no longer
+        are."""
         self._slow = Counter({rank: self._slow[rank] + 1 for rank in slow})
         self._well = Counter({r: self._well[r] + 1 for r in self.known if r not in slow})
         new = [it for rank, it in sorted(slow.items()) if self._is_new(rank)]

@@ -1,15 +1,15 @@
-"""Arithmetic on intervals of time. Pure."""
+"""Arithmetic on intervals of time, by pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 Span = tuple[int, int]
-"""Begin and end, in any unit."""
+"""The begin and the end of an interval, in any unit."""
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Merge spans to ordered ones that neither touch nor overlap."""
+    """Return the union of the spans as ordered spans that neither touch nor overlap."""
     found: list[Span] = []
     for begin, end in sorted(span for span in spans if span[0] < span[1]):
         if found and begin <= found[-1][1]:
@@ -25,6 +25,6 @@ def length(spans: Iterable[Span]) -> int:
 
 
 def outside(spans: Iterable[Span], others: Iterable[Span]) -> int:
-    """Return the length of the time in any of `spans` and none of `others`."""
+    """Return the length of the union of `spans` without that of `others`."""
     covered = list(others)
     return length([*spans, *covered]) - length(covered)

@@ -1,5 +1,5 @@
-"""Imports that use little processor time while other processes need it: importing torch takes
-seconds of it, which a node with few cores would take from its ranks."""
+"""Imports that leave processor time to other processes: the import of torch takes seconds of it,
+which ranks would lack on a node with few cores."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 SHARE = 0.2
-"""Share of one processor that the imports take on average where none is idle."""
+"""Share of one processor that the imports take on average if no processor is idle."""
 IDLE = 0.8
-"""Number of processors that have to be idle on average for the imports not to sleep."""
+"""Number of idle processors, on average, from which on the imports do not sleep."""
 _SLICE_S = 0.01
-_LOOK_S = 0.1
+_MEASURE_S = 0.1
 
 
 class BackgroundImportFinder(importlib.abc.MetaPathFinder):
-    """A module finder that finds nothing, but sleeps before each import, so that all of them take
-    `share` of a processor.
+    """A module finder that finds nothing, but sleeps before each import, so that all imports
+    together take `share` of a processor.
 
-    It does not sleep while processors are idle, nor once there is something to read from `fd`,
-    which means that somebody waits for the imports.
-    """
+    It does not sleep while a processor is idle, nor once there is something to read from `fd`,
+    since another process then waits for the imports."""
 
     def __init__(self, fd: int, share: float = SHARE) -> None:
         self._sleeps_per_s, self._fd = (1 - share) / share, fd
@@ -50,21 +49,21 @@ class ProcessorIdleness:
 
     def __init__(self) -> None:
         self._numbers = os.sched_getaffinity(0)
-        self._looked_s, self._idle_s, self._are_idle = 0.0, 0.0, False
+        self._measured_s, self._idle_s, self._are_idle = 0.0, 0.0, False
 
     def are_idle(self) -> bool:
-        """Whether `IDLE` of a processor or more was idle lately."""
+        """Whether at least `IDLE` processors were idle on average lately."""
         now_s = time.monotonic()
-        if now_s - self._looked_s >= _LOOK_S:
+        if now_s - self._measured_s >= _MEASURE_S:
             idle_s = self._read()
-            share = (idle_s - self._idle_s) / (now_s - self._looked_s)
-            self._are_idle = bool(self._looked_s) and share >= IDLE
-            self._looked_s, self._idle_s = now_s, idle_s
+            share = (idle_s - self._idle_s) / (now_s - self._measured_s)
+            self._are_idle = bool(self._measured_s) and share >= IDLE
+            self._measured_s, self._idle_s = now_s, idle_s
         return self._are_idle
 
     def _read(self) -> float:
-        """Return the seconds for which they have been idle since the machine started
-        (proc_stat(5))."""
+        """Return the seconds for which the processors were idle since the machine started, summed
+        up (proc_stat(5))."""
         names = {b"cpu%d" % number for number in self._numbers}
         with open("/proc/stat", "rb") as file:  # text would import its encoding
             rows = [line.split() for line in file if line.startswith(b"cpu")]

@@ -1,8 +1,8 @@
-"""Detection of the call that first used a GPU in a process whose forks are to be the workers.
+"""The detection of the call that first used a GPU in a process whose forks become workers.
 
-A process that has begun to use CUDA cannot pass it on to its forks: torch refuses there, and the
-driver fails. Nothing that is imported or called before the fork may use it. If this module is
-imported before all other parts of torch, the first use is recorded together with its call stack.
+Forks of a process that has used CUDA cannot use it: torch refuses, and the driver fails. No code
+that runs before the fork may therefore use CUDA. If this module is imported before all other parts
+of torch, the first use is recorded together with its call stack.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from typing import Any
 import torch
 
 CALLS = ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getArchFlags")
-"""Functions of `torch._C` after which torch refuses CUDA in every fork; any other function with
-this effect calls one of them (tried with torch 2.9.1, 2.14.1 and 2.15.0)."""
+"""Functions of `torch._C` after which torch refuses CUDA in every fork. All other functions with
+this effect call one of these (tested with torch 2.9.1, 2.14.1 and 2.15.0)."""
 _NOT_INITIALIZED = 3
-"""CUDA_ERROR_NOT_INITIALIZED: the driver's answer to all other calls before `cuInit`."""
+"""CUDA_ERROR_NOT_INITIALIZED, which the driver returns for all other calls before `cuInit`."""
 _FRAMES = 6
 
 
 class FirstDeviceUse:
-    """The first use of a GPU in this process, and in the one that it was forked from.
+    """The first use of a GPU in this process, or in the process that it was forked from.
 
     Args:
-        module: the module with the functions; other builds of torch may lack some of them.
+        module: the module with the functions `CALLS`, of which builds of torch may lack some.
     """
 
     def __init__(self, module: Any) -> None:
         self.call: str | None = None
-        """The function and the calls that led to it, the innermost last; None: no use was seen."""
+        """The function and its call stack, the innermost call last; None if no use was detected."""
         self.is_of_driver = False
-        """Whether the use was seen by `look` alone."""
+        """Whether only `check_driver` has detected the use."""
         self._module = module
         self._real = {name: getattr(module, name) for name in CALLS if hasattr(module, name)}
         for name, function in self._real.items():
             setattr(module, name, self._recording(name, function))
 
-    def look(self) -> None:
-        """Check whether the driver was initialised without those functions, which torch does not
-        notice."""
+    def check_driver(self) -> None:
+        """Check whether the driver was initialised without these functions, which torch does not
+        detect."""
         if self.call is None and is_driver_initialised():
             self.call = "NVIDIA's driver was initialised, not by torch's Python code"
             self.is_of_driver = True
 
     def stop(self) -> None:
-        """Remove the recording from torch: a use from here on is allowed."""
+        """Remove the recording from torch, since uses from here on are allowed."""
         for name, function in self._real.items():
             setattr(self._module, name, function)
 
@@ -64,10 +64,8 @@ class FirstDeviceUse:
 
 
 def is_driver_initialised(load: Callable[..., Any] = ctypes.CDLL) -> bool:
-    """Whether this process has called `cuInit`. The driver is not loaded for this check.
-
-    A fork of a process that has called it does not see this.
-    """
+    """Whether this process has called `cuInit`. The check does not load the driver, and does not
+    detect a call in the process that this one was forked from."""
     try:
         driver = load("libcuda.so.1", mode=os.RTLD_NOLOAD)
     except OSError:  # it is not loaded
@@ -76,7 +74,8 @@ def is_driver_initialised(load: Callable[..., Any] = ctypes.CDLL) -> bool:
 
 
 def _callers() -> str:
-    """Return files, lines and functions of the current call stack, without those of this module."""
+    """Return the files, lines and functions of the current call stack, without those of this
+    module."""
     frames = [frame for frame in traceback.extract_stack() if frame.filename != __file__]
     shown = [frame for frame in frames if "importlib" not in frame.filename][-_FRAMES:]
     return " > ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in shown)

@@ -1,13 +1,13 @@
-"""The fork server: starts the torchrun of each generation on its node by a fork, with all imports
-done.
+"""The fork server, which starts the torchrun of each generation on its node by a fork that has all
+imports done.
 
 `python -m hpckit.trainer.torchrun.fork_server` is a child of the node's watchdog. It imports torch
-once, in idle moments, then serves one agent after the other. Each agent connects by the server's
-standard input and passes two pipes: one from which the server reads orders, a line of JSON each,
-and one to which it writes which process it has started and how that ended, one at a time. A
-torchrun ends with the agent that it was started for.
+once, while processors are idle, and then serves one agent after the other. Each agent connects by
+the server's standard input and passes two pipes. From the first one the server reads orders, each a
+line of JSON. To the second one it writes which process it has started and how that process ended,
+one process at a time. A torchrun ends with the agent that ordered it.
 
-The server calls nothing of what it imports, so a fork of it is as good as a new process.
+The server calls nothing of what it imports, so a fork of it is like a new process.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class ForkServerConnection:
     answers: int
 
     def is_over(self, within_ms: int = 0) -> bool:
-        """Whether the agent has closed its end of the orders; there may still be unread orders."""
+        """Whether the agent has closed its end of the orders, of which some may still be unread."""
         poll = select.poll()
         poll.register(self.orders, 0)  # POLLHUP is always reported
         return bool(poll.poll(within_ms))
 
-    def say(self, **message: Any) -> None:
+    def answer(self, **message: Any) -> None:
+        """Send a message to the agent, unless the agent is gone."""
         with suppress(BrokenPipeError):
             os.write(self.answers, json.dumps(message).encode() + b"\n")
 
@@ -54,8 +55,8 @@ class ForkServerConnection:
 
 
 def main() -> None:
-    """Import torch, then serve agents; in a fork, run the torchrun that was ordered."""
-    gc.disable()  # imports create 300,000 objects, and all stay
+    """Import torch and serve agents; in a fork, run the torchrun that was ordered."""
+    gc.disable()  # imports create 300,000 objects, none of which is garbage
     control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     _redirect_stdin()
     connection = accept(control)
@@ -67,8 +68,8 @@ def main() -> None:
     from hpckit.trainer.torchrun.first_device_use import FIRST_USE
 
     sys.meta_path.remove(finder)
-    FIRST_USE.look()  # here: a fork cannot see it
-    gc.freeze()  # or garbage collection would write to the pages that all forks share
+    FIRST_USE.check_driver()  # a fork could not detect it
+    gc.freeze()  # so that garbage collection does not write to the pages that all forks share
     while connection is not None:
         arguments = serve(connection, control)
         if arguments is not None:
@@ -78,17 +79,17 @@ def main() -> None:
 
 
 def accept(control: socket.socket) -> ForkServerConnection | None:
-    """Return the connection of the next agent; None: no other can come."""
+    """Return the connection of the next agent; None if no other agent can connect."""
     _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
     return ForkServerConnection(*descriptors) if descriptors else None
 
 
 def serve(connection: ForkServerConnection, control: socket.socket) -> list[str] | None:
-    """Serve one agent. Returns None when it orders no more; in a fork: the arguments of the
-    torchrun that the fork is to run.
+    """Serve one agent. Return None when it gives no more orders and, in a fork, the arguments of
+    the torchrun that the fork has to run.
 
-    A torchrun that has ended is reaped at the next order: until then no other process has its
-    process id, so a kill by that id hits nothing else.
+    A torchrun that has ended is reaped at the next order. Until then no other process has its
+    process id, so a kill by that id cannot hit another process.
     """
     server, ended = os.getpid(), 0
     with os.fdopen(os.dup(connection.orders), "rb") as orders:
@@ -105,8 +106,8 @@ def serve(connection: ForkServerConnection, control: socket.socket) -> list[str]
                 connection.close()
                 gc.enable()
                 return _become_torchrun(**json.loads(line))
-            connection.say(kind="begun", pid=ended, server=server)
-            connection.say(kind="ended", returncode=_wait(ended, connection))
+            connection.answer(kind="begun", pid=ended, server=server)
+            connection.answer(kind="ended", returncode=_wait(ended, connection))
     if ended:
         os.waitpid(ended, 0)
     connection.close()
@@ -114,7 +115,7 @@ def serve(connection: ForkServerConnection, control: socket.socket) -> list[str]
 
 
 def _become_torchrun(arguments: list[str], environment: dict[str, str], output: str) -> list[str]:
-    """Set up this fork as `hpckit.system.child_processes.spawn` would have started it."""
+    """Set up this fork like a process that `hpckit.system.child_processes.spawn` has started."""
     os.setsid()
     redirect_output(Path(output))
     threads = os.environ["OMP_NUM_THREADS"]
@@ -134,8 +135,8 @@ def _redirect_stdin() -> None:
 
 
 def _wait(pid: int, connection: ForkServerConnection) -> int:
-    """Return the exit status of the process, or minus the signal that ended it, as subprocess does.
-    The process is not reaped. It is killed if the agent is gone."""
+    """Wait for the process, and return its exit status, or minus the signal that ended it, as
+    subprocess does. The process is not reaped. It is killed if the agent is gone."""
     while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
         if connection.is_over(_TICK_MS):  # kernels before 5.3 cannot poll a process
             os.kill(pid, signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""torchrun whose workers are forks of it, which have all imports of a worker from the start.
+"""torchrun with workers that are forks of it, and so have all imports done from the start.
 
-`python -m hpckit.trainer.torchrun.forked_workers` takes torchrun's arguments. Importing torch and
-its FSDP takes some seconds of processor time in every worker at every restart; here it is done once
-on a node. Nothing but imports happens before the forks: no CUDA, no thread pool, no user code. If
-something has used CUDA nevertheless, workers are programs of their own, and the run says so.
+`python -m hpckit.trainer.torchrun.forked_workers` takes torchrun's arguments. The import of torch
+and its FSDP takes some seconds of processor time in every worker at every restart; here a node does
+it once. Before the forks there are only imports: no CUDA, no thread pool, no user code. If CUDA was
+used nevertheless, workers are started as programs, and an event reports it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hpckit.trainer import worker
 from hpckit.trainer.torchrun import rendezvous_handler
 from hpckit.trainer.torchrun.torchrun_config import launch_config
 
-_UNSEEN = (
+_UNKNOWN_USE = (
     "before or while torch was imported, as by a sitecustomize, a plug-in of torch.backends or "
     "TORCH_CUDA_SANITIZER"
 )
@@ -44,21 +44,21 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the workers of one node to their end, including restarts.
 
     Args:
-        arguments: torchrun's; None: those of this process.
+        arguments: torchrun's arguments; None: those of this process.
     """
     rendezvous_handler.register()
     config = launch_config(sys.argv[1:] if arguments is None else arguments)
     config.start_method = "fork"
-    FIRST_USE.look()
+    FIRST_USE.check_driver()
     elastic_launch(config, entrypoint=run_forked_worker)()
 
 
 def run_forked_worker() -> None:
-    """Be a worker, in a fork, as if it had been started as a program of its own."""
+    """Run a worker in this fork like a program that torchrun has started."""
     parent = os.getppid()
     os.setsid()  # as torchrun starts programs
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # not torchrun's
-    np.random.seed()  # or all ranks of a node would draw the same
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # instead of torchrun's handler
+    np.random.seed()  # else all ranks of a node would draw the same numbers
     FIRST_USE.stop()
     env = WorkerEnvironment.from_env()
     if (why := why_unusable(env.device)) is not None:
@@ -77,35 +77,37 @@ def run_forked_worker() -> None:
 
 
 def why_unusable(device: str) -> str | None:
-    """Return why this process, a fork, cannot use CUDA as a new one could; None: it can.
+    """Return why this fork cannot use CUDA as a new process could; None if it can.
 
     Args:
-        device: what the worker is to train on, `cpu` or `cuda`.
+        device: the device on which the worker trains, `cpu` or `cuda`.
     """
     is_refused = torch.cuda._is_in_bad_fork()
     if not is_refused and not (FIRST_USE.is_of_driver and device == "cuda"):
         return None
-    return f"CUDA was used before the fork: {FIRST_USE.call or _UNSEEN}"
+    return f"CUDA was used before the fork: {FIRST_USE.call or _UNKNOWN_USE}"
 
 
 def run_as_program() -> int:
-    """Run the worker as a program of its own, which imports everything again; returns its exit
-    status.
+    """Run the worker as a program, which imports everything again, and return its exit status.
 
-    This process stays, since torchrun knows the worker by this process id. SIGTERM is passed on.
+    This process waits for it, since torchrun knows the worker by the id of this process, and passes
+    SIGTERM on to it.
     """
     process = subprocess.Popen([sys.executable, "-m", "hpckit.trainer.worker"])
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    signal.signal(signal.SIGTERM, pass_on)  # after the start: the program keeps what is inherited
+    signal.signal(
+        signal.SIGTERM, pass_on
+    )  # after the start, so that the program inherits the earlier handling
     returncode = process.wait()
     return returncode if returncode >= 0 else 128 - returncode
 
 
 def _report_unusable(env: WorkerEnvironment, why: str) -> None:
-    """Report it to the supervisor, which logs it once."""
+    """Write an event for the supervisor, which logs it once."""
     print(f"rank {env.rank} is started as a program of its own: {why}", file=sys.stderr)
     at = env.at
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:

@@ -1,4 +1,4 @@
-"""Choice of a port that another process will listen on later, as the workers' store of a round
+"""The choice of a port on which another process will listen later, as the store of the workers
 does."""
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ import socket
 from pathlib import Path
 
 _LEAST = 20_000
-"""The lowest port to choose: known services are below it. torchrun's own, 29500, is above, too."""
+"""The lowest port that is chosen. Well-known services are below it; torchrun's default port, 29500,
+is above."""
 _TRIES = 100
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens now, outside of the kernel's range of ephemeral ports.
+    """Return a port on which no process listens, outside of the kernel's range of ephemeral ports.
 
-    An ephemeral port could be taken by any connection that is made meanwhile. Where a site leaves
-    no other ports, the kernel chooses one. Raises OSError if there is none.
+    Any connection that is made meanwhile could take an ephemeral port. If a site has no other
+    ports, the kernel chooses an ephemeral one.
+
+    Raises:
+        OSError: no port is free.
     """
     above = _first_ephemeral()
     for _ in range(_TRIES if above > _LEAST else 0):
@@ -31,12 +35,13 @@ def free_port() -> int:
 
 
 def _first_ephemeral() -> int:
-    """Return the first ephemeral port, see ip(7)."""
+    """Return the first ephemeral port (ip(7))."""
     return int(_EPHEMERAL.read_text().split()[0])
 
 
 def _bound(port: int) -> int | None:
-    """Return `port`, or for 0 the kernel's choice, if it can be bound on all addresses."""
+    """Return `port`, or for 0 the port that the kernel chooses, if it can be bound on all
+    addresses; else None."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

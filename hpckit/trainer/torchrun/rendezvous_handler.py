@@ -1,8 +1,9 @@
-"""The rendezvous of the torchruns of a generation: a barrier of known nodes, in a fixed order.
+"""The rendezvous of the torchruns of a generation, which is a barrier of known nodes in a fixed
+order.
 
-torchrun's own (c10d) finds out which nodes are there, and polls its store once a second. Here the
-supervisor has chosen the nodes, and watches them. So a node is notified when the last one has come,
-and as long as no node is lost, each one has the same ranks in every round.
+torchrun's own rendezvous (c10d) finds out which nodes there are, and polls its store once a second.
+Here the supervisor has chosen the nodes and watches them. A node is therefore notified when the
+last one has joined, and has the same ranks in every round until a node is lost.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _JOINED, _COMPLETE = "joined", "complete"
 
 
 class KnownNodesRendezvous(RendezvousHandler):
-    """A rendezvous handler with known nodes: its first round is the start, and each later one a
-    restart of all workers."""
+    """A rendezvous handler for known nodes. Its first round is the start of the workers, and each
+    later round is a restart of all of them."""
 
     def __init__(
         self,
@@ -47,39 +48,39 @@ class KnownNodesRendezvous(RendezvousHandler):
         connection: the connection to the supervisor's store.
         run_id: an id that no other generation has.
         place: the number of this node among `nodes`.
-        address: the address by which the others reach this node.
-        within: the timeout for all nodes to come, and the default timeout of the store of a
-            round.
+        address: the address by which other nodes reach this node.
+        within: the timeout within which all nodes have to join, and the default timeout of the
+            store of a round.
         """
         self._connection, self._run_id = connection, run_id
         self._place, self._nodes, self._address = place, nodes, address
         self._within = within
         self._round = 0
-        self._next_began = 0  # request that is answered when the next round has begun
+        self._next_began = 0  # the request that is answered when the next round begins
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for all nodes.
+        """Wait until all nodes have joined the next round.
 
         Raises:
-            RendezvousConnectionError: they do not come in time, or the store is gone.
+            RendezvousConnectionError: a node does not join in time, or the store is gone.
             OSError: there is no port for the workers' store.
         """
         self._round += 1
-        store = self._of(self._round)
+        store = self._store_of_round(self._round)
         try:
             if store.add(_JOINED, 1) == self._nodes:
                 store.set(_COMPLETE, "")
             store.wait([_COMPLETE])
             port = free_port() if self._place == 0 else None
             meet = RendezvousStoreInfo.build(self._place, store, self._address, port)
-            self._next_began = self._of(self._round + 1).expect([_JOINED])
+            self._next_began = self._store_of_round(self._round + 1).expect([_JOINED])
         except DistError as error:
             raise RendezvousConnectionError(f"round {self._round}: {error}") from error
         return RendezvousInfo(store, self._place, self._nodes, meet)
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if workers have failed on another node, so that those here have to restart too,
-        else 0.
+        """Return 1 if workers have failed on another node, so that the workers of this node have to
+        restart too; else 0.
 
         Raises:
             RendezvousConnectionError: the store is gone.
@@ -99,22 +100,22 @@ class KnownNodesRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Do nothing: the supervisor knows when a generation ends."""
+        """Do nothing, since the supervisor decides when a generation ends."""
 
     def shutdown(self) -> bool:
         return True
 
-    def _of(self, number: int) -> RendezvousStoreClient:
+    def _store_of_round(self, number: int) -> RendezvousStoreClient:
         return RendezvousStoreClient(self._connection, f"{self._run_id}/{number}/", self._within)
 
 
 def register() -> None:
-    """Register the handler with torchrun under its name."""
+    """Register the handler with torchrun under the name `BACKEND`."""
     rendezvous_handler_registry.register(BACKEND, _create)
 
 
 def _create(given: RendezvousParameters) -> KnownNodesRendezvous:
-    """Create the handler. The token is removed from the environment, which workers inherit."""
+    """Return the handler, and remove the token from the environment, which workers inherit."""
     host, port = parse_rendezvous_endpoint(given.endpoint, -1)
     within = timedelta(seconds=float(given.config["join_timeout"]))
     connection = StoreConnection(host, port, os.environ.pop(STORE_TOKEN))

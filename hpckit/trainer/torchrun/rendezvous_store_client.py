@@ -19,7 +19,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # not in its __al
 
 CONNECT_S = 60.0
 _READ = 1 << 16
-# Keepalive: a connection that is silent for days must not be dropped by devices in between.
+# Keepalive, by which devices on the way do not drop a connection that is silent for days.
 _IDLE_S, _BETWEEN_S, _PROBES = 60, 15, 4
 
 
@@ -27,9 +27,10 @@ class StoreConnection:
     """A connection to an `hpckit.agent.rendezvous_store.RendezvousStore`, for use by one thread."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
-        """
+        """Connect and authenticate.
+
         Raises:
-            DistNetworkError: nobody listens there.
+            DistNetworkError: the store cannot be reached.
         """
         try:
             self._socket = socket.create_connection((host, port), CONNECT_S)
@@ -42,7 +43,7 @@ class StoreConnection:
         self._send(token.encode())
 
     def ask(self, **request: Any) -> int:
-        """Send a request. Returns its number, which identifies its answer.
+        """Send a request, and return its number, which identifies its answer.
 
         Raises:
             DistNetworkError: the connection is lost.
@@ -52,21 +53,22 @@ class StoreConnection:
         return number
 
     def is_answered(self, number: int) -> bool:
-        """Whether the request was answered. Does not wait; raises as `ask`."""
+        """Whether the request was answered. It does not wait, and raises as `ask`."""
         self._read(0)
         return number in self._answers
 
     def answer(self, number: int, within_s: float) -> dict[str, Any]:
-        """Wait for the answer; raises as `ask`, and:
+        """Wait for the answer to the request `number`, and return it.
 
         Raises:
-            DistStoreError: it does not come within `within_s` seconds.
+            DistNetworkError: the connection is lost.
+            DistStoreError: the answer does not come within `within_s` seconds.
         """
         deadline = time.monotonic() + within_s
         while number not in self._answers:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise DistStoreError(f"nobody has answered within {within_s:g} s")
+                raise DistStoreError(f"the store has not answered within {within_s:g} s")
             self._read(left_s)
         return self._answers.pop(number)
 
@@ -77,7 +79,8 @@ class StoreConnection:
             raise _lost(error) from error
 
     def _read(self, within_s: float) -> None:
-        """Read all answers that are there, waiting for the first one."""
+        """Read all answers that have come, and wait for the first one at most `within_s`
+        seconds."""
         if not select.select([self._socket], [], [], within_s)[0]:
             return
         try:
@@ -85,7 +88,7 @@ class StoreConnection:
         except OSError as error:
             raise _lost(error) from error
         if not data:
-            raise _lost("it has ended")
+            raise _lost("it has closed the connection")
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             answer = json.loads(line)
@@ -93,15 +96,14 @@ class StoreConnection:
 
 
 class RendezvousStoreClient(Store):
-    """The keys of a connection that begin with a prefix. Methods that torchrun does not use are
-    missing.
+    """The keys of a store that begin with a prefix. It has only the methods that torchrun uses.
 
     Values are text in UTF-8.
     """
 
     def __init__(self, connection: StoreConnection, prefix: str, timeout: timedelta) -> None:
         """Args:
-        timeout: for a `get` or `wait` without one of its own.
+        timeout: the timeout of a `get`, and of a `wait` without one of its own.
         """
         super().__init__()
         self._connection, self._prefix, self._timeout = connection, prefix, timeout
@@ -115,18 +117,18 @@ class RendezvousStoreClient(Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         text = value if isinstance(value, str) else value.decode()
-        self._done(self._connection.ask(do="set", key=self._prefix + key, value=text))
+        self._answer(self._connection.ask(do="set", key=self._prefix + key, value=text))
 
     def add(self, key: str, by: int) -> int:
         number = self._connection.ask(do="add", key=self._prefix + key, by=by)
-        return int(self._done(number)["value"])
+        return int(self._answer(number)["value"])
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values of all keys; waits until all are there."""
-        answer = self._done(self.expect(keys))
+        """Wait until all keys exist, and return their values."""
+        answer = self._answer(self.expect(keys))
         return [str(value).encode() for value in answer["values"]]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
@@ -134,13 +136,13 @@ class RendezvousStoreClient(Store):
             self.set(key, value)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self._done(self.expect(keys), timeout)
+        self._answer(self.expect(keys), timeout)
 
     def expect(self, keys: Sequence[str]) -> int:
-        """Return the number of a request that is answered once all `keys` are there."""
+        """Return the number of a request that is answered once all `keys` exist."""
         return self._connection.ask(do="get", keys=[self._prefix + key for key in keys])
 
-    def _done(self, number: int, timeout: timedelta | None = None) -> dict[str, Any]:
+    def _answer(self, number: int, timeout: timedelta | None = None) -> dict[str, Any]:
         return self._connection.answer(number, (timeout or self._timeout).total_seconds())
 
 

@@ -1,4 +1,4 @@
-"""torchrun whose workers are programs of their own. It takes torchrun's arguments."""
+"""torchrun with workers that are started as programs. This program takes torchrun's arguments."""
 
 from __future__ import annotations
 

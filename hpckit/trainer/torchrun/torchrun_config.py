@@ -1,4 +1,5 @@
-"""torchrun's arguments and config, the same in every version of torch that hpckit supports."""
+"""The arguments and the config of torchrun, which behave alike in every version of torch that
+hpckit supports."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ _SIGNALS = "--signals-to-handle="
 
 
 def launch_config(arguments: Sequence[str]) -> LaunchConfig:
-    """Return the config that torchrun makes of `arguments`, without querying CUDA.
+    """Return the config that torchrun makes of `arguments`, without any use of CUDA.
 
-    Since 2.9 `LaunchConfig` counts the GPUs to choose its NUMA binding, unless one is given. Its
-    choice would be none (`torch._utils_internal.get_default_numa_options`).
+    Since 2.9 `LaunchConfig` counts the GPUs to choose its NUMA binding, unless one is given. It
+    would choose none (`torch._utils_internal.get_default_numa_options`).
     """
     args = parse_args(known_arguments(arguments))  # type: ignore[no-untyped-call]
     is_stated = getattr(args, "numa_binding", None) is not None
@@ -31,7 +32,7 @@ def launch_config(arguments: Sequence[str]) -> LaunchConfig:
 
 
 def known_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return `arguments` without those that this version of torchrun does not know; they are then
+    """Return `arguments` without those that this version of torchrun does not know, which are
     applied to this process directly."""
     if any(field.name == "signals_to_handle" for field in fields(LaunchConfig)):
         return list(arguments)
@@ -42,13 +43,13 @@ def known_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def handle_only(names: Collection[str]) -> None:
-    """Have torchrun handle no other signals than these. Before 2.10 it installs handlers for
-    SIGTERM, SIGINT, SIGHUP and SIGQUIT whenever it starts workers, which end all of them."""
+    """Have torchrun handle only the signals `names`. Before 2.10, whenever it starts workers, it
+    installs handlers for SIGTERM, SIGINT, SIGHUP and SIGQUIT that end all workers."""
     vars(api)["signal"] = _SignalModule({signal.Signals[name] for name in names})
 
 
 class _SignalModule:
-    """A replacement for the module `signal` that sets the handlers of some signals alone."""
+    """A replacement for the module `signal` that sets the handlers of only some signals."""
 
     def __init__(self, allowed: Collection[signal.Signals]) -> None:
         self._allowed = frozenset(allowed)

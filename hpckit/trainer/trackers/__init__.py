@@ -1,2 +1,3 @@
-"""Weights & Biases and MLflow: a thread delivers the records, so that no step waits for them.
-Imported by metrics, run_loop and device.device_capability; has no torch."""
+"""Weights & Biases and MLflow, to which a thread delivers the records, so that no step waits for
+them. This package is imported by metrics, run_records and device.device_capability, and does not
+import torch."""

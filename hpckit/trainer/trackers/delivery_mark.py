@@ -1,10 +1,10 @@
-"""The delivery mark: a small file that says up to which step a tracker has the records of a run, so
+"""The delivery mark, a small file that says up to which step a tracker has the records of a run, so
 that no later attempt sends them twice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,18 @@ class DeliveryMark:
     """The delivery mark of one tracker."""
 
     run: str | None = None
-    """The tracker's own name of the run; None: it has none yet."""
-    told: dict[str, int] = field(default_factory=dict)
-    """The last step delivered of each kind of record."""
+    """The tracker's own id of the run; None if it has none yet."""
+    delivered: dict[str, int] = field(default_factory=dict)
+    """The last delivered step of each kind of record."""
 
     def has(self, record: StepRecord) -> bool:
-        """Whether a previous attempt has delivered the record, or could not."""
-        return record.step <= self.told.get(record.kind, 0)
+        """Whether the record is of a step up to which a previous attempt has delivered records."""
+        return record.step <= self.delivered.get(record.kind, 0)
 
     def after(self, records: Sequence[StepRecord], run: str) -> DeliveryMark:
         """Return the mark after these records were delivered too."""
         newest = {record.kind: record.step for record in records}
-        return replace(self, run=run, told=self.told | newest)
+        return replace(self, run=run, delivered=self.delivered | newest)
 
 
 def read_mark(path: Path) -> DeliveryMark:
@@ -47,4 +47,4 @@ def read_mark(path: Path) -> DeliveryMark:
 def write_mark(path: Path, mark: DeliveryMark) -> None:
     """Write the mark to `path`. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
-    write_json(path, asdict(mark))
+    write_json(path, {"run": mark.run, "told": mark.delivered})

@@ -1,4 +1,4 @@
-"""A run in MLflow, at a server or in a folder of files."""
+"""A run in MLflow, on a server or in a folder of files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from hpckit.trainer.trackers.tracker_interface import (
 Found = TypeVar("Found")
 
 METRICS = 1000
-"""Number of values that a server takes in one request."""
+"""Most values that a server accepts in one request."""
 PARAMS = 100
+"""Most parameters that a server accepts in one request."""
 PARAM_CHARS = 500
+"""Most characters of a parameter."""
 _NAME = re.compile(r"[^\w\-. /]")
 _PERMANENT_ERRORS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
-# Retries of a request, beside those of the delivery thread.
+# Limits of a request; the delivery thread has retries of its own.
 _REQUEST_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
@@ -36,8 +38,8 @@ class MlflowRun:
         self, uri: str, experiment: str, name: str, run: str | None, config: Mapping[str, Any]
     ) -> None:
         """Args:
-            run: MLflow's id of the run; None: it is created.
-            config: logged as parameters when it is created.
+            run: MLflow's id of the run; None if it has to be created.
+            config: values that are logged as parameters when the run is created.
 
         Raises:
             TrackerUnavailableError: the server cannot be reached.
@@ -50,7 +52,7 @@ class MlflowRun:
         from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient(tracking_uri=uri)
-        self.run = self._reopened(run) or self._begun(experiment, name, config)
+        self.run = self._reopen(run) or self._create(experiment, name, config)
 
     def send(self, records: Sequence[StepRecord]) -> None:
         """See `Tracker.send`."""
@@ -65,12 +67,12 @@ class MlflowRun:
             _request(partial(self._client.log_batch, self.run, metrics=some))
 
     def close(self, is_done: bool) -> None:
-        """See `Tracker.close`. The next attempt sets a run that continues to RUNNING again."""
+        """See `Tracker.close`. If the run continues, the next attempt sets it to RUNNING again."""
         status = "FINISHED" if is_done else "KILLED"
         _request(lambda: self._client.set_terminated(self.run, status))
 
-    def _reopened(self, run: str | None) -> str | None:
-        """Set the run to RUNNING and return it. None: it was deleted, or never existed."""
+    def _reopen(self, run: str | None) -> str | None:
+        """Set the run to RUNNING and return its id; None if it was deleted or never existed."""
         from mlflow.exceptions import MlflowException
 
         if run is None:
@@ -85,13 +87,13 @@ class MlflowRun:
         _request(lambda: self._client.update_run(run, status="RUNNING"))
         return run
 
-    def _begun(self, experiment: str, name: str, config: Mapping[str, Any]) -> str:
+    def _create(self, experiment: str, name: str, config: Mapping[str, Any]) -> str:
         from mlflow.entities import Param
 
         where = _request(lambda: self._experiment(experiment))
         tags = {"hpckit.rundir": name}
-        begun = _request(lambda: self._client.create_run(where, tags=tags, run_name=name))
-        found: str = begun.info.run_id
+        created = _request(lambda: self._client.create_run(where, tags=tags, run_name=name))
+        found: str = created.info.run_id
         params = [Param(key, str(value)[:PARAM_CHARS]) for key, value in flat(config)]
         for some in _parts(params, PARAMS):
             _request(partial(self._client.log_batch, found, params=some))
@@ -104,7 +106,7 @@ class MlflowRun:
         if known is None:
             try:
                 return str(self._client.create_experiment(name))
-            except MlflowException:  # another attempt was faster
+            except MlflowException:  # another process has created it meanwhile
                 known = self._client.get_experiment_by_name(name)
                 if known is None:
                     raise
@@ -112,7 +114,7 @@ class MlflowRun:
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Flatten nested mappings to one with dotted keys."""
+    """Yield the items of nested mappings with dotted keys."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{before}{key}.")

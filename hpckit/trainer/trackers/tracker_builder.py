@@ -1,4 +1,4 @@
-"""Construction of the trackers that a run's spec names."""
+"""The construction of the trackers that the spec of a run names."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ from hpckit.rundir.directory import RunDir, run_name
 from hpckit.trainer.trackers.tracker_delivery import TrackerDelivery
 from hpckit.trainer.trackers.tracker_interface import Tracker
 
-Opening = Callable[[str | None], Tracker]
+OpenRun = Callable[[str | None], Tracker]
 
 END_S = 8.0
-"""Seconds that the end of an attempt waits for all trackers together at most."""
+"""Most seconds for which the end of an attempt waits for all trackers together."""
 
 
-def deliveries(spec: RunSpec, run: RunDir, events: EventLog) -> list[TrackerDelivery]:
-    """Return a delivery for each tracker; nothing is imported or opened before the first record."""
+def build_deliveries(spec: RunSpec, run: RunDir, events: EventLog) -> list[TrackerDelivery]:
+    """Return a delivery for each tracker. The tracker is imported and opened with the first
+    record."""
     found = {"wandb": _wandb(spec, run), "mlflow": _mlflow(spec, run)}
     return [
-        TrackerDelivery(name, opening, run.trackers / f"{name}.json", events)
-        for name, opening in found.items()
-        if opening is not None
+        TrackerDelivery(name, open_run, run.trackers / f"{name}.json", events)
+        for name, open_run in found.items()
+        if open_run is not None
     ]
 
 
-def close_all(to: Sequence[TrackerDelivery], is_done: bool, within_s: float = END_S) -> None:
-    """Close all deliveries at the same time."""
+def close_all(
+    deliveries: Sequence[TrackerDelivery], is_done: bool, within_s: float = END_S
+) -> None:
+    """Close all deliveries, and wait at most `within_s` seconds for all of them together."""
     until_s = time.monotonic() + within_s
-    for delivery in to:
+    for delivery in deliveries:
         delivery.end(is_done)
-    for delivery in to:
+    for delivery in deliveries:
         delivery.join(until_s)
 
 
-def lacking(spec: RunSpec) -> Iterator[str]:
-    """Return which trackers of the spec are not installed, with how to install them."""
+def missing_packages(spec: RunSpec) -> Iterator[str]:
+    """Yield which trackers of the spec are not installed, and how to install them."""
     requested = {
         ("wandb", "wandb"): spec.metrics.wandb.project,
         ("mlflow", "mlflow-skinny"): spec.metrics.mlflow.experiment,
@@ -50,22 +53,22 @@ def lacking(spec: RunSpec) -> Iterator[str]:
             yield f"metrics.{name}: {name} is not installed: pip install {package}"
 
 
-def _wandb(spec: RunSpec, run: RunDir) -> Opening | None:
-    def opened(known: str | None) -> Tracker:
+def _wandb(spec: RunSpec, run: RunDir) -> OpenRun | None:
+    def open_run(known: str | None) -> Tracker:
         from hpckit.trainer.trackers.weights_and_biases import WandbRun
 
         folder = run.trackers / "wandb"
         return WandbRun(spec.metrics.wandb, run_name(spec), known, folder, spec_values(spec))
 
-    return opened if spec.metrics.wandb.project is not None else None
+    return open_run if spec.metrics.wandb.project is not None else None
 
 
-def _mlflow(spec: RunSpec, run: RunDir) -> Opening | None:
-    def opened(experiment: str, known: str | None) -> Tracker:
+def _mlflow(spec: RunSpec, run: RunDir) -> OpenRun | None:
+    def open_run(experiment: str, known: str | None) -> Tracker:
         from hpckit.trainer.trackers.mlflow import MlflowRun
 
         uri = spec.metrics.mlflow.uri or str(run.mlflow)
         return MlflowRun(uri, experiment, run_name(spec), known, spec_values(spec))
 
     experiment = spec.metrics.mlflow.experiment
-    return partial(opened, experiment) if experiment is not None else None
+    return partial(open_run, experiment) if experiment is not None else None

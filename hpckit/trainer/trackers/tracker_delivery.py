@@ -1,8 +1,8 @@
-"""Delivery of records to one tracker: a bounded queue, and a thread that empties it.
+"""The delivery of records to one tracker, by a bounded queue and a thread that empties it.
 
-Training puts records in and never waits. While the tracker is unavailable they are kept, the newest
-`LIMIT` of them; lost records are counted and reported in the log and in events. A process that ends
-waits for a tracker for a limited time only.
+Training queues records and never waits. While the tracker is unavailable, the newest `LIMIT`
+records are kept. Lost records are counted and reported in the log and in events. A process that
+ends waits only for a limited time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hpckit.trainer.trackers.tracker_interface import (
 log = logging.getLogger(__name__)
 
 LIMIT = 2000
-"""Number of records that wait at most; about 2 MB."""
+"""Most records that the queue holds, which are about 2 MB."""
 BATCH = 20
-"""Number of records in one request, small so that it is answered soon."""
+"""Most records of one request, few so that the request takes little time."""
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""Seconds before each new try; the last holds for all later ones."""
+"""Seconds before each new try; the last number holds for all later tries."""
 
 
 class TrackerDelivery:
@@ -48,24 +48,26 @@ class TrackerDelivery:
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
         """Args:
-        name: of the tracker.
-        open_run: opens the tracker's run with this id, or creates one. Called in the thread
-            with the first record; it raises as `Tracker.send`.
+        name: the name of the tracker.
+        open_run: opens the tracker's run with this id, or creates one. It is called by the thread
+            with the first record, and raises as `Tracker.send`.
         mark: path of the delivery mark.
+        pauses_s: seconds before each new try.
         """
         self._name, self._open_run, self._path, self._events = name, open_run, mark, events
         self._pauses_s = pauses_s
         self._changed = threading.Condition()
         self._waiting: deque[StepRecord] = deque()
-        self._under_way = 0
+        self._in_delivery = 0
         self._lost = 0
         self._is_ending = self._is_done = self._is_given_up = False
-        self._before = DeliveryMark()
+        self._earlier_mark = DeliveryMark()
         self._is_unavailable = self._has_rejected = False
         self._thread: threading.Thread | None = None
 
     def put(self, record: StepRecord) -> None:
-        """Queue a record for delivery. Called by one thread; never waits for the tracker."""
+        """Queue a record for delivery. It is called by one thread, and never waits for the
+        tracker."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
@@ -89,29 +91,31 @@ class TrackerDelivery:
             return
         self._thread.join(max(0.0, until_s - time.monotonic()))
         with self._changed:
-            left = self._lost + self._under_way + len(self._waiting)
+            left = self._lost + self._in_delivery + len(self._waiting)
             if left:
-                log.error("%s was not told %d records", self._name, left)
+                log.error("%d records were not delivered to %s", left, self._name)
                 self._events.emit("tracker_undelivered", tracker=self._name, records=left)
             self._is_given_up = True  # the events will be closed
 
     def _serve(self) -> None:
         try:
             self._deliver_all()
-        except Exception as error:  # noqa: BLE001 (of a library, which no run is to end for)
-            frames = "".join(traceback.format_tb(error.__traceback__))  # the rest may have secrets
-            log.error("%s ended at\n%s", self._name, frames)
-            self._report(f"{self._name} is told nothing any more: {_one_line(error)}")
+        except Exception as error:  # noqa: BLE001 (an error of a library must not end a run)
+            frames = "".join(
+                traceback.format_tb(error.__traceback__)
+            )  # its message may have secrets
+            log.error("the delivery to %s failed at\n%s", self._name, frames)
+            self._report(f"{self._name} gets no more records: {_one_line(error)}")
 
     def _deliver_all(self) -> None:
-        mark = self._before = read_mark(self._path)
+        mark = self._earlier_mark = read_mark(self._path)
         tracker: Tracker | None = None
         while batch := self._next():
             tries = 0
             while True:
                 is_last_try = self._is_ending
                 try:
-                    tracker = tracker or self._opened(mark)
+                    tracker = tracker or self._open(mark)
                     mark = self._send(tracker, batch, mark)
                     self._report_available()
                     break
@@ -125,21 +129,21 @@ class TrackerDelivery:
                         return
                     self._pause(tries)
                     tries += 1
-            self._under_way = 0
+            self._in_delivery = 0
         if tracker is not None:
             self._close(tracker)
 
     def _send(
         self, tracker: Tracker, batch: Sequence[StepRecord], mark: DeliveryMark
     ) -> DeliveryMark:
-        if new := [record for record in batch if not self._before.has(record)]:
+        if new := [record for record in batch if not self._earlier_mark.has(record)]:
             tracker.send(new)
             mark = self._keep(mark.after(new, tracker.run))
         return mark
 
-    def _opened(self, mark: DeliveryMark) -> Tracker:
+    def _open(self, mark: DeliveryMark) -> Tracker:
         tracker = self._open_run(mark.run)
-        self._keep(DeliveryMark(tracker.run, mark.told))
+        self._keep(DeliveryMark(tracker.run, mark.delivered))
         if tracker.note is not None:
             self._report(without_secrets(tracker.note, os.environ))
         return tracker
@@ -148,7 +152,7 @@ class TrackerDelivery:
         try:
             write_mark(self._path, mark)
         except OSError as error:
-            log.warning("%s may be told some steps twice later: %s", self._name, error)
+            log.warning("%s may get some steps twice later: %s", self._name, error)
         return mark
 
     def _close(self, tracker: Tracker) -> None:
@@ -158,15 +162,15 @@ class TrackerDelivery:
             self._report(f"{self._name} may lack the end of this attempt: {_one_line(error)}")
 
     def _next(self) -> list[StepRecord]:
-        """Return up to `BATCH` waiting records, once there are any; none when no more will come."""
+        """Return up to `BATCH` queued records once there are any; none when no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_ending)
             count = min(BATCH, len(self._waiting))
-            self._under_way = count
+            self._in_delivery = count
             return [self._waiting.popleft() for _ in range(count)]
 
     def _pause(self, tries: int) -> None:
-        """Wait until the next try; the last one is at the end of the process."""
+        """Wait until the next try; the end of the process ends the wait, for a last try."""
         pause_s = self._pauses_s[min(tries, len(self._pauses_s) - 1)]
         with self._changed:
             self._changed.wait_for(lambda: self._is_ending, pause_s)
@@ -175,7 +179,7 @@ class TrackerDelivery:
         """Count records that the tracker rejected. Only the first rejection is reported."""
         if not self._has_rejected:
             self._has_rejected = True
-            self._report(f"{self._name} does not take what it is told: {why}")
+            self._report(f"{self._name} rejects records: {why}")
         with self._changed:
             self._lost += count
 
@@ -187,7 +191,7 @@ class TrackerDelivery:
     def _report_available(self) -> None:
         if self._is_unavailable:
             self._is_unavailable = False
-            log.info("%s is back", self._name)
+            log.info("%s is available again", self._name)
             self._emit("tracker_back", tracker=self._name)
             self._report_lost(1)
 
@@ -199,7 +203,7 @@ class TrackerDelivery:
             if lost < at_least:
                 return
             self._lost = 0
-        log.warning("%s was not told %d records", self._name, lost)
+        log.warning("%d records were not delivered to %s", lost, self._name)
         self._emit("tracker_undelivered", tracker=self._name, records=lost)
 
     def _report(self, what: str) -> None:

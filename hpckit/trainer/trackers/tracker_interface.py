@@ -1,4 +1,4 @@
-"""The interface of a tracker for `TrackerDelivery`, with its two kinds of failure."""
+"""The interface of a tracker, which `TrackerDelivery` uses, with its two kinds of failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The results of a step."""
+    """The metrics of one step."""
 
     kind: str
     """`step` or `validated`."""
@@ -20,7 +20,7 @@ class StepRecord:
 
 
 class TrackerUnavailableError(Exception):
-    """The tracker cannot be reached now; a later try may succeed."""
+    """The tracker cannot be reached; a later try may succeed."""
 
 
 class TrackerRejectedError(Exception):
@@ -28,20 +28,20 @@ class TrackerRejectedError(Exception):
 
 
 class Tracker(Protocol):
-    """A run that is open at a tracker. Methods may wait for the network."""
+    """A run that is open at a tracker. All methods may wait for the network."""
 
     run: str
-    """The tracker's own name of the run, by which the next attempt finds it."""
+    """The tracker's own id of the run, by which the next attempt finds it."""
     note: str | None
-    """A note for the user on how the run was opened."""
+    """A message for the user about how the run was opened; None if there is nothing to say."""
 
     def send(self, records: Sequence[StepRecord]) -> None:
         """Send records to the tracker.
 
         Raises:
-            TrackerUnavailableError: nothing was delivered; try again.
-            TrackerRejectedError: nothing was delivered, nor will it ever be.
+            TrackerUnavailableError: no record was delivered; a later try may succeed.
+            TrackerRejectedError: no record was delivered, and no later try can succeed.
         """
 
     def close(self, is_done: bool) -> None:
-        """End the attempt; `is_done`: the run has ended too. Raises as `send`."""
+        """End the attempt; `is_done`: the run has ended, too. It raises as `send`."""

@@ -1,4 +1,4 @@
-"""A run at Weights & Biases; if that cannot be reached, in files for `wandb sync`."""
+"""A run at Weights & Biases, or in files for `wandb sync` if W&B cannot be reached."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hpckit.config.spec import WandbSpec
 from hpckit.trainer.trackers.tracker_interface import StepRecord, TrackerUnavailableError
 
 INIT_S = 30.0
-"""Seconds to wait for the server before a run begins offline."""
+"""Seconds to wait for the server before a run starts offline."""
 FINISH_S = 5.0
-"""Seconds to wait at the end of an attempt for records in transit, because a process that has to
-leave its node has little time. The files contain all records."""
+"""Seconds to wait for the upload at the end of an attempt, because a process that has to leave its
+node has little time. The files contain all records."""
 
 
 class WandbRun:
@@ -31,10 +31,9 @@ class WandbRun:
     ) -> None:
         """Args:
         name: display name.
-        run: id of the run; None: it is created. The id is not `name`: a run that was restarted
-            from the beginning under the same name would have all its steps rejected as old
-            ones.
-        folder: for its files.
+        run: id of the run; None if it has to be created. The id is not `name`, since W&B would
+            reject all steps of a run that was started anew under the same name.
+        folder: folder for the files of the run.
         """
         self.run = run or f"{name}-{secrets.token_hex(3)}"
         self.note: str | None = None
@@ -64,9 +63,9 @@ class WandbRun:
             self._open.finish(exit_code=0 if is_done else 1)
         except (wandb.errors.Error, OSError) as error:  # includes TimeoutError
             found = sorted(self._folder.glob(f"wandb/*run-*-{self.run}"))
-            bring = f"`wandb sync {found[-1]}` brings the rest" if found else ""
+            hint = f"`wandb sync {found[-1]}` uploads the rest" if found else ""
             raise TrackerUnavailableError(
-                f"not all was sent in {FINISH_S:g} s; {bring} ({error})"
+                f"not all records were sent in {FINISH_S:g} s; {hint} ({error})"
             ) from error
 
     def _init(self, spec: WandbSpec, about: Mapping[str, Any]) -> Any:
@@ -80,7 +79,7 @@ class WandbRun:
                 first = str(error).partition("\n")[0]
                 self.note = (
                     "wandb: no server, or no key for it, so this attempt is kept in files; "
-                    f"`wandb sync {self._folder}/wandb/offline-run-*` brings them there ({first})"
+                    f"`wandb sync {self._folder}/wandb/offline-run-*` uploads them ({first})"
                 )
                 wandb.teardown()  # ends its process, which would report that the id is in use
         try:
@@ -90,20 +89,21 @@ class WandbRun:
 
 
 def merged(records: Sequence[StepRecord]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Merge the records of each step: W&B ignores the second of two entries with the same step."""
+    """Yield each step with the values of all its records, since W&B ignores the second of two
+    entries of a step."""
     for step, of_step in groupby(records, lambda record: record.step):
         yield step, {name: value for record in of_step for name, value in record.values.items()}
 
 
 def _settings(spec: WandbSpec, folder: Path) -> dict[str, Any]:
-    """Return settings by which W&B logs only the records: no output, code, arguments or other
-    processes."""
-    on = (
+    """Return settings by which W&B logs only the records, and no output, code, arguments or system
+    metrics."""
+    enabled = (
         *("disable_git", "disable_code", "disable_job_creation", "x_disable_meta"),
         *("x_disable_stats", "x_disable_machine_info", "silent", "quiet", "finish_timeout_raises"),
     )
     return {
-        **dict.fromkeys(on, True),
+        **dict.fromkeys(enabled, True),
         **{"console": "off", "root_dir": str(folder)},
         **{"init_timeout": INIT_S, "finish_timeout": FINISH_S},
         **({"base_url": spec.url} if spec.url is not None else {}),

@@ -1,4 +1,4 @@
-"""Training as one writes it by hand, with nothing of hpckit but the module: no trainee, no
+"""Training as one writes it by hand, with nothing of hpckit but the module: no parallel_model, no
 sharding, no clipping of its own, the whole batch at once."""
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hpckit.config.spec import RunSpec
 from hpckit.trainer.batches.token_windows import TokenBatch, TokenWindows, next_token_batch
 from hpckit.trainer.language_model import sample_mean
 from hpckit.trainer.optim import build_optimizer
-from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.device_mesh import coordinate_in, make_mesh
 from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.integration.rank_worlds import run_world
 from tests.integration.trainer.test_parallel_model import BATCH, WORLD, batch, specs_of
@@ -32,9 +32,9 @@ def given() -> TokenBatch:
 def trained(spec: RunSpec, *, evaluates: bool) -> tuple[list[float], list[list[float]]]:
     """The loss of each step, over all ranks; and those of the tokens before it, by sample."""
     mesh = make_mesh("cpu", spec.parallel)
-    place, trainee = place_in(mesh), ParallelModel(spec, mesh, torch.device("cpu"))
-    optimizer = build_optimizer(trainee.module, spec.optim)
-    gradients = trainee.gradients(BATCH // place.data_size, sample_mean)
+    place, parallel_model = coordinate_in(mesh), ParallelModel(spec, mesh, torch.device("cpu"))
+    optimizer = build_optimizer(parallel_model.module, spec.optim)
+    gradients = parallel_model.step_gradients(BATCH // place.data_size, sample_mean)
     mine = [each.chunk(place.data_size)[place.data] for each in given() if each is not None]
     steps, evaluated = [], []
     for _ in range(STEPS):
@@ -46,7 +46,7 @@ def trained(spec: RunSpec, *, evaluates: bool) -> tuple[list[float], list[list[f
             evaluated.append((whole.flatten() / place.copies).tolist())
         optimizer.zero_grad()
         loss = gradients(*mine)
-        trainee.clip(spec.optim.grad_clip)
+        parallel_model.clip_gradients(spec.optim.grad_clip)
         optimizer.step()
         dist.all_reduce(loss)
         steps.append(float(loss) / dist.get_world_size())

@@ -19,7 +19,7 @@ from hpckit.trainer.images import smoothed_loss
 from hpckit.trainer.models.batch_norm import MOMENTUM, BatchNorm, BatchNormMoments
 from hpckit.trainer.optim import build_optimizer
 from hpckit.trainer.optim.ema import Ema
-from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.device_mesh import coordinate_in, make_mesh
 from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.integration.rank_worlds import assert_same, run_world, run_worlds, whole
 
@@ -49,18 +49,20 @@ class Training:
 
     def __init__(self, spec: RunSpec) -> None:
         mesh = make_mesh("cpu", spec.parallel)
-        self.trainee = ParallelModel(spec, mesh, torch.device("cpu"))
-        self._moments = BatchNormMoments(self.trainee.module)
-        self._optimizer = build_optimizer(self.trainee.module, spec.optim)
-        self._ema = Ema(self.trainee.module, decay=0.9)
+        self.parallel_model = ParallelModel(spec, mesh, torch.device("cpu"))
+        self._moments = BatchNormMoments(self.parallel_model.module)
+        self._optimizer = build_optimizer(self.parallel_model.module, spec.optim)
+        self._ema = Ema(self.parallel_model.module, decay=0.9)
         self.state = {
-            "model": self.trainee.module,
+            "model": self.parallel_model.module,
             "optimizer": self._optimizer,
             "ema": self._ema,
         }
-        self._place = place_in(mesh)
+        self._place = coordinate_in(mesh)
         share = BATCH // self._place.data_size
-        self._gradients = self.trainee.gradients(share, partial(smoothed_loss, smoothing=0.1))
+        self._gradients = self.parallel_model.step_gradients(
+            share, partial(smoothed_loss, smoothing=0.1)
+        )
 
     def steps(self, count: int = STEPS) -> Iterator[Step]:
         """(mean loss over all ranks, gradient norm) of each."""
@@ -69,8 +71,8 @@ class Training:
         for _ in range(count):
             self._optimizer.zero_grad()
             loss = self._gradients(images, labels)
-            norm = self.trainee.clip(None)
-            self.trainee.loss_scale.step(self._optimizer, norm)
+            norm = self.parallel_model.clip_gradients(None)
+            self.parallel_model.loss_scale.step(self._optimizer, norm)
             self._moments.update()
             self._ema.update()
             dist.all_reduce(loss)
@@ -161,7 +163,7 @@ def test_checkpoints_go_from_each_to_the_next(tmp_path: Path) -> None:
 def moments(rank: int, tmp: Path) -> None:
     """After one step they are those of torch's, over all micro-batches of all ranks."""
     training = Training(spec_of(*ALONE, "model=resnet_nano", "train.micro_batch=4"))
-    model = training.trainee.module
+    model = training.parallel_model.module
     stem = whole(training.state)["stem.weight"]
     images, _ = batch()
     outputs = torch.conv2d(images, stem, stride=2, padding=3).chunk(BATCH // 4)

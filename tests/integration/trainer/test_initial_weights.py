@@ -154,7 +154,7 @@ def differing(rank: int, tmp: Path) -> list[str]:
             spec = starting(plain, tmp / name, **source)
             one = Training(spec)
             assert spec.start is not None
-            one.trainee.begin(spec.start)
+            one.parallel_model.initialize(spec.start)
             now = everything(one.state)
             found += [
                 f"{kind} {n}" for n, t in expected[name].items() if not torch.equal(now[n], t)

@@ -89,7 +89,7 @@ def saved(rank: int, tmp: Path) -> tuple[list[int], int, int]:
 
 
 def parameters(one: Training) -> Tensors:
-    names = dict(one.trainee.module.named_parameters())
+    names = dict(one.parallel_model.module.named_parameters())
     return {name: tensor for name, tensor in everything(one.state).items() if name in names}
 
 

@@ -146,10 +146,10 @@ def overflowed(rank: int, tmp: Path, specs: list[RunSpec]) -> list[dict[str, flo
     told = []
     for number, spec in enumerate(specs):
         one = Training(spec)
-        scale = one.trainee.loss_scale
+        scale = one.parallel_model.loss_scale
         next(one.steps(1))
         before = everything(one.state)
-        hook = spoilt(one.trainee.module) if rank == WORLD - 1 else None
+        hook = spoilt(one.parallel_model.module) if rank == WORLD - 1 else None
         ((_, norm),) = one.steps(1)
         if hook is not None:
             hook.remove()
@@ -175,17 +175,17 @@ def spoilt(model: nn.Module) -> RemovableHandle:
 
 def resumed(one: Training, spec: RunSpec, store: Path) -> dict[str, float]:
     """What a restart goes on with is what is there without one."""
-    tracked = one.trainee.loss_scale.tracked
+    tracked = one.parallel_model.loss_scale.tracked
     checkpointer = Checkpointer(store, run="fp16")
     checkpointer.save(1, {**one.state, **tracked})
     checkpointer.close()
     again = Training(spec)
     checkpointer = Checkpointer(store, run="fp16")
-    checkpointer.restore({**again.state, **again.trainee.loss_scale.tracked})
+    checkpointer.restore({**again.state, **again.parallel_model.loss_scale.tracked})
     checkpointer.close()
     assert list(again.steps(2)) == list(one.steps(2))
     assert_same(everything(again.state), everything(one.state))
-    return again.trainee.loss_scale.metrics
+    return again.parallel_model.loss_scale.metrics
 
 
 def test_an_overflow_costs_a_step_on_all_ranks_and_a_restart_remembers_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hpckit.trainer.batches.byte_text import VOCAB
 from hpckit.trainer.batches.token_windows import shifted
 from hpckit.trainer.language_model import sample_mean
 from hpckit.trainer.optim import build_ema, build_optimizer
-from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.device_mesh import coordinate_in, make_mesh
 from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.effort import some
 from tests.integration.rank_worlds import assert_same, run_world, whole
@@ -76,16 +76,16 @@ class Training:
 
     def __init__(self, spec: RunSpec) -> None:
         mesh = make_mesh("cpu", spec.parallel)
-        self.trainee = ParallelModel(spec, mesh, torch.device("cpu"))
-        self.optimizer = build_optimizer(self.trainee.module, spec.optim)
-        self._ema = build_ema(self.trainee.module, spec.optim.ema_decay)
-        self._place, self._clip = place_in(mesh), spec.optim.grad_clip
+        self.parallel_model = ParallelModel(spec, mesh, torch.device("cpu"))
+        self.optimizer = build_optimizer(self.parallel_model.module, spec.optim)
+        self._ema = build_ema(self.parallel_model.module, spec.optim.ema_decay)
+        self._place, self._clip = coordinate_in(mesh), spec.optim.grad_clip
         share = BATCH // self._place.data_size
-        self._gradients = self.trainee.gradients(share, sample_mean)
+        self._gradients = self.parallel_model.step_gradients(share, sample_mean)
 
     @property
     def state(self) -> dict[str, object]:
-        state = {"model": self.trainee.module, "optimizer": self.optimizer}
+        state = {"model": self.parallel_model.module, "optimizer": self.optimizer}
         return {**state, "ema": self._ema} if self._ema else state
 
     def steps(
@@ -101,9 +101,9 @@ class Training:
             mine = given.chunk(self._place.data_size)[self._place.data]
             self.optimizer.zero_grad()
             loss = self._gradients(*shifted(mine))
-            norm = self.trainee.clip(self._clip)
-            self.trainee.loss_scale.step(self.optimizer, norm)
-            self.trainee.balance()
+            norm = self.parallel_model.clip_gradients(self._clip)
+            self.parallel_model.loss_scale.step(self.optimizer, norm)
+            self.parallel_model.balance_experts()
             if self._ema:
                 self._ema.update()
             dist.all_reduce(loss)

@@ -17,7 +17,7 @@ from hpckit.config.spec import RunSpec
 from hpckit.trainer.batches.token_windows import shifted
 from hpckit.trainer.language_model import sample_mean
 from hpckit.trainer.parallel import parallel_model as trainees
-from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.device_mesh import coordinate_in, make_mesh
 from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.effort import some
 from tests.integration.rank_worlds import run_world, run_worlds
@@ -98,8 +98,8 @@ def reductions(rank: int, tmp: Path, specs: list[RunSpec]) -> list[int]:
 
 def _reductions(spec: RunSpec) -> int:
     mesh = make_mesh("cpu", spec.parallel)
-    trainee, place = ParallelModel(spec, mesh, torch.device("cpu")), place_in(mesh)
-    gradients = trainee.gradients(BATCH // place.data_size, sample_mean)
+    parallel_model, place = ParallelModel(spec, mesh, torch.device("cpu")), coordinate_in(mesh)
+    gradients = parallel_model.step_gradients(BATCH // place.data_size, sample_mean)
     mine = batch().chunk(place.data_size)[place.data]
     seen = Counting()
     with seen:

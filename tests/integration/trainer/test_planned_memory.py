@@ -95,20 +95,20 @@ def _measure(rank: int, tmp: Path) -> dict[str, dict[str, int]]:
 
 def _measure_case(spec: RunSpec) -> dict[str, int]:
     mesh = make_mesh("cpu", spec.parallel)
-    trainee = ParallelModel(spec, mesh, torch.device("cpu"))
-    optimizer = build_optimizer(trainee.module, spec.optim)
+    parallel_model = ParallelModel(spec, mesh, torch.device("cpu"))
+    optimizer = build_optimizer(parallel_model.module, spec.optim)
     count, samples = micro_batches(spec, WORLD)
     accumulated = []
 
     def loss_of(losses: Tensor, targets: Tensor) -> Tensor:
-        accumulated.append(_gathered_gradients(trainee.module))
+        accumulated.append(_gathered_gradients(parallel_model.module))
         return sample_mean(losses, targets)
 
-    gradients = trainee.gradients(count * samples, loss_of)
+    gradients = parallel_model.step_gradients(count * samples, loss_of)
     tokens = torch.randint(256, (count * samples, decoder_of(spec).seq_len))
     with SavedBytes().counting() as saved:
         gradients(tokens, tokens)
-    mine = list(trainee.module.parameters())
+    mine = list(parallel_model.module.parameters())
     complete = sum(_bytes(p.grad) for p in mine if p.grad is not None)
     optimizer.step()
     state = [value for one in optimizer.state.values() for value in one.values()]

@@ -9,8 +9,8 @@ import pytest
 
 from checkpointing import Minutes, Steps
 from hpckit.ipc.heartbeat_table import WorkerRequest
-from hpckit.trainer.checkpoint_policies import limit_clock_checks
-from hpckit.trainer.rank_agreement import CLOCK_S, PACE_S, Agreement, steps_between
+from hpckit.trainer.rank_agreement import CLOCK_S, PACE_S, RankAgreement, steps_between
+from hpckit.trainer.run_checkpoints import limit_clock_checks
 from tests.integration.rank_worlds import run_world
 
 STEPS, HEARD = 40, 17
@@ -27,14 +27,14 @@ def answered(rank: int, tmp: Path) -> list[int]:
     """At which step each pace lets this rank know what rank 1 hears at `HEARD`."""
     found = []
     for step_s in (1.0, 0.01, 0.02):
-        agreement = Agreement()
+        agreement = RankAgreement()
         for step in range(STEPS):
             seen = WorkerRequest.PREEMPT if rank == 1 and step >= HEARD else WorkerRequest.NONE
             if agreement.exchange(step, seen) is WorkerRequest.PREEMPT:
                 found.append(step)
                 break
             if step == 3:
-                agreement.pace(step_s)
+                agreement.set_step_duration(step_s)
         agreement.close()
     return found
 
@@ -54,10 +54,10 @@ def asked(rank: int, tmp: Path) -> list[list[int]]:
     exchange, seldom."""
     found = []
     for every in (Minutes(1.0), Steps(7), Minutes(1.0) | Steps(7), None):
-        agreement = Agreement()
+        agreement = RankAgreement()
         steps: list[int] = []
-        is_due = limit_clock_checks(partial(note, steps), every, agreement.is_time)
-        agreement.pace(CLOCK_S / 5)
+        is_due = limit_clock_checks(partial(note, steps), every, agreement.is_clock_check_due)
+        agreement.set_step_duration(CLOCK_S / 5)
         for step in range(1, 13):
             is_due(step)
         agreement.close()
@@ -72,7 +72,7 @@ def test_several_ranks_are_seldom_asked_for_the_time(tmp_path: Path) -> None:
 
 
 def alone(rank: int, tmp: Path) -> int:
-    agreement = Agreement()
+    agreement = RankAgreement()
     seen = (WorkerRequest.PREEMPT if step >= HEARD else WorkerRequest.NONE for step in range(STEPS))
     step = next(
         s for s, one in enumerate(seen) if agreement.exchange(s, one) is WorkerRequest.PREEMPT

@@ -69,7 +69,7 @@ def trained(rank: int, tmp: Path, runs: list[RunSpec], steps: int) -> list[list[
     found = []
     for kind, spec in zip(GOES_ON, runs, strict=True):
         training = Training(spec)
-        state = {**training.state, **training.trainee.loss_scale.tracked}
+        state = {**training.state, **training.parallel_model.loss_scale.tracked}
         checkpointer = Checkpointer(tmp / kind, run=kind)
         begun = checkpointer.restore(state) or 0
         found.append([*training.steps(steps, partial(batch_of, begun=begun))])

@@ -19,8 +19,14 @@ from hpckit.trainer.batches.token_windows import shifted
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.language_model import sample_mean
 from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
-from hpckit.trainer.metrics.step_metrics import RESERVED, SLOWEST, StepMetrics
-from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.metrics.step_metrics import (
+    RESERVED,
+    SLOWEST,
+    StepMeasurements,
+    StepMetrics,
+    StepRecordOptions,
+)
+from hpckit.trainer.parallel.device_mesh import coordinate_in, make_mesh
 from hpckit.trainer.parallel.parallel_model import ParallelModel
 from hpckit.trainer.timing.communication_cost import NAMES as TRACED
 from hpckit.trainer.timing.communication_cost import CommunicationMonitor
@@ -46,15 +52,15 @@ class Loop:
             open_dataset(str(tmp / "shards")), global_batch=1, rank=0, world_size=1, seed=0
         )
         board = tmp / name if dist.get_rank() == 0 else None
-        about = (LoaderStatistics(loader), self.parts, self._watch, CPU)
-        self.metrics = StepMetrics(self._events, board, 1, 0, *about)
+        measured = StepMeasurements(LoaderStatistics(loader), self.parts, self._watch, CPU)
+        self.metrics = StepMetrics(self._events, measured, StepRecordOptions(1, board), 0)
 
     def steps(self, count: int) -> Iterator[int]:
         for step in range(1, count + 1):
             self._watch.begin()
             yield step
             self._watch.end()
-            self.metrics.end_step(step, last=step == count)
+            self.metrics.end_step(step, is_last=step == count)
             self.metrics.flush()
 
     def events(self, kind: str) -> list[Event]:
@@ -107,17 +113,17 @@ def other_names(rank: int, tmp: Path) -> str:
     loop = Loop(tmp, "names", share=0.0)
     loop.metrics.log({"loss": 1.0} if rank else {"error": 1.0})
     with pytest.raises(TrainingError) as error:
-        loop.metrics.end_step(1, last=True)
+        loop.metrics.end_step(1, is_last=True)
     return str(error.value)
 
 
 def other_names_later(rank: int, tmp: Path) -> str:
     loop = Loop(tmp, "later", share=0.0)
     loop.metrics.log({"loss": 1.0})
-    loop.metrics.end_step(1, last=True)
+    loop.metrics.end_step(1, is_last=True)
     loop.metrics.log({"loss": 1.0, "error": 1.0} if rank == 0 else {"loss": 1.0})
     with pytest.raises(TrainingError) as error:
-        loop.metrics.end_step(2, last=True)
+        loop.metrics.end_step(2, is_last=True)
     return str(error.value)
 
 
@@ -127,12 +133,12 @@ def passes(parallel: str) -> dict[str, float]:
     batches = [f"train.global_batch={2 * WORLD}", "train.micro_batch=1"]
     spec = compose_spec([f"parallel={parallel}", *sizes, *batches])
     mesh, parts = make_mesh("cpu", spec.parallel), StepPhases.on(CPU)
-    trainee = ParallelModel(spec, mesh, CPU)
-    share = 2 * WORLD // place_in(mesh).data_size
-    gradients = trainee.gradients(share, sample_mean, parts.timed)
-    parts.taken()
+    parallel_model = ParallelModel(spec, mesh, CPU)
+    share = 2 * WORLD // coordinate_in(mesh).data_size
+    gradients = parallel_model.step_gradients(share, sample_mean, parts.timed)
+    parts.take()
     gradients(*shifted(torch.ones(share, 9, dtype=torch.int64)))
-    return dict(zip(NAMES, parts.taken(), strict=True))
+    return dict(zip(NAMES, parts.take(), strict=True))
 
 
 @pytest.fixture(scope="module")

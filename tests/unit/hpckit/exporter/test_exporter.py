@@ -88,7 +88,7 @@ def test_a_file_is_kept_up_and_goes_with_its_agent(run: RunDir, folder: Path) ->
 def test_one_node_alone_tells_what_is_of_the_run(run: RunDir) -> None:
     board, path = HeartbeatTable.create(2)
     worker = HeartbeatTable.attach(path, 2)
-    worker.note_memory(1, 4096)
+    worker.report_memory(1, 4096)
     worker.report(1, WorkerPhase.TRAINING, 6, 0)
     with exporter(NOBODY, run, node=1) as it:
         assert it.page() == ""

@@ -33,7 +33,7 @@ def test_a_worker_knows_its_place_and_its_rank() -> None:
         world_size=16,
         attempt=2,
         device="cuda",
-        board="/proc/1/fd/3",
+        heartbeat_table="/proc/1/fd/3",
         is_memory_here=False,
     )
     again = worker_variables("cuda", "/proc/1/fd/3", is_memory_here=True)

@@ -44,7 +44,7 @@ def ran(path: Path, steps: int, missing: int | None = None, twice: int | None = 
     ledger = SampleLedgerWriter(run.ledger, generation=1, attempt=0, rank=0)
     for step in range(steps):
         for _ in range((step != missing) + (step == twice)):
-            ledger.enter(step + 1, range(step, step + 1), [f"key{step % SAMPLES}"])
+            ledger.write(step + 1, range(step, step + 1), [f"key{step % SAMPLES}"])
     ledger.close()
     return run
 

@@ -73,7 +73,7 @@ def test_what_ranks_write_down_is_read_back(tmp_path: Path) -> None:
     for rank in range(2):
         for attempt in range(2):
             ledger = SampleLedgerWriter(folder, generation=3, attempt=attempt, rank=rank)
-            ledger.enter(7, range(10 + rank, 11 + rank), [f"schlüssel/{rank}"])
+            ledger.write(7, range(10 + rank, 11 + rank), [f"schlüssel/{rank}"])
             ledger.close()
     assert read_ledgers(folder) == [
         LedgerEntry(7, 3, attempt, rank, (10 + rank,), (f"schlüssel/{rank}",))
@@ -94,8 +94,8 @@ def test_a_line_cut_short_costs_only_itself_when_the_next_attempt_goes_on(tmp_pa
     path = tmp_path / "g001-rank0.jsonl"
     path.write_text(f"{LINE}\n{LINE[:20]}")
     ledger = SampleLedgerWriter(tmp_path, generation=1, attempt=1, rank=0)
-    ledger.enter(2, range(1, 2), ["b"])
-    ledger.enter(3, range(2, 3), ["c"])
+    ledger.write(2, range(1, 2), ["b"])
+    ledger.write(3, range(2, 3), ["c"])
     ledger.close()
     found = read_ledgers(tmp_path)
     assert [one.keys for one in found] == [("a",), ("b",), ("c",)]

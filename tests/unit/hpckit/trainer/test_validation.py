@@ -27,7 +27,7 @@ def test_it_is_due_each_so_many_steps_and_after_the_last(every: int, steps: int)
     it, due = validation(every, steps), []
     for step in range(steps + 1):
         if it.is_due(step):
-            it.done(step, {})
+            it.record(step, {})
             due.append(step)
         assert not it.is_due(step), "once"
     assert due == sorted({*range(every, steps + 1, every), steps})
@@ -39,15 +39,15 @@ def test_without_an_interval_it_is_never_due() -> None:
 
 def test_only_the_checkpoint_of_its_step_is_judged_by_it() -> None:
     it = validation(5, 20, best="val_loss")
-    assert not it.judges(0)
-    assert it.done(5, {"loss": 2.0}) == {"val_loss": 2.0}
-    assert it.judges(5)
+    assert not it.has_best_metric(0)
+    assert it.record(5, {"loss": 2.0}) == {"val_loss": 2.0}
+    assert it.has_best_metric(5)
     assert it.metrics(5) == {"val_loss": 2.0}
-    assert (it.judges(6), it.metrics(6)) == (False, {})
-    assert not validation(5, 20, best="loss").judges(0)
+    assert (it.has_best_metric(6), it.metrics(6)) == (False, {})
+    assert not validation(5, 20, best="loss").has_best_metric(0)
     other = validation(5, 20, best="val_error")
-    other.done(5, {"loss": 2.0})
-    assert not other.judges(5)
+    other.record(5, {"loss": 2.0})
+    assert not other.has_best_metric(5)
 
 
 def test_modules_are_in_eval_mode_and_come_back_as_they_were() -> None:

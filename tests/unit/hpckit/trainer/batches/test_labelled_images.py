@@ -14,11 +14,11 @@ from PIL import Image
 from data import DataError, Sample, SampleContext
 from hpckit.trainer.batches.labelled_images import (
     LEAST_AREA,
-    MOST_SLANT,
+    MOST_ASPECT_RATIO,
     ImageCrop,
     LabelledImages,
     Pixels,
-    middle_box,
+    center_box,
     random_box,
     stack,
 )
@@ -79,15 +79,19 @@ def test_a_random_box_is_a_part_of_the_image_of_no_odd_shape(
     left, top, right, bottom = box
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
-    if box != middle_box(width, height):
+    if box != center_box(width, height):
         share = (right - left) * (bottom - top) / (width * height)
         assert LEAST_AREA * 0.999 <= share <= 1.001
-        assert 1 / MOST_SLANT * 0.999 <= (right - left) / (bottom - top) <= MOST_SLANT * 1.001
+        assert (
+            1 / MOST_ASPECT_RATIO * 0.999
+            <= (right - left) / (bottom - top)
+            <= MOST_ASPECT_RATIO * 1.001
+        )
 
 
 @given(width=SIDES, height=SIDES)
 def test_the_middle_is_a_square_in_the_middle(width: int, height: int) -> None:
-    left, top, right, bottom = middle_box(width, height)
+    left, top, right, bottom = center_box(width, height)
     assert right - left == pytest.approx(bottom - top)
     assert left + right == pytest.approx(width)
     assert top + bottom == pytest.approx(height)

@@ -20,8 +20,8 @@ from hpckit.trainer.batches.token_windows import (
     TokenWindows,
     count_of,
     next_token_batch,
-    stack_apart,
-    stack_running,
+    stack_contiguous,
+    stack_separated,
 )
 from hpckit.trainer.models.document_mask import document_mask, positions_within
 from hpckit.trainer.models.model_builder import make
@@ -37,12 +37,12 @@ def window(*documents: list[int], length: int) -> PackedSequence:
 
 
 def test_no_token_predicts_the_first_one_of_a_document_that_it_does_not_see() -> None:
-    apart = next_token_batch(stack_apart([window([5, 6, 7], [8, 9], length=7)]))
+    apart = next_token_batch(stack_separated([window([5, 6, 7], [8, 9], length=7)]))
     assert apart.inputs.tolist() == [[5, 6, 7, 8, 9, 0]]
     assert apart.targets.tolist() == [[6, 7, PADDING, 9, PADDING, PADDING]]
     assert apart.documents is not None
     assert apart.documents.tolist() == [[0, 0, 0, 1, 1, -1]]
-    running = next_token_batch(stack_running([window([5, 6, 7], [8, 9], length=7)]))
+    running = next_token_batch(stack_contiguous([window([5, 6, 7], [8, 9], length=7)]))
     assert running.targets.tolist() == [[6, 7, 8, 9, PADDING, PADDING]]
     assert [int(count_of(some.targets)) for some in (apart, running)] == [3, 4]
     assert running.documents is None
@@ -66,7 +66,7 @@ def test_a_document_in_a_window_has_the_losses_that_it_has_alone(size: DecoderSp
     random = torch.Generator().manual_seed(5)
     lengths = [5, 7, 4]
     documents = [torch.randint(0, size.vocab, (n,), generator=random).tolist() for n in lengths]
-    given = next_token_batch(stack_apart([window(*documents, length=size.seq_len + 1)]))
+    given = next_token_batch(stack_separated([window(*documents, length=size.seq_len + 1)]))
     together = model(*given)
     alone = [_losses(model, torch.tensor([one])) for one in documents]
     expected = torch.cat(alone, dim=1)
@@ -98,7 +98,7 @@ def test_a_loader_makes_them_of_shards_of_tokens(tmp_path: Path) -> None:
         global_batch=2,
         shuffle=False,
         pack=Packing(8, pad=PADDING, vocab=100),
-        collate=stack_apart,
+        collate=stack_separated,
     )
     batch: TokenWindows = next(iter(loader)).data
     loader.close()

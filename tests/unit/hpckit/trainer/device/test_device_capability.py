@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hpckit.trainer.device.device_capability import require
+from hpckit.trainer.device.device_capability import require_features
 from hpckit.trainer.errors import TrainingError
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def test_all_that_a_cpu_lacks_is_said() -> None:
     spec = make_spec({"cluster.device": "auto", "precision.compute": "fp8", "memory.offload": True})
     with pytest.raises(TrainingError) as caught:
-        require(spec, CPU)
+        require_features(spec, CPU)
     lines = str(caught.value).splitlines()
     assert [line.split(":")[0] for line in lines] == ["precision.compute=fp8", "memory.offload"]
 
@@ -30,9 +30,9 @@ def test_bf16_is_refused_by_a_gpu_that_emulates_it(monkeypatch: pytest.MonkeyPat
     for master in ("fp32", "bf16"):
         spec = {"cluster.device": "cuda", "precision.compute": "bf16", "precision.master": master}
         with pytest.raises(TrainingError, match=r"^precision.compute=bf16: Tesla V100 has none"):
-            require(make_spec(spec), gpu)
-    require(make_spec({"cluster.device": "cuda", "precision.compute": "fp16"}), gpu)
+            require_features(make_spec(spec), gpu)
+    require_features(make_spec({"cluster.device": "cuda", "precision.compute": "fp16"}), gpu)
 
 
 def test_what_a_cpu_has_is_let_through() -> None:
-    require(make_spec({"memory.recompute": "full", "precision.compute": "bf16"}), CPU)
+    require_features(make_spec({"memory.recompute": "full", "precision.compute": "bf16"}), CPU)

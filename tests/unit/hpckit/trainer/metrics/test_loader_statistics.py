@@ -46,17 +46,17 @@ def test_a_record_has_the_sums_of_all_ranks() -> None:
 
 def test_a_word_when_it_changes_and_not_for_a_moment() -> None:
     told = LoaderDiagnosis()
-    assert told.news(WELL, LONG_S) is None
-    assert told.news(SLOW, LONG_S / 2) is None, "too short to judge"
-    first = told.news(SLOW, LONG_S / 2)
+    assert told.update(WELL, LONG_S) is None
+    assert told.update(SLOW, LONG_S / 2) is None, "too short to judge"
+    first = told.update(SLOW, LONG_S / 2)
     assert first is not None
     assert first["bound"] == "download"
     assert first["diagnosis"].startswith("waiting for downloads: 50% of the time")
-    assert told.news(SLOW, LONG_S) is None, "told already"
-    again = told.news(WELL, LONG_S)
+    assert told.update(SLOW, LONG_S) is None, "told already"
+    again = told.update(WELL, LONG_S)
     assert again is not None
     assert again["bound"] == "consumer"
-    assert told.news(sums(batches=1, wait_s=1.0, elapsed_s=10.0), LONG_S) is None, "a start"
+    assert told.update(sums(batches=1, wait_s=1.0, elapsed_s=10.0), LONG_S) is None, "a start"
 
 
 def test_what_was_taken_is_counted_from_one_look_to_the_next(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_was_taken_is_counted_from_one_look_to_the_next(tmp_path: Path) -> 
     for count in (3, 2, 0):
         for _ in range(count):
             next(batches)
-        taken = usage_of(intake.taken())
+        taken = usage_of(intake.take())
         assert (taken.batches, taken.samples) == (count, 2 * count)
         assert taken.ready >= 0, "that of now, and no difference"
     loader.close()

@@ -13,7 +13,7 @@ from transformers import ViTConfig, ViTModel
 from hpckit.config.spec import VitSpec
 from hpckit.submit.compose import compose_spec
 from hpckit.trainer.models.model_builder import build, make
-from hpckit.trainer.models.vit import ViT, waves
+from hpckit.trainer.models.vit import ViT, sincos_positions
 
 SMALL = VitSpec(
     "vit", classes=5, layers=2, heads=2, width=32, patch=8, image_size=32, positions="sincos"
@@ -117,7 +117,7 @@ def test_matrices_start_uniform_by_the_sizes_of_their_sides() -> None:
 
 
 def test_waves_tell_rows_and_columns_apart() -> None:
-    found = waves(4, 8)
+    found = sincos_positions(4, 8)
     assert found.shape == (16, 8)
     assert len({tuple(place.tolist()) for place in found}) == 16
     of_columns, of_rows = found[:, :4], found[:, 4:]

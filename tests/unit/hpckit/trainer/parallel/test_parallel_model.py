@@ -27,18 +27,18 @@ MODELS = pytest.mark.parametrize("model", ["gpt_nano", "gpt_moe_nano"])
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of what is drawn."""
     names: list[str] = []
-    draw: Callable[..., None] = DecoderModel.draw
+    draw: Callable[..., None] = DecoderModel.initialize_tensor
 
     def recorded(self: DecoderModel, name: str, *about: Any) -> None:
         names.append(name)
         draw(self, name, *about)
 
-    monkeypatch.setattr(DecoderModel, "draw", recorded)
+    monkeypatch.setattr(DecoderModel, "initialize_tensor", recorded)
     return names
 
 
-def values(trainee: ParallelModel) -> dict[str, Tensor]:
-    return {name: local(p) for name, p in trainee.module.named_parameters()}
+def values(parallel_model: ParallelModel) -> dict[str, Tensor]:
+    return {name: local(p) for name, p in parallel_model.module.named_parameters()}
 
 
 @MODELS
@@ -47,12 +47,14 @@ def test_nothing_but_buffers_is_drawn_until_a_run_is_known_to_be_new(
 ) -> None:
     spec = make_spec(model=model)
     with pretended_world(1):
-        trainee = ParallelModel(spec, make_mesh("cpu", spec.parallel), CPU, is_filled=False)
-        assert drawn == [name for name, _ in trainee.module.named_buffers()]
+        parallel_model = ParallelModel(
+            spec, make_mesh("cpu", spec.parallel), CPU, is_initialized=False
+        )
+        assert drawn == [name for name, _ in parallel_model.module.named_buffers()]
         drawn.clear()
-        assert trainee.begin(None) is None
-        assert drawn == [name for name, _ in trainee.module.named_parameters()]
-        found = values(trainee)
+        assert parallel_model.initialize(None) is None
+        assert drawn == [name for name, _ in parallel_model.module.named_parameters()]
+        found = values(parallel_model)
         expected = dict(make(decoder_of(spec), spec.train.seed).named_parameters())
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -68,8 +70,10 @@ def test_of_a_run_that_starts_with_another_adapters_alone_are_drawn(
         "hpckit.trainer.parallel.parallel_model.load_initial_weights", lambda *_: {"path": "there"}
     )
     with pretended_world(1):
-        trainee = ParallelModel(spec, make_mesh("cpu", spec.parallel), CPU, is_filled=False)
+        parallel_model = ParallelModel(
+            spec, make_mesh("cpu", spec.parallel), CPU, is_initialized=False
+        )
         drawn.clear()
-        assert trainee.begin(spec.start) == {"path": "there"}
-        names = [name for name, _ in trainee.module.named_parameters()]
+        assert parallel_model.initialize(spec.start) == {"path": "there"}
+        names = [name for name, _ in parallel_model.module.named_parameters()]
     assert drawn == [name for name in names if is_adapter(name)]

@@ -26,7 +26,7 @@ def canary(path: Path, mode: str) -> Canary:
 
 def play(bird: Canary, losses: list[float], first: int = 1) -> dict[str, Any]:
     for step, loss in enumerate(losses, start=first):
-        bird.look(step, {"loss": loss, "lr": step})
+        bird.check_step(step, {"loss": loss, "lr": step})
     return bird.end(is_first=True)
 
 
@@ -44,9 +44,9 @@ def test_the_first_step_that_differs_ends_it_for_good(tmp_path: Path) -> None:
     path = tmp_path / "golden.json"
     play(canary(path, "record"), LOSSES)
     bird = canary(path, "check")
-    bird.look(1, {"loss": 5.0})
+    bird.check_step(1, {"loss": 5.0})
     with pytest.raises(CanaryError, match=r"step 2: loss is 4\.1, recorded was 4: 0\.024 off") as e:
-        bird.look(2, {"loss": 4.1})
+        bird.check_step(2, {"loss": 4.1})
     assert f"torch {torch.__version__} on 2 ranks of cpu" in str(e.value)
     assert is_permanent(e.value)
 
@@ -54,7 +54,7 @@ def test_the_first_step_that_differs_ends_it_for_good(tmp_path: Path) -> None:
 def test_one_that_was_interrupted_records_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "golden.json"
     first, second = canary(path, "record"), canary(path, "record")
-    first.look(1, {"loss": LOSSES[0]})
+    first.check_step(1, {"loss": LOSSES[0]})
     second.load_state_dict(first.state_dict())
     play(second, LOSSES[1:], first=2)
     assert [step["loss"] for step in read_golden(path).steps] == LOSSES
@@ -62,14 +62,14 @@ def test_one_that_was_interrupted_records_all_the_same(tmp_path: Path) -> None:
 
 def test_another_rank_than_the_first_writes_nothing(tmp_path: Path) -> None:
     bird = canary(tmp_path / "golden.json", "record")
-    bird.look(1, {"loss": 1.0})
+    bird.check_step(1, {"loss": 1.0})
     bird.end(is_first=False)
     assert not (tmp_path / "golden.json").exists()
 
 
 def test_where_there_is_nothing_to_compare_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"run\.log one of loss, grad_norm"):
-        canary(tmp_path / "golden.json", "record").look(1, {"accuracy": 1.0})
+        canary(tmp_path / "golden.json", "record").check_step(1, {"accuracy": 1.0})
     with pytest.raises(TrainingError, match="there is no"):
         canary(tmp_path / "golden.json", "check")
 

@@ -21,7 +21,7 @@ def play(folder: Path, first: int, last: int, start: int | None = 3, steps: int 
     told = Recorder()
     profiler = Profiler(ProfileSpec(start=start, steps=steps), folder, "rank0", told)
     for step in range(first, last + 1):
-        profiler.before(step)
+        profiler.begin_step(step)
         matrix = torch.ones(step, step)
         _ = matrix @ matrix
     profiler.close()

@@ -69,10 +69,10 @@ def test_on_a_stream_each_part_gets_what_passes_in_it(moves: list[Move]) -> None
         expected[part] += seconds
         if has_caught_up:
             stream.passed_s = stream.now_s
-    taken = parts.taken()
+    taken = parts.take()
     assert taken == pytest.approx([*expected.values()])
     assert sum(taken) == pytest.approx(stream.now_s)
-    assert sum(parts.taken()) == 0.0
+    assert sum(parts.take()) == 0.0
 
 
 def test_a_stream_that_keeps_up_needs_few_events() -> None:
@@ -83,7 +83,7 @@ def test_a_stream_that_keeps_up_needs_few_events() -> None:
             stream.now_s += 1.0
         stream.passed_s = stream.now_s
     assert stream.made < 1_000
-    assert parts.taken()[PARTS.index("forward")] == pytest.approx(10_000)
+    assert parts.take()[PARTS.index("forward")] == pytest.approx(10_000)
 
 
 def test_a_part_inside_another_counts_for_itself_alone() -> None:
@@ -95,7 +95,7 @@ def test_a_part_inside_another_counts_for_itself_alone() -> None:
             stream.now_s += 2
         stream.now_s += 4
     stream.now_s += 8
-    found = dict(zip(PARTS, parts.taken(), strict=True))
+    found = dict(zip(PARTS, parts.take(), strict=True))
     assert (found["compute"], found["forward"], found["other"]) == (5, 2, 8)
 
 
@@ -105,7 +105,7 @@ def test_a_block_that_fails_has_ended() -> None:
     with pytest.raises(ValueError), parts.timed("forward"):
         raise ValueError
     stream.now_s += 3
-    assert parts.taken()[PARTS.index("other")] == 3
+    assert parts.take()[PARTS.index("other")] == 3
 
 
 def test_a_part_that_there_is_not_is_refused_with_those_that_there_are() -> None:
@@ -120,7 +120,7 @@ def test_by_the_clock_of_the_process_all_that_has_passed_is_in_some_part() -> No
     with parts.timed("data_wait"):
         time.sleep(SLEEP_S)
     ended_s = time.perf_counter()
-    found = dict(zip(PARTS, parts.taken(), strict=True))
+    found = dict(zip(PARTS, parts.take(), strict=True))
     assert found["data_wait"] >= SLEEP_S
     assert ended_s - began_s <= sum(found.values()) <= time.perf_counter() - begun_s
 
@@ -139,10 +139,10 @@ def test_what_a_step_waits_for_a_snapshot_is_no_time_of_the_optimizer() -> None:
     save = waits(optimizer, parts)
 
     def step() -> dict[str, float]:
-        parts.taken()
+        parts.take()
         with parts.timed("optimizer"):
             optimizer.step()
-        return dict(zip(PARTS, parts.taken(), strict=True))
+        return dict(zip(PARTS, parts.take(), strict=True))
 
     assert step()["checkpoint_stall"] == 0.0, "nothing was saved"
     for _ in range(2):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._autograd import DeviceType
 
-from hpckit.trainer.timing.step_trace import StepTracer, computation_and_collectives, is_time
+from hpckit.trainer.timing.step_trace import StepTracer, computation_and_collectives, is_trace_due
 from hpckit.trainer.timing.time_intervals import length, merged, outside
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
@@ -99,7 +99,7 @@ def test_on_the_cpu_what_gloos_threads_add_up_is_communication() -> None:
 def test_traces_take_no_more_than_their_share(
     cost_s: float, since_s: float, share: float, due: bool
 ) -> None:
-    assert is_time(cost_s, since_s, share) is due
+    assert is_trace_due(cost_s, since_s, share) is due
 
 
 def test_a_step_is_traced_when_planned_and_not_beside_another_profiler() -> None:
@@ -114,14 +114,14 @@ def test_a_step_is_traced_when_planned_and_not_beside_another_profiler() -> None
     assert not step()
     tracer.plan(0.0, 1.0)
     assert step()
-    traced = tracer.taken()
+    traced = tracer.take()
     assert traced is not None
     assert (traced.communication_s, traced.exposed_s) == (0.0, 0.0)
     assert traced.own_s == traced.step_s > 0
-    assert tracer.taken() is None
+    assert tracer.take() is None
     tracer.plan(0.0, 1.0)
     assert not step(), "one at a time"
     tracer.plan(0.0, 1.0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert step(), "all ranks go on to gather"
-    assert tracer.taken() is None
+    assert tracer.take() is None

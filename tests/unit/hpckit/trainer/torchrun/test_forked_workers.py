@@ -161,7 +161,7 @@ def test_only_workers_on_gpus_mind_a_driver_that_was_initialised(
     monkeypatch.setattr(first_device_use, "is_driver_initialised", lambda: True)
     first = FirstDeviceUse(functions())
     monkeypatch.setattr(forked_workers, "FIRST_USE", first)
-    first.look()
+    first.check_driver()
     assert forked_workers.why_unusable("cpu") is None
     why = forked_workers.why_unusable("cuda")
     assert why is not None

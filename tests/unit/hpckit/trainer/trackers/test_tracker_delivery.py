@@ -197,7 +197,7 @@ def test_an_error_of_a_library_ends_the_tracker_alone(
         put(to, 2)
         close_all([to], is_done=True, within_s=30)
     (ended,) = said(tmp_path, "degraded")
-    assert "told nothing any more: KeyError" in str(ended["what"])
+    assert "gets no more records: KeyError" in str(ended["what"])
     assert SECRET not in str(ended) + caplog.text
     assert "in answer" in caplog.text, "the log says where"
     assert [event["records"] for event in said(tmp_path, "tracker_undelivered")] == [2]

@@ -1,0 +1,174 @@
+"""The checkpoints of a run: how it resumes, when it saves, and the last save before it ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from checkpointing import Auto, Best, Checkpointer, Every, Last, Minutes, SaveError, Steps
+from checkpointing.save_policy import SavePolicy
+from hpckit.config.spec import CheckpointSpec, KeepSpec
+from hpckit.rundir.directory import checkpoint_root, run_name
+from hpckit.trainer.metrics.step_metrics import StepMetrics
+from hpckit.trainer.optim.ema import with_narrow_averages
+from hpckit.trainer.precision.finite_check import NAMES, FiniteCheck
+from hpckit.trainer.rank_agreement import RankAgreement
+from hpckit.trainer.rank_setup import RankContext
+from hpckit.trainer.timing.snapshot_waits import SnapshotWaits
+from hpckit.trainer.timing.step_phases import StepPhases
+from hpckit.trainer.validation import ValidationSchedule
+
+log = logging.getLogger(__name__)
+
+LAST_SAVE_TRIES = 6
+LAST_SAVE_PAUSE_S = 5.0
+
+
+class RunCheckpoints:
+    """Restores the state of a run at its start and saves it from then on.
+
+    The state is a mapping from names to objects, as `Checkpointer` takes it. No checkpoint is saved
+    from parameters or metrics that are not finite.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        agreement: RankAgreement,
+        finite_check: FiniteCheck,
+        validations: ValidationSchedule,
+        phases: StepPhases,
+    ) -> None:
+        spec, run = context.cfg.checkpoint, context.env.at.run
+        policy = save_policy(spec)
+        self._context, self._agreement = context, agreement
+        self._finite_check, self._validations = finite_check, validations
+        self._checkpointer = Checkpointer(
+            checkpoint_root(context.cfg, run),
+            run=run_name(context.cfg),
+            every=policy,
+            keep=retention_policies(spec.keep),
+            compress=spec.compress,
+            depth=spec.depth,
+            replicas=spec.replicas,
+            local=spec.local,
+            staging=spec.staging,
+            max_unsaved=spec.max_unsaved_minutes,
+            check_replicas=spec.check_replicas or False,
+            may_differ=spec.may_differ,
+            on_event=context.events.emit,
+        )
+        self._is_due = limit_clock_checks(
+            self._checkpointer.due, policy, agreement.is_clock_check_due
+        )
+        self._snapshot_waits = SnapshotWaits(phases)
+        self._unchanged_step: int | None = 0
+        """The step whose state needs no save; None: every state needs one."""
+
+    def restore(self, state: Mapping[str, Any]) -> int | None:
+        """Restore `state` from the newest usable checkpoint or snapshot. Collective.
+
+        Returns:
+            The step of the restored state, or None if there is no checkpoint.
+
+        Raises:
+            checkpointing.CheckpointError: there are checkpoints and none can be loaded.
+        """
+        self._snapshot_waits.watch(state.values())
+        context = self._context
+        # A restart in place has all nodes of the attempt before it.
+        is_memory_here = context.attempt > 0 or context.env.is_memory_here
+        restore = partial(
+            self._checkpointer.restore,
+            await_unseen=not is_memory_here,
+            check=partial(self._finite_check.problem_of, state),
+        )
+        step = with_narrow_averages(restore, dict(state))
+        self._unchanged_step = step or 0
+        return step
+
+    def is_due(self, step: int) -> bool:
+        """Whether the state after `step` is to be saved: the policy says so, or the step was
+        validated with the metric that chooses the best checkpoint. The same on all ranks."""
+        return self._is_due(step) or self._validations.has_best_metric(step)
+
+    def save(self, step: int, state: Mapping[str, Any], metrics: StepMetrics) -> None:
+        """Start to save `state` after `step`, unless it is the state that was restored. Collective.
+
+        Raises:
+            NotFiniteError, TrainingError: as `FiniteCheck`.
+            checkpointing.SaveError: an earlier save has failed, or this one cannot begin.
+        """
+        if step == self._unchanged_step and not self._validations.has_best_metric(step):
+            return
+        self._finite_check.require(step, metrics.means(NAMES))
+        self._finite_check.require_parameters(step, state)
+        saved = {**metrics.newest, **self._validations.metrics(step)}
+        metrics.flush()  # the records of all steps that are saved have to exist
+        self._checkpointer.save(step, dict(state), metrics=saved, deadline_s=self._deadline_s())
+        self._snapshot_waits.expect()
+
+    def save_last(self, step: int, state: Mapping[str, Any], metrics: StepMetrics) -> None:
+        """Save `state` and wait until the save is committed. A failed save is repeated for a while,
+        since the loss of these steps would cost far more.
+
+        Raises:
+            SaveError: the last try has failed, too.
+        """
+        for tries_left in reversed(range(LAST_SAVE_TRIES)):
+            try:
+                self.save(step, state, metrics)
+                self._checkpointer.wait()
+                return
+            except SaveError:
+                if not tries_left:
+                    raise
+                self._unchanged_step = None  # a state restored from memory may be in no store
+                log.warning(
+                    "the last save is tried again in %g s, at most %d more times",
+                    LAST_SAVE_PAUSE_S,
+                    tries_left,
+                )
+                time.sleep(LAST_SAVE_PAUSE_S)
+
+    def close(self) -> None:
+        """Wait until all saves are committed, and end."""
+        self._checkpointer.close()
+
+    def _deadline_s(self) -> float | None:
+        """Return the seconds within which the save has to be durable, if the run is to leave."""
+        if not self._agreement.is_leaving:
+            return None
+        return max(0.0, self._context.heartbeats.seconds_left())
+
+
+def save_policy(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:
+    """Return the policy that says when to save; None: only at the end."""
+    if spec.every_steps is not None:
+        return Steps(spec.every_steps)
+    if spec.mtbf_hours is not None:
+        return Auto(mtbf_s=3600 * spec.mtbf_hours)
+    return Minutes(spec.every_minutes) if spec.every_minutes is not None else None
+
+
+def limit_clock_checks(
+    due: Callable[[int], bool], policy: SavePolicy | None, is_check_due: Callable[[int], bool]
+) -> Callable[[int], bool]:
+    """Return `due` with fewer calls: a policy by the clock costs an exchange of all ranks, so it is
+    asked only after steps for which `is_check_due` is true."""
+    if policy is None or not policy.uses_clock:
+        return due
+    return lambda step: is_check_due(step) and due(step)
+
+
+def retention_policies(spec: KeepSpec) -> list[Last | Every | Best]:
+    """Return the policies that say which checkpoints are kept."""
+    policies: list[Last | Every | Best] = [Last(spec.last)]
+    if spec.every is not None:
+        policies.append(Every(spec.every))
+    if spec.best is not None:
+        policies.append(Best(spec.best))
+    return policies

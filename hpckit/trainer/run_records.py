@@ -1,0 +1,86 @@
+"""The records of a run's steps on one rank: metrics, the sample ledger, step traces and a
+profile."""
+
+from __future__ import annotations
+
+from data import Batch, Loader
+from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
+from hpckit.trainer.metrics.step_metrics import StepMeasurements, StepMetrics, StepRecordOptions
+from hpckit.trainer.parallel.device_mesh import stage_of
+from hpckit.trainer.rank_setup import RankContext
+from hpckit.trainer.sample_ledger_writer import SampleLedgerWriter
+from hpckit.trainer.timing.communication_cost import CommunicationMonitor
+from hpckit.trainer.timing.profiler import Profiler
+from hpckit.trainer.timing.step_phases import StepPhases
+from hpckit.trainer.trackers.tracker_builder import build_deliveries
+
+
+class RunRecords:
+    """Records each step of a loop over `loader`, from its begin to its end."""
+
+    def __init__(self, context: RankContext, loader: Loader, step: int, phases: StepPhases) -> None:
+        """`step`: number of steps that were finished before the loop."""
+        cfg, at, events = context.cfg, context.env.at, context.events
+        name = f"g{at.generation:03d}-attempt{context.attempt}-rank{context.env.rank}"
+        self._profiler = Profiler(cfg.debug.profile, at.run.profile, name, events.emit)
+        self._communication = CommunicationMonitor(
+            context.device, cfg.train.trace_share, stage_of(context.mesh), events
+        )
+        self._ledger = _open_ledger(context)
+        self.metrics = StepMetrics(
+            events,
+            StepMeasurements(LoaderStatistics(loader), phases, self._communication, context.device),
+            _record_options(context),
+            step,
+        )
+        """The metrics of the steps, averaged over ranks."""
+
+    def begin_step(self, step: int) -> None:
+        """Begin step `step` (from 1), before its batch is read."""
+        self._profiler.begin_step(step)
+        self._communication.begin()
+
+    def note_batch(self, step: int, batch: Batch) -> None:
+        """Write the samples of step `step` to the ledger, if there is one."""
+        if self._ledger is not None:
+            keys = [f"{k}#{i}" for k, i in zip(batch.keys, batch.indices, strict=True)]
+            self._ledger.write(step, batch.positions, keys)
+
+    def end_step(self, step: int, *, is_last: bool) -> bool:
+        """End step `step`, when the training function asks for the next batch.
+
+        Returns:
+            Whether the metrics were reduced over ranks and recorded, which is a collective.
+        """
+        self._communication.end()
+        return self.metrics.end_step(step, is_last)
+
+    def close_profile(self) -> None:
+        """Write the profile, after the last step."""
+        self._profiler.close()
+
+    def close(self, is_done: bool) -> None:
+        """Write what is buffered and close all files; `is_done`: the run has ended, not just this
+        attempt. Not collective."""
+        self._profiler.close()
+        self.metrics.close(is_done)
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def _open_ledger(context: RankContext) -> SampleLedgerWriter | None:
+    if not (context.cfg.debug.ledger and context.coordinate.is_first):
+        return None
+    at = context.env.at
+    return SampleLedgerWriter(at.run.ledger, at.generation, context.attempt, context.env.rank)
+
+
+def _record_options(context: RankContext) -> StepRecordOptions:
+    cfg, run = context.cfg, context.env.at.run
+    is_writer, has_canary = context.env.rank == 0, cfg.debug.canary.mode is not None
+    return StepRecordOptions(
+        every=1 if has_canary else cfg.train.log_every,
+        tensorboard=run.tensorboard if is_writer else None,
+        copies=context.coordinate.copies,
+        trackers=build_deliveries(cfg, run, context.events) if is_writer else (),
+    )
