@@ -7,7 +7,7 @@
 
 The store below it (`Store`, `Checkpoint`) works without torch; FORMAT.md specifies it. Importing
 the package imports almost nothing: a name's module is imported when the name is first used, and
-only Checkpointer and load import torch.
+only Checkpointer, its options and load import torch.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from checkpointing.store_url import local_folder, meant_url
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
     from checkpointing.format.values.registered_classes import register
+    from checkpointing.options import CheckpointerOptions
     from checkpointing.restore.partial_load import load
     from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
     from checkpointing.runs import list_checkpoints, list_run, rename_run, verify
@@ -49,6 +50,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointInfo",
     "Checkpointer",
+    "CheckpointerOptions",
     "DamagedError",
     "Every",
     "FormatError",
@@ -81,6 +83,7 @@ __all__ = [
 _MODULES = {
     "checkpointer": ("Checkpointer",),
     "format.values.registered_classes": ("register",),
+    "options": ("CheckpointerOptions",),
     "restore.partial_load": ("load",),
     "state.per_rank": ("PerRank",),
     "save_policy": ("Auto", "Minutes", "Steps"),

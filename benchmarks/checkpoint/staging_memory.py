@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.common.training_state import TrainingState
 from checkpointing import Checkpointer
-from checkpointing.save.staging_modes import Staging
+from checkpointing.save.save_options import Staging
 
 _SAMPLE_S = 0.005
 TARGETS = {"slots": 2.1, "buckets": 0.3}  # peak / state

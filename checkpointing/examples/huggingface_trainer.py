@@ -1,4 +1,4 @@
-"""Hugging Face: a Trainer that can be killed at any time and goes on when it is started again.
+"""Hugging Face: a Trainer that can be killed at any time and resumes when it is started again.
 
 python -m checkpointing.examples.huggingface_trainer --root /tmp/ckpts
 """

@@ -1,4 +1,4 @@
-"""Lightning: a Trainer that can be killed at any time and goes on when it is started again.
+"""Lightning: a Trainer that can be killed at any time and resumes when it is started again.
 
 python -m checkpointing.examples.lightning_trainer --root /tmp/ckpts
 """

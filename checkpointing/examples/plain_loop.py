@@ -1,4 +1,4 @@
-"""A loop of one's own that can be killed at any time and goes on when it is started again.
+"""A loop of one's own that can be killed at any time and resumes when it is started again.
 
 python -m checkpointing.examples.plain_loop --root /tmp/ckpts
 torchrun --nproc-per-node=2 -m checkpointing.examples.plain_loop --root /tmp/ckpts-of-two
@@ -53,7 +53,7 @@ def main() -> None:
         if rank == 0:
             print(f"step {step} loss {float(loss.detach()).hex()}", flush=True)
         if step == args.steps:
-            with contextlib.suppress(SaveError):  # it was told; the last one is what matters now
+            with contextlib.suppress(SaveError):  # it was reported; only the last one matters
                 ckpt.wait()
         if ckpt.due(step) or step == args.steps:
             ckpt.save(step, state)

@@ -1,4 +1,4 @@
-"""torchtitan's parts in a loop as its Trainer has it, which goes on after it was killed.
+"""torchtitan's parts in a loop as its Trainer has it, which resumes after it was killed.
 
 python -m checkpointing.examples.torchtitan_loop --root /tmp/titan
 torchrun --nproc-per-node=2 -m checkpointing.examples.torchtitan_loop --root /tmp/titan-of-two

@@ -121,7 +121,7 @@ def parse_part(key: str) -> tuple[SaveId, int] | None:
 
 def new_pack(session: str) -> bytes:
     """Returns a name that no other pack has. Its last four bytes are the session that wrote it, so
-    that a sweep can tell without opening it; its first byte spreads packs over folders."""
+    that a sweep knows it without opening the pack; its first byte spreads packs over folders."""
     return secrets.token_bytes(12) + bytes.fromhex(session)
 
 

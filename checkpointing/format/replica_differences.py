@@ -122,15 +122,16 @@ class MarkedDifferences:
         return any(one.kind == "tensor" for one in self.differences)
 
 
-def compare(told: Mapping[int, RankFingerprints]) -> list[ReplicaDifference]:
+def compare(reports: Mapping[int, RankFingerprints]) -> list[ReplicaDifference]:
     """Returns the tensors and values of which replicas differ, by name; a pure function of the
     ranks' reports.
 
     Args:
-        told: the report of each rank. A group that its first rank does not report is not compared.
+        reports: the report of each rank. A group that its first rank does not report is not
+            compared.
     """
     groups: dict[str, list[tuple[int, ReplicaGroup, Fingerprints]]] = {}
-    for rank, replicas in sorted(told.items()):
+    for rank, replicas in sorted(reports.items()):
         for group, prints in replicas.by_group:
             groups.setdefault(group.id, []).append((rank, group, prints))
     found: dict[tuple[str, str], list[_Entry]] = {}

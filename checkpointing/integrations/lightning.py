@@ -1,7 +1,7 @@
 """A callback for Lightning that saves and resumes a `Trainer.fit` with the Checkpointer.
 
 trainer = L.Trainer(callbacks=[CheckpointerCallback(root, run="gpt", every=Minutes(10))])
-trainer.fit(model, loader)  # goes on where the run was, in the middle of an epoch too
+trainer.fit(model, loader)  # resumes where the run was, in the middle of an epoch too
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
     """Saves module, optimizers, schedulers, progress of the loops, states of callbacks, datamodule
     and precision, and random numbers of each rank; restores all of it when `fit` starts.
 
-    A resumed `fit` goes on at the next batch. Loaders with state_dict() and load_state_dict() are
+    A resumed `fit` continues at the next batch. Loaders with state_dict() and load_state_dict() are
     restored by these; of others, the batches that the epoch has already had are read and dropped,
     in the same order as before the interruption. Saves are made at steps of the optimizer, after
     the validation that belongs to the step. The last save is at the end of `fit`, which waits for

@@ -156,7 +156,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         if len(ranks) != loader.dp_world_size:
             raise CheckpointError(
                 f"this was saved by {len(ranks)} data-parallel ranks and there are "
-                f"{loader.dp_world_size} now; torchtitan's loader goes on with as many alone: "
+                f"{loader.dp_world_size} now; torchtitan's loader continues with as many alone: "
                 f'exclude_from_loading=["{DATALOADER}"] begins the data anew'
             )
         StatefulDataLoader.load_state_dict(loader, unpack(ranks[loader.dp_rank]))

@@ -23,15 +23,15 @@ class NetworkLocation:
 
     node: str
     network: str  # the same where processes share one loopback interface
-    told: str | None  # the address given by HPCKIT_PEER_ADDRESS
+    configured: str | None  # the address given by HPCKIT_PEER_ADDRESS
     routed: str | None  # this node's address on the route to rank 0's node
 
 
 def network_location() -> NetworkLocation:
     """Returns the network location of this process."""
     master = os.environ.get("MASTER_ADDR")
-    told = os.environ.get(VARIABLE) or None
-    return NetworkLocation(node_name(), _network(), told, route(master) if master else None)
+    configured = os.environ.get(VARIABLE) or None
+    return NetworkLocation(node_name(), _network(), configured, route(master) if master else None)
 
 
 def choose_address(standings: Sequence[NetworkLocation], rank: int) -> str:
@@ -45,13 +45,13 @@ def choose_address(standings: Sequence[NetworkLocation], rank: int) -> str:
         ServiceError: no address is known.
     """
     mine = standings[rank]
-    if mine.told is not None:
-        return mine.told
+    if mine.configured is not None:
+        return mine.configured
     if len({one.network for one in standings}) == 1:
         return LOOPBACK
     if mine.routed is not None:
         return mine.routed
-    others = (one.told or one.routed for one in standings if one.node != mine.node)
+    others = (one.configured or one.routed for one in standings if one.node != mine.node)
     found = next((way for other in others if other and (way := route(other))), None)
     if found is None:
         raise ServiceError(

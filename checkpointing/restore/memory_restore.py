@@ -23,10 +23,10 @@ from checkpointing.staging.tensor_copy import cells_of, copy, place_for
 logger = logging.getLogger("checkpointing")
 
 POLL_S = 0.5
-# seconds without any change after which this gives up on a snapshot that is to become durable: one
-# whose parts are all in memory, or one of which some parts may be on nodes that have left the job
+# seconds without any change after which a restore no longer waits for a snapshot to become durable:
+# one whose parts are all in memory, or one of which some parts may be on nodes that have left
 STUCK_S, UNSEEN_S = 600.0, 30.0
-TOLD_EVERY_S = 30.0
+LOG_EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ def await_durable(
     ranks: RankGroup,
     client: ServiceClient,
     whole: CompleteSnapshot,
-    patience_s: float,
+    timeout_s: float,
     is_stored: Callable[[], bool],
 ) -> bool:
     """Wait until the services have made durable a snapshot that exists only in memory. Collective.
 
     Args:
-        patience_s: seconds without any change after which this gives up.
+        timeout_s: seconds without any change after which this gives up.
         is_stored: called on rank 0; returns whether all parts are in the store, so that only the
             commit is missing. The takeover does that, because the save leader may be gone.
 
@@ -114,7 +114,7 @@ def await_durable(
         Whether it is durable; False if the services cannot do it, for a reason that is in their
         logs.
     """
-    begun_s = told_s = changed_s = time.monotonic()
+    started_s = logged_s = changed_s = time.monotonic()
     before: list[str] = []
     while True:
         states = ranks.all_gather(_state(client, whole), ranks.control)
@@ -125,14 +125,14 @@ def await_durable(
             return False
         now_s = time.monotonic()
         changed_s = now_s if states != before else changed_s
-        is_stuck = ranks.broadcast(now_s - changed_s > patience_s, ranks.control)
+        is_stuck = ranks.broadcast(now_s - changed_s > timeout_s, ranks.control)
         if is_stuck:
             logger.warning("the snapshot of step %d is not made durable: given up", whole.step)
             return False
-        if now_s - told_s > TOLD_EVERY_S:
-            told_s = now_s
+        if now_s - logged_s > LOG_EVERY_S:
+            logged_s = now_s
             logger.info(
-                "step %d is in memory; its nodes write it: %.0f s", whole.step, now_s - begun_s
+                "step %d is in memory; its nodes write it: %.0f s", whole.step, now_s - started_s
             )
         before = states
         time.sleep(POLL_S)

@@ -7,10 +7,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from checkpointing.connections import Connections
 from checkpointing.errors import ServiceError
-from checkpointing.events import Events
 from checkpointing.ranks.peer_address import NetworkLocation, choose_address, network_location
-from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore.memory_restore import CompleteSnapshot
 from checkpointing.service.client.held_snapshots import (
     REPLICA,
@@ -21,7 +20,6 @@ from checkpointing.service.client.held_snapshots import (
     load_snapshot_metadata,
 )
 from checkpointing.service.client.ring_introduction import introduction
-from checkpointing.service.client.service_client import ServiceClient
 from checkpointing.service.client.service_connection import give_back
 from checkpointing.service.replication.authenticated_channel import KEY_BYTES
 from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode, dump_ring
@@ -46,18 +44,18 @@ class PeerEndpoint:
 
 
 class PeerReplicas:
-    """Manages one rank's replicas during the life of its Checkpointer. `begin` is a collective."""
+    """Manages one rank's replicas during the life of its Checkpointer. `connect` is a
+    collective."""
 
-    def __init__(
-        self, replicas: int, ranks: RankGroup, client: ServiceClient, events: Events
-    ) -> None:
+    def __init__(self, replicas: int, connections: Connections) -> None:
         self._is_wanted = replicas > 0
-        self._ranks, self._client, self._events = ranks, client, events
+        self._ranks, self._client = connections.ranks, connections.client
+        self._events = connections.events
         self._ring: ReplicationRing | None = None
 
-    def begin(self, generation: Generation) -> None:
-        """Connect the services of this generation's nodes. If that fails, training goes on without
-        replicas: the log and the event "replication_off" say why."""
+    def connect(self, generation: Generation) -> None:
+        """Connect the services of this generation's nodes. If that fails, training continues
+        without replicas: the log and the event "replication_off" say why."""
         ranks = self._ranks
         if not self._is_wanted:
             return
@@ -127,7 +125,7 @@ class PeerReplicas:
             LeftoverArena(arena, 1, arena.size), found, load_snapshot_metadata(plain)
         )
 
-    def adopt(self, whole: CompleteSnapshot) -> None:
+    def save_for_lost_nodes(self, whole: CompleteSnapshot) -> None:
         """Make this node's service write the replicas of that generation that it holds for lost
         nodes."""
         if self._ring is None:
@@ -135,7 +133,7 @@ class PeerReplicas:
         try:
             self._client.ask("adopt", generation=asdict(whole.generation))
         except (ConnectionError, ServiceError) as error:
-            logger.warning("what is held for other nodes is not written: %s", error)
+            logger.warning("the replicas that are held for other nodes are not written: %s", error)
 
     def _listen(self) -> PeerEndpoint:
         ranks = self._ranks

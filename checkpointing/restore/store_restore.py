@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
 
+from checkpointing.connections import Connections
 from checkpointing.errors import CheckpointError, DamagedError, FormatError, StructureError
-from checkpointing.events import Events
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.replica_differences import MarkedDifferences, summary
 from checkpointing.format.torch_dtypes import as_array
 from checkpointing.layout.dtensor_placement import structure
 from checkpointing.layout.global_plan import GlobalPlan, ReadGroup
 from checkpointing.layout.tensor_layout import Structure
-from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.staging.stager import StagingBuffers, local
 from checkpointing.state.item_adapters import LoadTarget
 from checkpointing.state.structure_comparison import Inventory, difference
-from checkpointing.store.catalog import committed, suspected
+from checkpointing.store.catalog import Catalog, read_catalog, suspected
 from checkpointing.store.checkpoint import BoxRead, Checkpoint
 from checkpointing.store.read.chunk_copies import StoreCopies
 from checkpointing.store.read.chunk_fetcher import DamagedChunk
 from checkpointing.store.sessions.run_takeover import take_over
-from checkpointing.store.store import Store, StoredManifest
+from checkpointing.store.store import StoredManifest
 
 logger = logging.getLogger("checkpointing")
 
@@ -54,30 +53,43 @@ class _Readable:
     structure: Structure  # the structure of them
 
 
-@dataclass
 class Restorer:
     """One attempt to restore from the store. Its public methods are collectives."""
 
-    store: Store
-    run: str
-    ranks: RankGroup
-    staging: StagingBuffers
-    events: Events
-    # on rank 0: ids of checkpoints that cannot be used, and why
-    skipped: dict[str, str] = field(default_factory=dict)
-    owner: int | None = None  # on rank 0: the number of the takeover
-    # on rank 0: ids of reduced checkpoints, and what is missing from them
-    reduced: dict[str, str] = field(default_factory=dict)
-    avoids_suspects: bool = True  # whether checkpoints with a difference mark are tried last
-    # on rank 0: ids of those that were skipped
-    skipped_suspects: set[str] = field(default_factory=set)
-    # on rank 0: the opened checkpoint and its inventory
-    _opened_candidate: tuple[Checkpoint, Inventory] | None = None
+    def __init__(
+        self,
+        connections: Connections,
+        staging: StagingBuffers,
+        skipped: dict[str, str],
+        *,
+        avoids_suspects: bool = True,
+    ) -> None:
+        """
+        Args:
+            skipped: on rank 0: ids of checkpoints that cannot be used, and why.
+            avoids_suspects: whether checkpoints with a difference mark are tried last.
+        """
+        self.store, self.run, self.ranks = connections.store, connections.run, connections.ranks
+        self.events, self.staging = connections.events, staging
+        self.skipped, self.avoids_suspects = skipped, avoids_suspects
+        self.owner: int | None = None  # on rank 0: the number of the takeover
+        # on rank 0: what the store has, as it was read after the takeover
+        self.catalog = Catalog((), (), {})
+        # on rank 0: ids of reduced checkpoints, and what is missing from them
+        self.reduced: dict[str, str] = {}
+        # on rank 0: ids of those that were skipped for their difference mark
+        self.skipped_suspects: set[str] = set()
+        # on rank 0: the opened checkpoint and its inventory
+        self._opened_candidate: tuple[Checkpoint, Inventory] | None = None
 
-    def take_over(self) -> bool:
-        """Take the run over, so that this session is its only writer. Returns whether the run has
-        checkpoints, whole or damaged."""
-        return self.ranks.from_rank0(self._take_over)
+    def take_over(self, known: Catalog | None = None) -> bool:
+        """Take the run over, so that this session is its only writer, and read which checkpoints it
+        has then. Returns whether it has any, whole or damaged.
+
+        Args:
+            known: on rank 0: an earlier reading, see `read_catalog`.
+        """
+        return self.ranks.from_rank0(lambda: self._take_over(known))
 
     def read_newest(self, target: LoadTarget) -> RestoredCheckpoint:
         """Read the newest whole checkpoint into the staging buffers; `target` is not changed.
@@ -113,15 +125,15 @@ class Restorer:
             if self.ranks.rank == 0:
                 self._skip(stored.save.id, stored.save.step, "; ".join(problems))
 
-    def _take_over(self) -> bool:
+    def _take_over(self, known: Catalog | None) -> bool:
         found = take_over(self.store, self.run)
         self.owner = found.owner
         for id_ in found.committed:
             self.events.emit("checkpoint_adopted", step=int(id_.partition("-")[0]), id=id_)
         for id_ in found.abandoned:
             self.events.emit("save_abandoned", step=int(id_.partition("-")[0]), id=id_)
-        whole, problems = committed(self.store, self.run)
-        return bool(whole or problems)
+        self.catalog = read_catalog(self.store, self.run, known=known)
+        return bool(self.catalog.entries or self.catalog.problems)
 
     def _candidates(self) -> Iterator[StoredManifest]:
         """Yield the checkpoints to try, best first (on rank 0). If none is left this raises; it
@@ -135,6 +147,9 @@ class Restorer:
                     continue
                 self._opened_candidate = checkpoint, Inventory.of(checkpoint)
             except FileNotFoundError:
+                if self._is_revised(stored):
+                    yield from self._candidates()
+                    return
                 continue  # pruned meanwhile by another process
             except FormatError as error:  # not damage; an older checkpoint would lose training
                 raise FormatError(f"{self._where(stored.save.id)}: {error}") from error
@@ -158,15 +173,20 @@ class Restorer:
     def _newest_first(self) -> tuple[dict[StoredManifest, MarkedDifferences], list[StoredManifest]]:
         """Returns the last revision of every checkpoint, including those that cannot be read, with
         its difference mark if it has one."""
-        whole, problems = committed(self.store, self.run)
-        times = {found.stored: found.document.header.created for found in whole}
-        for stored in self.store.manifests(self.run):  # later revisions come first
-            if problems.pop(stored.save, None) is not None:
-                times[stored] = stored.modified
+        entries = self.catalog.entries
+        times = {entry.stored: entry.document.header.created for entry in entries}
+        for stored in self.catalog.last_revisions(self.catalog.problems):
+            times[stored] = stored.modified
         times = {stored: at for stored, at in times.items() if stored.save.id not in self.skipped}
-        suspects = suspected(whole) if self.avoids_suspects else {}
+        suspects = suspected(entries) if self.avoids_suspects else {}
         ordered = sorted(times, key=lambda stored: (stored.save.step, times[stored]), reverse=True)
         return suspects, ordered
+
+    def _is_revised(self, gone: StoredManifest) -> bool:
+        """Read the catalog again. Returns whether the checkpoint of a manifest that is gone has
+        another revision now."""
+        self.catalog = read_catalog(self.store, self.run)
+        return any(entry.stored.save == gone.save for entry in self.catalog.entries)
 
     def _open_readable(
         self, stored: StoredManifest, target: LoadTarget

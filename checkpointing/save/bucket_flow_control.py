@@ -11,7 +11,9 @@ from typing import Any
 
 from checkpointing.errors import SaveError
 
-PATIENCE_S = 300.0  # seconds in which the service has to empty a bucket of any rank of the node
+EMPTY_TIMEOUT_S = (
+    300.0  # seconds in which the service has to empty a bucket of any rank of the node
+)
 _POLL_S = 0.5
 
 
@@ -19,12 +21,12 @@ class BucketFlowControl:
     """Flow control of one rank's buckets. Thread-safe.
 
     Args:
-        patience_s: seconds without any bucket emptied after which `free` and `await_empty` give up.
+        timeout_s: seconds without any bucket emptied after which `free` and `await_empty` give up.
             The service itself allows an unreachable store about two minutes.
     """
 
-    def __init__(self, rank: int, patience_s: float = PATIENCE_S) -> None:
-        self._rank, self._patience_s = rank, patience_s
+    def __init__(self, rank: int, timeout_s: float = EMPTY_TIMEOUT_S) -> None:
+        self._rank, self._timeout_s = rank, timeout_s
         self._changed = threading.Condition()
         self._free: deque[int] = deque()
         self._full: set[int] = set()  # indexes of buckets that are full or being read
@@ -82,7 +84,7 @@ class BucketFlowControl:
             self._wait(lambda: not self._full)
             return self._late() if self._full and self._why is None else None
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def handle(self, message: dict[str, Any]) -> None:
         """Handle a message of the service."""
         kind, step = message["kind"], message.get("step")
         with self._changed:
@@ -103,13 +105,13 @@ class BucketFlowControl:
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
         while self._why is None and not is_over():
-            if time.monotonic() - self._moved_s > self._patience_s:
+            if time.monotonic() - self._moved_s > self._timeout_s:
                 return
             self._changed.wait(_POLL_S)
 
     def _late(self) -> str:
         return (
-            f"the node's checkpoint service has emptied no bucket for {self._patience_s:.0f} s: "
+            f"the node's checkpoint service has emptied no bucket for {self._timeout_s:.0f} s: "
             "the store is slow or out of reach, or another node is"
         )
 

@@ -8,16 +8,14 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 from torch.optim import Optimizer
 
+from checkpointing.connections import Connections
 from checkpointing.errors import CheckpointError, SaveError, StageError
-from checkpointing.events import Events
 from checkpointing.ranks.failure_watch import FailureWatch
-from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.save import process_exit
 from checkpointing.save.bucket_flow_control import SERVICE_DIED, BucketFlowControl
 from checkpointing.save.save_outcomes import OutcomeListener
 from checkpointing.save.save_plan import SavePlan
-from checkpointing.save.shipper import BaseShipper, SaveRequest
-from checkpointing.service.client.service_client import ServiceClient
+from checkpointing.save.shipper import SaveRequest, SnapshotShipper
 from checkpointing.service.protocol.messages import dump_snapshot
 from checkpointing.service.snapshots import Generation, RankSnapshot, grids
 from checkpointing.staging.bucket_stager import BucketStager
@@ -30,40 +28,32 @@ logger = logging.getLogger("checkpointing")
 STREAMS = 2  # states in memory: the one being sent, and the one before until it is committed
 
 
-class BucketShipper(BaseShipper):
-    """Copies states through buckets that the service empties meanwhile. Used by the training thread
-    only.
+class BucketShipper(SnapshotShipper):
+    """Copies states through buckets that the service empties meanwhile.
 
     The ranks begin and end a save together: a save that fails on one fails on all, and no rank goes
     on training, where it might wait for the others in a collective, before all are done. On each
     node the service reads one rank after the other, so it needs the memory of only one.
     """
 
-    has_moved_in = False  # buckets leave no snapshot in memory to resume from
     slots = 1  # `needs` counts the memory of all buckets together
+    is_bucketed = True
 
-    def __init__(
-        self,
-        client: ServiceClient,
-        ranks: RankGroup,
-        outcomes: OutcomeListener,
-        events: Events,
-        flow: BucketFlowControl,
-    ) -> None:
-        """
-        Args:
-            flow: the flow control that receives the service's messages.
-        """
-        super().__init__(client, ranks.rank, outcomes, events)
-        self._ranks, self._flow = ranks, flow
+    def __init__(self, connections: Connections, outcomes: OutcomeListener) -> None:
+        super().__init__(connections, outcomes)
+        self._ranks = connections.ranks
+        self._flow = BucketFlowControl(self._rank)
+        connections.messages.add(self._flow.handle)
         self._stager = BucketStager(require=lambda size, count: None)  # see `needs`
         self._prepared: SavePlan | None = None
         self._problem: str | None = None  # why there is no memory for the next save
         process_exit.watch(self)
 
+    @property
+    def reuses_left_arena(self) -> bool:
+        return False
+
     def needs(self, planned: SavePlan) -> int:
-        """Returns the bytes of new memory that `prepare` will take; 0 if the present memory is
-        enough."""
         return self._stager.needs(grids(planned.layout))
 
     def prepare(
@@ -97,7 +87,7 @@ class BucketShipper(BaseShipper):
 
     def _send_arena(self) -> None:
         stager = self._stager
-        self._client.furnish(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
+        self._client.register_arena(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
 
     def claim(self, step: int, planned: SavePlan) -> int | str:
         """Reserve the buckets for the state of `step`. Returns an index, or why no rank can save.
@@ -126,7 +116,7 @@ class BucketShipper(BaseShipper):
         snapshot = self._snapshot(request, slot, planned, generation, found)
         self._flow.begin(request.step)
         watch = FailureWatch(self._ranks, self._flow.stop)
-        why: str | None = "its copy was broken off"
+        why: str | None = "its copy was interrupted"
         try:
             self._stager.stage_bucketed(
                 planned.pieces(leaves.tensors), self._begin(snapshot), self._flow.free
@@ -142,11 +132,11 @@ class BucketShipper(BaseShipper):
                 self._flow.stop(why)
             failed = watch.finish(why)
         if failed is None:
-            self._tell_staged(request, snapshot.layout.bytes)
+            self._emit_staged(request, snapshot.layout.bytes)
         else:
             self.fail(request.step, SaveError(failed))
 
-    def adopt(
+    def ship_restored(
         self,
         request: SaveRequest,
         slot: int,
@@ -154,20 +144,16 @@ class BucketShipper(BaseShipper):
         generation: Generation,
         fingerprints: bytes = b"",
     ) -> None:
-        """Not supported, since no snapshot is left in buckets.
-
-        Raises:
-            SaveError: always.
-        """
+        """Raises SaveError, since no snapshot is left in buckets."""
         raise SaveError(f"step {request.step} is not in memory: save it again")
 
     def settle(self) -> None:
-        """Does nothing, since nothing is copied while training goes on."""
+        """Does nothing, since nothing is copied while training continues."""
 
     def finish(self, timeout_s: float) -> None:
         """Make sure, within `timeout_s` seconds, that the service knows of the states that were
         handed over."""
-        if not self._client.await_told(timeout_s):
+        if not self._client.await_delivery(timeout_s):
             logger.error("the checkpoint service is not back: what is staged last may be lost")
 
     def close(self) -> None:
@@ -176,7 +162,7 @@ class BucketShipper(BaseShipper):
 
     def _renew(self, planned: SavePlan, tensors: Mapping[str, Tensor]) -> None:
         if self._flow.is_broken:
-            self._stager.close()  # the service may go on reading the memory that it has mapped
+            self._stager.close()  # the service may continue to read the memory that it has mapped
         self._prepared = None
         self._stager.prepare(planned.pieces(tensors))
         self._flow.renew(self._stager.buckets)

@@ -51,7 +51,7 @@ class OutcomeListener:
         self._events, self._url = events, store_url
         self._changed = threading.Condition()
         self._by_step: dict[int, SaveOutcome] = {}
-        self._begun_s: dict[int, float] = {}  # start times of saves in progress
+        self._started_s: dict[int, float] = {}  # start times of saves in progress
         self.trouble = ""  # reason of the last failed save
         self.durable: int | None = None  # the newest step known to be committed
         self.seconds = 0.0  # seconds from the start to the commit of the last committed save
@@ -61,7 +61,7 @@ class OutcomeListener:
     def begin(self, step: int) -> None:
         """Record the start of a save."""
         with self._changed:
-            self._begun_s[step] = time.monotonic()
+            self._started_s[step] = time.monotonic()
             self._set(step, SaveOutcome(SaveStatus.UNDER_WAY))
 
     def end(self, step: int, fate: SaveStatus, why: str = "") -> bool:
@@ -82,7 +82,7 @@ class OutcomeListener:
         """Forget all outcomes, since training has returned to an earlier step."""
         with self._changed:
             self._by_step.clear()
-            self._begun_s.clear()
+            self._started_s.clear()
             self.durable, self.durable_s = None, time.monotonic()
 
     def wait(self, step: int, timeout_s: float) -> SaveOutcome:
@@ -124,7 +124,7 @@ class OutcomeListener:
         earlier = (o.fate for s, o in self._by_step.items() if s < step)
         return SaveStatus.UNDER_WAY not in earlier
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def handle(self, message: dict[str, Any]) -> None:
         """Handle a message of the service."""
         kind, step = message["kind"], message.get("step")
         if kind == "committed":
@@ -155,7 +155,7 @@ class OutcomeListener:
         with self._changed:
             under_way = [s for s, o in self._by_step.items() if o.fate is SaveStatus.UNDER_WAY]
         for step in under_way:
-            self.hear({"kind": "failed", "step": step, "error": why})
+            self.handle({"kind": "failed", "step": step, "error": why})
 
     def _displaced(self) -> None:
         why = "another process has joined the node's checkpoint service as this rank of the run"
@@ -173,9 +173,9 @@ class OutcomeListener:
             self.durable = max(step, -1 if self.durable is None else self.durable)
             self.durable_s = now_s = time.monotonic()
             fields = {k: v for k, v in message.items() if k in ("id", "bytes", "new_bytes")}
-            if step in self._begun_s:
-                self.seconds = fields["seconds"] = now_s - self._begun_s[step]
-        # the event is emitted before the threads that wait for the step go on
+            if step in self._started_s:
+                self.seconds = fields["seconds"] = now_s - self._started_s[step]
+        # the event is emitted before the threads that wait for the step continue
         self._events.emit("checkpoint_committed", step=step, store=self._url, **fields)
         if differing := message.get("differing"):
             self._replicas_differ(step, fields.get("id"), differing)
@@ -198,5 +198,5 @@ class OutcomeListener:
             self._by_step[step] = outcome
             for old in sorted(self._by_step)[:-16]:  # no longer asked for
                 del self._by_step[old]
-                self._begun_s.pop(old, None)
+                self._started_s.pop(old, None)
             self._changed.notify_all()

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.optim import Optimizer
 
+from checkpointing.connections import Connections
 from checkpointing.errors import ServiceError
 from checkpointing.ranks.node_ranks import require_memory
-from checkpointing.ranks.rank_group import RankGroup
-from checkpointing.save.bucket_shipper import BucketShipper
 from checkpointing.save.save_plan import Planner, SavePlan
-from checkpointing.save.shipper import Shipper
+from checkpointing.save.shipper import SnapshotShipper
 from checkpointing.state.item_adapters import LoadTarget, optimizers
 from checkpointing.state.per_rank import Differing, compare_ranks
 from checkpointing.state.tree import Leaves
@@ -28,18 +27,17 @@ class Preparer:
 
     def __init__(
         self,
-        ranks: RankGroup,
-        here: frozenset[int],
+        connections: Connections,
         planner: Planner,
-        shipper: Shipper | BucketShipper,
-        differing: Differing = "error",
+        shipper: SnapshotShipper,
+        differing: Differing,
     ) -> None:
         """
         Args:
-            here: the ranks of this node.
-            differing: as of `Checkpointer`.
+            differing: as of `CheckpointerOptions`.
         """
-        self._ranks, self._here, self._differing = ranks, here, differing
+        self._ranks, self._here = connections.ranks, connections.here
+        self._differing = differing
         self._planner, self._shipper = planner, shipper
         self.planned: SavePlan | None = None  # the plan that there is memory for
 
@@ -66,7 +64,7 @@ class Preparer:
             self._here,
             self._shipper.needs(planned),
             self._shipper.slots,
-            is_bucketed=isinstance(self._shipper, BucketShipper),
+            is_bucketed=self._shipper.is_bucketed,
         )
         self._ranks.all_or_none(prepare)
         self.planned = planned
@@ -87,4 +85,4 @@ class Preparer:
         planned = self.ready(target.leaves, optimizers(state))
         self._ranks.all_or_none(self._shipper.await_memory)
         with suppress(ServiceError):  # the first save meets it again, and reports it
-            self._shipper.tell(planned)
+            self._shipper.send_layout(planned)

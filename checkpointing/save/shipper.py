@@ -1,4 +1,5 @@
-"""Copies a rank's state into its node's shared memory and hands it to the service."""
+"""The interface of the staging modes: how a rank's state gets into shared memory and to its node's
+service."""
 
 from __future__ import annotations
 
@@ -6,25 +7,21 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from checkpointing.connections import Connections
 from checkpointing.errors import ServiceError
-from checkpointing.events import Events
 from checkpointing.format.replica_differences import NOT_TAKEN, to_bytes
 from checkpointing.format.values.json_values import Json
-from checkpointing.save import process_exit
 from checkpointing.save.save_outcomes import OutcomeListener, SaveStatus
 from checkpointing.save.save_plan import SavePlan
-from checkpointing.service.client.service_client import ServiceClient
 from checkpointing.service.snapshots import Generation, RankSnapshot
-from checkpointing.staging.overlapped_copy import Overlap
-from checkpointing.staging.stager import Stager, take_fingerprints
 from checkpointing.state.tree import Leaves
 
 logger = logging.getLogger("checkpointing")
@@ -43,14 +40,22 @@ class SaveRequest:
     is_compared: bool = False  # whether replicas are compared at this save
 
 
-class BaseShipper(ABC):
-    """What all ways of handing a state to the service have in common."""
+class SnapshotShipper(ABC):
+    """Copies a rank's states into shared memory and hands them to the service, whatever the staging
+    mode. Used by the training thread only.
 
-    def __init__(
-        self, client: ServiceClient, rank: int, outcomes: OutcomeListener, events: Events
-    ) -> None:
-        self._client, self._rank = client, rank
-        self._outcomes, self._events = outcomes, events
+    The calls for one save are, in this order, `prepare`, `claim` and `ship`, or `fail` after an
+    error.
+    """
+
+    slots: int
+    """The number of regions of memory of which `needs` says the size."""
+    is_bucketed: ClassVar[bool]
+    """Whether states pass through buckets, so that no snapshot stays in memory."""
+
+    def __init__(self, connections: Connections, outcomes: OutcomeListener) -> None:
+        self._client, self._rank = connections.client, connections.ranks.rank
+        self._outcomes, self._events = outcomes, connections.events
         # number of the arena and layout that the service knows
         self._sent_layout: tuple[int, str] | None = None
         self.waited_s = 0.0  # seconds that optimizers waited for the last copy
@@ -63,6 +68,12 @@ class BaseShipper(ABC):
     @abstractmethod
     def _send_arena(self) -> None:
         """Send the service the file descriptor of the present memory."""
+
+    @property
+    @abstractmethod
+    def reuses_left_arena(self) -> bool:
+        """Whether the slots lie in the arena that an earlier trainer has left, so that what it
+        staged is still there."""
 
     @property
     def unseen(self) -> NDArray[np.uint8] | None:
@@ -78,8 +89,69 @@ class BaseShipper(ABC):
             StageError: there is not enough.
         """
 
-    def tell(self, planned: SavePlan) -> None:
-        """Send the service the layout of states of this plan.
+    @abstractmethod
+    def needs(self, planned: SavePlan) -> int:
+        """Returns the bytes of new memory that `prepare` will take for each of `slots`; 0 if the
+        present memory is enough."""
+
+    @abstractmethod
+    def prepare(
+        self, planned: SavePlan, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
+    ) -> None:
+        """Take the memory for states of this plan, and make the steps of these optimizers wait for
+        copies of them.
+
+        Raises:
+            StageError: there is not enough memory.
+        """
+
+    @abstractmethod
+    def claim(self, step: int, planned: SavePlan) -> int | str:
+        """Reserve memory for the state of `step`. Returns the index of its slot, or why there is
+        none."""
+
+    @abstractmethod
+    def ship(
+        self,
+        request: SaveRequest,
+        slot: int,
+        planned: SavePlan,
+        leaves: Leaves,
+        generation: Generation,
+    ) -> None:
+        """Copy a state into the memory that was claimed and hand it over. Returns once everything
+        that may change at any time is copied."""
+
+    @abstractmethod
+    def ship_restored(
+        self,
+        request: SaveRequest,
+        slot: int,
+        planned: SavePlan,
+        generation: Generation,
+        fingerprints: bytes = b"",
+    ) -> None:
+        """Hand over a snapshot that lies in its slot already, because the state was restored from
+        there.
+
+        Raises:
+            SaveError: no snapshot can lie there, see `reuses_left_arena`.
+        """
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Block until no copy is in progress."""
+
+    @abstractmethod
+    def finish(self, timeout_s: float) -> None:
+        """Complete the copy that is in progress and hand it over, within `timeout_s` seconds."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the memory. The service keeps what was handed over."""
+
+    def send_layout(self, planned: SavePlan) -> None:
+        """Send the service the layout of states of this plan, and the memory if that is new.
 
         Raises:
             ServiceError: it does not answer.
@@ -103,7 +175,7 @@ class BaseShipper(ABC):
     def _slot_for(self, step: int, planned: SavePlan) -> int | str:
         """Returns a slot for the snapshot of `step`, or why there is none."""
         try:
-            self.tell(planned)
+            self.send_layout(planned)
         except ServiceError as error:
             return f"the node's checkpoint service: {error}"
         slot = self._client.claim(step)
@@ -152,7 +224,7 @@ class BaseShipper(ABC):
             )
         return to_bytes(planned.fingerprints(of_tensors, request.values))
 
-    def _tell_staged(self, request: SaveRequest, size: int) -> None:
+    def _emit_staged(self, request: SaveRequest, size: int) -> None:
         self._events.emit(
             "checkpoint_staged",
             step=request.step,
@@ -160,167 +232,3 @@ class BaseShipper(ABC):
             seconds=time.monotonic() - request.started_s,
             bytes=size,
         )
-
-
-class Shipper(BaseShipper):
-    """Copies states into slots and hands them to the service. Used by the training thread only."""
-
-    def __init__(
-        self,
-        client: ServiceClient,
-        rank: int,
-        outcomes: OutcomeListener,
-        events: Events,
-        *,
-        slots: int,
-        overlap: bool,
-    ) -> None:
-        """
-        Args:
-            overlap: copy parameters and optimizer state while training goes on.
-        """
-        super().__init__(client, rank, outcomes, events)
-        self._overlap = overlap
-        self._stager = Stager(slots, require=lambda slot_bytes, slots: None)  # see `needs`
-        self._optimizers: list[Optimizer] = []
-        self._prepared: SavePlan | None = None
-        self._pool = ThreadPoolExecutor(1, "ship")
-        self._handover: list[Future[None]] = []
-        self.slots = slots
-        self._reuse_left_arena()
-        process_exit.watch(self)
-
-    @property
-    def has_moved_in(self) -> bool:
-        """Whether the slots lie in the memory that an earlier trainer has left."""
-        left = self._client.left
-        return left is not None and self._stager.arenas == 1 and left.slots == self.slots
-
-    def needs(self, planned: SavePlan) -> int:
-        """Returns the slot size in bytes for which `prepare` will take new memory; 0 if the present
-        memory is enough."""
-        slot_bytes = planned.slot_bytes
-        return slot_bytes if slot_bytes > self._stager.slot_bytes else 0
-
-    def prepare(
-        self, planned: SavePlan, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
-    ) -> None:
-        """Take the memory for states of this plan, and make the steps of these optimizers wait for
-        copies.
-
-        Raises:
-            StageError: there is not enough.
-        """
-        if len(optimizers) != len(self._optimizers) or any(
-            one is not other for one, other in zip(optimizers, self._optimizers, strict=True)
-        ):
-            self._stager.watch(optimizers)
-            self._optimizers = optimizers
-        if planned is not self._prepared:
-            self._stager.prepare(planned.pieces(tensors))
-            self._prepared = planned
-
-    @property
-    def _arenas(self) -> int:
-        return self._stager.arenas
-
-    @property
-    def unseen(self) -> NDArray[np.uint8] | None:
-        if self._sent_layout is not None and self._sent_layout[0] == self._arenas:
-            return None
-        return self._stager.arena.view(0, self._stager.arena.size)
-
-    def await_memory(self) -> None:
-        self._stager.await_memory()
-
-    def _send_arena(self) -> None:
-        stager = self._stager
-        self._client.furnish(stager.arena, stager.slots, stager.slot_bytes)
-
-    def claim(self, step: int, planned: SavePlan) -> int | str:
-        """Returns a slot for the snapshot of `step`, or why there is none."""
-        return self._slot_for(step, planned)
-
-    def ship(
-        self,
-        request: SaveRequest,
-        slot: int,
-        planned: SavePlan,
-        leaves: Leaves,
-        generation: Generation,
-    ) -> None:
-        """Copy what may change at any time now, and the rest now or while training goes on."""
-        pieces = planned.pieces(leaves.tensors)
-        compared = planned.compared(leaves) if request.is_compared else []
-        if self._overlap and planned.later:
-            early = len(pieces) - planned.later
-            under_way = self._stager.stage_overlapped(
-                pieces[:early], pieces[early:], slot, compared
-            )
-            snapshot = self._snapshot(request, slot, planned, generation)
-            self._handover = [
-                self._pool.submit(self._hand_over, request, snapshot, planned, under_way)
-            ]
-        else:
-            prints = take_fingerprints(compared)
-            self._stager.stage(pieces, slot)
-            found = self._fingerprints(request, planned, prints)
-            self._hand_over(
-                request, self._snapshot(request, slot, planned, generation, found), planned, None
-            )
-
-    def adopt(
-        self,
-        request: SaveRequest,
-        slot: int,
-        planned: SavePlan,
-        generation: Generation,
-        fingerprints: bytes = b"",
-    ) -> None:
-        """Hand over a snapshot that already lies in a slot."""
-        self._client.staged(self._snapshot(request, slot, planned, generation, fingerprints))
-
-    def settle(self) -> None:
-        """Block until no copy is in progress."""
-        self._stager.settle()
-        wait(self._handover)  # the last task is enough: the pool has one thread
-
-    def finish(self, timeout_s: float) -> None:
-        """Complete the copy that is in progress and hand it over, within `timeout_s` seconds."""
-        self.settle()
-        if not self._client.await_told(timeout_s):
-            logger.error("the checkpoint service is not back: what is staged last is lost")
-
-    def close(self) -> None:
-        process_exit.forget(self)
-        self._stager.close()
-        self._pool.shutdown()
-
-    def _reuse_left_arena(self) -> None:
-        """Use the memory that an earlier trainer has left; it holds the snapshot from which this
-        one may be restored."""
-        left = self._client.left
-        if left is not None and left.slots == self._stager.slots:
-            self._stager.adopt(left.arena, left.slot_bytes)
-            self._client.keep(left)
-            self._sent_layout = (self._stager.arenas, "")
-
-    def _hand_over(
-        self,
-        request: SaveRequest,
-        snapshot: RankSnapshot,
-        planned: SavePlan,
-        under_way: Overlap | None,
-    ) -> None:
-        self.waited_s = 0.0
-        try:
-            if under_way is not None:
-                under_way.result()
-                self.waited_s = under_way.waited_s
-                found = self._fingerprints(request, planned, under_way.fingerprints)
-                snapshot = replace(snapshot, fingerprints=found)
-            self._client.staged(snapshot)
-        except Exception as error:  # noqa: BLE001 - any error is reported to the thread that waits
-            self.fail(request.step, error)
-            return
-        self._tell_staged(request, snapshot.layout.bytes)

@@ -44,7 +44,7 @@ class CheckpointService:
     """
 
     def __init__(self, config: ServiceConfig) -> None:
-        self.config, self.hall = config, SnapshotRegistry()
+        self.config, self.registry = config, SnapshotRegistry()
         self._renewable = RenewableStorage(open_storage(config.url, options=config.options))
         self._storage: Storage = self._renewable
         if config.budget.bytes_per_s is not None:
@@ -55,15 +55,15 @@ class CheckpointService:
         self._lock = threading.Lock()  # guards `_store`, `_coordinator` and the options
         # calls to make on the coordinator once the store is open
         self._deferred_calls: list[Callable[[SaveCoordinator], None]] = []
-        self.replication = NodeReplication(self.hall, config)
+        self.replication = NodeReplication(self.registry, config)
         self._spool: SpoolFolder | None = None
         if config.local is not None:
             key = service_key(config.url, config.run, config.node)
             bound = config.budget.local_bytes
             self._spool = SpoolFolder(Path(config.local), key, bound, config.budget.cpu)
-        self._spooler = Spooler(self.hall, self._spool, self._outlook, self._owner)
+        self._spooler = Spooler(self.registry, self._spool, self._outlook, self._owner)
         self._spooler.start()
-        self._worker = SaveWorker(self.hall, self._opened, config.linger_s, self._spooler)
+        self._worker = SaveWorker(self.registry, self._opened, config.linger_s, self._spooler)
         self._worker.start()
 
     def configure(self, config: ServiceConfig) -> None:
@@ -94,42 +94,42 @@ class CheckpointService:
             distrusted: packs in which damage was found.
         """
         self._call_coordinator(lambda coordinator: coordinator.distrust(damaged, distrusted))
-        self.hall.resume(generation)
+        self.registry.resume(generation)
         self.replication.resume(generation)
 
     def finish(self, timeout_s: float) -> None:
         """Wait until no save is under way and the prune after the last one is over, or until
         `timeout_s` has passed."""
-        self.hall.rest(timeout_s)
+        self.registry.rest(timeout_s)
 
     def grant(self, seconds: float) -> None:
-        """Set how long the service may take to end once it is told to."""
+        """Set how long the service may take to end once it has to."""
         self.config = replace(self.config, drain_s=max(0.0, seconds - 2 * END_S))
 
     def drain(self, seconds: float) -> None:
         """Write what is held within `seconds`, then end the worker."""
-        self.replication.adopt_lost()
-        until_s = self.hall.drain(seconds)
+        self.replication.save_all_lost_nodes()
+        until_s = self.registry.drain(seconds)
         self._call_coordinator(lambda coordinator: coordinator.writer.hurry(until_s))
         self._worker.join(max(0.0, until_s - time.monotonic()))
 
-    def revive(self) -> None:
+    def recover_spool(self) -> None:
         """Load the snapshots on the node's disk that are not stale back into memory, before any
         trainer connects. Those that cannot be loaded are logged and counted."""
         if self._spool is None:
             return
-        recovery = SpoolRecovery(self.hall, self._spool, self._spooler, self.config.budget.cpu)
+        recovery = SpoolRecovery(self.registry, self._spool, self._spooler, self.config.budget.cpu)
         try:
             self._spool.sweep()
             if found := self._spool.files():
                 coordinator = self._opened()
-                self.hall.ledger.recovered += recovery.revive(
+                self.registry.ledger.recovered += recovery.recover(
                     coordinator.store, self.config.run, found, coordinator.owners
                 )
         except (CheckpointError, OSError) as error:
-            logger.error("nothing comes back from the local disk: %s", error)
-            self.hall.ledger.spool_failed += 1
-            self.hall.ledger.spool_error = str(error)
+            logger.error("nothing is recovered from the local disk: %s", error)
+            self.registry.ledger.spool_failed += 1
+            self.registry.ledger.spool_error = str(error)
 
     def spool_rest(self) -> None:
         """Copy every snapshot that is whole but not durable to the node's disk, if there is one."""
@@ -137,7 +137,7 @@ class CheckpointService:
 
     def close(self) -> None:
         """End without waiting for what is being written."""
-        self.replication.close(goodbye=not self.hall.unsaved())
+        self.replication.close(goodbye=not self.registry.unsaved())
         self.drain(0.0)
         has_ended = self._worker.join(END_S)
         self._spooler.close()
@@ -162,8 +162,8 @@ class CheckpointService:
             "write_bytes_per_s": write_rate,
             "local": self.config.local,
             "replication": self.replication.status(),
-            **self.hall.status(),
-            **asdict(self.hall.ledger),
+            **self.registry.status(),
+            **asdict(self.registry.ledger),
         }
 
     def _progress(
@@ -175,7 +175,7 @@ class CheckpointService:
             return 0, 0
         sizes = {
             snapshot.rank: snapshot.layout.bytes
-            for snapshot, _ in self.hall.snapshots()
+            for snapshot, _ in self.registry.snapshots()
             if (snapshot.generation, snapshot.step) == (now.generation, now.save.step)
         }
         left = {rank: size for rank, size in sizes.items() if rank not in now.done}
@@ -217,21 +217,21 @@ class CheckpointService:
                 return
             self.config = replace(self.config, options=config.options)
         logger.info("a trainer comes with other options of the store: used from now on")
-        self.hall.try_again()
+        self.registry.try_again()
 
     def _opened(self) -> SaveCoordinator:
         if self._coordinator is None:
             store = Store.at(self._storage, create=True)
-            coordinator = SaveCoordinator(store, self.config, self.hall)
+            coordinator = SaveCoordinator(store, self.config, self.registry)
             with self._lock:
-                for tell in self._deferred_calls:
-                    tell(coordinator)
+                for call in self._deferred_calls:
+                    call(coordinator)
                 self._coordinator = coordinator
         return self._coordinator
 
-    def _call_coordinator(self, tell: Callable[[SaveCoordinator], None]) -> None:
+    def _call_coordinator(self, call: Callable[[SaveCoordinator], None]) -> None:
         with self._lock:
             if self._coordinator is None:
-                self._deferred_calls.append(tell)
+                self._deferred_calls.append(call)
             else:
-                tell(self._coordinator)
+                call(self._coordinator)

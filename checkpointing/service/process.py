@@ -55,7 +55,7 @@ def _open(config: ServiceConfig, path: Path) -> tuple[TrainerServer, CheckpointS
     if config.budget.cpus:
         os.sched_setaffinity(0, config.budget.cpus)
     service = CheckpointService(config)
-    service.revive()
+    service.recover_spool()
     # of a service that was killed: this process holds the lock, so it is gone
     path.unlink(missing_ok=True)
     return TrainerServer(service, path), service
@@ -66,13 +66,13 @@ def _serve(server: TrainerServer, service: CheckpointService, must_end: threadin
     linger_s = service.config.linger_s
     why = None
     while why is None and not must_end.wait(POLL_S):
-        why = service.hall.end_if(lambda now: why_to_end(now, linger_s))
-    logger.info("ending: %s", why or "told to by a signal")
+        why = service.registry.end_if(lambda now: why_to_end(now, linger_s))
+    logger.info("ending: %s", why or "a signal requests it")
     if must_end.is_set():
         service.drain(service.config.drain_s)
     server.close()
     service.spool_rest()
-    unsaved = service.hall.unsaved()
+    unsaved = service.registry.unsaved()
     for step, ranks in unsaved.items():
         logger.error("ended with step %d of ranks %s not saved", step, ranks)
     service.close()

@@ -23,7 +23,7 @@ class ServiceSituation:
 
 
 def why_to_end(now: ServiceSituation, linger_s: float) -> str | None:
-    """Return why the service ends now, in words for the log; None if it goes on.
+    """Return why the service ends now, in words for the log; None if it continues.
 
     Args:
         linger_s: how long it holds what trainers left that have not said goodbye.
@@ -37,7 +37,7 @@ def why_to_end(now: ServiceSituation, linger_s: float) -> str | None:
     if now.alone_s <= linger_s:
         return None
     if now.is_idle:
-        return f"no trainer has come back for {now.alone_s:.0f} s"
+        return f"no trainer has connected again for {now.alone_s:.0f} s"
     if now.unmoved_s > max(linger_s, HOPELESS_S):
         return f"no trainer is left, and nothing could be saved for {now.unmoved_s:.0f} s"
     return None

@@ -77,7 +77,7 @@ class TrainerServer:
                 sock.close()
                 continue
             connection = _TrainerConnection(self._service, FrameSocket(sock), number)
-            threading.Thread(target=connection.serve, name="visit", daemon=True).start()
+            threading.Thread(target=connection.serve, name="trainer", daemon=True).start()
 
     def _next(self) -> socket.socket | None:
         """Return the next connection; None at the end."""
@@ -96,7 +96,7 @@ class _TrainerConnection:
     """One connection of a trainer."""
 
     def __init__(self, service: CheckpointService, wire: FrameSocket, number: int) -> None:
-        self._service, self._registry, self._wire = service, service.hall, wire
+        self._service, self._registry, self._wire = service, service.registry, wire
         self._number = number
         self._send_queue = SendQueue(wire)
         self._rank: int | None = None
@@ -193,7 +193,7 @@ class _TrainerConnection:
         arena = Arena.attach(self._fds[0], writable=False)
         self._fds.clear()  # the arena owns it now
         try:
-            self._registry.furnish(
+            self._registry.register_arena(
                 rank, self._notify, ArenaLayout(arena, slots, slot_bytes, buckets)
             )
         except CheckpointError:
@@ -269,7 +269,7 @@ class _TrainerConnection:
             arena.close()
 
     def _adopt(self, message: dict[str, Any]) -> None:
-        self._service.replication.adopt(load_generation(message["generation"]))
+        self._service.replication.save_lost_ranks(load_generation(message["generation"]))
 
     def _goodbye(self, message: dict[str, Any]) -> None:
         rank = self._joined_rank()

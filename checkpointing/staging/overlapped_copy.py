@@ -1,4 +1,4 @@
-"""Copies a snapshot while training goes on, and decides whether it is one consistent state."""
+"""Copies a snapshot while training continues, and decides whether it is one consistent state."""
 
 from __future__ import annotations
 

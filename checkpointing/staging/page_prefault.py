@@ -7,7 +7,7 @@ import threading
 from checkpointing.errors import StageError
 from checkpointing.staging.arena import THREADS, Arena
 
-_STEP = 32 << 20  # bytes between two checks of whether to go on
+_STEP = 32 << 20  # bytes between two checks of whether to continue
 
 
 class Prefault:

@@ -30,9 +30,9 @@ from checkpointing.staging.tensor_copy import Copy, cells_of, copy, copy_quietly
 
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
 _LARGEST_STRIDE = 33
-"""Of the pieces that are copied while training goes on, one in so many (by total size) is read when
-`save` is called, and compared with the copy. This takes 2 to 4 ms up to 512 MiB on two cores, and
-for more bytes well below a tenth of the time of a plain copy."""
+"""Of the pieces that are copied while training continues, one in so many (by total size) is read
+when `save` is called, and compared with the copy. This takes 2 to 4 ms up to 512 MiB on two cores,
+and for more bytes well below a tenth of the time of a plain copy."""
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
@@ -97,7 +97,7 @@ class Stager:
         require: called with the bytes of a slot and the number of slots before memory is taken;
             raises StageError if there is not enough. Ranks that share a node should ask together:
             see `host_memory.require`.
-        copy_later: function with which the CPU copies while training goes on.
+        copy_later: function with which the CPU copies while training continues.
     """
 
     def __init__(
@@ -169,8 +169,8 @@ class Stager:
         slot: int = 0,
         compared: Sequence[ComparedCells] = (),
     ) -> Overlap:
-        """Copy `now` before returning, and `later` while training goes on; the entries are those of
-        both, in this order.
+        """Copy `now` before returning, and `later` while training continues; the entries are those
+        of both, in this order.
 
         Until the optimizers' next step, nothing may write to what `later` refers to. A write is
         detected by torch's version counters and by comparing each large tensor, or a sample of it,
@@ -223,7 +223,7 @@ class Stager:
         self._hooks.close()
         self._hooks = StepHooks(optimizers, self._before_step)
 
-    def adopt(self, arena: Arena, slot_bytes: int) -> None:
+    def reuse_arena(self, arena: Arena, slot_bytes: int) -> None:
         """Begin with this memory, which has as many slots and whose content must be kept for
         now."""
         self._memory = SlotMemory(arena.size, slot_bytes, arena)
@@ -395,7 +395,7 @@ class StagingBuffers:
 
 
 def stride_for(nbytes: int) -> int:
-    """Returns the stride of the sample for so many bytes that are copied while training goes on."""
+    """Returns the stride of the sample for so many bytes, copied while training continues."""
     return next((stride for most, stride in _STRIDES.items() if nbytes <= most), _LARGEST_STRIDE)
 
 
@@ -405,9 +405,9 @@ def take_fingerprints(compared: Sequence[ComparedCells]) -> list[int]:
 
 
 def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bool]:
-    """Whether each tensor is copied before training goes on: small ones, up to a total size; those
-    of which torch does not count changes, such as inference tensors; and those whose memory layout
-    differs from their copy's."""
+    """Whether each tensor is copied before training continues: small ones, up to a total size;
+    those of which torch does not count changes, such as inference tensors; and those whose memory
+    layout differs from their copy's."""
     found, left = [], _MOST_SMALL
     for piece, source in zip(pieces, sources, strict=True):
         is_small = source.is_cpu and source.nbytes < _SMALL and source.nbytes <= left

@@ -17,7 +17,7 @@ logger = logging.getLogger("checkpointing")
 
 # largest difference between clocks of a storage's servers, and largest duration of a tiny put
 _MARGIN_S = 2.0
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _POLL_S = 0.5
 Native = Callable[[str, bytes], bool]
 
@@ -127,7 +127,7 @@ def arbitrate(
         StoreError: as every method of `Storage`; or there is no decision within 2 minutes.
     """
     folder = f"{key}~claims/"
-    deadline_s = time.monotonic() + _PATIENCE_S
+    deadline_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline_s:
         held = _read(storage, key)
         if held is None:
@@ -141,7 +141,7 @@ def arbitrate(
             storage.delete([entry.key for entry in storage.list(folder)])
             return held == data
     raise StoreError(
-        f"create {storage.url}/{key}: no decision between writers within {_PATIENCE_S:.0f} s; "
+        f"create {storage.url}/{key}: no decision between writers within {_TIMEOUT_S:.0f} s; "
         "either the listing of this storage lags or its modification times stand still"
     )
 

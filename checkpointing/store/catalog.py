@@ -65,24 +65,70 @@ class CatalogEntry:
         return sum(item.stored_bytes for item in self.document.items.values())
 
 
-def committed(
-    store: Store, run: str | None = None, refused: dict[SaveId, StoreError] | None = None
-) -> tuple[list[CatalogEntry], dict[SaveId, str]]:
-    """Return the checkpoints of a run, or of all runs, newest first within each run; and the
-    problems of those that have no readable manifest.
+@dataclass(frozen=True)
+class Catalog:
+    """The checkpoints of a run, or of all runs, as one reading of their manifests has shown them.
+
+    A restore reads it once and passes it on, so that all of its decisions are about the same
+    checkpoints.
+
+    Attributes:
+        listed: all manifests that were listed, from the newest checkpoint's last revision down,
+            including damaged ones and abandoned saves.
+        entries: the readable checkpoints, newest first within each run.
+        problems: what is wrong with the checkpoints that have no readable manifest.
+    """
+
+    listed: tuple[StoredManifest, ...]
+    entries: tuple[CatalogEntry, ...]
+    problems: Mapping[SaveId, str] = field(hash=False)
+
+    def last_revisions(self, saves: Iterable[SaveId]) -> list[StoredManifest]:
+        """Return the last listed manifest of each of these saves."""
+        last = {stored.save: stored for stored in reversed(self.listed)}
+        return [last[save] for save in saves]
+
+
+def read_catalog(
+    store: Store,
+    run: str | None = None,
+    *,
+    refused: dict[SaveId, StoreError] | None = None,
+    known: Catalog | None = None,
+) -> Catalog:
+    """Read which checkpoints a run has, or all runs: one listing, the headers that it names, and a
+    second listing which confirms that nothing was missed.
 
     Args:
         refused: see `list_checkpoints`. A caller that decides what may be removed passes None.
+        known: an earlier reading. It is returned, without a second listing, if the listing shows
+            what it showed. This may miss a checkpoint that was committed since and for which a new
+            revision is published at this very moment, so pass it only where that does no harm.
+
+    Raises:
+        StoreError: the store is out of reach; or one manifest, see `refused`.
     """
     seen: set[str] = set()
     listed = store.manifests(run)
+    if known is not None and known.listed == tuple(listed):
+        return known
     while True:
-        found, problems = _readable(store, listed, refused)
-        seen |= {stored.key for stored in listed}
+        entries, problems = _readable(store, listed, refused)
+        shown = tuple(listed)
+        seen |= {stored.key for stored in shown}
         listed = store.manifests(run)
         if seen.issuperset(stored.key for stored in listed):
-            return found, problems
+            return Catalog(shown, tuple(entries), problems)
         # A new revision was published: a concurrent listing may show neither it nor the one before.
+
+
+def committed(
+    store: Store, run: str | None = None, refused: dict[SaveId, StoreError] | None = None
+) -> tuple[list[CatalogEntry], dict[SaveId, str]]:
+    """Return the entries and the problems of the catalog of a run, or of all runs; see
+    `read_catalog`."""
+    catalog = read_catalog(store, run, refused=refused)
+    return list(catalog.entries), dict(catalog.problems)
 
 
 def _readable(
@@ -165,10 +211,10 @@ def list_checkpoints(
     Raises:
         StoreError: the store is out of reach; or one manifest, see `refused`.
     """
-    found, problems = committed(store, run, refused)
-    infos = [info_of(f) for f in found]
-    infos += _damaged(store, run, problems, "damaged")
-    infos += _damaged(store, run, {s: str(e) for s, e in (refused or {}).items()}, "unreadable")
+    catalog = read_catalog(store, run, refused=refused)
+    infos = [info_of(entry) for entry in catalog.entries]
+    infos += _damaged(catalog, catalog.problems, "damaged")
+    infos += _damaged(catalog, {s: str(e) for s, e in (refused or {}).items()}, "unreadable")
     known = {(info.run, info.id) for info in infos}
     infos += [info for info in _incomplete(store, run) if (info.run, info.id) not in known]
     return sorted(infos, key=lambda info: (info.run, info.step, info.created, info.id))
@@ -198,15 +244,11 @@ def info_of(found: CatalogEntry) -> CheckpointInfo:
 
 
 def _damaged(
-    store: Store, run: str | None, problems: Mapping[SaveId, str], state: State
+    catalog: Catalog, problems: Mapping[SaveId, str], state: State
 ) -> list[CheckpointInfo]:
-    if not problems:
-        return []
-    newest = {stored.save: stored for stored in reversed(store.manifests(run))}
     return [
-        _broken(save, at.key, at.modified, at.size, state, text)
-        for save, text in problems.items()
-        if (at := newest.get(save)) is not None  # otherwise it was removed meanwhile
+        _broken(at.save, at.key, at.modified, at.size, state, problems[at.save])
+        for at in catalog.last_revisions(problems)
     ]
 
 

@@ -33,7 +33,7 @@ class CodecChooser:
     """Chooses for chunks of a kind, such as "optim/exp_avg/float32". Thread-safe.
 
     The first chunk of a kind is sampled, and later ones so often that about `share` of the encoded
-    bytes are samples. Newer samples count more, so that choices adapt as training goes on.
+    bytes are samples. Newer samples count more, so that choices adapt as training continues.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class PulledSnapshot:
 
     left: LeftoverArena
     found: HeldSnapshot
-    said: SnapshotMetadata
+    metadata: SnapshotMetadata
 
 
 def load_leftover_arena(answer: dict[str, Any]) -> LeftoverArena | None:

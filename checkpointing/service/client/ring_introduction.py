@@ -12,7 +12,7 @@ logger = logging.getLogger("checkpointing")
 
 
 def introduction(ring: ReplicationRing) -> Introduce:
-    """Return a callback that tells a restarted service its place in the ring: the other nodes
+    """Return a callback that sends a restarted service its place in the ring: the other nodes
     expect it at the address of the one before it."""
 
     def introduce(link: ServiceConnection) -> None:

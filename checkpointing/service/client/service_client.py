@@ -95,7 +95,7 @@ class ServiceClient:
         link = self._link
         return link is not None and link.is_silent
 
-    def sit_as(self, generation: Generation) -> None:
+    def register(self, generation: Generation) -> None:
         """Register this rank as a member of another generation from now on.
 
         Raises:
@@ -108,7 +108,7 @@ class ServiceClient:
             self._changes += 1
         self._send("join", **self._joining())
 
-    def furnish(self, arena: Arena, slots: int, slot_bytes: int, buckets: int = 0) -> None:
+    def register_arena(self, arena: Arena, slots: int, slot_bytes: int, buckets: int = 0) -> None:
         """Register the shared memory in which this rank's snapshots lie from now on, or through
         whose buckets they come.
 
@@ -125,7 +125,7 @@ class ServiceClient:
             self._changes += 1
         self._send("arena", fds=(arena.fd,), **shape)
 
-    def keep(self, left: LeftoverArena) -> None:
+    def reuse_arena(self, left: LeftoverArena) -> None:
         """Keep using the memory that an earlier trainer has left, for this rank's snapshots."""
         with self._lock:
             self._memory = (left.arena, left.shape)
@@ -198,9 +198,11 @@ class ServiceClient:
             self._present().send("unstaged", step=step, skipped=self._missed)
             self._missed = 0
         except ConnectionError as error:
-            logger.warning("the checkpoint service is not told that step %s fails: %s", step, error)
+            logger.warning(
+                "the checkpoint service does not learn that step %s fails: %s", step, error
+            )
 
-    def await_told(self, timeout_s: float) -> bool:
+    def await_delivery(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` until the service, or the one that replaces it, knows of all that
         is staged; return whether it does."""
         deadline_s = time.monotonic() + timeout_s
@@ -221,7 +223,7 @@ class ServiceClient:
         """Return all snapshots that are whole on this node.
 
         Raises:
-            ServiceError: the service does not answer, or is gone for good.
+            ServiceError: the service does not answer, or has ended and cannot be started again.
         """
         return load_service_memory(self._ask("snapshots"), self._rank)
 
@@ -278,7 +280,7 @@ class ServiceClient:
         self._closing.set()
         link, self._link = self._link, None
         if link is not None:
-            link.let_go()
+            link.close_in_child()
 
     def _joining(self) -> dict[str, Any]:
         return {
@@ -407,7 +409,7 @@ class ServiceClient:
         try:
             give_back(self._present().request(kind, fds=fds, **fields))
         except ConnectionError as error:
-            logger.warning("the checkpoint service has to be told of its %s later: %s", kind, error)
+            logger.warning("the checkpoint service is sent its %s later: %s", kind, error)
 
     def _ask(self, kind: str) -> dict[str, Any]:
         """Return the answer to a request, after starting the service if it is gone."""

@@ -85,15 +85,15 @@ class ServiceConnection:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         """Close the descriptor in a child of the process that owns the connection, which stays
         open."""
-        self._wire.let_go()
+        self._wire.close_in_child()
 
     def _listen(self) -> None:
         try:
             while (received := self._wire.receive()) is not None:
-                self._hear(*received)
+                self._handle(*received)
         except CheckpointError as error:
             logger.error("the checkpoint service: %s", error)
         self._wire.close()
@@ -104,7 +104,7 @@ class ServiceConnection:
             answer.set(None)
         self._on_end(self)
 
-    def _hear(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
         self.is_silent = False
         with self._lock:
             answer = self._answers.pop(message.get("number", 0), None)
@@ -118,7 +118,7 @@ class ServiceConnection:
             self._on_message(message)
         except Exception:
             # an exception in a listener must not cost the connection
-            logger.exception("hearing of %s failed", message["kind"])
+            logger.exception("handling the message %s failed", message["kind"])
 
 
 class _Answer:

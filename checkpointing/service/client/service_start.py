@@ -35,7 +35,7 @@ def connect(config: ServiceConfig) -> FrameSocket:
     """
     config = absolute(config)
     path = address(config.url, config.run, config.node)
-    # A service that is told to end keeps its socket until it has ended.
+    # A service that was asked to end keeps its socket until it has ended.
     longest_s = _start_s(config) + config.drain_s
     deadline_s, pause_s = time.monotonic() + longest_s, _PAUSE_S
     while True:

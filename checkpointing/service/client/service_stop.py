@@ -52,7 +52,7 @@ def end_services(url: str, run: str, within_s: float, *, lost: Collection[int] =
 
 def report_lost_ranks(url: str, run: str, lost: Collection[int]) -> None:
     """Tell services that are already ending which ranks are lost, as `lost` of `end_services`,
-    because it was not known when they were told to end."""
+    because it was not known when they were asked to end."""
     for _, wire in _services(url, run):
         with suppress(ConnectionError):  # the service has ended
             _ask(wire, {"kind": "lost", "ranks": sorted(lost)})

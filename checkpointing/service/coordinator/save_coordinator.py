@@ -76,7 +76,7 @@ class RegistryInterface(Protocol):
         self, generation: Generation, rank: int, step: int
     ) -> AbstractContextManager[SnapshotRead | None]: ...
 
-    def tell(
+    def notify(
         self, generation: Generation, kind: str, *, rank: int | None = None, **fields: Any
     ) -> None: ...
 
@@ -210,7 +210,7 @@ class SaveCoordinator:
         """Prune by the retention policies, if this node leads."""
         if attempt.leader is None:
             return
-        self._for_rank0 = lambda kind, **fields: self._registry.tell(
+        self._for_rank0 = lambda kind, **fields: self._registry.notify(
             attempt.generation, kind, rank=0, **fields
         )
         self._pruner.prune(newest=attempt.save.id)
@@ -300,7 +300,7 @@ class SaveCoordinator:
     def _has_done(self, attempt: SaveAttempt, rank: int) -> None:
         attempt.done.add(rank)
         self._registry.moved()
-        self._registry.tell(attempt.generation, "written", rank=rank, step=attempt.save.step)
+        self._registry.notify(attempt.generation, "written", rank=rank, step=attempt.save.step)
 
     def _commit(self, attempt: SaveAttempt, leader: SaveLeader) -> None:
         def given_up() -> bool:
@@ -310,9 +310,9 @@ class SaveCoordinator:
         alone = len(attempt.ranks) == attempt.generation.world_size
         content = leader.commit(attempt.save, alone=alone, given_up=given_up)
         leader.end(attempt.save)
-        self._tell_committed(attempt, content)
+        self._report_committed(attempt, content)
 
-    def _tell_committed(self, attempt: SaveAttempt, content: ManifestContent) -> None:
+    def _report_committed(self, attempt: SaveAttempt, content: ManifestContent) -> None:
         new = {
             pack: size
             for pack, size in content.packs.items()
@@ -325,7 +325,7 @@ class SaveCoordinator:
         mark = content.header.marked
         if mark is not None:
             logger.error("%s: ranks hold different replicas: %s", attempt.save.id, summary(mark))
-        self._registry.tell(
+        self._registry.notify(
             attempt.generation,
             "committed",
             step=attempt.save.step,
@@ -357,7 +357,7 @@ class SaveCoordinator:
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, longest_s)
         self.remember(save, time.time(), sum(w.raw_bytes for w in attempt.written.values()))
-        self._registry.tell(attempt.generation, "committed", step=save.step, id=save.id)
+        self._registry.notify(attempt.generation, "committed", step=save.step, id=save.id)
 
     def _is_hopeless(self, attempt: SaveAttempt) -> bool:
         """Return whether a part will never come, or no node is left to commit the save."""
@@ -377,7 +377,7 @@ class SaveCoordinator:
         if now is None or now.save == save:
             return
         if now.save.step == save.step and now.epoch > attempt.epoch:
-            raise LeaderMovedError(f"{save.id} goes on as {now.save.id}")
+            raise LeaderMovedError(f"{save.id} continues as {now.save.id}")
         if now.save.step >= save.step:
             raise ImpossibleSaveError(f"{save.id}: the leading node has gone on to {now.save.id}")
 

@@ -195,10 +195,10 @@ class SaveLeader:
 
     def _await_parts(self, save: SaveId, given_up: Callable[[], bool]) -> None:
         needed, seen, poll_s = self._generation.world_size, -1, _POLL_S
-        heard_s = time.monotonic()
+        changed_s = time.monotonic()
         while (found := len(part_entries(self._store, save))) < needed:
             if found != seen:
-                seen, poll_s, heard_s = found, _POLL_S, time.monotonic()
+                seen, poll_s, changed_s = found, _POLL_S, time.monotonic()
             done = fate_of_save(self._store, save)
             if done is SaveFate.COMMITTED:
                 return  # an earlier process has committed it and removed the parts
@@ -208,7 +208,7 @@ class SaveLeader:
                 )
             if self._epoch:  # only then may the session of another leader have been before this one
                 self._check_elsewhere(save)
-            if given_up() or time.monotonic() - heard_s > SILENT_S:
+            if given_up() or time.monotonic() - changed_s > SILENT_S:
                 raise ImpossibleSaveError(f"{save.id}: {found} of {needed} ranks have finished")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, _MAX_POLL_S)

@@ -59,7 +59,7 @@ class SaveWorker:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (progress := self._registry.next_course()) is not None:
+        while (progress := self._registry.next_generation()) is not None:
             try:
                 self._step(progress)
             except Exception as error:
@@ -121,7 +121,7 @@ class SaveWorker:
         step, id_ = missed.save.step, missed.save.id
         if self._registry.is_awaited(progress, step):
             coordinator.remember(missed.save, time.time(), 0)
-            self._registry.tell(progress.generation, "committed", step=step, id=id_)
+            self._registry.notify(progress.generation, "committed", step=step, id=id_)
         else:
             self._registry.note(progress, step=step, id=id_)
         self._settled(progress, step)
@@ -137,7 +137,7 @@ class SaveWorker:
 
     def _wait(self, progress: GenerationState, *, is_needed: bool) -> None:
         """Wait for another node to announce a save, for as long as it may."""
-        alone_s = min(self._registry.alone_s(), time.monotonic() - progress.heard_s)
+        alone_s = min(self._registry.alone_s(), time.monotonic() - progress.last_active_s)
         if is_needed and (alone_s > self._linger_s or 0 in self._registry.lost_ranks):
             steps = self._registry.lose(progress)
             logger.error("steps %s are lost: the node with rank 0 saves no more", steps)
@@ -155,7 +155,7 @@ class SaveWorker:
         except LeaderMovedError as error:
             logger.info("%s", error)
             progress.epoch = None  # look up what was committed meanwhile
-            self._registry.later(progress, progress.at_once)
+            self._registry.later(progress, progress.try_now)
             self._registry.set_state(progress, attempt.save.step, SlotState.WAITING)
         except CheckpointError as error:
             self._failed(progress, attempt, error)
@@ -175,7 +175,7 @@ class SaveWorker:
     ) -> None:
         step = attempt.save.step if attempt else self._step_of(progress)
         logger.error("saving step %s: %s; earlier checkpoints are untouched", step, error)
-        self._registry.later(progress, progress.at_once if _is_hopeless(error) else progress.retry)
+        self._registry.later(progress, progress.try_now if _is_hopeless(error) else progress.retry)
         if attempt is None and progress.saving is not None:
             self._registry.set_state(progress, progress.saving, SlotState.WAITING)
         if isinstance(error, RunTakenOverError):

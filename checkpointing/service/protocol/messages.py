@@ -49,7 +49,8 @@ def load_rank(message: Mapping[str, Any]) -> tuple[int, frozenset[int], Generati
     are_ranks = all(_is_count(r) and r < generation.world_size for r in [rank, *ranks])
     if not are_ranks or rank not in ranks:
         raise ServiceError(
-            f"rank {rank!r} of node ranks {ranks!r} and {generation.world_size} in all: no seat"
+            f"rank {rank!r}, ranks of the node {ranks!r} and world size {generation.world_size} "
+            "do not fit together"
         )
     return rank, frozenset(ranks), generation
 

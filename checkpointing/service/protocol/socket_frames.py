@@ -99,7 +99,7 @@ class FrameSocket:
             except (OSError, ValueError):  # ValueError: closed by this side
                 return True
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         """Close the descriptor of this process, while the connection, which another process owns
         too, stays open."""
         self._sock.close()

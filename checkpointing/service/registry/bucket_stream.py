@@ -17,28 +17,34 @@ from checkpointing.service.snapshots import RankSnapshot, SlotBox, grids
 from checkpointing.staging.buckets import BucketPart, divide
 from checkpointing.store.write.part_writer import TensorPiece
 
-PATIENCE_S = 300.0  # seconds without a bucket from the trainer, after which a state counts as lost
+BUCKET_TIMEOUT_S = (
+    300.0  # seconds without a bucket from the trainer, after which a state counts as lost
+)
 _POLL_S = 0.1  # seconds between looks at whether the state is still wanted
 
-Tell = Callable[..., None]  # called as tell(kind, rank=, **fields); never blocks
+SendMessage = Callable[..., None]  # called as send(kind, rank=, **fields); never blocks
 
 
 class BucketStream:
     """One rank's state on its way through buckets. The trainer reports each full bucket, the worker
-    reads them in that order and releases those that it needs no longer. The layout tells what lies
+    reads them in that order and releases those that it needs no longer. The layout says what lies
     where in a bucket. Thread-safe.
 
     Args:
         memory: all buckets, uint8[buckets * bucket_bytes].
-        tell: sends messages: "emptied" to all trainers of the node, because a trainer that waits
+        send: sends messages: "emptied" to all trainers of the node, because a trainer that waits
             for its turn has to know that others make progress; "unread", with the reason, to this
             rank's trainer.
     """
 
     def __init__(
-        self, snapshot: RankSnapshot, memory: NDArray[np.uint8], bucket_bytes: int, tell: Tell
+        self,
+        snapshot: RankSnapshot,
+        memory: NDArray[np.uint8],
+        bucket_bytes: int,
+        send: SendMessage,
     ) -> None:
-        self._snapshot, self._layout, self._tell = snapshot, snapshot.layout, tell
+        self._snapshot, self._layout, self._send = snapshot, snapshot.layout, send
         self._memory, self._bucket_bytes = memory, bucket_bytes
         self._contents = list(divide(grids(self._layout), bucket_bytes)) if memory.size else []
         self._changed = threading.Condition()
@@ -46,15 +52,15 @@ class BucketStream:
         # buckets being processed, and the byte count at which each ends
         self._processing: deque[tuple[int, int]] = deque()
         self._filled = self._bytes = self._done = 0  # buckets filled; bytes read; bytes done
-        self._heard_s = time.monotonic()
+        self._last_bucket_s = time.monotonic()
         self._why: str | None = None  # why it cannot be read any further
         self._is_begun = False
 
     @classmethod
-    def gone(cls, snapshot: RankSnapshot, tell: Tell) -> BucketStream:
+    def gone(cls, snapshot: RankSnapshot, send: SendMessage) -> BucketStream:
         """Return a stream that an earlier process of the service was reading: nobody knows how far
         it had come."""
-        stream = cls(snapshot, np.empty(0, np.uint8), 0, tell)
+        stream = cls(snapshot, np.empty(0, np.uint8), 0, send)
         stream._why = "the service died that was reading it"
         return stream
 
@@ -91,7 +97,7 @@ class BucketStream:
                 )
             self._full.append(bucket)
             self._filled += 1
-            self._heard_s = time.monotonic()
+            self._last_bucket_s = time.monotonic()
             self._changed.notify_all()
 
     def pieces(self, given_up: Callable[[], bool]) -> Iterator[TensorPiece | None]:
@@ -126,7 +132,7 @@ class BucketStream:
                 emptied.append(self._processing.popleft()[0])
         for bucket in emptied:
             step, rank = self._snapshot.step, self._snapshot.rank
-            self._tell("emptied", step=step, of=rank, bucket=bucket)
+            self._send("emptied", step=step, of=rank, bucket=bucket)
 
     def end(self, why: str) -> None:
         """End the stream because it is not read on or nothing more comes; does nothing if all of it
@@ -139,7 +145,7 @@ class BucketStream:
                 return
             self._why = why
             self._changed.notify_all()
-        self._tell("unread", rank=self._snapshot.rank, step=self._snapshot.step, error=why)
+        self._send("unread", rank=self._snapshot.rank, step=self._snapshot.step, error=why)
 
     def _next(self) -> int | None:
         """Return the bucket to read now; None if there is none yet."""
@@ -156,8 +162,8 @@ class BucketStream:
     def _wait(self, given_up: Callable[[], bool]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._full or self._why is not None, _POLL_S)
-            silent_s = time.monotonic() - self._heard_s
-            is_late = not self._full and silent_s > PATIENCE_S
+            silent_s = time.monotonic() - self._last_bucket_s
+            is_late = not self._full and silent_s > BUCKET_TIMEOUT_S
         if given_up():
             raise self._lost("nobody waits for it any longer")
         if is_late:

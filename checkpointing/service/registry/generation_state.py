@@ -30,7 +30,9 @@ class GenerationState:
     saving: int | None = None  # the step that is being saved
     given_up: SaveId | None = None  # the last save that this node has given up
     term: int = 0  # how often this node has become the leader in place of another one
-    heard_s: float = field(default_factory=time.monotonic)  # when there was last something to do
+    last_active_s: float = field(
+        default_factory=time.monotonic
+    )  # when there was last something to do
     due_s: float = 0.0  # monotonic time before which nothing is tried
     _retry_s: float = RETRY_S
     _poll_s: float = POLL_S
@@ -44,10 +46,10 @@ class GenerationState:
         announced and committed, but not withdrawn, is neither new nor given up."""
         return announced != self.given_up and announced.step > self.settled
 
-    def at_once(self) -> None:
-        """Try at once, because something is new."""
+    def try_now(self) -> None:
+        """Remove any delay of the next try, because something is new."""
         self.due_s, self._retry_s, self._poll_s = 0.0, RETRY_S, POLL_S
-        self.heard_s = time.monotonic()
+        self.last_active_s = time.monotonic()
 
     def retry(self) -> None:
         """Delay the next try after a failure, twice as long each time."""

@@ -106,17 +106,17 @@ class RankSlots:
     rank: int
     generation: Generation  # of the trainer that is connected, or was last
     notify: Notify | None = None  # None: no trainer is connected
-    visit: int = -1  # number of the connection in use, or of the last one
+    connection: int = -1  # number of the connection in use, or of the last one
     is_contested: bool = False  # an earlier trainer is alive and may write to the memory
     reached: int = -1  # the newest step that the trainer has staged or skipped
-    furniture: ArenaLayout | None = None
+    arena_layout: ArenaLayout | None = None
     held: list[RegisteredSnapshot | None] = field(default_factory=list)  # by slot
     _readers: Counter[int] = field(default_factory=Counter)  # by slot
     _next: ArenaLayout | None = None  # takes effect as soon as nobody reads any more
 
     @property
     def is_bucketed(self) -> bool:
-        return self.furniture is not None and self.furniture.buckets > 0
+        return self.arena_layout is not None and self.arena_layout.buckets > 0
 
     @property
     def slots(self) -> list[SlotStatus]:
@@ -135,10 +135,10 @@ class RankSlots:
             for index, held in enumerate(self.held)
         ]
 
-    def furnish(self, new: ArenaLayout) -> list[RankSnapshot]:
+    def register_arena(self, new: ArenaLayout) -> list[RankSnapshot]:
         """Use this memory from now on; return the snapshots that waited in the memory before it and
         are dropped. If it is the same memory, divided in the same way, all snapshots stay."""
-        old = self.furniture
+        old = self.arena_layout
         if old is not None and old.is_same_memory(new):
             if self._next is None and old.has_same_slots(new):
                 new.arena.close()
@@ -156,11 +156,11 @@ class RankSlots:
 
     def clear(self) -> None:
         """Free the memory; readers of it may continue."""
-        for furniture in (self.furniture, self._next):
-            if furniture is not None:
-                furniture.arena.close()
+        for arena_layout in (self.arena_layout, self._next):
+            if arena_layout is not None:
+                arena_layout.arena.close()
         self._empty(range(len(self.held)), "its memory was given back")
-        self.furniture, self._next, self.held = None, None, []
+        self.arena_layout, self._next, self.held = None, None, []
         self._readers = Counter()
 
     def claim(self) -> tuple[int | None, RankSnapshot | None]:
@@ -188,9 +188,9 @@ class RankSlots:
         Raises:
             ServiceError: it cannot.
         """
-        if self.furniture is None:
+        if self.arena_layout is None:
             raise ServiceError(f"rank {self.rank} has no memory for snapshots here")
-        self.furniture.check_holds(snapshot)
+        self.arena_layout.check_holds(snapshot)
 
     def whole(self) -> Iterator[RegisteredSnapshot]:
         return (held for held in self.held if held is not None)
@@ -248,7 +248,7 @@ class RankSlots:
     def read(self, slot: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
         """Return the bytes of a slot, which is not filled anew until the returned function is
         called."""
-        assert self.furniture is not None
+        assert self.arena_layout is not None
         readers = self._readers  # new memory comes with a new counter
         readers[slot] += 1
 
@@ -256,7 +256,7 @@ class RankSlots:
             readers[slot] -= 1
             self._move_in()
 
-        return self.furniture.view(slot), end
+        return self.arena_layout.view(slot), end
 
     def status(self) -> dict[str, Any]:
         """Return the state of the memory as plain data."""
@@ -264,7 +264,7 @@ class RankSlots:
             "rank": self.rank,
             "generation": self.generation.id,
             "alive": self.notify is not None,
-            "slot_bytes": self.furniture.slot_bytes if self.furniture else 0,
+            "slot_bytes": self.arena_layout.slot_bytes if self.arena_layout else 0,
             "slots": [{"state": slot.state.value, "step": slot.step} for slot in self.slots],
         }
 
@@ -286,5 +286,5 @@ class RankSlots:
             self._move(new)
 
     def _move(self, new: ArenaLayout) -> None:
-        self.furniture, self.held = new, [None] * new.slots
+        self.arena_layout, self.held = new, [None] * new.slots
         self.is_contested = False

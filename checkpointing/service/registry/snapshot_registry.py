@@ -35,7 +35,7 @@ from checkpointing.service.service_counters import ServiceCounters
 from checkpointing.service.service_lifetime import ServiceSituation
 from checkpointing.service.snapshots import Generation, RankSnapshot
 
-LEFT_S = 3.0  # seconds within which a trainer that lost its connection comes back, if it is alive
+LEFT_S = 3.0  # seconds within which a trainer that is alive connects again
 HANDOVER_S = 5.0  # seconds within which a dead trainer's connection ends
 REJOIN_S = 30.0  # seconds within which each rank of this node has to join
 HURRY_S = 5.0  # seconds of a drain within which a rank has to bring a snapshot that others have
@@ -85,19 +85,24 @@ class SnapshotRegistry:
         self._busy_with: GenerationState | None = None  # the generation that the worker saves
         self._was_joined = False
         # whether replicas of other nodes' ranks are held
-        self.has_lodgers: Callable[[], bool] = lambda: False
+        self.holds_replicas: Callable[[], bool] = lambda: False
         self._began_s = self._seen_s = self._moved_s = time.monotonic()
 
     # --- for trainers
 
     def join(
-        self, rank: int, ranks: frozenset[int], generation: Generation, notify: Notify, visit: int
+        self,
+        rank: int,
+        ranks: frozenset[int],
+        generation: Generation,
+        notify: Notify,
+        connection: int,
     ) -> LeftoverMemory:
         """Connect a trainer to its rank's memory; return what an earlier one has left there.
 
         Args:
             ranks: all ranks on this node.
-            visit: the number of the trainer's connection; later ones have higher ones.
+            connection: the number of the trainer's connection; later ones have higher numbers.
 
         Raises:
             ConnectionError: the service is ending, so that another one is needed.
@@ -108,19 +113,23 @@ class SnapshotRegistry:
             if self._is_shut:
                 raise ConnectionError("this service is ending")
             rank_slots = self._slots_by_rank.setdefault(rank, RankSlots(rank, generation))
-            if rank_slots.visit > visit:
+            if rank_slots.connection > connection:
                 raise ServiceError(f"rank {rank} has a newer connection")
             if rank_slots.notify is not None and rank_slots.notify != notify:
-                rank_slots.is_contested = rank_slots.furniture is not None
-                rank_slots.tear("another trainer has its seat")
+                rank_slots.is_contested = rank_slots.arena_layout is not None
+                rank_slots.tear("another trainer has joined as its rank")
                 rank_slots.notify({"kind": "displaced"})
-            if rank_slots.visit < 0 and rank_slots.generation == generation:
+            if rank_slots.connection < 0 and rank_slots.generation == generation:
                 # installed from a peer: the trainer lives and still has what it staged
                 rank_slots.clear()
                 rank_slots.reached = -1  # the trainer reports this anew, and readers wait for it
             if rank_slots.generation != generation:
                 rank_slots.reached = -1
-            rank_slots.generation, rank_slots.notify, rank_slots.visit = generation, notify, visit
+            rank_slots.generation, rank_slots.notify, rank_slots.connection = (
+                generation,
+                notify,
+                connection,
+            )
             progress = self._generation_states.setdefault(
                 generation, GenerationState(generation, ranks)
             )
@@ -130,16 +139,16 @@ class SnapshotRegistry:
             self._changed.notify_all()
             return _leftover_memory(rank_slots)
 
-    def furnish(self, rank: int, notify: Notify, furniture: ArenaLayout) -> None:
+    def register_arena(self, rank: int, notify: Notify, arena_layout: ArenaLayout) -> None:
         """Set the memory in which the rank's snapshots lie from now on.
 
         Raises:
             ServiceError: it cannot hold them, or another trainer has this rank.
         """
-        furniture.check()
+        arena_layout.check()
         with self._changed:
             rank_slots = self._slots_of(rank, notify)
-            for snapshot in rank_slots.furnish(furniture):
+            for snapshot in rank_slots.register_arena(arena_layout):
                 self._dropped(rank_slots, snapshot)
             self._changed.notify_all()
 
@@ -180,12 +189,12 @@ class SnapshotRegistry:
             ServiceError: the rank has no buckets, or another trainer has this rank.
         """
         with self._changed:
-            furniture = self._slots_of(rank, notify).furniture
-            if furniture is None or not furniture.buckets:
+            arena_layout = self._slots_of(rank, notify).arena_layout
+            if arena_layout is None or not arena_layout.buckets:
                 raise ServiceError(f"rank {rank} has no buckets here: send their memory first")
-            memory = furniture.view(0)
-        tell = functools.partial(self.tell, snapshot.generation)
-        return BucketStream(snapshot, memory, furniture.slot_bytes, tell)
+            memory = arena_layout.view(0)
+        send = functools.partial(self.notify, snapshot.generation)
+        return BucketStream(snapshot, memory, arena_layout.slot_bytes, send)
 
     def fill(
         self, rank: int, notify: Notify, step: int, number: int, bucket: int, size: int
@@ -232,19 +241,19 @@ class SnapshotRegistry:
                 self._dropped(rank_slots, before.snapshot)
             if stream is None and rank_slots.is_bucketed:
                 stream = BucketStream.gone(
-                    snapshot, functools.partial(self.tell, snapshot.generation)
+                    snapshot, functools.partial(self.notify, snapshot.generation)
                 )
             rank_slots.put(snapshot, _state_of(snapshot.step, progress), stream)
             self._repeat_commit(rank_slots, progress, snapshot)
             self.ledger.staged += 1
             self._moved_s = time.monotonic()
-            progress.at_once()
+            progress.try_now()
             self._changed.notify_all()
 
     def install(
         self,
         snapshot: RankSnapshot,
-        furniture: ArenaLayout,
+        arena_layout: ArenaLayout,
         older: Sequence[RankSnapshot] = (),
         *,
         is_heir: bool = False,
@@ -253,8 +262,8 @@ class SnapshotRegistry:
         here: it is written to the store, and handed over to the next trainer.
 
         Args:
-            furniture: the memory with the snapshot in its slot; used for the rank from now on, or
-                closed here.
+            arena_layout: the memory with the snapshot in its slot; used for the rank from now on,
+                or closed here.
             older: other snapshots of the same rank and generation that are in the memory too.
             is_heir: this node saves for the ranks of another one.
 
@@ -265,21 +274,21 @@ class SnapshotRegistry:
         Raises:
             ServiceError: the memory cannot hold it.
         """
-        furniture.check()
+        arena_layout.check()
         for one in (*older, snapshot):
-            furniture.check_holds(one)
+            arena_layout.check_holds(one)
         rank, generation = snapshot.rank, snapshot.generation
         with self._changed:
             rank_slots = self._slots_by_rank.get(rank)
             progress = self._generation_states.get(generation)
             is_late = self._is_shut or (progress is not None and progress.is_over)
             if is_late or (rank_slots is not None and not _is_replaceable(rank_slots, snapshot)):
-                furniture.arena.close()
+                arena_layout.arena.close()
                 return False
             rank_slots = self._slots_by_rank.setdefault(rank, RankSlots(rank, generation))
             if rank_slots.notify is None:
                 rank_slots.generation = generation
-            rank_slots.furnish(furniture)
+            rank_slots.register_arena(arena_layout)
             progress = self._generation_states.setdefault(
                 generation, GenerationState(generation, frozenset())
             )
@@ -293,7 +302,7 @@ class SnapshotRegistry:
             if rank_slots.generation != generation:
                 rank_slots.reached = reached
             self._was_joined = True
-            progress.at_once()
+            progress.try_now()
             self._changed.notify_all()
             return True
 
@@ -371,7 +380,7 @@ class SnapshotRegistry:
             ]
             return [(held.snapshot, held.state) for held in found]
 
-    def tell(
+    def notify(
         self, generation: Generation, kind: str, *, rank: int | None = None, **fields: Any
     ) -> None:
         """Send a message to the trainers of a generation, or to the one of `rank`."""
@@ -418,8 +427,8 @@ class SnapshotRegistry:
             if found is not None and is_unsaved and found[1].stream is None:
                 rank_slots = found[0]
                 memory, end = rank_slots.read(found[1].snapshot.slot)
-                assert rank_slots.furniture is not None
-                there = (rank_slots.furniture, memory)
+                assert rank_slots.arena_layout is not None
+                there = (rank_slots.arena_layout, memory)
         del found
         try:
             yield there
@@ -429,8 +438,8 @@ class SnapshotRegistry:
                 self._changed.notify_all()
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Make all that is installed in the block visible at once."""
+    def atomically(self) -> Iterator[None]:
+        """Make all that is installed in the block visible together."""
         with self._changed:
             yield
 
@@ -458,9 +467,9 @@ class SnapshotRegistry:
             if found is None or found[1].stream is not None:
                 return None
             rank_slots, held = found
-            if rank_slots.is_contested or rank_slots.furniture is None:
+            if rank_slots.is_contested or rank_slots.arena_layout is None:
                 return None
-            return held.snapshot, rank_slots.furniture.view(held.snapshot.slot)
+            return held.snapshot, rank_slots.arena_layout.view(held.snapshot.slot)
 
     def still(self, snapshot: RankSnapshot) -> bool:
         """Return whether the slot of a snapshot that `look` has returned still holds it."""
@@ -535,7 +544,7 @@ class SnapshotRegistry:
         """Retry at once what failed before."""
         with self._changed:
             for progress in self._generation_states.values():
-                progress.at_once()
+                progress.try_now()
             self._changed.notify_all()
 
     def look_again(self) -> None:
@@ -580,7 +589,7 @@ class SnapshotRegistry:
 
     # --- for the save worker
 
-    def next_course(self) -> GenerationState | None:
+    def next_generation(self) -> GenerationState | None:
         """Wait for and return the generation that has something to save, the youngest first.
         Returns None once the time is over or, in a drain, when nothing is left to do and no trainer
         is connected that could bring more."""
@@ -679,7 +688,7 @@ class SnapshotRegistry:
             self._changed.notify_all()
 
     def note(self, progress: GenerationState, **committed: Any) -> None:
-        """Record what a trainer is told of a commit if it reports its snapshot of that step
+        """Record what is reported of a commit to a trainer that reports its snapshot of that step
         later."""
         with self._changed:
             progress.committed = committed
@@ -688,7 +697,7 @@ class SnapshotRegistry:
         """Record that a step is committed: older snapshots that wait are dropped."""
         with self._changed:
             progress.settled = max(progress.settled, step)
-            progress.at_once()
+            progress.try_now()
             self._moved_s = time.monotonic()
             self.set_state(progress, step, SlotState.DURABLE)
             for rank_slots in self._slots_by_rank.values():
@@ -720,7 +729,7 @@ class SnapshotRegistry:
         with self._changed:
             self.ledger.failed += 1
             self.ledger.error = error
-        self.tell(progress.generation, "failed", step=step, error=error)
+        self.notify(progress.generation, "failed", step=step, error=error)
 
     # --- under the lock
 
@@ -806,7 +815,7 @@ class SnapshotRegistry:
 
     def _must_report_missing(self, progress: GenerationState) -> bool:
         """Return whether another node may wait for a step that a rank of this node does not have,
-        and has to be told so."""
+        and has to learn of that."""
         if progress.leads or progress.is_over:
             return False
         return bool(progress.gone) or any(
@@ -833,7 +842,7 @@ class SnapshotRegistry:
             return False  # a trainer that hangs must not cost what is whole
         rank_slots = self._slots_by_rank.get(rank)
         if rank_slots is None or rank_slots.generation != generation:
-            # A restarted service waits for its trainers to come back.
+            # A restarted service waits until its trainers have connected again.
             youngest = max(self._generation_states.values(), key=lambda other: other.joined_s)
             return progress is youngest and now_s - progress.joined_s <= REJOIN_S
         return rank_slots.notify is None or rank_slots.reached < step
@@ -842,7 +851,7 @@ class SnapshotRegistry:
         now_s = time.monotonic()
         return ServiceSituation(
             was_joined=self._was_joined,
-            is_empty=not self._slots_by_rank and not self.has_lodgers(),
+            is_empty=not self._slots_by_rank and not self.holds_replicas(),
             is_alone=self._is_alone(),
             is_idle=self.is_idle(),
             up_s=now_s - self._began_s,
@@ -852,17 +861,19 @@ class SnapshotRegistry:
 
 
 def _leftover_memory(rank_slots: RankSlots) -> LeftoverMemory:
-    if rank_slots.furniture is None or rank_slots.is_contested or rank_slots.is_bucketed:
+    if rank_slots.arena_layout is None or rank_slots.is_contested or rank_slots.is_bucketed:
         return LeftoverMemory()
-    furniture = rank_slots.furniture
-    return LeftoverMemory(os.dup(furniture.arena.fd), furniture.slots, furniture.slot_bytes)
+    arena_layout = rank_slots.arena_layout
+    return LeftoverMemory(
+        os.dup(arena_layout.arena.fd), arena_layout.slots, arena_layout.slot_bytes
+    )
 
 
 def _is_replaceable(rank_slots: RankSlots, snapshot: RankSnapshot) -> bool:
     """Return whether a rank without a trainer, or without memory of its trainer, has nothing as
     new."""
     steps = [held.snapshot.step for held in rank_slots.whole()]
-    is_free = rank_slots.notify is None or rank_slots.furniture is None
+    is_free = rank_slots.notify is None or rank_slots.arena_layout is None
     return is_free and all(step < snapshot.step for step in steps)
 
 

@@ -119,7 +119,7 @@ class AuthenticatedChannel:
             raise ServiceError(f"the peer refuses: {answer['refused']}")
         return answer
 
-    def patience(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set how long to wait for the other side from now on."""
         self._sock.settimeout(seconds)
 

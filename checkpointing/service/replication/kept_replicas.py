@@ -42,7 +42,7 @@ class ReplicaOrigin:
 class RankReplicas:
     """The replicas of one rank."""
 
-    furniture: ArenaLayout
+    arena_layout: ArenaLayout
     whole: list[RankSnapshot | None] = field(default_factory=lambda: [None] * SLOTS)
     readers: int = 0
 
@@ -63,7 +63,7 @@ class IncomingReplica:
 
     origin: ReplicaOrigin
     snapshot: RankSnapshot
-    lodger: RankReplicas
+    rank_replicas: RankReplicas
 
 
 class KeptReplicas:
@@ -116,7 +116,7 @@ class KeptReplicas:
             self._check(filling)
             if at + len(data) > filling.snapshot.layout.end:
                 raise ServiceError(f"rank {filling.snapshot.rank} sends more than it said")
-            into = filling.lodger.furniture.view(filling.snapshot.slot)
+            into = filling.rank_replicas.arena_layout.view(filling.snapshot.slot)
             into[at : at + len(data)] = np.frombuffer(data, np.uint8)
 
     def end(self, filling: IncomingReplica) -> None:
@@ -124,7 +124,7 @@ class KeptReplicas:
         with self._lock:
             self._check(filling)
             del self._filling[filling.origin, filling.snapshot.rank]
-            filling.lodger.whole[filling.snapshot.slot] = filling.snapshot
+            filling.rank_replicas.whole[filling.snapshot.slot] = filling.snapshot
             self.received += 1
 
     def abort(self, filling: IncomingReplica) -> None:
@@ -162,7 +162,7 @@ class KeptReplicas:
             return
         rank_replicas, snapshot = found
         try:
-            yield snapshot, rank_replicas.furniture.view(snapshot.slot)
+            yield snapshot, rank_replicas.arena_layout.view(snapshot.slot)
         finally:
             with self._lock:
                 rank_replicas.readers -= 1
@@ -192,7 +192,7 @@ class KeptReplicas:
                 rank_replicas = self._replicas[key]
                 wanted = [one for one in rank_replicas.snapshots if one.step > durable]
                 if wanted:
-                    taken.append((wanted, rank_replicas.furniture))
+                    taken.append((wanted, rank_replicas.arena_layout))
                     del self._replicas[key]
                     self._filling.pop(key, None)
             return taken
@@ -202,7 +202,7 @@ class KeptReplicas:
         gone = set(origins)
         with self._lock:
             for key in [key for key in self._replicas if key[0] in gone]:
-                self._replicas.pop(key).furniture.arena.close()
+                self._replicas.pop(key).arena_layout.arena.close()
                 self._filling.pop(key, None)
 
     def status(self) -> list[dict[str, Any]]:
@@ -214,7 +214,7 @@ class KeptReplicas:
                     "rank": rank,
                     "generation": origin.generation.id,
                     "steps": [one.step for one in rank_replicas.snapshots],
-                    "bytes": rank_replicas.furniture.arena.size,
+                    "bytes": rank_replicas.arena_layout.arena.size,
                 }
                 for (origin, rank), rank_replicas in sorted(
                     self._replicas.items(), key=lambda item: item[0][1]
@@ -228,10 +228,10 @@ class KeptReplicas:
             rank_replicas = self._replicas.get(key)
             if rank_replicas is None:
                 return False
-            if rank_replicas.furniture.slot_bytes >= snapshot.layout.end:
+            if rank_replicas.arena_layout.slot_bytes >= snapshot.layout.end:
                 return True
             del self._replicas[key]
-            rank_replicas.furniture.arena.close()
+            rank_replicas.arena_layout.arena.close()
             return False
 
     def _allocate(self, key: tuple[ReplicaOrigin, int], snapshot: RankSnapshot) -> None:

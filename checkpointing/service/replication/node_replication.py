@@ -47,12 +47,14 @@ class NodeReplication:
         self._sender: ReplicaSender | None = None
         self._connections: dict[ReplicaOrigin, ConnectionHandler] = {}
         self._lost: dict[ReplicaOrigin, float] = {}  # monotonic time since when each node is lost
-        self._adopted: dict[ReplicaOrigin, int] = {}  # number of ranks for which this node saves
+        self._saved_ranks: dict[
+            ReplicaOrigin, int
+        ] = {}  # number of ranks for which this node saves
         self.taken_over = 0  # number of ranks in total
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
-        registry.has_lodgers = lambda: bool(self.replicas.origins())
+        registry.holds_replicas = lambda: bool(self.replicas.origins())
 
     def listen(self, address: str, port: int = 0) -> tuple[str, int]:
         """Listen for other nodes, at this port if it is free; return the address and port, which
@@ -106,7 +108,7 @@ class NodeReplication:
             new_hello(ring.generation.id, ring.me, node, "pull"),
         )
         try:
-            link.patience(ACCEPT_S)
+            link.set_timeout(ACCEPT_S)
             asked = {"generation": asdict(generation), "rank": rank, "step": step}
             answer = link.ask({"op": "pull", **asked})
             layout = load_layout(answer["layout"])
@@ -130,20 +132,20 @@ class NodeReplication:
             link.close()
         return replace(snapshot, slot=0), arena
 
-    def adopt(self, generation: Generation) -> None:
+    def save_lost_ranks(self, generation: Generation) -> None:
         """Save what this node keeps of a generation's lost ranks, as if it were its own."""
         with self._lock:
             there = set(self._connections)
         for origin in self.replicas.origins() - there:
             if origin.generation == generation:
-                self._adopt(origin)
+                self._save_replicas(origin)
 
-    def adopt_lost(self) -> None:
+    def save_all_lost_nodes(self) -> None:
         """Save the replicas of all nodes that are not there, because this one is about to end."""
         with self._lock:
             there = set(self._connections)
         for origin in self.replicas.origins() - there:
-            self._adopt(origin)
+            self._save_replicas(origin)
 
     def resume(self, generation: Generation) -> None:
         """Record that the generation continues from what it has restored, so that what earlier ones
@@ -151,7 +153,7 @@ class NodeReplication:
         origins = self.replicas.origins()
         self.replicas.forget(one for one in origins if one.generation != generation)
         with self._lock:
-            for known in (self._lost, self._adopted):
+            for known in (self._lost, self._saved_ranks):
                 for origin in [one for one in known if one.generation != generation]:
                     del known[origin]
 
@@ -202,10 +204,10 @@ class NodeReplication:
             before = self._connections.pop(origin, None)
             self._connections[origin] = connection
             self._lost.pop(origin, None)
-            was_adopted = self._adopted.pop(origin, 0)
+            was_saved_here = self._saved_ranks.pop(origin, 0)
         if before is not None:
             before.hang_up()
-        if was_adopted:
+        if was_saved_here:
             logger.warning("node %s is there again, and saves its own", origin.node.name)
             self._registry.hand_back(origin.generation, frozenset(origin.node.ranks))
 
@@ -224,7 +226,7 @@ class NodeReplication:
     def _watch(self) -> None:
         while not self._stop.wait(_WATCH_S):
             for origin in self._gone():
-                self._adopt(origin)
+                self._save_replicas(origin)
             self._end_if_deserted()
 
     def _end_if_deserted(self) -> None:
@@ -238,8 +240,8 @@ class NodeReplication:
         sender.stop(goodbye=True)
 
     def _gone(self) -> list[ReplicaOrigin]:
-        """Return the nodes that are lost for good. A node of an earlier generation than the newest
-        may be needed by trainers that restore, until those are gone too."""
+        """Return the nodes that are lost permanently. A node of an earlier generation than the
+        newest may be needed by trainers that restore, until those are gone too."""
         limit_s, now_s = self._config.peer_gone_s, time.monotonic()
         is_alone, newest = self._registry.alone_s() > limit_s, self._newest()
         with self._lock:
@@ -253,15 +255,15 @@ class NodeReplication:
                 del self._lost[origin]
         return gone
 
-    def _adopt(self, origin: ReplicaOrigin) -> None:
+    def _save_replicas(self, origin: ReplicaOrigin) -> None:
         """Write what a lost node has not made durable."""
         name = origin.node.name
-        for snapshots, furniture in self.replicas.take(origin):
+        for snapshots, arena_layout in self.replicas.take(origin):
             *older, newest = snapshots
             rank, steps = newest.rank, [one.step for one in snapshots]
             with self._lock:
-                self._adopted[origin] = self._adopted.get(origin, 0) + 1
-            if self._registry.install(newest, furniture, older, is_heir=True):
+                self._saved_ranks[origin] = self._saved_ranks.get(origin, 0) + 1
+            if self._registry.install(newest, arena_layout, older, is_heir=True):
                 self.taken_over += 1
                 logger.warning(
                     "node %s is lost: steps %s of rank %d are saved by this one", name, steps, rank
@@ -275,7 +277,7 @@ class NodeReplication:
                 )
 
         with self._lock:
-            is_back = origin in self._connections and self._adopted.pop(origin, 0) > 0
+            is_back = origin in self._connections and self._saved_ranks.pop(origin, 0) > 0
         if is_back:
             self._registry.hand_back(origin.generation, frozenset(origin.node.ranks))
 

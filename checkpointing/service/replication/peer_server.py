@@ -92,7 +92,7 @@ class PeerServer:
         """
         self._socket = _listening(address, port)
         self.address, self.port = address, int(self._socket.getsockname()[1])
-        self.hall, self.replicas, self.registry = snapshot_registry, replicas, registry
+        self.snapshots, self.replicas, self.registry = snapshot_registry, replicas, registry
         self.doors = PeerStatistics()
         self._unproven = threading.Semaphore(MOST_GREETED)
         self._connections: set[ConnectionHandler] = set()
@@ -260,7 +260,7 @@ class ConnectionHandler:
         generation = load_generation(message["generation"])
         rank, step = int(message["rank"]), int(message["step"])
         with ExitStack() as stack:
-            found = find(self._host.hall, self._host.replicas, generation, rank, step, stack)
+            found = find(self._host.snapshots, self._host.replicas, generation, rank, step, stack)
             if found is None:
                 raise ServiceError(f"step {step} of rank {rank} is not here")
             snapshot, cells, still = found

@@ -202,7 +202,7 @@ class ReplicaSender:
             peer = self.ring.nodes[self._to]
             hello = new_hello(self.ring.generation.id, self.ring.me, self._to, "origin")
             self._link = connect_channel(peer.address, peer.port, self.ring.key, hello)
-            self._link.patience(ACCEPT_S)
+            self._link.set_timeout(ACCEPT_S)
             self._layouts = set()
             logger.info("connected to node %s, which keeps replicas of this one", peer.name)
         return self._link
@@ -225,7 +225,7 @@ class ReplicaSender:
             if link is not None and self._goodbye:
                 link.ask({"op": "goodbye"})
         except (OSError, CheckpointError) as error:
-            logger.warning("the peer does not hear of the end: %s", error)
+            logger.warning("the peer is not notified of the end: %s", error)
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -251,7 +251,7 @@ def send_in_frames(
         before: called with the number of bytes before each frame; may wait.
 
     Raises:
-        SnapshotOvertakenError: the slot was filled anew; the other side was told.
+        SnapshotOvertakenError: the slot was filled anew; the other side was notified.
         ConnectionError: the other side is gone.
     """
     for at in range(0, snapshot.layout.end, chunk):

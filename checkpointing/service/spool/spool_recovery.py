@@ -122,7 +122,7 @@ class RecoveredSnapshots:
     """One rank's snapshots in memory, the oldest first."""
 
     snapshots: Sequence[RankSnapshot]
-    furniture: ArenaLayout
+    arena_layout: ArenaLayout
 
 
 class SpoolRecovery:
@@ -139,7 +139,7 @@ class SpoolRecovery:
         self._registry, self._spool, self._spooler = registry, spool, spooler
         self._threads = threads
 
-    def revive(
+    def recover(
         self, store: Store, run: str, found: Sequence[SpoolEntry], owners_of: dict[Generation, int]
     ) -> int:
         """Verify the files, remove stale and damaged ones, and hold the rest in memory; return how
@@ -174,7 +174,7 @@ class SpoolRecovery:
                 break
             if (back := self._load(list(rank_files))) is not None:
                 loaded.append(back)
-        with self._registry.at_once():  # otherwise a save would begin with some of the ranks
+        with self._registry.atomically():  # otherwise a save would begin with some of the ranks
             return sum(self._install(one) for one in loaded)
 
     def _candidate(self, file: SpoolEntry, history: RunHistory) -> SpoolCandidate | None:
@@ -216,9 +216,9 @@ class SpoolRecovery:
         """Install one rank's snapshots in the registry; return how many are held."""
         *older, newest = loaded.snapshots
         try:
-            is_held = self._registry.install(newest, loaded.furniture, older)
+            is_held = self._registry.install(newest, loaded.arena_layout, older)
         except CheckpointError as error:
-            loaded.furniture.arena.close()
+            loaded.arena_layout.arena.close()
             _report_kept(newest.rank, error)
             return 0
         steps = [snapshot.step for snapshot in loaded.snapshots]

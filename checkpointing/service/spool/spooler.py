@@ -189,8 +189,10 @@ class Spooler:
         """Report a choice once, and again when another tier is chosen; what is left to do after a
         copy is not reported."""
         key = (unsaved.generation, unsaved.step)
-        told = self._reported.get(key)
-        if told is not None and (told.tier is SaveTier.LOCAL or told.tier is choice.tier):
+        reported = self._reported.get(key)
+        if reported is not None and (
+            reported.tier is SaveTier.LOCAL or reported.tier is choice.tier
+        ):
             return
         self._reported[key] = choice
         logger.info(
@@ -209,7 +211,7 @@ class Spooler:
             "needs_s": choice.needs_s,
         }
         self._registry.ledger.choice = {**fields, "outcome": None}
-        self._registry.tell(unsaved.generation, "tier", **fields)
+        self._registry.notify(unsaved.generation, "tier", **fields)
 
     def _copy_all(
         self, unsaved: UnsavedStep, missing: list[RegisteredSnapshot], outlook: StoreOutlook
@@ -232,7 +234,7 @@ class Spooler:
             ledger.spool_failed += len(problems)
             ledger.spool_error = problems[0]
             self._record_outcome(unsaved.step, "no local copy")
-            self._registry.tell(
+            self._registry.notify(
                 unsaved.generation, "spool_failed", step=unsaved.step, error="; ".join(problems)
             )
         elif size:
@@ -240,7 +242,7 @@ class Spooler:
             ledger.spooled += len(missing)
             ledger.local_bytes_per_s, ledger.spool_error = self._local, None
             self._record_outcome(unsaved.step, "local copy")
-            self._registry.tell(
+            self._registry.notify(
                 unsaved.generation, "spooled", step=unsaved.step, bytes=size, seconds=seconds
             )
 
@@ -257,8 +259,8 @@ class Spooler:
         with self._registry.peeking(snapshot) as found:
             if found is None or self._spool is None:
                 return 0
-            furniture, memory = found
-            spooled = self._spooled(held, furniture, outlook)
+            arena_layout, memory = found
+            spooled = self._spooled(held, arena_layout, outlook)
             over = [name for name, _ in sorted(self._files.items(), key=lambda i: i[1].created)]
             going = [name for name in over if self._files[name].created < snapshot.created]
             size = self._spool.put(spooled, memory, going)
@@ -266,12 +268,17 @@ class Spooler:
         return size
 
     def _spooled(
-        self, held: RegisteredSnapshot, furniture: ArenaLayout, outlook: StoreOutlook
+        self, held: RegisteredSnapshot, arena_layout: ArenaLayout, outlook: StoreOutlook
     ) -> SpoolHeader:
         snapshot = held.snapshot
         owner = self._owner(snapshot.generation)
         return SpoolHeader(
-            snapshot, owner, outlook.store, outlook.since, furniture.slots, furniture.slot_bytes
+            snapshot,
+            owner,
+            outlook.store,
+            outlook.since,
+            arena_layout.slots,
+            arena_layout.slot_bytes,
         )
 
     def _clear(self) -> None:

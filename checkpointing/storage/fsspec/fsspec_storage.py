@@ -277,7 +277,7 @@ def modified_of(info: Mapping[str, Any], path: str) -> float:
             return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
         if isinstance(value, int | float):
             return float(value)
-    raise StoreError(f"{path}: its driver tells no modification time, which a store needs")
+    raise StoreError(f"{path}: its driver reports no modification time, which a store needs")
 
 
 def _is_there(error: Exception) -> bool:

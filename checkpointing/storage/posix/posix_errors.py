@@ -1,4 +1,4 @@
-"""Classifies errors of a file system: transient, or what to tell the user."""
+"""Classifies errors of a file system: as transient, or as one that the user has to know of."""
 
 from __future__ import annotations
 

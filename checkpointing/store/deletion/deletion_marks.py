@@ -40,7 +40,9 @@ def _load(data: bytes, where: str) -> DeletionMark:
     mark = load_deletion_mark(data, where)
     for kind, keys in ((object_keys.PACKS, mark.packs), (object_keys.RUNS, mark.manifests)):
         if wrong := [key for key in keys if not (key.startswith(kind) and is_key(key))]:
-            raise DamagedError(f"{where}: condemns {wrong[0]!r}, which is no object of its kind")
+            raise DamagedError(
+                f"{where}: marks {wrong[0]!r} for deletion, which is no object of its kind"
+            )
     return mark
 
 

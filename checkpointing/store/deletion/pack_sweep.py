@@ -59,7 +59,7 @@ def sweep(store: Store, *, grace_s: float = GRACE_S) -> SweepResult:
             result.ended.append(held.session)
     _remove_parts(store)
     _remove_superseded(store)
-    _condemn(store, now, result)
+    _mark_garbage(store, now, result)
     _delete_marked_packs(store, now, grace_s, result)
     _remove_stale_marks(store, now)
     _remove_leftovers(store, now)
@@ -84,7 +84,7 @@ def live_packs(store: Store, result: SweepResult) -> set[bytes] | None:
     return None if result.unreadable else live
 
 
-def _condemn(store: Store, now: float, result: SweepResult) -> None:
+def _mark_garbage(store: Store, now: float, result: SweepResult) -> None:
     # In this order: a save announces itself before it writes packs, and has a manifest before its
     # announcement ends.
     packs = {
@@ -126,7 +126,8 @@ def _delete_marked_packs(store: Store, now: float, grace_s: float, result: Sweep
             continue
         reason = session_leases.blocks(held, entry.key, manifests)
         if grace_s > max(now - entry.modified, 0):
-            reason = f"condemned {max(now - entry.modified, 0):.0f} s ago, waits {grace_s:.0f} s"
+            age_s = max(now - entry.modified, 0)
+            reason = f"marked for deletion {age_s:.0f} s ago, waits {grace_s:.0f} s"
         if reason:
             result.waiting[entry.key] = reason
             continue

@@ -67,7 +67,7 @@ class ValueDiff:
 
 @dataclass(frozen=True)
 class CheckpointComparison:
-    """What the tables of two checkpoints tell. The content of tensors that are "changed" is not
+    """What the tables of two checkpoints say. The content of tensors that are "changed" is not
     read yet."""
 
     tensors: list[TensorDiff]

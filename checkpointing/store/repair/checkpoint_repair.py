@@ -329,7 +329,7 @@ class _Healing:
             for chunk, (name, dtype) in owners.items()
         ]
         found = ChunkFetcher(self._store.storage).fetch(wants, self._on_bytes)
-        problems = dict.fromkeys(going, "its pack is condemned")
+        problems = dict.fromkeys(going, "its pack is marked for deletion")
         problems |= {damage.want.chunk: damage.problem for damage in found}
         return [_DamagedChunk(chunk, *owners[chunk], text) for chunk, text in problems.items()]
 

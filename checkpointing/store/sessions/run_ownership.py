@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from checkpointing.errors import DamagedError, FormatError, SaveError, StoreError
@@ -37,11 +38,12 @@ def claim(store: Store, run: str) -> int:
         StoreError: the store is out of reach.
     """
     record = dump_owner(RunOwner(secrets.token_hex(16), whoami(), time.time()))
-    number = newest(store, run) + 1
+    earlier = _numbers(store, run)
+    number = max(earlier, default=0) + 1
     while not store.storage.create(object_keys.owner(run, number), record):
         number = max(number, newest(store, run)) + 1
     store.owners[run] = number
-    _forget(store, run, number - _KEPT)
+    _forget(store, run, [each for each in earlier if each <= number - _KEPT])
     return number
 
 
@@ -75,11 +77,10 @@ def _numbers(store: Store, run: str) -> list[int]:
     return [parsed[1] for entry in listed if (parsed := object_keys.parse_owner(entry.key))]
 
 
-def _forget(store: Store, run: str, last: int) -> None:
-    """Remove the records of owners up to number `last`."""
+def _forget(store: Store, run: str, numbers: Iterable[int]) -> None:
+    """Remove the records of these owners."""
     try:
-        old = [number for number in _numbers(store, run) if number <= last]
-        store.storage.delete(object_keys.owner(run, number) for number in old)
+        store.storage.delete(object_keys.owner(run, number) for number in numbers)
     except StoreError as error:
         logger.warning("old owners of run %r stay until the next take-over: %s", run, error)
 

@@ -166,8 +166,8 @@ def check_packs(save: SaveId, content: ManifestContent, condemned: Collection[by
     Raises:
         SaveError: the checkpoint refers to packs that a sweep may delete at any time.
     """
-    if doomed := content.packs.keys() & set(condemned):
-        raise SaveError(f"{save.id} needs {pack_key(min(doomed))}, which prune may be deleting")
+    if marked := content.packs.keys() & set(condemned):
+        raise SaveError(f"{save.id} needs {pack_key(min(marked))}, which prune may be deleting")
 
 
 def _keeps_packs(store: Store, content: ManifestContent) -> bool:

@@ -122,7 +122,7 @@ def kill_when_it_reads(hold: Hold, root: Path) -> None:
 def test_the_same_state_by_either_way_is_the_same_chunks(tmp_path: Path) -> None:
     for step, staging in enumerate(["buckets", "slots", "buckets"]):
         events = Recorder()
-        ckpt = Checkpointer(tmp_path, run="r", staging=staging, on_event=events)  # type: ignore[arg-type]
+        ckpt = Checkpointer(tmp_path, run="r", staging=staging, on_event=events)  # type: ignore[call-overload]
         ckpt.save(step, state_of(7), metrics={"loss": 0.5})
         ckpt.close()
         assert (new_bytes(events) == [0]) == (step > 0), "only the first one stores anything"
@@ -142,7 +142,7 @@ def test_changes_are_stored_as_differences_and_the_memory_is_small(tmp_path: Pat
     state, sizes = state_of(3), []
     for step in range(1, 4):
         ckpt.save(step, state)
-        sizes.append(ckpt._shipper._stager.arena.size)
+        sizes.append(ckpt._shipper._stager.arena.size)  # type: ignore[attr-defined]
         state["table"] += 1e-4
     ckpt.close()
     assert check(tmp_path) == {1: [], 2: [], 3: []}
@@ -281,7 +281,7 @@ def test_a_service_that_comes_no_further_is_waited_for_no_longer_than_said(tmp_p
         with pytest.raises(SaveError, match="has emptied no bucket for 0 s: the store is slow"):
             ckpt.wait()
         hold.release()
-        with mock.patch.object(ckpt._shipper._flow, "_patience_s", 60.0):  # type: ignore[union-attr]
+        with mock.patch.object(ckpt._shipper._flow, "_timeout_s", 60.0):  # type: ignore[attr-defined]
             ckpt.save(2, state_of(2))
             ckpt.close()
         wait_until_ended(root)
@@ -307,4 +307,4 @@ def test_memory_that_is_not_there_is_refused_with_a_way_out(tmp_path: Path) -> N
 
 def test_another_word_for_staging_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="staging is 'slots' or 'buckets', got 'bucketed'"):
-        Checkpointer(tmp_path, run="r", staging="bucketed")  # type: ignore[arg-type]
+        Checkpointer(tmp_path, run="r", staging="bucketed")  # type: ignore[call-overload]

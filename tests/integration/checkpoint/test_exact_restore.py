@@ -23,7 +23,7 @@ from checkpointing import (
     list_checkpoints,
 )
 from checkpointing.format.torch_dtypes import dtype_name, is_placeholder
-from checkpointing.save.shipper import Shipper
+from checkpointing.save.slot_shipper import SlotShipper
 from tests.integration.checkpoint.single_process_saves import recorder, restore_one, save_one
 from tests.integration.checkpoint.store_damage import check, packs_of, reseal
 from tests.integration.service.running_services import pid_of
@@ -174,7 +174,7 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
     events, on_event = recorder()
     state: dict[str, Any] = {"w": torch.ones(1000), "values": {"list": [1]}}
     ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
-    ship = Shipper.ship
+    ship = SlotShipper.ship
 
     def save_and_change(step: int) -> None:
         pid = pid_of(tmp_path)
@@ -183,7 +183,7 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGSTOP)
             ship(*args)
 
-        with mock.patch.object(Shipper, "ship", stop_first):
+        with mock.patch.object(SlotShipper, "ship", stop_first):
             ckpt.save(step, state)
             ckpt.save(step, state)  # started already: nothing happens, nobody waits
         state["w"].fill_(step + 1.0)
@@ -278,7 +278,7 @@ def test_stores_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> None:
 def test_minutes_in_one_process(tmp_path: Path) -> None:
     ckpt = Checkpointer(tmp_path, run="r", every=Minutes(1))
     with mock.patch.object(time, "monotonic") as now:
-        now.return_value = ckpt._last_save_s + 59
+        now.return_value = ckpt._schedule._last_save_s + 59
         assert not ckpt.due(1)
         now.return_value += 1
         assert ckpt.due(2)

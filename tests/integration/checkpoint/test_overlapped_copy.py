@@ -174,7 +174,7 @@ def test_what_torch_does_not_count_is_found_out_too(
         write(weight)
         gate.let.set()
         if is_taken_back:
-            ckpt._shipper._stager._overlap._wait_for_cpu()  # type: ignore[union-attr]
+            ckpt._shipper._stager._overlap._wait_for_cpu()  # type: ignore[attr-defined]
             weight.data.copy_(before["model/0.weight"])
         with pytest.raises(SaveError, match=r"step 1: rank 0: 'model/0.weight' changed while"):
             ckpt.wait()
@@ -206,7 +206,7 @@ def test_a_copy_that_breaks_fails_its_save_alone(tmp_path: Path) -> None:
         ckpt.save(1, state)
         with pytest.raises(SaveError, match="step 1: rank 0: cannot copy the state: no more"):
             ckpt.wait()
-    stager = ckpt._shipper._stager
+    stager = ckpt._shipper._stager  # type: ignore[attr-defined]
     assert isinstance(stager, Stager)
     stager._copy_later = copy_quietly
     with mock.patch.object(ServiceClient, "staged", side_effect=RuntimeError("a bug")):

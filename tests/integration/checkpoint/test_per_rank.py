@@ -189,4 +189,4 @@ def test_what_becomes_of_another_world_is_checked() -> None:
 
 def test_differing_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="differing is 'error' or 'warn', not 'ignore'"):
-        Checkpointer(tmp_path, run="r", differing="ignore")  # type: ignore[arg-type]
+        Checkpointer(tmp_path, run="r", differing="ignore")  # type: ignore[call-overload]

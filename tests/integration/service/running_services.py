@@ -69,7 +69,7 @@ def kill_here(root: Path, run: str = "r") -> None:
         os.kill(status["pid"], signal.SIGKILL)
 
 
-def wait_until_ended(root: Path) -> None:
+def wait_until_ended(root: Path | str) -> None:
     """Return when no service of this store is there any more.
 
     Raises:

@@ -89,9 +89,9 @@ class Trainer:
         self.arena: Arena | None = None
         _trainers.append(self)
 
-    def furnish(self) -> None:
+    def register_arena(self) -> None:
         self.arena = Arena.create(self.slots * self.slot_bytes)
-        self.client.furnish(self.arena, self.slots, self.slot_bytes)
+        self.client.register_arena(self.arena, self.slots, self.slot_bytes)
         self.client.layout(self.layout)
 
     def fill(self, step: int, slot: int) -> RankSnapshot:
@@ -164,7 +164,7 @@ class Nodes:
                 trainer = Trainer(config, rank, frozenset(ranks), made, rows=rows, slots=slots)
                 nodes.trainers.append(trainer)
         for trainer in nodes.trainers:
-            trainer.furnish()
+            trainer.register_arena()
         return nodes
 
     def save(self, step: int) -> None:

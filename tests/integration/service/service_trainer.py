@@ -75,7 +75,7 @@ def main() -> None:
         Generation(**plain["generation"]),
         rows=plain["rows"],
     )
-    trainer.furnish()
+    trainer.register_arena()
     print("done", flush=True)
     for line in sys.stdin:
         command, step = line.split()

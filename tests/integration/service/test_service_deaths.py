@@ -146,7 +146,7 @@ def restore_and_go_on(trainer: Trainer, old: Generation, step: int) -> None:
     assert own.values == ({"extra/step": step} if trainer.rank == 0 else {})
     assert own.metrics == {"loss": 1.0}
     trainer.arena, trainer.slots, trainer.slot_bytes = left.arena, left.slots, left.slot_bytes
-    trainer.client.keep(left)
+    trainer.client.reuse_arena(left)
     trainer.client.layout(trainer.layout)
     trainer.client.resume()
 
@@ -157,7 +157,7 @@ def test_a_stopped_trainer_keeps_nobody_waiting(store: Path) -> None:
     made = generation(2)
     with TrainerProcess(config, 1, [0, 1], made, ROWS) as one:
         zero = Trainer(config, 0, frozenset([0, 1]), made, rows=ROWS)
-        zero.furnish()
+        zero.register_arena()
         zero.save_when_possible(1)
         one.do("save", 1)
         zero.hears("committed", 1)
@@ -181,13 +181,13 @@ def test_an_earlier_trainer_that_lives_on_is_kept_out(store: Path) -> None:
 
 def keep_out(config: ServiceConfig) -> None:
     old = Trainer(config, 0, frozenset([0]), generation(1))
-    old.furnish()
+    old.register_arena()
     old.save_when_possible(1)
     old.hears("committed", 1)
     new = Trainer(config, 0, frozenset([0]), generation(1))
     assert new.client.left is None  # the old one may write to it at any time
     assert new.client.snapshots().found == ()
-    new.furnish()
+    new.register_arena()
     assert old.client.claim(2) is None
     new.save_when_possible(3)
     new.hears("committed", 3)

@@ -52,7 +52,7 @@ def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one(config: ServiceConfig, **changes: int) -> Trainer:
     trainer = Trainer(config, 0, frozenset([0]), generation(1), **changes)
-    trainer.furnish()
+    trainer.register_arena()
     return trainer
 
 

@@ -82,7 +82,7 @@ def leave(
         within_s: the service is told to end, and has so long; None: it is killed.
     """
     trainer = seated(config, made)
-    trainer.furnish()
+    trainer.register_arena()
     for step in steps:
         save(trainer, step, deadline_s=1.0 if within_s is None else None)
     for step in steps if within_s is None else []:
@@ -103,7 +103,7 @@ def restarted(config: ServiceConfig, made: Generation | None = None) -> Trainer:
 
 def take_over(store: Path, trainer: Trainer) -> None:
     trainer.generation = owned(store)
-    trainer.client.sit_as(trainer.generation)
+    trainer.client.register(trainer.generation)
 
 
 def found_by(trainer: Trainer) -> list[int]:
@@ -122,7 +122,7 @@ def found_by(trainer: Trainer) -> list[int]:
 
 
 def goes_on(trainer: Trainer, step: int) -> None:
-    trainer.furnish()
+    trainer.register_arena()
     trainer.client.resume()
     trainer.save_when_possible(step)
     trainer.hears("committed", step)
@@ -166,7 +166,7 @@ def test_a_service_that_gives_up_leaves_copies(store: Path, local: Path, folder:
     with sabotaged(store, hopeless, local=str(local), budget=budget, linger_s=0.2):
         there = replace(slow(store, local), node=None, budget=budget, linger_s=0.2)
         trainer = seated(there, owned(store))
-        trainer.furnish()
+        trainer.register_arena()
         save(trainer, 3)
         trainer.close(goodbye=False)
         until(lambda: not list((folder / "rt").glob("*.lock")), "it has given up")
@@ -181,7 +181,7 @@ def test_a_deadline_is_met_by_a_copy_that_outlives_both(
 ) -> None:
     there, made = slow(store, local), owned(store)
     trainer = seated(there, made)
-    trainer.furnish()
+    trainer.register_arena()
     save(trainer, 5, deadline_s=2.0)
     trainer.hears("spooled", 5)
     (choice,) = trainer.kinds("tier")
@@ -209,7 +209,7 @@ def test_a_deadline_that_the_store_meets_costs_no_copy(
     store: Path, local: Path, folder: Path
 ) -> None:
     trainer = seated(fast(store, local), owned(store))
-    trainer.furnish()
+    trainer.register_arena()
     save(trainer, 5, deadline_s=60.0)
     trainer.hears("committed", 5)
     assert [choice["tier"] for choice in trainer.kinds("tier")] == ["store"]
@@ -222,7 +222,7 @@ def test_nothing_stays_of_what_is_durable(store: Path, local: Path) -> None:
     """The copy comes first, then the store."""
     there = config(store, local=str(local), bytes_per_s=float(1 << 19))  # a second
     trainer = seated(there, owned(store))
-    trainer.furnish()
+    trainer.register_arena()
     save(trainer, 5, deadline_s=0.5)
     trainer.hears("spooled", 5)
     trainer.hears("committed", 5)
@@ -238,7 +238,7 @@ def test_what_was_left_becomes_durable_though_the_ranks_moved(
     configs = [slow(store, local, node) for node in "ab"]
     old = [seated(there, made, rank) for rank, there in enumerate(configs)]
     for trainer in old:
-        trainer.furnish()
+        trainer.register_arena()
         save(trainer, 3, deadline_s=1.0)
     for trainer in old:
         until(lambda t=trainer: len(t.kinds("tier")) > 0, "it chooses")  # type: ignore[misc]
@@ -342,7 +342,7 @@ def test_a_full_disk_costs_the_copy_alone(
         (disk / "filler").write_bytes(bytes(700 << 10))
         there = config(store, local=str(disk / "local"), bytes_per_s=float(1 << 19))
         trainer = seated(there, owned(store))
-        trainer.furnish()
+        trainer.register_arena()
         save(trainer, 5, deadline_s=0.5)
         trainer.hears("spool_failed", 5)
         assert "No space left" in trainer.kinds("spool_failed")[0]["error"]
@@ -362,7 +362,7 @@ def test_a_folder_of_somebody_elses_is_not_used(store: Path, local: Path, folder
     local.symlink_to(elsewhere)
     there = config(store, local=str(local), bytes_per_s=float(1 << 19))
     trainer = seated(there, owned(store))
-    trainer.furnish()
+    trainer.register_arena()
     save(trainer, 5, deadline_s=0.5)
     trainer.hears("spool_failed", 5)
     assert "mode 0700 (not a link)" in trainer.kinds("spool_failed")[0]["error"]
@@ -379,7 +379,7 @@ def test_a_service_that_is_started_again_beside_its_trainers_takes_nothing_from_
 ) -> None:
     there = config(store, local=str(local), bytes_per_s=float(1 << 18))  # two seconds
     trainer = seated(there, owned(store))
-    trainer.furnish()
+    trainer.register_arena()
     save(trainer, 5, deadline_s=0.5)
     trainer.hears("spooled", 5)
     kill(there)

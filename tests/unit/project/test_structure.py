@@ -71,7 +71,8 @@ CKPT_STATE = CKPT_STORE | {
 }
 CKPT_ALL = CKPT_STATE | {
     *("checkpointing.save", "checkpointing.restore", "checkpointing.checkpointer"),
-    *("checkpointing.collective_open", "checkpointing.runs", "checkpointing.save_policy"),
+    *("checkpointing.connections", "checkpointing.options"),
+    *("checkpointing.runs", "checkpointing.save_policy"),
 }
 MAY_IMPORT_INSIDE = {
     **{name: {"checkpointing.errors"} for name in (*CKPT_LEAVES, "checkpointing.save_policy")},
@@ -91,10 +92,15 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.state": {
         *(*CKPT_STORE, "checkpointing.layout", "checkpointing.staging", "checkpointing.ranks"),
     },
-    "checkpointing.save": CKPT_STATE,
-    "checkpointing.restore": {*CKPT_STATE, "checkpointing.save"},
+    "checkpointing.save": {
+        *(*CKPT_STATE, "checkpointing.connections", "checkpointing.save_policy"),
+    },
+    "checkpointing.restore": {*CKPT_STATE, "checkpointing.connections", "checkpointing.save"},
     "checkpointing.runs": CKPT_STORE,
-    "checkpointing.collective_open": CKPT_STATE,
+    "checkpointing.connections": CKPT_STATE,
+    "checkpointing.options": {
+        *(*CKPT_STATE, "checkpointing.save", "checkpointing.restore", "checkpointing.save_policy"),
+    },
     "checkpointing.checkpointer": CKPT_ALL,
     "checkpointing.interop": CKPT_STORE,
     "checkpointing.integrations": {*CKPT_ALL, "checkpointing"},

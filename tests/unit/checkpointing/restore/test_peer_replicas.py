@@ -10,13 +10,16 @@ from checkpointing.restore.peer_replicas import PeerEndpoint, check_replica_coun
 
 
 def standing(
-    node: str, network: str = "", told: str | None = None, routed: str | None = None
+    node: str, network: str = "", configured: str | None = None, routed: str | None = None
 ) -> NetworkLocation:
-    return NetworkLocation(node, network or node, told, routed)
+    return NetworkLocation(node, network or node, configured, routed)
 
 
 def test_what_is_told_counts_most() -> None:
-    found = [standing("a", told="10.1.1.1", routed="10.0.0.1"), standing("b", routed="10.0.0.2")]
+    found = [
+        standing("a", configured="10.1.1.1", routed="10.0.0.1"),
+        standing("b", routed="10.0.0.2"),
+    ]
     assert [choose_address(found, rank) for rank in (0, 1)] == ["10.1.1.1", "10.0.0.2"]
 
 

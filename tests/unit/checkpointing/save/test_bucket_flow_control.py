@@ -10,8 +10,8 @@ from checkpointing.errors import SaveError
 from checkpointing.save.bucket_flow_control import BucketFlowControl
 
 
-def flow_of(buckets: int = 2, patience_s: float = 60.0) -> BucketFlowControl:
-    flow = BucketFlowControl(rank=1, patience_s=patience_s)
+def flow_of(buckets: int = 2, timeout_s: float = 60.0) -> BucketFlowControl:
+    flow = BucketFlowControl(rank=1, timeout_s=timeout_s)
     flow.renew(buckets)
     flow.begin(5)
     return flow
@@ -31,27 +31,27 @@ def fill_all(flow: BucketFlowControl, count: int = 2) -> list[int]:
 def test_each_bucket_is_free_once_and_again_when_it_was_emptied() -> None:
     flow = flow_of()
     assert fill_all(flow) == [0, 1]
-    threading.Timer(0.05, flow.hear, [emptied(1)]).start()
+    threading.Timer(0.05, flow.handle, [emptied(1)]).start()
     assert flow.free() == 1
 
 
 @pytest.mark.parametrize("message", [emptied(0, step=4), emptied(0, rank=0), emptied(7)])
 def test_what_is_said_of_others_frees_nothing(message: dict[str, object]) -> None:
-    flow = flow_of(patience_s=0.0)
+    flow = flow_of(timeout_s=0.0)
     fill_all(flow)
-    flow.hear(message)
+    flow.handle(message)
     with pytest.raises(SaveError, match="has emptied no bucket for 0 s"):
         flow.free()
     assert flow.is_broken
 
 
 def test_who_waits_for_its_turn_waits_as_long_as_something_moves() -> None:
-    flow = flow_of(patience_s=1.0)
+    flow = flow_of(timeout_s=1.0)
     fill_all(flow)
-    moves = [threading.Timer(0.3 * i, flow.hear, [emptied(0, rank=0)]) for i in range(1, 6)]
+    moves = [threading.Timer(0.3 * i, flow.handle, [emptied(0, rank=0)]) for i in range(1, 6)]
     for move in moves:
         move.start()
-    threading.Timer(2.0, flow.hear, [emptied(0)]).start()
+    threading.Timer(2.0, flow.handle, [emptied(0)]).start()
     assert flow.free() == 0
 
 
@@ -66,7 +66,7 @@ def test_who_waits_for_its_turn_waits_as_long_as_something_moves() -> None:
 def test_who_waits_hears_that_nobody_reads_on(message: dict[str, object], why: str) -> None:
     flow = flow_of()
     fill_all(flow)
-    threading.Timer(0.05, flow.hear, [message]).start()
+    threading.Timer(0.05, flow.handle, [message]).start()
     with pytest.raises(SaveError, match=why):
         flow.free()
     assert flow.is_broken
@@ -77,8 +77,8 @@ def test_who_waits_hears_that_nobody_reads_on(message: dict[str, object], why: s
 
 def test_a_service_that_dies_when_nothing_is_in_its_hands_is_no_trouble() -> None:
     flow = flow_of()
-    flow.hear({"kind": "service_lost"})
-    flow.hear({"kind": "unread", "step": 4, "error": "of another step"})
+    flow.handle({"kind": "service_lost"})
+    flow.handle({"kind": "unread", "step": 4, "error": "of another step"})
     assert not flow.is_broken
     assert flow.await_empty() is None
 
@@ -86,9 +86,9 @@ def test_a_service_that_dies_when_nothing_is_in_its_hands_is_no_trouble() -> Non
 def test_buckets_that_are_still_being_read_are_waited_for() -> None:
     flow = flow_of()
     for bucket in fill_all(flow):
-        threading.Timer(0.05, flow.hear, [emptied(bucket)]).start()
+        threading.Timer(0.05, flow.handle, [emptied(bucket)]).start()
     assert flow.await_empty() is None
-    late = flow_of(patience_s=0.0)
+    late = flow_of(timeout_s=0.0)
     fill_all(late)
     assert "has emptied no bucket" in str(late.await_empty())
     assert not late.is_broken  # it may be read later on

@@ -32,7 +32,7 @@ def test_a_commit_is_told_once_and_nothing_worse_after_it() -> None:
         {"kind": "failed", "step": 1, "error": "prune"},
         {"kind": "dropped", "step": 1},
     ):
-        found.hear(message)
+        found.handle(message)
     assert found.of(1) == SaveOutcome(SaveStatus.COMMITTED)
     assert [kind for kind, _ in events] == ["checkpoint_failed", "checkpoint_committed"]
     assert events[1][1] == {
@@ -45,20 +45,20 @@ def test_a_commit_is_told_once_and_nothing_worse_after_it() -> None:
 
 def test_nobody_here_knows_how_long_a_save_of_others_took() -> None:
     found, events = outcomes()
-    found.hear(COMMITTED)
+    found.handle(COMMITTED)
     assert "seconds" not in events[0][1]
 
 
 def test_a_step_may_be_saved_again_after_going_back() -> None:
     found, events = outcomes()
     found.begin(1)
-    found.hear(COMMITTED)
+    found.handle(COMMITTED)
     found.clear()
     assert found.of(1).fate is SaveStatus.GONE
     assert found.durable is None
     found.begin(1)
     assert found.of(1).fate is SaveStatus.UNDER_WAY
-    found.hear(COMMITTED)
+    found.handle(COMMITTED)
     assert [kind for kind, _ in events] == ["checkpoint_committed"] * 2
 
 
@@ -66,9 +66,9 @@ def test_what_was_dropped_or_displaced_is_gone() -> None:
     found, events = outcomes()
     for step in (1, 2, 3):
         found.begin(step)
-    found.hear({"kind": "dropped", "step": 1})
-    found.hear({**COMMITTED, "step": 2})
-    found.hear({"kind": "displaced"})
+    found.handle({"kind": "dropped", "step": 1})
+    found.handle({**COMMITTED, "step": 2})
+    found.handle({"kind": "displaced"})
     assert found.of(1).why == "dropped for a newer one: the store is slower than the saves"
     assert found.of(2).fate is SaveStatus.COMMITTED
     assert found.of(3).why.startswith("another process has joined")
@@ -78,11 +78,11 @@ def test_what_was_dropped_or_displaced_is_gone() -> None:
 def test_a_service_that_cannot_be_started_fails_what_is_under_way_for_now() -> None:
     found, events = outcomes()
     found.begin(1)
-    found.hear({"kind": "service_lost"})
+    found.handle({"kind": "service_lost"})
     assert found.of(1).fate is SaveStatus.UNDER_WAY
-    found.hear({"kind": "service_failed", "error": "no memory"})
+    found.handle({"kind": "service_failed", "error": "no memory"})
     assert found.of(1) == SaveOutcome(SaveStatus.FAILED, "the node's checkpoint service: no memory")
-    found.hear(COMMITTED)
+    found.handle(COMMITTED)
     assert found.of(1).fate is SaveStatus.COMMITTED
     kinds = ["service_lost", "checkpoint_failed", "checkpoint_committed"]
     assert [kind for kind, _ in events] == kinds
@@ -92,7 +92,7 @@ def test_waiting_ends_when_something_becomes_of_it() -> None:
     found, _ = outcomes()
     found.begin(1)
     assert found.wait(1, 0.0).fate is SaveStatus.UNDER_WAY
-    threading.Timer(0.05, found.hear, [COMMITTED]).start()
+    threading.Timer(0.05, found.handle, [COMMITTED]).start()
     assert found.wait(1, 60.0).fate is SaveStatus.COMMITTED
 
 
@@ -110,7 +110,7 @@ class Said(RankGroup):
 def test_all_ranks_wait_for_the_same() -> None:
     found, _ = outcomes()
     found.begin(1)
-    found.hear(COMMITTED)
+    found.handle(COMMITTED)
     done = SaveOutcome(SaveStatus.COMMITTED)
     wait_together(Said((1, done), (1, done)), found, 1)
     wait_together(Said((None, None)), found, None)
@@ -135,7 +135,7 @@ def test_one_that_was_skipped_is_told_when_those_before_it_have_ended() -> None:
             nonlocal looks
             looks += 1
             if looks == 2:
-                found.hear(COMMITTED)
+                found.handle(COMMITTED)
             return [thing, *self._others]
 
     with pytest.raises(SaveError, match="saving step 2: rank 0: no place; rank 1: no place"):
@@ -151,12 +151,12 @@ def test_nobody_waits_for_a_place_behind_what_fails() -> None:
     found.end(2, SaveStatus.GONE, "no place")
     with pytest.raises(SaveError, match="saving step 2: rank 0: no place; rank 1: no room"):
         wait_together(Said((2, SaveOutcome(SaveStatus.FAILED, "no room"))), found, 2)
-    found.hear({"kind": "failed", "step": 1, "error": "no room"})
+    found.handle({"kind": "failed", "step": 1, "error": "no room"})
     assert found.wait(2, 0.0) == SaveOutcome(SaveStatus.FAILED, "no place; no room")
     behind = SaveOutcome(SaveStatus.GONE, "no place", is_behind=True)
     with pytest.raises(SaveError, match="rank 0: no place; no room; rank 1: no place"):
         wait_together(Said((2, behind)), found, 2)
-    found.hear({**COMMITTED, "step": 1})
+    found.handle({**COMMITTED, "step": 1})
     assert found.wait(2, 0.0) == SaveOutcome(SaveStatus.GONE, "no place")
 
 
@@ -167,7 +167,7 @@ def test_a_rank_that_is_gone_is_a_failure_for_who_waits_for_a_step() -> None:
 
     found, _ = outcomes()
     found.begin(1)
-    found.hear(COMMITTED)
+    found.handle(COMMITTED)
     wait_together(Gone(), found, None)
     with pytest.raises(SaveError, match="another rank is gone: Connection closed"):
         wait_together(Gone(), found, 1)

@@ -30,21 +30,21 @@ class Trainer:
         rank: int = 0,
         generation: Generation = FIRST,
         *,
-        visit: int = 0,
+        connection: int = 0,
         slots: int = 3,
         ranks: frozenset[int] = frozenset([0, 1]),
     ) -> None:
-        self.hall, self.rank, self.generation = hall, rank, generation
+        self.registry, self.rank, self.generation = hall, rank, generation
         self.heard: list[dict[str, Any]] = []
-        self.seated = hall.join(rank, ranks, generation, self.notify, visit)
+        self.seated = hall.join(rank, ranks, generation, self.notify, connection)
         self.arena = Arena.create(slots * SLOT)
         self.slots = slots
 
-    def furnish(self) -> Self:
-        self.hall.furnish(self.rank, self.notify, self.furniture())
+    def register_arena(self) -> Self:
+        self.registry.register_arena(self.rank, self.notify, self.arena_layout())
         return self
 
-    def furniture(self) -> ArenaLayout:
+    def arena_layout(self) -> ArenaLayout:
         """As the service gets it: another descriptor of the same memory."""
         return ArenaLayout(Arena.attach(os.dup(self.arena.fd)), self.slots, SLOT)
 
@@ -52,10 +52,10 @@ class Trainer:
         self.heard.append(message)
 
     def claim(self, step: int) -> int | None:
-        return self.hall.claim(self.rank, self.notify, step)
+        return self.registry.claim(self.rank, self.notify, step)
 
     def put(self, step: int, slot: int) -> None:
-        self.hall.put(self.rank, self.notify, snapshot(self.rank, step, slot, self.generation))
+        self.registry.put(self.rank, self.notify, snapshot(self.rank, step, slot, self.generation))
 
     def save(self, step: int) -> int | None:
         slot = self.claim(step)
@@ -64,7 +64,7 @@ class Trainer:
         return slot
 
     def leave(self, *, goodbye: bool = False) -> None:
-        self.hall.leave(self.rank, self.notify, goodbye=goodbye)
+        self.registry.leave(self.rank, self.notify, goodbye=goodbye)
 
     def kinds(self, kind: str) -> list[int]:
         return [message["step"] for message in self.heard if message["kind"] == kind]

@@ -9,7 +9,7 @@ import pytest
 from checkpointing.errors import ServiceError
 from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
 from checkpointing.service.registry import snapshot_registry
-from checkpointing.service.registry import snapshot_registry as hall_module
+from checkpointing.service.registry import snapshot_registry as registry_module
 from checkpointing.service.registry.rank_slots import ArenaLayout
 from checkpointing.service.registry.slot_choice import SlotState
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
@@ -24,7 +24,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in (
         ("HANDOVER_S", snapshot_registry),
         ("LEFT_S", snapshot_registry),
-        ("REJOIN_S", hall_module),
+        ("REJOIN_S", registry_module),
     ):
         monkeypatch.setattr(module, name, 0.0)
 
@@ -32,18 +32,18 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 class Streaming(Trainer):
     """One with two buckets."""
 
-    def furniture(self) -> ArenaLayout:
+    def arena_layout(self) -> ArenaLayout:
         return ArenaLayout(Arena.attach(os.dup(self.arena.fd)), 2, SLOT, 2)
 
     def begin(self, step: int) -> None:
         slot = self.claim(step)
         assert slot is not None
         one = snapshot(self.rank, step, slot, self.generation)
-        stream = self.hall.stream(self.rank, self.notify, one)
-        self.hall.put(self.rank, self.notify, one, stream)
+        stream = self.registry.stream(self.rank, self.notify, one)
+        self.registry.put(self.rank, self.notify, one, stream)
 
     def fill(self, step: int) -> None:
-        self.hall.fill(self.rank, self.notify, step, 0, 0, BYTES)
+        self.registry.fill(self.rank, self.notify, step, 0, 0, BYTES)
 
     def unread(self) -> list[str]:
         return [message["error"] for message in self.heard if message["kind"] == "unread"]
@@ -57,7 +57,7 @@ def hall() -> SnapshotRegistry:
 @pytest.fixture
 def trainer(hall: SnapshotRegistry) -> Streaming:
     made = Streaming(hall)
-    made.furnish()
+    made.register_arena()
     return made
 
 
@@ -66,7 +66,7 @@ def test_a_state_is_wanted_before_it_is_whole_and_held_once_it_is(
 ) -> None:
     trainer.begin(1)
     assert hall.snapshots() == []
-    course = hall.next_course()
+    course = hall.next_generation()
     assert course is not None
     assert hall.wanted(course) == [1]
     trainer.fill(1)
@@ -100,7 +100,7 @@ def test_a_dead_trainers_half_state_is_lost_and_a_whole_one_is_not(
     assert [(one.step, state) for one, state in hall.snapshots()] == [(1, SlotState.WAITING)]
     with hall.reading(FIRST, 0, 2) as taken:
         assert taken is None
-    assert Streaming(hall, visit=1).seated.fd is None, "there is nothing to be loaded from"
+    assert Streaming(hall, connection=1).seated.fd is None, "there is nothing to be loaded from"
 
 
 def test_what_its_trainer_gives_up_is_not_waited_for(
@@ -119,7 +119,7 @@ def test_what_cannot_be_saved_is_not_read_on_and_why_is_told(
     hall: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
-    course = hall.next_course()
+    course = hall.next_generation()
     assert course is not None
     hall.begin(course, 1)
     hall.set_state(course, 1, SlotState.LOST, "another rank has failed")
@@ -138,7 +138,7 @@ def test_a_service_that_was_started_again_has_nothing_to_read(
 
 
 def test_slots_have_no_streams(hall: SnapshotRegistry) -> None:
-    trainer = Trainer(hall).furnish()
+    trainer = Trainer(hall).register_arena()
     with pytest.raises(ServiceError, match="has no buckets here"):
         hall.stream(0, trainer.notify, snapshot())
 

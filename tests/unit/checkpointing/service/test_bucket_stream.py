@@ -155,7 +155,7 @@ def test_what_was_begun_cannot_be_read_again(both: Both) -> None:
 def test_nobody_waits_for_a_silent_trainer_for_ever(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_stream, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(bucket_stream, "BUCKET_TIMEOUT_S", 0.0)
     with pytest.raises(ImpossibleSaveError, match="has sent nothing for"):
         list(both.coming)
 

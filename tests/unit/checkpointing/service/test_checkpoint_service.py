@@ -69,10 +69,12 @@ def service(store: Store) -> Iterator[CheckpointService]:
     made.close()
 
 
-def alone(service: CheckpointService, generation: Generation = ALONE, visit: int = 0) -> Hearing:
+def alone(
+    service: CheckpointService, generation: Generation = ALONE, connection: int = 0
+) -> Hearing:
     """The only rank of its job; half of the tensor is all that there is."""
-    trainer = Hearing(service.hall, 0, generation, visit=visit, ranks=frozenset([0]))
-    trainer.furnish()
+    trainer = Hearing(service.registry, 0, generation, connection=connection, ranks=frozenset([0]))
+    trainer.register_arena()
     return trainer
 
 
@@ -129,7 +131,7 @@ def test_a_bug_in_prune_costs_nothing(
 def test_a_failed_save_is_gone_on_with_and_announced_once(
     service: CheckpointService, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GenerationState, "retry", GenerationState.at_once)
+    monkeypatch.setattr(GenerationState, "retry", GenerationState.try_now)
     commit, announced_by = SaveLeader.commit, []
 
     def failing(self: SaveLeader, save: Any, **options: Any) -> Any:
@@ -154,8 +156,8 @@ def test_a_run_that_was_taken_over_is_given_up(service: CheckpointService, store
     run_ownership.claim(store, "r")
     trainer.save_noise(2)
     trainer.hears("failed", 2)
-    assert service.hall.rest(WITHIN_S)
-    assert service.hall.is_idle()  # it is not tried for ever
+    assert service.registry.rest(WITHIN_S)
+    assert service.registry.is_idle()  # it is not tried for ever
     assert steps(store) == [1]
 
 
@@ -165,7 +167,7 @@ def test_a_follower_whose_leader_takes_the_save_back_gives_it_up(
     generation = Generation("dddddddd", 2)
     leader = SaveLeader(store, "r", generation)
     save = leader.begin(1)
-    trainer = Hearing(service.hall, 1, generation, ranks=frozenset([1])).furnish()
+    trainer = Hearing(service.registry, 1, generation, ranks=frozenset([1])).register_arena()
     assert isinstance(trainer, Hearing)
     trainer.save_noise(1)
     trainer.hears("written", 1)
@@ -179,8 +181,8 @@ def test_a_follower_tells_of_a_step_that_its_rank_skips(
     service: CheckpointService, store: Store
 ) -> None:
     generation = Generation("dddddddd", 2)
-    trainer = Hearing(service.hall, 1, generation, ranks=frozenset([1])).furnish()
-    service.hall.unstaged(1, trainer.notify, 1, 1)
+    trainer = Hearing(service.registry, 1, generation, ranks=frozenset([1])).register_arena()
+    service.registry.unstaged(1, trainer.notify, 1, 1)
     leader = SaveLeader(store, "r", generation)
     save = leader.begin(1)
     for _ in range(int(WITHIN_S / 0.05)):
@@ -195,16 +197,16 @@ def test_a_follower_whose_leader_is_gone_for_good_does_not_wait_for_ever(
     service: CheckpointService, store: Store
 ) -> None:
     generation = Generation("dddddddd", 2)
-    trainer = Hearing(service.hall, 1, generation, ranks=frozenset([1])).furnish()
+    trainer = Hearing(service.registry, 1, generation, ranks=frozenset([1])).register_arena()
     assert isinstance(trainer, Hearing)
     trainer.save_noise(1)
-    assert not service.hall.is_idle()
+    assert not service.registry.is_idle()
     trainer.leave()
     for _ in range(int(WITHIN_S / 0.05)):
-        if service.hall.unsaved() == {}:
+        if service.registry.unsaved() == {}:
             break
         threading.Event().wait(0.05)
-    assert service.hall.unsaved() == {}  # lost: after linger_s
+    assert service.registry.unsaved() == {}  # lost: after linger_s
 
 
 def test_a_new_process_goes_on_with_a_save_that_a_killed_one_has_begun(
@@ -219,9 +221,9 @@ def test_a_new_process_goes_on_with_a_save_that_a_killed_one_has_begun(
         trainer.save_noise(1)
         trainer.hears("written", 1)
         second = CheckpointService(config)
-    other = Hearing(second.hall, 0, ALONE, ranks=frozenset([0]))
+    other = Hearing(second.registry, 0, ALONE, ranks=frozenset([0]))
     other.arena = trainer.arena
-    other.furnish()
+    other.register_arena()
     other.put(1, 0)
     other.hears("committed", 1)
     assert second.status()["raw_bytes"] == 0  # the part was there
@@ -230,20 +232,20 @@ def test_a_new_process_goes_on_with_a_save_that_a_killed_one_has_begun(
     assert np.array_equal(Checkpoint(store, found.stored).read("model/w"), expected)
     second.close()
     hanging.set()
-    first.hall.drain(0.0)
+    first.registry.drain(0.0)
 
 
 def test_a_rank_that_is_back_before_rank_0_hears_what_was_committed(
     service: CheckpointService, store: Store
 ) -> None:
-    ranks = [Hearing(service.hall, rank).furnish() for rank in (0, 1)]
+    ranks = [Hearing(service.registry, rank).register_arena() for rank in (0, 1)]
     for step in (1, 2):
         for trainer in ranks:
             trainer.save(step)
         for trainer in ranks:
             trainer.hears("committed", step)
     second = CheckpointService(service.config)
-    zero, one = (Hearing(second.hall, rank).furnish() for rank in (0, 1))
+    zero, one = (Hearing(second.registry, rank).register_arena() for rank in (0, 1))
     one.put(2, 1)
     zero.put(1, 0)  # and what it has staged after that is to come
     one.hears("committed", 2)
@@ -262,7 +264,7 @@ def test_who_comes_after_a_missed_commit_was_found_is_told_which_it_is(
     second = CheckpointService(service.config)
     again = alone(second)
     again.put(1, 0)  # whereupon it is found that 2 is there, too
-    (course,) = second.hall._generation_states.values()
+    (course,) = second.registry._generation_states.values()
     deadline = time.monotonic() + WITHIN_S
     while course.settled < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -277,7 +279,7 @@ def test_what_a_service_ends_with_is_no_lease(service: CheckpointService, store:
     trainer = alone(service)
     trainer.save_noise(1)
     trainer.hears("committed", 1)
-    assert service.hall.rest(WITHIN_S)
+    assert service.registry.rest(WITHIN_S)
     trainer.leave(goodbye=True)
     service.close()
     assert store.storage.list(object_keys.LEASES) == []

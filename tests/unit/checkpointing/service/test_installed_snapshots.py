@@ -25,7 +25,7 @@ def held(hall: SnapshotRegistry) -> dict[tuple[int, int], SlotState]:
 def test_it_is_wanted_and_led_where_rank_0_is() -> None:
     hall = SnapshotRegistry()
     assert hall.install(snapshot(0, 7), memory())
-    course = hall.next_course()
+    course = hall.next_generation()
     assert course is not None
     assert course.leads
     assert hall.wanted(course) == [7]
@@ -41,7 +41,7 @@ def test_the_next_trainer_of_the_rank_finds_it() -> None:
 
 def test_a_trainer_that_sits_there_is_not_disturbed() -> None:
     hall = SnapshotRegistry()
-    Trainer(hall, 0).furnish().save(3)
+    Trainer(hall, 0).register_arena().save(3)
     assert not hall.install(snapshot(0, 7), memory())
     assert held(hall) == {(0, 3): SlotState.WAITING}
 
@@ -72,7 +72,7 @@ def test_memory_that_is_too_small_is_refused() -> None:
 def test_who_reads_it_while_its_own_trainer_comes_back_waits_for_that() -> None:
     hall = SnapshotRegistry()
     hall.install(snapshot(0, 7), memory())
-    course = hall.next_course()
+    course = hall.next_generation()
     assert course is not None
     hall.begin(course, 7)
     trainer = Trainer(hall, 0)
@@ -86,7 +86,7 @@ def test_who_reads_it_while_its_own_trainer_comes_back_waits_for_that() -> None:
     reader.start()
     reader.join(0.2)
     assert found == []
-    trainer.furnish().save(7)
+    trainer.register_arena().save(7)
     reader.join(60.0)
     assert found[0] is not None
     assert found[0].snapshot.step == 7

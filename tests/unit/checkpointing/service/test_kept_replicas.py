@@ -137,7 +137,7 @@ def test_what_is_durable_is_not_taken_over(replicas: KeptReplicas) -> None:
     taken = replicas.take(ORIGIN)
     assert [[one.step for one in snapshots] for snapshots, _ in taken] == [[2], [2]]
     assert replicas.origins() == set()
-    for snapshots, furniture in taken:
-        furniture.check_holds(snapshots[0])
-        assert np.all(furniture.view(snapshots[0].slot)[:BYTES] == 2)
-        furniture.arena.close()
+    for snapshots, arena_layout in taken:
+        arena_layout.check_holds(snapshots[0])
+        assert np.all(arena_layout.view(snapshots[0].slot)[:BYTES] == 2)
+        arena_layout.arena.close()

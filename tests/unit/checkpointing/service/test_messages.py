@@ -119,7 +119,7 @@ def test_what_is_no_generation(plain: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("rank", "ranks"), [(1, [0]), (4, [4]), (-1, [-1]), ("0", ["0"])])
 def test_seats_that_there_are_not(rank: Any, ranks: list[Any]) -> None:
     generation = {"id": "0123abcd", "world_size": 4}
-    with pytest.raises(ServiceError, match="no seat"):
+    with pytest.raises(ServiceError, match="do not fit together"):
         load_rank({"rank": rank, "ranks": ranks, "generation": generation})
     assert load_rank({"rank": 1, "ranks": [1, 2], "generation": generation}) == (
         1,

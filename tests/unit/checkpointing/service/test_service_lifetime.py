@@ -27,7 +27,7 @@ BUSY = replace(LEFT, is_idle=False)
         (replace(EMPTY, was_joined=False), None),
         (replace(EMPTY, was_joined=False, up_s=UNUSED_S + 1), "nobody has joined"),
         (LEFT, None),
-        (replace(LEFT, alone_s=LINGER_S + 1), "no trainer has come back"),
+        (replace(LEFT, alone_s=LINGER_S + 1), "no trainer has connected again"),
         (replace(LEFT, alone_s=1e9, is_alone=False), None),
         (replace(BUSY, alone_s=LINGER_S + 1), None),
         (replace(BUSY, alone_s=1e9, unmoved_s=HOPELESS_S - 1), None),

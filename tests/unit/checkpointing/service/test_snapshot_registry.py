@@ -12,7 +12,7 @@ import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.registry import snapshot_registry
-from checkpointing.service.registry import snapshot_registry as hall_module
+from checkpointing.service.registry import snapshot_registry as registry_module
 from checkpointing.service.registry.generation_state import GenerationState
 from checkpointing.service.registry.slot_choice import SlotState
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
@@ -24,7 +24,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in (
         ("HANDOVER_S", snapshot_registry),
         ("LEFT_S", snapshot_registry),
-        ("REJOIN_S", hall_module),
+        ("REJOIN_S", registry_module),
     ):
         monkeypatch.setattr(module, name, 0.0)
 
@@ -36,11 +36,11 @@ def hall() -> SnapshotRegistry:
 
 @pytest.fixture
 def two(hall: SnapshotRegistry) -> tuple[Trainer, Trainer]:
-    return Trainer(hall, 0).furnish(), Trainer(hall, 1).furnish()
+    return Trainer(hall, 0).register_arena(), Trainer(hall, 1).register_arena()
 
 
 def course_of(hall: SnapshotRegistry) -> GenerationState:
-    course = hall.next_course()
+    course = hall.next_generation()
     assert course is not None
     return course
 
@@ -70,12 +70,12 @@ class TestSaving:
         self, hall: SnapshotRegistry
     ) -> None:
         """Of a service that was started again, where a part is in the store already."""
-        first = Trainer(hall, 0).furnish()
+        first = Trainer(hall, 0).register_arena()
         first.save(1)
         course = course_of(hall)
         hall.begin(course, 1)
-        hall.tell(FIRST, "committed", step=1, id="1-aaaaaaaa")
-        late = Trainer(hall, 1).furnish()
+        hall.notify(FIRST, "committed", step=1, id="1-aaaaaaaa")
+        late = Trainer(hall, 1).register_arena()
         late.put(1, 0)
         hall.settled(course, 1)
         assert (first.kinds("committed"), late.kinds("committed")) == ([1], [1])
@@ -123,15 +123,15 @@ class TestSaving:
         assert hall.wanted(course_of(hall)) == [2]
 
     def test_the_youngest_generation_is_first(self, hall: SnapshotRegistry) -> None:
-        Trainer(hall, 0).furnish().save(1)
-        young = Trainer(hall, 1, SECOND, ranks=frozenset([1])).furnish()
+        Trainer(hall, 0).register_arena().save(1)
+        young = Trainer(hall, 1, SECOND, ranks=frozenset([1])).register_arena()
         young.save(1)
         assert course_of(hall).generation == SECOND
 
 
 class TestReading:
     def test_the_memory_of_the_slot_is_read(self, hall: SnapshotRegistry) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         slot = trainer.claim(1)
         assert slot is not None
         trainer.arena.view(slot * SLOT, SLOT)[:] = 7
@@ -144,7 +144,7 @@ class TestReading:
     def test_what_is_read_is_not_filled_anew_whatever_becomes_of_it(
         self, hall: SnapshotRegistry
     ) -> None:
-        trainer = Trainer(hall, slots=2).furnish()
+        trainer = Trainer(hall, slots=2).register_arena()
         trainer.save(1)
         course = course_of(hall)
         with hall.reading(FIRST, 0, 1):
@@ -155,7 +155,7 @@ class TestReading:
     def test_memory_that_is_read_lives_on_when_its_trainer_leaves(
         self, hall: SnapshotRegistry
     ) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         trainer.save(1)
         with hall.reading(FIRST, 0, 1) as taken:
             trainer.leave(goodbye=True)
@@ -164,7 +164,7 @@ class TestReading:
             assert int(taken.memory.sum()) == 0
 
     def test_it_waits_for_a_rank_that_may_come(self, hall: SnapshotRegistry) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         timer = threading.Timer(0.05, trainer.save, [1])
         timer.start()
         with hall.reading(FIRST, 0, 1) as taken:
@@ -187,14 +187,14 @@ class TestReading:
             one.leave()
         else:
             one.leave()
-            Trainer(hall, 1, SECOND, visit=1)
+            Trainer(hall, 1, SECOND, connection=1)
         with hall.reading(FIRST, 1, 1) as taken:
             assert taken is None
 
     def test_a_claimed_step_may_come_though_it_was_skipped_before(
         self, hall: SnapshotRegistry
     ) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         hall.unstaged(0, trainer.notify, 1, 0)
         slot = trainer.claim(1)
         assert slot is not None
@@ -207,8 +207,8 @@ class TestReading:
     def test_a_drain_does_not_wait_for_long(
         self, hall: SnapshotRegistry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(hall_module, "HURRY_S", 0.0)
-        Trainer(hall).furnish()
+        monkeypatch.setattr(registry_module, "HURRY_S", 0.0)
+        Trainer(hall).register_arena()
         hall.drain(3600.0)
         with hall.reading(FIRST, 0, 1) as taken:
             assert taken is None
@@ -216,7 +216,7 @@ class TestReading:
 
 class TestStagingTwice:
     def test_it_changes_nothing(self, hall: SnapshotRegistry) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         slot = trainer.save(1)
         assert slot is not None
         course = course_of(hall)
@@ -227,10 +227,10 @@ class TestStagingTwice:
         assert hall.ledger.staged == 1
 
     def test_who_missed_a_commit_hears_of_it(self, hall: SnapshotRegistry) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         slot = trainer.save(1)
         assert slot is not None
-        hall.tell(FIRST, "committed", step=1, id="x")
+        hall.notify(FIRST, "committed", step=1, id="x")
         hall.settled(course_of(hall), 1)
         trainer.heard.clear()
         trainer.put(1, slot)
@@ -253,11 +253,11 @@ class TestStagingTwice:
 
 class TestSeats:
     def test_who_comes_back_finds_what_was_left(self, hall: SnapshotRegistry) -> None:
-        first = Trainer(hall).furnish()
+        first = Trainer(hall).register_arena()
         assert first.seated.fd is None
         first.save(1)
         first.leave()
-        second = Trainer(hall, 0, SECOND, visit=1)
+        second = Trainer(hall, 0, SECOND, connection=1)
         assert (second.seated.slots, second.seated.slot_bytes) == (3, SLOT)
         assert second.seated.fd is not None
         assert states(hall) == {(0, 1): SlotState.WAITING}
@@ -266,35 +266,35 @@ class TestSeats:
         self, hall: SnapshotRegistry
     ) -> None:
         for goodbye in (True, False):
-            trainer = Trainer(hall).furnish()
+            trainer = Trainer(hall).register_arena()
             if goodbye:
                 trainer.save(1)
             trainer.leave(goodbye=goodbye)
             assert hall.status()["ranks"] == []
 
     def test_the_latest_connection_has_the_seat(self, hall: SnapshotRegistry) -> None:
-        old = Trainer(hall, visit=1).furnish()
-        new = Trainer(hall, visit=2)
+        old = Trainer(hall, connection=1).register_arena()
+        new = Trainer(hall, connection=2)
         with pytest.raises(ServiceError, match="another trainer"):
             old.claim(1)
         with pytest.raises(ServiceError, match="another trainer"):
             old.put(1, 0)
         old.leave(goodbye=True)
         assert not hall.alone_s()
-        new.furnish().save(1)
+        new.register_arena().save(1)
         with pytest.raises(ServiceError, match="newer connection"):
-            Trainer(hall, visit=1)
+            Trainer(hall, connection=1)
 
     def test_memory_that_a_living_trainer_may_write_to_is_not_handed_over(
         self, hall: SnapshotRegistry
     ) -> None:
-        old = Trainer(hall).furnish()
+        old = Trainer(hall).register_arena()
         old.save(1)
-        new = Trainer(hall, generation=SECOND, visit=1)
+        new = Trainer(hall, generation=SECOND, connection=1)
         assert new.seated.fd is None
         assert states(hall) == {}  # it is still written, but nobody can restore from it
         assert course_of(hall).generation == FIRST
-        new.furnish()
+        new.register_arena()
         new.save(2)
         assert states(hall) == {(0, 2): SlotState.WAITING}
 
@@ -302,11 +302,13 @@ class TestSeats:
         self, hall: SnapshotRegistry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(snapshot_registry, "HANDOVER_S", 60.0)
-        old = Trainer(hall).furnish()
+        old = Trainer(hall).register_arena()
         slot = old.claim(1)
         assert slot is not None
         found: list[Trainer] = []
-        joining = threading.Thread(target=lambda: found.append(Trainer(hall, 0, SECOND, visit=1)))
+        joining = threading.Thread(
+            target=lambda: found.append(Trainer(hall, 0, SECOND, connection=1))
+        )
         joining.start()
         old.put(1, slot)
         assert not found
@@ -316,27 +318,27 @@ class TestSeats:
         assert states(hall) == {(0, 1): SlotState.WAITING}
 
     def test_the_same_memory_again_keeps_what_is_there(self, hall: SnapshotRegistry) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         trainer.save(1)
-        trainer.furnish()
+        trainer.register_arena()
         assert states(hall) == {(0, 1): SlotState.WAITING}
 
     def test_other_memory_drops_what_waits(self, hall: SnapshotRegistry) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         trainer.save(1)
         trainer.arena = Trainer(hall, 1).arena
-        trainer.furnish()
+        trainer.register_arena()
         assert states(hall) == {}
         assert trainer.kinds("dropped") == [1]
 
     def test_memory_divided_anew_is_not_filled_while_it_is_read(
         self, hall: SnapshotRegistry
     ) -> None:
-        trainer = Trainer(hall, slots=4).furnish()
+        trainer = Trainer(hall, slots=4).register_arena()
         trainer.save(1)
         with hall.reading(FIRST, 0, 1):
             trainer.slots = 2
-            trainer.furnish()
+            trainer.register_arena()
             assert trainer.claim(2) is None
         assert trainer.save(3) == 0
         assert len(hall.status()["ranks"][0]["slots"]) == 2
@@ -344,16 +346,16 @@ class TestSeats:
     def test_slots_that_are_not_in_the_memory_are_refused(self, hall: SnapshotRegistry) -> None:
         trainer = Trainer(hall)
         for slots, slot_bytes in ((4, SLOT), (0, SLOT), (1, 0), (-1, -SLOT)):
-            furniture = replace(trainer.furniture(), slots=slots, slot_bytes=slot_bytes)
+            arena_layout = replace(trainer.arena_layout(), slots=slots, slot_bytes=slot_bytes)
             with pytest.raises(ServiceError, match="do not fit"):
-                hall.furnish(0, trainer.notify, furniture)
+                hall.register_arena(0, trainer.notify, arena_layout)
 
     def test_snapshots_that_cannot_be_there_are_refused(self, hall: SnapshotRegistry) -> None:
         trainer = Trainer(hall)
         wrong = [snapshot(), snapshot(slot=3), snapshot(rank=1), snapshot(generation=SECOND)]
         for index, one in enumerate(wrong):
             if index == 1:
-                trainer.furnish()
+                trainer.register_arena()
             with pytest.raises(ServiceError):
                 hall.put(0, trainer.notify, one)
 
@@ -362,14 +364,14 @@ class TestGenerations:
     def test_what_an_earlier_one_left_goes_when_the_next_has_resumed(
         self, hall: SnapshotRegistry
     ) -> None:
-        old = [Trainer(hall, rank).furnish() for rank in (0, 1)]
+        old = [Trainer(hall, rank).register_arena() for rank in (0, 1)]
         for trainer in old:
             trainer.save(1)
         hall.begin(course_of(hall), 1)
         for trainer in old:
             trainer.save(2)
             trainer.leave()
-        new = Trainer(hall, 0, SECOND, visit=2)
+        new = Trainer(hall, 0, SECOND, connection=2)
         hall.resume(SECOND)
         assert states(hall) == {(0, 1): SlotState.WRITING, (1, 1): SlotState.WRITING}
         hall.settled(course_of_first(hall), 1)
@@ -400,14 +402,14 @@ class TestEnding:
     def test_a_drain_ends_when_nothing_is_left_and_nobody_is_here(
         self, hall: SnapshotRegistry
     ) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         trainer.save(1)
         hall.drain(3600.0)
         course = course_of(hall)
         hall.settled(course, 1)
         timer = threading.Timer(0.05, trainer.leave)
         timer.start()
-        assert hall.next_course() is None
+        assert hall.next_generation() is None
         timer.join()
 
     def test_nobody_joins_a_service_that_is_ending(self, hall: SnapshotRegistry) -> None:
@@ -421,7 +423,7 @@ class TestEnding:
         assert hall.end_if(lambda now: str(now.was_joined)) == "True"
 
     def test_the_lag_is_that_of_the_oldest_unsaved(self, hall: SnapshotRegistry) -> None:
-        trainer = Trainer(hall).furnish()
+        trainer = Trainer(hall).register_arena()
         assert hall.status()["lag_s"] == 0.0
         for slot, age_s in enumerate((500.0, 100.0)):
             old = replace(snapshot(step=slot + 1, slot=slot), created=time.time() - age_s)

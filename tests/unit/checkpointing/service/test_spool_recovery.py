@@ -135,8 +135,11 @@ class Node:
 
     def __init__(self, tmp: Path) -> None:
         self.store = Store.open(tmp / "store", create=True)
-        self.hall, self.spool = SnapshotRegistry(), SpoolFolder(tmp / "local", "run-key", None, 1)
-        self.spooler = Spooler(self.hall, self.spool, StoreOutlook, lambda generation: None)
+        self.registry, self.spool = (
+            SnapshotRegistry(),
+            SpoolFolder(tmp / "local", "run-key", None, 1),
+        )
+        self.spooler = Spooler(self.registry, self.spool, StoreOutlook, lambda generation: None)
         self.owners: dict[Generation, int] = {}
 
     def put(self, said: SpoolHeader) -> Path:
@@ -144,12 +147,12 @@ class Node:
         self.spool.put(said, content(said.snapshot.rank, said.snapshot.step))
         return self.spool.folder / said.name
 
-    def revive(self) -> int:
-        reviver = SpoolRecovery(self.hall, self.spool, self.spooler, 1)
-        return reviver.revive(self.store, "r", self.spool.files(), self.owners)
+    def recover(self) -> int:
+        recovery = SpoolRecovery(self.registry, self.spool, self.spooler, 1)
+        return recovery.recover(self.store, "r", self.spool.files(), self.owners)
 
     def held(self) -> dict[tuple[int, int], SlotState]:
-        return {(one.rank, one.step): state for one, state in self.hall.snapshots()}
+        return {(one.rank, one.step): state for one, state in self.registry.snapshots()}
 
     def names(self) -> list[str]:
         return [file.path.name for file in self.spool.files()]
@@ -172,16 +175,16 @@ def test_the_next_trainer_finds_the_newest_ones_in_its_seat(node: Node) -> None:
     for step in (6, 7, 8):  # one more than slots
         node.put(unowned(step, slot=step % 2))
     node.put(unowned(7, rank=1))
-    assert node.revive() == 3
+    assert node.recover() == 3
     assert node.held() == {
         (0, 8): SlotState.WAITING,
         (0, 7): SlotState.WAITING,
         (1, 7): SlotState.WAITING,
     }
-    trainer = Trainer(node.hall, 0, SECOND)
+    trainer = Trainer(node.registry, 0, SECOND)
     assert (trainer.seated.slots, trainer.seated.slot_bytes) == (2, SLOT)
-    for one, _ in node.hall.snapshots():
-        with node.hall.peeking(one) as found:
+    for one, _ in node.registry.snapshots():
+        with node.registry.peeking(one) as found:
             assert found is not None
             used = one.layout.end
             assert np.array_equal(found[1][:used], content(one.rank, one.step)[:used])
@@ -196,7 +199,7 @@ def test_no_save_begins_before_all_ranks_are_back(
     begun: list[frozenset[int]] = []
 
     def work() -> None:
-        course = node.hall.next_course()
+        course = node.registry.next_generation()
         if course is not None:
             begun.append(course.ranks)
 
@@ -210,7 +213,7 @@ def test_no_save_begins_before_all_ranks_are_back(
         return is_held
 
     monkeypatch.setattr(SnapshotRegistry, "install", slowly)
-    assert node.revive() == 2
+    assert node.recover() == 2
     worker.join()
     assert begun == [frozenset([0, 1])]
 
@@ -221,7 +224,7 @@ def test_a_damaged_one_is_removed_and_the_one_before_it_held(node: Node) -> None
     data = bytearray(path.read_bytes())
     data[-40] ^= 1
     path.write_bytes(data)
-    assert node.revive() == 1
+    assert node.recover() == 1
     assert node.held() == {(0, 6): SlotState.WAITING}
     assert node.names() == ["aaaaaaaa-0-6.snapshot"]
 
@@ -231,7 +234,7 @@ def test_one_of_another_version_is_left_alone(node: Node) -> None:
     data = bytearray(path.read_bytes())
     data[8] = 9
     path.write_bytes(data)
-    assert node.revive() == 0
+    assert node.recover() == 0
     assert node.held() == {}
     assert node.names() == [path.name]
 
@@ -239,7 +242,7 @@ def test_one_of_another_version_is_left_alone(node: Node) -> None:
 def test_a_stale_one_is_removed(node: Node) -> None:
     run_ownership.claim(node.store, "r")
     node.put(spooled(7, generation=replace(MINE, owner=3)))
-    assert node.revive() == 0
+    assert node.recover() == 0
     assert node.held() == {}
     assert node.names() == []
 
@@ -253,17 +256,17 @@ def test_one_for_which_there_is_no_memory_stays_on_the_disk(
     monkeypatch.setattr(
         host_memory, "available", lambda: host_memory.FreeMemory(SLOT - 1, "a test")
     )
-    assert node.revive() == 0
+    assert node.recover() == 0
     assert node.held() == {}
     assert node.names() == ["aaaaaaaa-0-7.snapshot"]
 
 
 def test_a_trainer_that_lives_on_keeps_its_own_memory(node: Node) -> None:
     node.put(unowned(7))
-    node.revive()
-    trainer = Trainer(node.hall, 0, Generation("aaaaaaaa", 2))
+    node.recover()
+    trainer = Trainer(node.registry, 0, Generation("aaaaaaaa", 2))
     assert trainer.seated.fd is None
-    trainer.furnish()
+    trainer.register_arena()
     trainer.put(7, 0)
     assert trainer.kinds("dropped") == []
     assert node.held() == {(0, 7): SlotState.WAITING}

@@ -134,7 +134,7 @@ def test_a_slow_winner_and_a_quick_helper_write_the_same(storage: Ticking) -> No
 def test_a_clock_that_stands_still_is_said(
     storage: Ticking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkpointing.storage.exclusive_create._PATIENCE_S", 0.1)
+    monkeypatch.setattr("checkpointing.storage.exclusive_create._TIMEOUT_S", 0.1)
     monkeypatch.setattr(math, "floor", lambda value: 7)
     with pytest.raises(StoreError, match="modification times stand still"):
         arbitrate(storage, KEY, b"mine", sleep=no_sleep)

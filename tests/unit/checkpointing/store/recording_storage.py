@@ -1,4 +1,4 @@
-"""A storage that remembers which ranges were read of it."""
+"""Storages that remember which ranges were read of them, and what was listed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from checkpointing.storage import Buffer, ObjectInfo, Storage
+from checkpointing.storage.forwarding_storage import ForwardingStorage
 
 
 class Recording:
@@ -54,3 +55,18 @@ class Recording:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class ListCounter(ForwardingStorage):
+    """A storage that remembers which prefixes were listed, and whose next listing can be made to
+    miss some objects."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.listed: list[str] = []
+        self.missed: set[str] = set()
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        self.listed.append(prefix)
+        missed, self.missed = self.missed, set()
+        return [entry for entry in super().list(prefix) if entry.key not in missed]

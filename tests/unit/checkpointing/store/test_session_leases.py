@@ -144,6 +144,43 @@ def test_the_fence_does_not_abandon_what_was_committed(store: Store) -> None:
     assert saves.problems(store) == []
 
 
+def test_the_fence_is_written_before_the_announcements_are_read(store: Store) -> None:
+    storage = store.storage
+    assert isinstance(storage, Interrupted)
+    refused: list[str] = []
+
+    def announce() -> None:
+        with pytest.raises(SaveError, match="declared dead") as raised:
+            session.begin(1)
+        refused.append(str(raised.value))
+
+    with Session(store, RUN) as session:
+        storage.meanwhile = announce
+        session_leases.fence(store, session.id)
+    assert refused, "who announces while its leases are listed sees the fence"
+
+
+def test_the_leases_stay_until_all_that_they_announce_is_abandoned(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(store, RUN) as session:
+        save = session.begin(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(session_leases, "abandon", _unreachable)
+            with pytest.raises(StoreError):
+                session_leases.fence(store, session.id)
+        assert session_leases.is_fenced(store, session.id)
+        (held,) = _alive(store)
+        assert held.lease is not None
+        assert list(held.lease.saving) == [save.manifest()], "the next takeover finds it"
+        assert session_leases.fence(store, session.id) == [save.manifest()]
+        assert _alive(store) == []
+
+
+def _unreachable(store: Store, key: str) -> bool:
+    raise StoreError("out of reach")
+
+
 def test_who_could_not_renew_commits_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -109,7 +109,7 @@ class Floor:
         memory = np.random.default_rng((rank, step)).integers(0, 256, layout.end, np.uint8)
         yield SnapshotRead(RankSnapshot(generation, rank, step, 0, layout), memory, 0.0)
 
-    def tell(self, generation: Generation, kind: str, **fields: Any) -> None:
+    def notify(self, generation: Generation, kind: str, **fields: Any) -> None:
         pass
 
     def moved(self) -> None:

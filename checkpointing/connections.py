@@ -1,12 +1,15 @@
-"""Opens what a `Checkpointer` works with, on all ranks or on none."""
+"""What a `Checkpointer` has open: the process group, the store and the service of its node. Each is
+opened on all ranks or on none."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from checkpointing.errors import CheckpointError, ServiceError, StoreError
+from checkpointing.events import Events
 from checkpointing.format.object_keys import new_session
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.service.client.service_client import ServiceClient
@@ -22,6 +25,63 @@ class Closable(Protocol):
 
 
 T = TypeVar("T", bound=Closable)
+
+
+class MessageDispatcher:
+    """Passes each message of the service on to all handlers, in the order in which they were
+    added."""
+
+    def __init__(self) -> None:
+        self._handlers: list[OnMessage] = []
+
+    def add(self, handler: OnMessage) -> None:
+        """Have `handler` called with every message from now on."""
+        self._handlers.append(handler)
+
+    def dispatch(self, message: dict[str, Any]) -> None:
+        for handler in self._handlers:
+            handler(message)
+
+
+@dataclass(frozen=True)
+class Connections:
+    """What one Checkpointer has open.
+
+    Attributes:
+        run: the name of the run in the store.
+        here: the ranks of this node.
+        messages: passes on what the service reports.
+    """
+
+    run: str
+    ranks: RankGroup
+    here: frozenset[int]
+    events: Events
+    store: Store
+    client: ServiceClient
+    messages: MessageDispatcher
+
+
+class CurrentGeneration:
+    """The service generation that this rank's saves belong to."""
+
+    def __init__(self, ranks: RankGroup) -> None:
+        """Begin with a generation that no process has used before. Collective."""
+        self._ranks = ranks
+        self.value = _new_generation(ranks)
+
+    def renew(self, client: ServiceClient, owner: int | None) -> None:
+        """Begin a new generation and register this rank in it. Collective.
+
+        Args:
+            owner: on rank 0: the number of the takeover of the run; None: that of the generation
+                before.
+
+        Raises:
+            ServiceError: a node's service does not answer.
+        """
+        self.value = _new_generation(self._ranks, self.value.owner if owner is None else owner)
+        self._ranks.all_or_none(lambda: client.register(self.value))
 
 
 def open_store(
@@ -50,7 +110,7 @@ def join_service(
     config: ServiceConfig,
     here: frozenset[int],
     generation: Generation,
-    hear: OnMessage,
+    on_message: OnMessage,
 ) -> ServiceClient:
     """Connect to this node's checkpoint service.
 
@@ -63,17 +123,12 @@ def join_service(
     """
 
     def join_here() -> _IdleClient:
-        return _IdleClient(ServiceClient(config, ranks.rank, here, generation, hear))
+        return _IdleClient(ServiceClient(config, ranks.rank, here, generation, on_message))
 
     return _all_or_none(ranks, join_here, "no checkpoint service", ServiceError).client
 
 
-def new_generation(ranks: RankGroup, owner: int | None = None) -> Generation:
-    """Returns a service generation that no process has used before. Collective.
-
-    Args:
-        owner: on rank 0: the number of its takeover, if it has taken the run over.
-    """
+def _new_generation(ranks: RankGroup, owner: int | None = None) -> Generation:
     mine = Generation(new_session(), ranks.world_size, owner)
     return ranks.broadcast(mine, ranks.control)
 

@@ -1,0 +1,176 @@
+"""Stages a rank's states in slots of shared memory, each of which holds one snapshot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from checkpointing.connections import Connections
+from checkpointing.save import process_exit
+from checkpointing.save.save_outcomes import OutcomeListener
+from checkpointing.save.save_plan import SavePlan
+from checkpointing.save.shipper import SaveRequest, SnapshotShipper
+from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.staging.overlapped_copy import Overlap
+from checkpointing.staging.stager import Stager, take_fingerprints
+from checkpointing.state.tree import Leaves
+
+logger = logging.getLogger("checkpointing")
+
+
+class SlotShipper(SnapshotShipper):
+    """Copies states into slots, while training continues, and hands them to the service."""
+
+    is_bucketed = False
+
+    def __init__(
+        self,
+        connections: Connections,
+        outcomes: OutcomeListener,
+        *,
+        slots: int,
+        overlap: bool,
+    ) -> None:
+        """
+        Args:
+            overlap: copy parameters and optimizer state while training continues.
+        """
+        super().__init__(connections, outcomes)
+        self._overlap = overlap
+        self._stager = Stager(slots, require=lambda slot_bytes, slots: None)  # see `needs`
+        self._optimizers: list[Optimizer] = []
+        self._prepared: SavePlan | None = None
+        self._pool = ThreadPoolExecutor(1, "ship")
+        self._handover: list[Future[None]] = []
+        self.slots = slots
+        self._reuse_left_arena()
+        process_exit.watch(self)
+
+    @property
+    def reuses_left_arena(self) -> bool:
+        left = self._client.left
+        return left is not None and self._stager.arenas == 1 and left.slots == self.slots
+
+    def needs(self, planned: SavePlan) -> int:
+        slot_bytes = planned.slot_bytes
+        return slot_bytes if slot_bytes > self._stager.slot_bytes else 0
+
+    def prepare(
+        self, planned: SavePlan, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
+    ) -> None:
+        if len(optimizers) != len(self._optimizers) or any(
+            one is not other for one, other in zip(optimizers, self._optimizers, strict=True)
+        ):
+            self._stager.watch(optimizers)
+            self._optimizers = optimizers
+        if planned is not self._prepared:
+            self._stager.prepare(planned.pieces(tensors))
+            self._prepared = planned
+
+    @property
+    def _arenas(self) -> int:
+        return self._stager.arenas
+
+    @property
+    def unseen(self) -> NDArray[np.uint8] | None:
+        if self._sent_layout is not None and self._sent_layout[0] == self._arenas:
+            return None
+        return self._stager.arena.view(0, self._stager.arena.size)
+
+    def await_memory(self) -> None:
+        self._stager.await_memory()
+
+    def _send_arena(self) -> None:
+        stager = self._stager
+        self._client.register_arena(stager.arena, stager.slots, stager.slot_bytes)
+
+    def claim(self, step: int, planned: SavePlan) -> int | str:
+        return self._slot_for(step, planned)
+
+    def ship(
+        self,
+        request: SaveRequest,
+        slot: int,
+        planned: SavePlan,
+        leaves: Leaves,
+        generation: Generation,
+    ) -> None:
+        """Copy what may change at any time now, and the rest now or while training continues."""
+        pieces = planned.pieces(leaves.tensors)
+        compared = planned.compared(leaves) if request.is_compared else []
+        if self._overlap and planned.later:
+            early = len(pieces) - planned.later
+            under_way = self._stager.stage_overlapped(
+                pieces[:early], pieces[early:], slot, compared
+            )
+            snapshot = self._snapshot(request, slot, planned, generation)
+            self._handover = [
+                self._pool.submit(self._hand_over, request, snapshot, planned, under_way)
+            ]
+        else:
+            prints = take_fingerprints(compared)
+            self._stager.stage(pieces, slot)
+            found = self._fingerprints(request, planned, prints)
+            self._hand_over(
+                request, self._snapshot(request, slot, planned, generation, found), planned, None
+            )
+
+    def ship_restored(
+        self,
+        request: SaveRequest,
+        slot: int,
+        planned: SavePlan,
+        generation: Generation,
+        fingerprints: bytes = b"",
+    ) -> None:
+        self._client.staged(self._snapshot(request, slot, planned, generation, fingerprints))
+
+    def settle(self) -> None:
+        self._stager.settle()
+        wait(self._handover)  # the last task is enough: the pool has one thread
+
+    def finish(self, timeout_s: float) -> None:
+        self.settle()
+        if not self._client.await_delivery(timeout_s):
+            logger.error("the checkpoint service is not back: what is staged last is lost")
+
+    def close(self) -> None:
+        process_exit.forget(self)
+        self._stager.close()
+        self._pool.shutdown()
+
+    def _reuse_left_arena(self) -> None:
+        """Use the memory that an earlier trainer has left; it holds the snapshot from which this
+        one may be restored."""
+        left = self._client.left
+        if left is not None and left.slots == self._stager.slots:
+            self._stager.reuse_arena(left.arena, left.slot_bytes)
+            self._client.reuse_arena(left)
+            self._sent_layout = (self._stager.arenas, "")
+
+    def _hand_over(
+        self,
+        request: SaveRequest,
+        snapshot: RankSnapshot,
+        planned: SavePlan,
+        under_way: Overlap | None,
+    ) -> None:
+        self.waited_s = 0.0
+        try:
+            if under_way is not None:
+                under_way.result()
+                self.waited_s = under_way.waited_s
+                found = self._fingerprints(request, planned, under_way.fingerprints)
+                snapshot = replace(snapshot, fingerprints=found)
+            self._client.staged(snapshot)
+        except Exception as error:  # noqa: BLE001 - any error is reported to the thread that waits
+            self.fail(request.step, error)
+            return
+        self._emit_staged(request, snapshot.layout.bytes)
