@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
-from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
+from tests.changed import CHECKOUT
 from tests.integration.service.running_services import kill_all
+from tests.scheduling import LongestFirst, marker_of
+
+# Several processes share each processor here. Threads that wait for each other by turning round
+# would take what the others need; OpenMP reads this as torch is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Processes of the suite, on clusters too, import tests/startup/sitecustomize.py as they start
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(CHECKOUT / "tests/startup"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 # What was started in the background of a shell ignores it, and so would every run under test
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,26 +45,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# One worker for all tests of a file, and for those that share what takes long to start; those on
-# clusters wait most of their time, and no worker is to have all of that
-_TOGETHER = {
-    "tests/cluster/test_[a-h]*": "clusters",
-    "tests/cluster/test_[i-z]*": "other clusters",
-    "tests/faults/test_store_nfs*": "nfs",
-    "tests/integration/services/test_nfs*": "nfs",
-}
-
-
-class _Together(LoadScopeScheduling):  # type: ignore[misc]
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        found = (scope for files, scope in _TOGETHER.items() if fnmatchcase(file, files))
-        return next(found, file)
-
-
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Together:
-    return _Together(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst:
+    return LongestFirst(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the marker of its folder, for `pytest -m unit`."""
+    for item in items:
+        item.add_marker(marker_of(item.path.relative_to(CHECKOUT)))
 
 
 @pytest.hookimpl(wrapper=True)

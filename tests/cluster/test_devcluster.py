@@ -419,4 +419,4 @@ def test_a_command_waits_for_the_one_at_work(ports: Slurm) -> None:
             raise AssertionError("two hold it")
         other.stdin.close()
         with folder.locked():
-            assert other.wait(10) != -signal.SIGKILL
+            assert other.wait(120) != -signal.SIGKILL

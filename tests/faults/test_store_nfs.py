@@ -27,25 +27,23 @@ STEPS_OF_A_SAVE = {"leases/", "packs/", "parts/", "steps/"}
 Result = Callable[[str], Any]
 
 
-@pytest.fixture(scope="module")
-def outputs(run_in_nfs: RunInNfs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What all scenarios printed, by version: one boot for each."""
+@pytest.fixture(scope="module", params=VERSIONS)
+def output(
+    request: pytest.FixtureRequest, run_in_nfs: RunInNfs, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """What all scenarios printed with a version of NFS: one boot for all."""
+    version: str = request.param
+    command = [sys.executable, "-m", "tests.services.nfs_store"]
+    out: Path = tmp_path_factory.mktemp(f"nfs-{version}")
+    env = {VERSION: version, "HPCKIT_TEST_EFFORT": str(EFFORT)}
+    finished = run_in_nfs(command, out=out, version=version, timeout_s=550 * EFFORT, env=env)
+    assert finished.returncode == 0, finished.output
+    return finished.output
 
-    def run(version: str) -> str:
-        command = [sys.executable, "-m", "tests.services.nfs_store"]
-        out: Path = tmp_path_factory.mktemp(f"nfs-{version}")
-        env = {VERSION: version, "HPCKIT_TEST_EFFORT": str(EFFORT)}
-        finished = run_in_nfs(command, out=out, version=version, timeout_s=550 * EFFORT, env=env)
-        assert finished.returncode == 0, finished.output
-        return finished.output
 
-    return {version: run(version) for version in VERSIONS}
-
-
-@pytest.fixture(params=VERSIONS)
-def result(request: pytest.FixtureRequest, outputs: dict[str, str]) -> Result:
+@pytest.fixture
+def result(output: str) -> Result:
     """Of a scenario, by name."""
-    output = outputs[request.param]
 
     def find(name: str) -> Any:
         found = re.search(rf"^{RESULT} {name} \S+ (.*)$", output, re.MULTILINE)

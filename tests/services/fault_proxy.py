@@ -103,7 +103,7 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
         target=loop.run_until_complete, args=(proxy.serve(listening, stop),), name="fault-proxy"
     )
     thread.start()
-    if not listening.wait(timeout=10):
+    if not listening.wait(timeout=120):
         raise ServiceError("the fault proxy does not listen; its thread has said why")
     try:
         yield proxy

@@ -29,7 +29,7 @@ _POINTS = {
 _AWAY_S = 10.0
 _AWAY_AT_MOST_S = 90.0  # on a slow machine it takes longer until the first soft save has failed
 _SOFT = "soft,timeo=3,retrans=0"  # tenths of a second
-_PATIENCE_S = 60.0
+_PATIENCE_S = 150.0
 
 
 @big_tensors()

@@ -162,7 +162,7 @@ class Daemon:
             )
         return cls(name, process, log, signal.SIGTERM if children else signal.SIGKILL)
 
-    def wait_until(self, ready: Callable[[], bool], within_s: float = 60) -> None:
+    def wait_until(self, ready: Callable[[], bool], within_s: float = 180) -> None:
         """Wait for `ready`.
 
         Raises:

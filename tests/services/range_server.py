@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _PIECE = 1 << 16  # bytes
-_HELD_S = 20.0
+_HELD_S = 120.0
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 

@@ -13,7 +13,22 @@ from tests.trainers.playing import CASES, CHANGES
 from tests.trainers.programs import WRAPPINGS, Program, draw_program, draw_setting
 from tests.trainers.ranks import SEEDS, play
 
-SEEDS_OF_2000 = -(-2000 // CASES)
+WORLDS = (1, 2, 3, 4)
+"""Sizes that programs are drawn for."""
+
+
+def chosen_seeds(count: int) -> list[int]:
+    """The first so many, and the first group for each size of the world that none of them has."""
+    seeds = list(range(count))
+    for world in WORLDS:
+        if all(draw_setting(seed // SEEDS).world != world for seed in seeds):
+            group = next(one for one in range(1000) if draw_setting(one).world == world)
+            seeds += range(group * SEEDS, (group + 1) * SEEDS)
+    return seeds
+
+
+PLAYED = chosen_seeds(times(96))
+"""Some 600 restores, with an effort of 1."""
 
 
 def drawn(seed: int) -> tuple[Program, list[Change]]:
@@ -27,15 +42,15 @@ def drawn(seed: int) -> tuple[Program, list[Change]]:
 
 def test_programs_follow_from_their_seed_and_are_of_all_kinds() -> None:
     """Or many cases of them are few."""
-    every = [drawn(seed) for seed in range(SEEDS_OF_2000)]
-    assert every == [drawn(seed) for seed in range(SEEDS_OF_2000)]
+    every = [drawn(seed) for seed in PLAYED]
+    assert every == [drawn(seed) for seed in PLAYED]
     wrappings = Counter(program.wrapping.kind for program, _ in every)
     worlds = Counter(program.world for program, _ in every)
     kinds = Counter(change.kind for _, changes in every for change in changes)
     optimizers = Counter(one.kind for program, _ in every for one in program.steppers)
     schedulers = Counter(one.scheduler for program, _ in every for one in program.steppers)
     assert wrappings.keys() == {*WRAPPINGS}
-    assert worlds.keys() == {1, 2, 3, 4}
+    assert worlds.keys() == {*WORLDS}
     assert (len(kinds), len(optimizers), len(schedulers)) == (24, 13, 13)
     assert min(*kinds.values(), *optimizers.values(), *schedulers.values()) >= 3
 
@@ -43,13 +58,12 @@ def test_programs_follow_from_their_seed_and_are_of_all_kinds() -> None:
 @pytest.mark.timeout(600 * max(1.0, EFFORT))
 def test_what_comes_back_is_what_was_saved_whatever_the_program_is(tmp_path: Path) -> None:
     """As torch's own state dicts say; and what does not fit is refused, and changes nothing."""
-    seeds = range(times(SEEDS_OF_2000))
-    played, failed = play(seeds, tmp_path / "trainers", streams=3)
+    played, failed = play(PLAYED, tmp_path / "trainers", streams=2)
     assert not failed, "\n\n".join(failed)
     cases, tiers = Counter[str](), Counter[str]()
     for one in played:
         cases += one.cases
         tiers += one.tiers
-    assert cases.total() >= len(seeds) * CASES
-    assert min(tiers["memory"], tiers["store"]) > 50
-    assert sum(one.refused for one in played) > 400
+    assert cases.total() >= len(PLAYED) * CASES
+    assert min(tiers["memory"], tiers["store"]) > 0.15 * len(PLAYED)
+    assert sum(one.refused for one in played) > 1.2 * len(PLAYED)

@@ -13,7 +13,7 @@ from tests.integration.run.runs import REPO
 def test_a_model_is_trained_on_each_world(tmp_path: Path, shards: Path) -> None:
     command = [str(Path(sys.executable).with_name("hpckit")), "bench", "scaling"]
     words = [f"root={tmp_path}/runs", f"data.shards={shards}", "train.micro_batch=2"]
-    words += ["parallel=pp"]
+    words += ["parallel=pp", "launch.threads_per_worker=1"]
     options = ["--models", "gpt_nano", "--worlds", "1x1,1x2", "--steps", "25", "--json"]
     picture = tmp_path / "scaling.png"
     done = subprocess.run(

@@ -183,7 +183,7 @@ def test_samples_that_are_far_away_are_read_at_the_same_time(
     read = sources.read
 
     def at_once(url: str, start: int, size: int, tag: str | None = None) -> bytes:
-        together.wait(20)
+        together.wait(120)
         return read(url, start, size, tag)
 
     with (

@@ -107,7 +107,7 @@ class TestReading:
         known, ask = threading.Event(), store.sources.stat
 
         def late(url: str) -> ObjectVersion:
-            assert known.wait(20)
+            assert known.wait(120)
             return ask(url)
 
         with (

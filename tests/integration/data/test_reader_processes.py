@@ -50,7 +50,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids: list[int], within_s: float = 20) -> bool:
+def gone(pids: list[int], within_s: float = 120) -> bool:
     deadline = time.monotonic() + within_s
     while any(map(alive, pids)):
         if time.monotonic() > deadline:
@@ -245,7 +245,7 @@ def test_closing_ends_a_wait_and_garbage_ends_processes(dataset: Dataset, tmp_pa
     time.sleep(0.3)
     (tmp_path / "gate").unlink()
     loader.close()
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
     assert not raised or "the loader was closed" in str(raised[0])
     batches = iter(loader)

@@ -34,6 +34,7 @@ SMALL = (
     "train.log_every=1",
     "optim.warmup_steps=5",
     "launch.nodes=2",
+    "launch.threads_per_worker=1",
     "checkpoint.every_steps=10",
     "debug.ledger=true",
     "cluster.device=cpu",

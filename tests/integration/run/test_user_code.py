@@ -59,7 +59,7 @@ def launch(folder: Path, root: Path, shards: Path, *overrides: str) -> tuple[int
     arguments = [
         *("name=t", "entry=mine.train:main", "app.lr=0.1", "data=shards"),
         *("train.steps=12", "train.global_batch=4", "train.log_every=1", "optim.warmup_steps=1"),
-        *("checkpoint.every_steps=5", "cluster.device=cpu"),
+        *("checkpoint.every_steps=5", "cluster.device=cpu", "launch.threads_per_worker=1"),
         *(f"root={root}", f"data.shards={shards}"),
     ]
     return complete(root, [sys.executable, "launch.py", *arguments, *overrides], cwd=folder)

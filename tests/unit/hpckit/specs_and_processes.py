@@ -83,7 +83,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+def until(condition: Callable[[], bool], within_s: float = 120.0) -> None:
     """Wait until `condition` holds; the limit only keeps a failing test from hanging."""
     deadline = time.monotonic() + within_s
     while not condition():

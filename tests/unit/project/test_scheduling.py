@@ -1,0 +1,62 @@
+"""Markers and the order of the suite: by folder and file, and long ones first."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import pytest
+
+from tests.changed import CHECKOUT
+from tests.scheduling import LONGEST, marker_of, next_scope, scope_of
+
+NFS = "tests/faults/test_store_nfs.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "marker"),
+    [
+        ("tests/unit/data/test_a.py", "unit"),
+        ("tests/integration/faults/test_a.py", "integration"),
+        ("tests/cluster/test_a.py", "cluster"),
+        ("tests/faults/test_a.py", "faults"),
+        ("tests/trainers/test_trainers.py", "integration"),
+        ("tests/unit.py", "integration"),
+    ],
+)
+def test_a_test_has_the_marker_of_its_folder(file: str, marker: str) -> None:
+    assert marker_of(PurePath(file)) == marker
+
+
+def test_this_test_has_its_marker(request: pytest.FixtureRequest) -> None:
+    markers = {mark.name for mark in request.node.iter_markers()}
+    assert markers & {"unit", "integration", "cluster", "faults"} == {"unit"}
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "scope"),
+    [
+        ("tests/unit/data/test_a.py::test_b[c]", "tests/unit/data/test_a.py"),
+        ("tests/unit/data/test_a.py::TestC::test_b", "tests/unit/data/test_a.py"),
+        ("tests/cluster/test_campaign.py::test_b", "clusters"),
+        ("tests/cluster/test_runs.py::test_b", "other clusters"),
+        (f"{NFS}::test_b[3]", f"{NFS} 3"),
+        (f"{NFS}::test_b[4.2-quota]", f"{NFS} 4.2"),
+    ],
+)
+def test_tests_that_share_what_takes_long_are_in_one_scope(nodeid: str, scope: str) -> None:
+    assert scope_of(nodeid) == scope
+
+
+def test_what_takes_longest_begins_first_and_the_rest_in_its_order() -> None:
+    waiting = ["tests/unit/b.py", "tests/unit/a.py", "tests/integration/c.py", "clusters"]
+    begun = []
+    while waiting:
+        begun.append(next_scope(waiting))
+        waiting.remove(begun[-1])
+    assert begun == ["clusters", "tests/integration/c.py", "tests/unit/b.py", "tests/unit/a.py"]
+
+
+def test_scopes_that_take_longest_are_those_of_files_that_exist() -> None:
+    for pattern in LONGEST:
+        if pattern.startswith("tests/"):
+            assert any(CHECKOUT.glob(pattern.partition(" ")[0].rstrip("*") + "*")), pattern
