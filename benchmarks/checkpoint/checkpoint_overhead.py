@@ -1,4 +1,4 @@
-"""What a save costs training: seconds per step with a save under way, against none at all.
+"""What a save costs training: seconds per step during a save, against no save.
 
     python -m benchmarks.checkpoint.checkpoint_overhead [--ranks 2] [--rounds 8] [--steps 12]
 
@@ -77,7 +77,7 @@ def _rank(rank: int, settings: argparse.Namespace, store: str, port: int) -> Non
 
 
 class OverheadTrainer:
-    """A model in training, and the ways to save it."""
+    """A model in training, and the methods that save it."""
 
     def __init__(self, settings: argparse.Namespace, store: Path) -> None:
         self._spec = spec = compose_spec(OVERRIDES)
@@ -105,7 +105,7 @@ class OverheadTrainer:
         return {name: lambda save=save: self._block(save) for name, save in ways.items()}  # type: ignore[misc]
 
     def _block(self, save: Save) -> float:
-        """Seconds per step of a block that saves after its first step."""
+        """Returns the seconds per step of a block that saves after its first step."""
         self._saves += 1
         touch(2 * self.state_bytes)
         dist.barrier()

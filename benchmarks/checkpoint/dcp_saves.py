@@ -1,4 +1,4 @@
-"""torch's own distributed checkpoints (DCP), in the ways that it has to save them.
+"""torch's distributed checkpoints (DCP) as arms, one for each of its save modes.
 
 All are given the live tensors in one flat dict; the process group
 has one rank. The files are fsynced: `FileSystemWriter` does so unless it is told not to.
@@ -33,7 +33,7 @@ from benchmarks.common.training_model import TrainedModel
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """A process group of this process, which DCP's asynchronous saves need."""
+    """A process group with only this process, which DCP's asynchronous saves need."""
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
@@ -44,7 +44,7 @@ def alone() -> Iterator[None]:
 
 
 class Sync:
-    """`save`: all is written when it returns."""
+    """Saves by `save`: all is written when it returns."""
 
     name = "torch DCP save"
 
@@ -77,7 +77,7 @@ class Sync:
 
 
 class Async(Sync):
-    """`async_save` in a thread, as it comes: memory for the copy is taken anew every time."""
+    """Saves by `async_save` in a thread; the default stager allocates memory each time."""
 
     name = "torch DCP async, thread"
     kind = AsyncCheckpointerType.THREAD
@@ -125,7 +125,7 @@ class KeptAsync(Async):
 
 
 class ProcessAsync(Async):
-    """In a process of its own, which reads the stager's memory."""
+    """Saves in another process, which reads the stager's memory."""
 
     name = "torch DCP async, process"
     kind = AsyncCheckpointerType.PROCESS
@@ -133,7 +133,7 @@ class ProcessAsync(Async):
 
 
 class OverlappedAsync(Async):
-    """The same, and a thread of the trainer does the copying."""
+    """The same, but a thread of the trainer copies."""
 
     name = "torch DCP async, process, staging thread"
     kind = AsyncCheckpointerType.PROCESS

@@ -1,4 +1,4 @@
-"""From save() to durable: how long a whole save takes, against writing the same bytes with fsync.
+"""How long a save takes from save() to durable, against writing the same bytes with fsync.
 
     python -m benchmarks.checkpoint.durable_time [--mib 768] [--rounds 6] [--width 1024]
                                                 [--nice 10] [--folder /tmp]
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.checkpoint.dcp_saves import KeptAsync, ProcessAsync, Sync, alone
-from benchmarks.checkpoint.save_methods import HpckitSaveWay, SaveWay
+from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import touch
 from benchmarks.common.scratch import scratch
@@ -62,14 +62,14 @@ def _compare(settings: argparse.Namespace, folder: Path) -> None:
 
 
 class DurableTimeBench:
-    """A state, and the ways to write it."""
+    """A state, and the methods that write it."""
 
     def __init__(self, state: TrainingState, folder: Path, budget: Budget) -> None:
         trained = holding(state)
         self._state, self._plain = state, folder / "plain"
-        self._ways: list[SaveWay] = [
-            HpckitSaveWay("hpckit, raw", folder / "raw", trained, compress=False, budget=budget),
-            HpckitSaveWay("hpckit", folder / "compressed", trained, budget=budget),
+        self._ways: list[SaveMethod] = [
+            HpckitSaveMethod("hpckit, raw", folder / "raw", trained, compress=False, budget=budget),
+            HpckitSaveMethod("hpckit", folder / "compressed", trained, budget=budget),
             Sync(folder, trained),
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),
@@ -91,7 +91,7 @@ class DurableTimeBench:
         shutil.rmtree(self._plain)
         return seconds
 
-    def _saved(self, way: SaveWay) -> float:
+    def _saved(self, way: SaveMethod) -> float:
         self._prepare()
         begun_s = time.perf_counter()
         way.save()

@@ -1,17 +1,17 @@
-"""What a save that is being written costs training: seconds per step meanwhile, against none.
+"""How much training slows down while a save is written: seconds per step, against no save.
 
     python -m benchmarks.checkpoint.interference [--mib 384] [--rounds 8] [--steps 8]
                                                 [--peers FOLDER] [--folder /tmp]
 
-A GPT on one core, with one thread: forward, backward, AdamW. Whatever saves has another core:
+A GPT trains on one core with one thread: forward, backward, AdamW. Whatever saves has another core:
 hpckit's service by `Budget(cpu=1, cpus=...)`, the processes of its peers, and the threads that they
-start for a save. So contention for cores is left out; what is left is Python's lock, memory, caches
-and the kernel's work.
+start for a save. So contention for cores is excluded; Python's lock, memory, caches and the
+kernel's work remain.
 
-An arm's number is the mean of the steps that begin and end between the return of the call that
-saves and the end of its save; of the first step alone if none does. The copy is made before that
-call returns (`overlap=False`), because `staging_stall` has it. Without a save, it is the mean of
-`--steps` steps.
+The value of an arm is the mean of the steps between the return of the call that saves and the end
+of its save, or the first step alone if the save ends before. The copy is made before that call
+returns (`overlap=False`), because `staging_stall` measures it. Without a save, the value is the
+mean of `--steps` steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from benchmarks.checkpoint.dcp_saves import Async, KeptAsync, ProcessAsync, alone
 from benchmarks.checkpoint.peer_saves import more_peers
-from benchmarks.checkpoint.save_methods import HpckitSaveWay, SaveWay
+from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import keep_to, starting_on, touch
 from benchmarks.common.scratch import scratch
@@ -80,17 +80,17 @@ def _compare(settings: argparse.Namespace, folder: Path, *, trains: int, saves: 
 
 def _ways(
     peers: Path | None, folder: Path, trained: TrainedModel, trains: int, saves: int
-) -> list[SaveWay]:
+) -> list[SaveMethod]:
     budget = Budget(cpu=1, cpus=(saves,))
-    hpckit: list[SaveWay] = [
-        HpckitSaveWay("hpckit", folder / "compressed", trained, overlap=False, budget=budget),
-        HpckitSaveWay(
+    hpckit: list[SaveMethod] = [
+        HpckitSaveMethod("hpckit", folder / "compressed", trained, overlap=False, budget=budget),
+        HpckitSaveMethod(
             "hpckit, raw", folder / "raw", trained, overlap=False, compress=False, budget=budget
         ),
     ]
     keep_to({trains})
     with starting_on({saves}):
-        others: list[SaveWay] = [
+        others: list[SaveMethod] = [
             Async(folder, trained),
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),
@@ -100,7 +100,7 @@ def _ways(
 
 
 class InterferenceTrainer:
-    """One that saves now and then."""
+    """A trainer that saves at intervals."""
 
     def __init__(self, trained: TrainedModel, steps: int, saves: int) -> None:
         """
@@ -112,12 +112,12 @@ class InterferenceTrainer:
         self._tokens = torch.randint(0, VOCAB, (1, TOKENS + 1))
         self.steps: dict[str, list[int]] = {}  # that counted, by arm and round
 
-    def arms(self, ways: list[SaveWay]) -> dict[str, Callable[[], float]]:
+    def arms(self, ways: list[SaveMethod]) -> dict[str, Callable[[], float]]:
         arms: dict[str, Callable[[], float]] = {IDLE: self._idle}
         return arms | {way.name: partial(self._beside, way) for way in ways}
 
     def step(self) -> float:
-        """Seconds that it took."""
+        """Returns the seconds that it took."""
         begun_s = time.perf_counter()
         logits = self.trained.model(self._tokens[:, :-1])
         loss = functional.cross_entropy(logits.view(-1, VOCAB), self._tokens[:, 1:].view(-1))
@@ -129,7 +129,7 @@ class InterferenceTrainer:
     def _idle(self) -> float:
         return mean(self.step() for _ in range(self._idle_steps))
 
-    def _beside(self, way: SaveWay) -> float:
+    def _beside(self, way: SaveMethod) -> float:
         with starting_on({self._saves}):
             touch(2 * self.trained.nbytes)
             way.save()

@@ -1,4 +1,5 @@
-"""What a state of very many small things costs to save and restore, against `torch.save` of it.
+"""How long a state of very many small tensors or values takes to save and restore, against
+`torch.save`.
 
     python -m benchmarks.checkpoint.many_small [--tensors 20000] [--integers 2000000] [--rounds 5]
                                               [--kinds plain adamw list dict] [--folder /tmp]
@@ -43,7 +44,7 @@ _WIDTH = 16  # float32: 64 bytes
 
 
 class Case:
-    """A state, how training changes it, and what torch would save of it."""
+    """A state, the change of one training step, and the object that `torch.save` saves."""
 
     def __init__(self, kind: str, tensors: int, integers: int) -> None:
         self.state: dict[str, Any] = {}
@@ -67,7 +68,7 @@ class Case:
             self.state = {"values": values}
 
     def step(self) -> None:
-        """Change the state, as training does."""
+        """Changes the state as training does."""
         if self._optimizer is not None:
             self._optimizer.step()
         elif self._tensors:
@@ -77,7 +78,7 @@ class Case:
             values[next(iter(values)) if isinstance(values, dict) else 0] += 1
 
     def mark(self) -> float:
-        """A number that each `step` changes, and a restore brings back."""
+        """Returns a number that each `step` changes and a restore brings back."""
         if self._optimizer is not None:
             state = self._optimizer.state_dict()["state"][0]
             return float(state["step"] + state["exp_avg"].sum())
@@ -96,7 +97,7 @@ class Case:
 
 
 class ManySmallBench:
-    """The ways to save and restore one state."""
+    """The methods that save and restore one state."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         self._case, self._folder, self._file = case, folder, folder / "torch.pt"

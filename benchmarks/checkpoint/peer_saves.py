@@ -1,4 +1,4 @@
-"""torchsnapshot and torch_checkpointing, where they are installed: hpckit does not ask for them.
+"""torchsnapshot and torch_checkpointing as arms, if they are installed.
 
 `--peers FOLDER` names a folder that they were installed into, without their dependencies on torch:
 
@@ -19,12 +19,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.checkpoint.save_methods import SaveWay
+from benchmarks.checkpoint.save_methods import SaveMethod
 from benchmarks.common.training_model import TrainedModel
 
 
 class TorchSnapshot:
-    """`Snapshot.async_take`."""
+    """Saves by `Snapshot.async_take`."""
 
     name = "torchsnapshot async_take"
 
@@ -105,21 +105,21 @@ class TorchCheckpointing:
         return str(self._folder / str(self._saves))
 
 
-_KNOWN: dict[str, Callable[[ModuleType, Path, TrainedModel], SaveWay]] = {
+_KNOWN: dict[str, Callable[[ModuleType, Path, TrainedModel], SaveMethod]] = {
     "torchsnapshot": TorchSnapshot,
     "torch_checkpointing": TorchCheckpointing,
 }
 
 
-def more_peers(where: Path | None, folder: Path, trained: TrainedModel) -> list[SaveWay]:
-    """Those that can be imported; says which cannot, and why.
+def more_peers(where: Path | None, folder: Path, trained: TrainedModel) -> list[SaveMethod]:
+    """Returns the peers that can be imported, and prints which cannot, and why.
 
     Args:
         where: a folder that they were installed into; None: only those that are there anyway.
     """
     if where is not None:
         sys.path.append(str(where))  # last: nothing of what hpckit uses comes from there
-    found: list[SaveWay] = []
+    found: list[SaveMethod] = []
     for name, peer in _KNOWN.items():
         try:
             module = importlib.import_module(name)

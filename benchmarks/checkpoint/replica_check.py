@@ -1,4 +1,4 @@
-"""What comparing replicas costs: steps with saves that do it, beside steps with saves that do not.
+"""What the comparison of replicas costs: steps with saves that compare, against saves that do not.
 
     python -m benchmarks.checkpoint.replica_check [--mib 1024] [--steps 10] [--rounds 9]
 
@@ -71,7 +71,7 @@ def _measure(rank: int, settings: argparse.Namespace, folder: Path, port: int) -
 
 
 class ReplicaCheckArm:
-    """A state, and who saves it."""
+    """A state and its Checkpointer."""
 
     def __init__(
         self, folder: Path, settings: argparse.Namespace, check: CheckReplicas, products: int
@@ -112,7 +112,7 @@ def _compute(products: int) -> None:
 
 
 def _count_products() -> int:
-    """How many take a second on the slower rank."""
+    """Returns how many of them take a second on the slower rank."""
     _compute(50)
     begun_s = time.perf_counter()
     _compute(50)

@@ -1,4 +1,4 @@
-"""What it costs to restore onto another number of ranks, or another dimension, against the same.
+"""How long a restore onto another number of ranks or another dimension takes, against the same.
 
     python -m benchmarks.checkpoint.reshard_speed [--mib 384] [--rounds 6] [--width 768]
 

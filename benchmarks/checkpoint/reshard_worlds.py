@@ -1,4 +1,4 @@
-"""Worlds of ranks, as processes, that save and load a state of DTensors when they are told to."""
+"""Worlds of ranks, as processes, that save and load a state of DTensors on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from checkpointing import Checkpointer, load
 
 @dataclass(frozen=True)
 class ReshardJob:
-    """What all ranks of a world are to do.
+    """A request to all ranks of a world.
 
     Attributes:
         name: of the save, in the folder of its tool.
@@ -62,7 +62,7 @@ class ReshardWorld:
             there.close()
 
     def do(self, job: ReshardJob) -> float:
-        """Seconds that the slowest rank took.
+        """Returns the seconds that the slowest rank took.
 
         Raises:
             EOFError: a rank has failed; what was wrong stands on its standard error.
@@ -113,7 +113,7 @@ class _Rank:
         }
 
     def do(self, job: ReshardJob) -> float:
-        """Seconds that it took."""
+        """Returns the seconds that it took."""
         state, path = {"state": self._states[job.dim]}, self._folder / job.tool
         if job.what == "save":
             return self._save(job, path, state)

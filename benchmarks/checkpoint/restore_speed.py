@@ -1,4 +1,4 @@
-"""How fast a trainer has its state back, against a bare copy and a plain read of the same bytes.
+"""How fast a trainer restores its state, against a bare copy and a plain read of the same bytes.
 
     python -m benchmarks.checkpoint.restore_speed [--mib 768] [--rounds 6] [--width 1024]
                                                  [--peers FOLDER] [--folder /tmp]
@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks.checkpoint.dcp_saves import Sync, alone
 from benchmarks.checkpoint.peer_saves import more_peers
-from benchmarks.checkpoint.save_methods import HpckitSaveWay, SaveWay
+from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import forget, touch
 from benchmarks.common.scratch import scratch
@@ -80,7 +80,7 @@ def _measure(
 
 
 class RestoreBench:
-    """A state, and the ways to get it back."""
+    """A state, and the methods that restore it."""
 
     def __init__(self, state: TrainingState, folder: Path) -> None:
         self.trained = holding(state)
@@ -88,7 +88,7 @@ class RestoreBench:
         self._saved = {name: array.copy() for name, array in state.arrays.items()}
         self._buffer = np.zeros(FILE_BYTES, np.uint8).data
         self._copies = [tensor.clone() for tensor in self.trained.tensors.values()]
-        self._from_disk: list[SaveWay] = []
+        self._from_disk: list[SaveMethod] = []
         self._plain, self._left = folder / "plain", folder / "left"
         # two, for a trainer that comes to a run takes the place of the one that is there
         self._root, self._first_root = folder / "store", folder / "store-first"
@@ -99,14 +99,14 @@ class RestoreBench:
 
     def from_memory(self) -> dict[str, Callable[[], float]]:
         """The arms."""
-        self._leave_a_snapshot(HpckitSaveWay("hpckit", self._left, self.trained))
+        self._leave_a_snapshot(HpckitSaveMethod("hpckit", self._left, self.trained))
         return {COPY: partial(self._timed, self._copy), "hpckit": self._left_in_memory}
 
-    def save(self, more: list[SaveWay]) -> None:
-        """Once in every way."""
+    def save(self, more: list[SaveMethod]) -> None:
+        """Restores once with every method."""
         write_plainly(self._state, self._plain)
         for root in (self._root, self._first_root):
-            saver = HpckitSaveWay("hpckit", root, self.trained, compress=False)
+            saver = HpckitSaveMethod("hpckit", root, self.trained, compress=False)
             saver.save()
             saver.wait()
             saver.close()
@@ -114,7 +114,7 @@ class RestoreBench:
         for peer in peers:
             peer.save()
             peer.wait()
-        self._from_disk = [HpckitSaveWay("hpckit", self._root, self.trained), *peers]
+        self._from_disk = [HpckitSaveMethod("hpckit", self._root, self.trained), *peers]
 
     def from_disk(self, *, cold: bool = False) -> dict[str, Callable[[], float]]:
         """The arms."""
@@ -149,20 +149,20 @@ class RestoreBench:
         return seconds
 
     def _left_in_memory(self) -> float:
-        way = HpckitSaveWay("hpckit", self._left, self.trained, restore=False)
+        way = HpckitSaveMethod("hpckit", self._left, self.trained, restore=False)
         seconds = self._timed(way.load)
         if way.tier != "memory":
             raise AssertionError(f"it was restored from the {way.tier}")
         self._leave_a_snapshot(way)
         return seconds
 
-    def _leave_a_snapshot(self, way: HpckitSaveWay) -> None:
+    def _leave_a_snapshot(self, way: HpckitSaveMethod) -> None:
         way.save()
         way.wait()
         way.drop()
 
     def _first(self, *, cold: bool) -> float:
-        way = HpckitSaveWay("hpckit, first", self._first_root, self.trained, restore=False)
+        way = HpckitSaveMethod("hpckit, first", self._first_root, self.trained, restore=False)
         seconds = self._timed(way.load, cold=cold)
         way.close()
         return seconds

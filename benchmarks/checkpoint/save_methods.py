@@ -1,4 +1,4 @@
-"""Ways to save and load the state of one trainer, all with one face; hpckit's is here."""
+"""The interface of methods that save and load the state of one trainer, and hpckit's method."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from checkpointing import Checkpointer
 RUN = "benchmark"
 
 
-class SaveWay(Protocol):
-    """One of them. Its saves take turns: `wait` comes between two of them."""
+class SaveMethod(Protocol):
+    """A method that saves and loads; `wait` is called between two saves."""
 
     name: str
 
     def save(self) -> None:
-        """Start to save; returns when training may go on with forward and backward."""
+        """Starts a save; returns when training may continue with forward and backward."""
 
     def before_step(self) -> None:
         """Returns when the state may change."""
 
     def is_done(self) -> bool:
-        """Whether the last save is at its end."""
+        """Returns whether the last save has ended."""
 
     def wait(self) -> None:
-        """Returns when it is."""
+        """Returns when the last save has ended."""
 
     def load(self) -> None:
-        """The last save, into the state."""
+        """Loads the last save into the state."""
 
     def clear(self) -> None:
-        """Remove what was saved, as far as it is of no more use."""
+        """Removes saves that are no longer needed."""
 
     def close(self) -> None: ...
 
 
-class HpckitSaveWay:
-    """Through shared memory and the node's service."""
+class HpckitSaveMethod:
+    """hpckit's method, through shared memory and the service of the node."""
 
     def __init__(
         self, name: str, root: Path, trained: TrainedModel, *, restore: bool = True, **options: Any
     ) -> None:
         """
         Args:
-            root: store of this way alone: it goes by `RUN` there.
-            restore: as trainers do at their start; it takes the memory for the first save.
+            root: store of this method alone, in which the run is `RUN`.
+            restore: whether to restore first, which allocates the memory of the first save.
             options: of `Checkpointer`.
         """
         self.name, self._trained = name, trained
@@ -63,7 +63,7 @@ class HpckitSaveWay:
         self._ckpt.save(self._step, self._trained.state)
 
     def before_step(self) -> None:
-        """Its hook does it."""
+        """Does nothing, because the hook of the optimizer waits."""
         self._trained.optimizer.step()
 
     def is_done(self) -> bool:
@@ -77,7 +77,7 @@ class HpckitSaveWay:
 
     @property
     def tier(self) -> str:
-        """Where the last state was loaded from."""
+        """Returns the source of the last restored state."""
         return str(self._last["checkpoint_restored"]["tier"])
 
     def clear(self) -> None: ...
@@ -86,7 +86,7 @@ class HpckitSaveWay:
         self._ckpt.close()
 
     def drop(self) -> None:
-        """Instead of `close`: be gone without a goodbye, so that the service keeps what it has."""
+        """Ends without `close`, so that the service keeps its snapshots."""
         del self._ckpt
         gc.collect()
 

@@ -1,4 +1,4 @@
-"""How much of the host's memory a save takes beside the state, at its peak, by the way of staging.
+"""How much host memory a save takes at its peak, in addition to the state, by staging mode.
 
     python -m benchmarks.checkpoint.staging_memory [--mib 1024] [--saves 3] [--folder DIR]
 
@@ -35,7 +35,7 @@ TARGETS = {"slots": 2.1, "buckets": 0.3}  # peak / state
 
 @dataclass
 class Peak:
-    """Of one way. Bytes, each at the moment when the sum was largest."""
+    """The bytes of one staging mode, each at the moment when their sum was largest."""
 
     state: int
     shared: int
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure(staging: Staging, folder: Path, size: int, saves: int) -> Peak:
-    """In a process of its own, for what one has taken is not given back."""
+    """Measures in a new process, because memory that was taken is not returned."""
     here, there = multiprocessing.Pipe(duplex=False)
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_save, args=(staging, folder, size, saves, there))
@@ -101,7 +101,7 @@ def _save(staging: Staging, folder: Path, size: int, saves: int, answer: Connect
 
 @contextmanager
 def _sampled(ckpt: Checkpointer, peak: Peak) -> Iterator[None]:
-    """Keep the largest sum of a sample in `peak` while the block runs."""
+    """Keeps the largest sum of a sample in `peak` while the block runs."""
     service, before = int(ckpt._client.status()["pid"]), _anonymous(os.getpid())
     is_over = threading.Event()
 
@@ -124,7 +124,7 @@ def _sampled(ckpt: Checkpointer, peak: Peak) -> Iterator[None]:
 
 
 def _anonymous(pid: int) -> int:
-    """Bytes of a process's own memory."""
+    """Returns the bytes of a process's own memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (found,) = [line for line in lines if line.startswith("RssAnon:")]
     return int(found.split()[1]) << 10

@@ -1,4 +1,4 @@
-"""How long a save makes training stand still, against one bare copy of the state's bytes.
+"""How long a save stalls training, against one bare copy of the state's bytes.
 
     python -m benchmarks.checkpoint.staging_stall [--mib 512] [--rounds 9] [--width 1024]
                                                  [--peers FOLDER] [--folder /tmp]
@@ -39,7 +39,7 @@ from benchmarks.checkpoint.dcp_saves import (
     alone,
 )
 from benchmarks.checkpoint.peer_saves import more_peers
-from benchmarks.checkpoint.save_methods import HpckitSaveWay, SaveWay
+from benchmarks.checkpoint.save_methods import HpckitSaveMethod, SaveMethod
 from benchmarks.common.arm_comparison import ArmComparison, interleave, report
 from benchmarks.common.machine import touch
 from benchmarks.common.scratch import scratch
@@ -82,22 +82,22 @@ def _compare(settings: argparse.Namespace, folder: Path) -> None:
 
 
 class StagingBench:
-    """A state, and the ways to save it."""
+    """A state, and the methods that save it."""
 
-    def __init__(self, trained: TrainedModel, folder: Path, more: list[SaveWay]) -> None:
+    def __init__(self, trained: TrainedModel, folder: Path, more: list[SaveMethod]) -> None:
         self._trained, self._folder = trained, folder
         self._tensors = list(trained.tensors.values())
         self._buffers = [tensor.clone() for tensor in self._tensors]
-        self._ways: list[SaveWay] = [
-            HpckitSaveWay("hpckit", folder / "blocking", trained, overlap=False),
+        self._ways: list[SaveMethod] = [
+            HpckitSaveMethod("hpckit", folder / "blocking", trained, overlap=False),
             Sync(folder, trained),
             Async(folder, trained),
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),
             *more,
         ]
-        self._overlapping: list[SaveWay] = [
-            HpckitSaveWay("hpckit", folder / "overlapping", trained),
+        self._overlapping: list[SaveMethod] = [
+            HpckitSaveMethod("hpckit", folder / "overlapping", trained),
             OverlappedAsync(folder, trained),
             *(way for way in more if way.name == "torch_checkpointing"),
         ]
@@ -117,7 +117,7 @@ class StagingBench:
         return arms
 
     def tables(self) -> dict[str, dict[str, str]]:
-        """Of the arms of stalls: what each is called in the table, and its name in `arms`."""
+        """Returns the names of the stall arms in the table, and their names in `arms`."""
         blocking = [COPY, FIRST, *(way.name for way in self._ways)]
         overlapping = {way.name: _overlapped(way) for way in self._overlapping}
         return {
@@ -129,13 +129,13 @@ class StagingBench:
         for way in {id(way): way for way in [*self._ways, *self._overlapping]}.values():
             way.close()
 
-    def _stall(self, way: SaveWay) -> float:
+    def _stall(self, way: SaveMethod) -> float:
         touch(2 * self._trained.nbytes)
         stall_s = _seconds(way.save) + _seconds(way.before_step)
         _end(way)
         return stall_s
 
-    def _overlap(self, way: SaveWay) -> float:
+    def _overlap(self, way: SaveMethod) -> float:
         touch(2 * self._trained.nbytes)
         stall_s = _seconds(way.save)
         self.beside_s.setdefault(way.name, []).append(_seconds(self._compute))
@@ -147,7 +147,7 @@ class StagingBench:
         self._firsts += 1
         folder = self._folder / f"first-{self._firsts}"
         touch(4 * self._trained.nbytes)
-        way = HpckitSaveWay("first", folder, self._trained, overlap=False)
+        way = HpckitSaveMethod("first", folder, self._trained, overlap=False)
         stall_s = self._stall(way)
         way.close()
         shutil.rmtree(folder)
@@ -171,11 +171,11 @@ class StagingBench:
         return max(1, round(_BESIDE * copy_s / one_s))
 
 
-def _overlapped(way: SaveWay) -> str:
+def _overlapped(way: SaveMethod) -> str:
     return f"{way.name}, overlapped"
 
 
-def _end(way: SaveWay) -> None:
+def _end(way: SaveMethod) -> None:
     way.wait()
     way.clear()
 

@@ -1,4 +1,4 @@
-"""One measurement in one new process, so that nothing of another is left in it."""
+"""Runs one measurement in one new process, so that no other one influences it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def in_fresh(function: Callable[..., T], *arguments: Any, peers: Path | None = None) -> T:
-    """What a function of a module gives in a process of its own.
+    """Returns what a function of a module returns in a new process.
 
     Args:
         peers: a folder of packages that are not installed; searched last.
@@ -24,7 +24,7 @@ def in_fresh(function: Callable[..., T], *arguments: Any, peers: Path | None = N
 
 
 def _call(function: Callable[..., T], arguments: tuple[Any, ...], peers: Path | None) -> T:
-    # else the workers of what is measured would be spawned, too, and import torch in each epoch
+    # else the workers that are measured would be spawned as well, and import torch in each epoch
     multiprocessing.set_start_method(None, force=True)
     if peers is not None:
         sys.path.append(str(peers))

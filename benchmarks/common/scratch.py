@@ -1,4 +1,4 @@
-"""The folder that a benchmark works in."""
+"""The temporary folder of a benchmark."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 @contextmanager
 def scratch(parent: Path | None = None) -> Iterator[Path]:
-    """A new folder, which is removed after the block.
+    """Yields a new folder, which is removed after the block.
 
     Args:
-        parent: on the disk to work on; None: where temporary files go.
+        parent: a folder on the disk to measure; None: the folder of temporary files.
     """
     folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=parent))
     try:

@@ -16,7 +16,7 @@ def _nothing(name: str) -> None: ...
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Measures ways to deal with `nbytes` bytes."""
+    """Measures the arms of a comparison that each process `nbytes` bytes."""
 
     nbytes: int
     ways: Mapping[str, Callable[[], object]]
@@ -25,11 +25,11 @@ class Stopwatch:
     _cpu_s: dict[str, list[float]] = field(default_factory=dict)
 
     def arms(self) -> dict[str, Measure]:
-        """For `interleave`; they return GB/s."""
+        """Returns the arms for `interleave`, each of which returns GB/s."""
         return {name: partial(self._time, name) for name in self.ways}
 
     def cpu_per_gb(self, name: str) -> float:
-        """Median of the seconds of CPU time per GB, without the first round."""
+        """Returns the median of the CPU seconds per GB of an arm, without the first round."""
         return median(self._cpu_s[name][1:]) / (self.nbytes / 1e9)
 
     def _time(self, name: str) -> float:

@@ -18,19 +18,19 @@ PER_WEIGHT = 12  # bytes of state: float32, and AdamW's two moments
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a trainer has to save."""
+    """A model and its optimizer, which a trainer saves."""
 
     model: nn.Module
     optimizer: AdamW
 
     @property
     def state(self) -> dict[str, object]:
-        """As `Checkpointer` takes it."""
+        """Returns the state as `Checkpointer` takes it."""
         return {"model": self.model, "optimizer": self.optimizer}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All live tensors, by name, in one flat dict: so no peer pays for gathering them."""
+        """Returns all live tensors by name in one flat dict, which peers need not gather."""
         found: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             found[f"model.{name}"] = parameter.detach()
@@ -44,8 +44,8 @@ class TrainedModel:
 
 
 def holding(made: TrainingState) -> TrainedModel:
-    """A model that only holds weights, and the optimizer that has made them; without gradients,
-    so that a step changes nothing. They share the state's memory: `made.step()` changes them."""
+    """Returns a model that only holds weights, and its optimizer, without gradients, so that a
+    step changes nothing. They share the memory of `made`: `made.step()` changes them."""
     model = nn.Module()
     moments: dict[Tensor, dict[str, Tensor]] = {}
     for full, array in made.arrays.items():
@@ -65,7 +65,7 @@ def holding(made: TrainingState) -> TrainedModel:
 
 
 def gpt(nbytes: int, width: int, seq_len: int) -> TrainedModel:
-    """A GPT whose state has about so many bytes, before its first step."""
+    """Returns a GPT whose state has about so many bytes, before its first step."""
     layers = max(1, nbytes // (PER_WEIGHT * 12 * width * width))
     heads = width // 64
     size = GptSpec(

@@ -11,7 +11,7 @@ _POOL = 1 << 22  # numbers drawn; every step takes them from another place
 
 
 def layer(width: int) -> dict[str, tuple[int, ...]]:
-    """The parameters of one block."""
+    """Returns the parameters of one block."""
     return {
         "qkv.weight": (3 * width, width),
         "out.weight": (width, width),
@@ -45,7 +45,7 @@ class TrainingState:
         return sum(array.nbytes for array in self.arrays.values())
 
     def step(self) -> None:
-        """Change every number."""
+        """Changes every number."""
         for name, array in self.arrays.items():
             for part in np.array_split(array.reshape(-1), -(-array.size // _POOL)):
                 _change(name, part, self._noise(part.size))

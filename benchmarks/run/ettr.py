@@ -1,16 +1,16 @@
-"""How much of its time a run on Slurm trains (ETTR), while something breaks every minute.
+"""The ETTR of a run on Slurm with one fault every minute.
 
     python -m benchmarks.run.ettr [--minutes 10] [--every 60] [--seed 0]
 
-A Slurm of four nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for each
-node), so as root. A run of four ranks with steps of 0.2 s, which saves every ten of them and
-shrinks by the nodes that it loses (`elastic=shrink`). In turns that the seed decides: SIGKILL of a
-rank, SIGSTOP of one (found after `hang.step_s=2`), SIGKILL of a node's agent, and of all processes
-of a node, slurmd too; a lost node is there again ten seconds later.
+Needs root: it starts a Slurm of four nodes on this machine (`slurm.devcluster`), each with a
+network and cgroups of its own. A run of four ranks with steps of 0.2 s saves every ten steps and
+shrinks by lost nodes (`elastic=shrink`). The faults alternate in an order that the seed decides:
+SIGKILL of a rank, SIGSTOP of a rank (detected after `hang.step_s=2`), SIGKILL of a node's agent,
+and SIGKILL of all processes of a node including slurmd; a lost node is back ten seconds later.
 
-ETTR: time in steps that count, of the time from the first step to the last. A step's time is their
-median, on all four nodes or fewer, for it is mostly sleep. All nodes share this machine's cores, on
-which importing torch once per node is most of what a new generation takes.
+The ETTR is the time in kept steps as a share of the time from the first step to the last. A step
+counts with the median time, on four nodes or fewer, because it is mostly sleep. All nodes share
+this machine's cores, and importing torch once per node is most of the time of a new generation.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def agent(job: RecoveryRun, chance: random.Random) -> None:
 
 
 def node(job: RecoveryRun, chance: random.Random) -> None:
-    """Not the first one: with it the job's batch process would go, and the run to its successor."""
+    """Chooses a node other than the first, whose loss would end the batch process of the job."""
     lost = job.cluster.node(job.training_host())
     lost.kill()
     threading.Timer(AWAY_S, lost.start).start()
 
 
 def world(job: RecoveryRun) -> int:
-    """Ranks that there are now."""
+    """Returns the present ranks."""
     return int([e["world_size"] for e in job.events() if e.kind == "training_started"][-1])
 
 
@@ -81,7 +81,7 @@ FAULTS: dict[str, Callable[[RecoveryRun, random.Random], None]] = {
 
 
 def campaign(job: RecoveryRun, minutes: float, every_s: float, chance: random.Random) -> list[str]:
-    """What broke, in order; the last fault is come through when this returns."""
+    """Injects faults, waits until the run has recovered from the last, and returns them."""
     done: list[str] = []
     end_s = time.time() + 60 * minutes
     while (at_s := time.time() + every_s * chance.uniform(0.8, 1.2)) < end_s:
@@ -97,7 +97,7 @@ def campaign(job: RecoveryRun, minutes: float, every_s: float, chance: random.Ra
 
 
 def standstills(steps: list[Event]) -> list[float]:
-    """Seconds from the last step before each interruption to the first one that is new."""
+    """Returns the seconds from the last step before each interruption to the first new step."""
     found, reached = [], steps[0]
     usual_s = median(e["step_s"] for e in steps)
     for event in steps[1:]:

@@ -1,5 +1,4 @@
-"""A training step as one writes it by hand, in plain torch: the model's module is all it has of
-hpckit."""
+"""A training step in plain torch; only the module of the model is hpckit's."""
 
 from __future__ import annotations
 

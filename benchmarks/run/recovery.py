@@ -1,26 +1,25 @@
-"""How long a run on Slurm stands still after a fault: from the fault to the first new step.
+"""How long a run on Slurm takes to recover: from the fault to the first new step.
 
     python -m benchmarks.run.recovery [--rounds 5] [--case worker ...]
 
-A Slurm of six nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for
-each node), so as root. A run of two ranks on two nodes, which saves every ten steps, meets each
-fault so many times, each time when it has trained for 65 seconds; a step is new if no step of
-that number was finished before the fault. All nodes share this machine's cores.
+Needs root: it starts a Slurm of six nodes on this machine (`slurm.devcluster`), each with a network
+and cgroups of its own. A run of two ranks on two nodes saves every ten steps and gets each fault
+`--rounds` times, each time after it has trained for 65 seconds. A step is new if no step of that
+number was finished before the fault. All nodes share this machine's cores.
 
-- *worker*: SIGKILL of a rank; torchrun starts all of them again. *hang*: SIGSTOP of a rank, with
+- *worker*: SIGKILL of a rank; torchrun restarts all ranks. *hang*: SIGSTOP of a rank, with
   `hang.step_s=2`.
-- *agent*, *first agent*: SIGKILL of the agent of a node, or of the supervisor's; another one is
-  started there.
-- *spare*, *shrink*: SIGKILL of all processes of a node that trains, slurmd too.
-- *first node*: the same with the node of the batch process: the successor goes on, on nodes that
-  are free.
-- *preempted*: a job of another partition takes all nodes and ends at once. *capacity*: of that,
-  from the end of that job on.
-- *timeout*: from when Slurm tells the job that its time is nearly up.
+- *agent*, *first agent*: SIGKILL of the agent of a node, or of the supervisor's node; it is
+  replaced there.
+- *spare*, *shrink*: SIGKILL of all processes of a training node, including slurmd.
+- *first node*: the same on the node of the batch process; the successor job continues on free
+  nodes.
+- *preempted*: a job of another partition takes all nodes and ends at once. *capacity*: the time of
+  that from the end of that job on.
+- *timeout*: the time from Slurm's notice that the time limit is near.
 
-The time is told in the parts of `hpckit.faults.campaign.recovery_time`, from the run's events.
-`queue` is from the end of a job's last generation to the begin of the next job, `other` is all but
-that.
+The time is split as in `hpckit.faults.campaign.recovery_time`, from the run's events. `queue` is
+from the end of a job's last generation to the start of the next job; `other` is the rest.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _RUN = (
 
 @dataclass(frozen=True)
 class RecoveryRun:
-    """A run under way."""
+    """A run that trains."""
 
     cluster: Cluster
     run: RunDir
@@ -75,24 +74,25 @@ class RecoveryRun:
         return (event for event in self.events() if event.kind == "step")
 
     def hosts(self) -> list[str]:
-        """Of the job that began last."""
+        """Returns the hosts of the newest job."""
         found: list[str] = [e["hosts"] for e in self.events() if e.kind == "run_started"][-1]
         return found
 
     def training_host(self) -> str:
-        """One that trains, and is not the supervisor's."""
+        """Returns a node that trains and is not the supervisor's."""
         chosen = [e["hosts"] for e in self.events() if e.kind == "nodes_chosen"]
         hosts: list[str] = chosen[-1] if chosen else self.hosts()
         return next(host for host in hosts if host != self.hosts()[0])
 
     def await_training(self, begun_s: float = 0.0) -> None:
-        """For so long that an agent which is started again has imported what it forks."""
+        """Waits until the run has trained for `SETTLED_S` seconds after `begun_s`, in which a
+        restarted agent imports what it forks."""
         wait(lambda: any(e.time > begun_s for e in self.steps()), "training")
         began_s = next(e.time for e in self.steps() if e.time > begun_s)
         wait(lambda: any(e.time > began_s + SETTLED_S for e in self.steps()), "steps")
 
     def recovery(self, fault: Callable[[], float | None]) -> Parts:
-        """Seconds from the fault to the first new step.
+        """Returns the seconds from the fault to the first new step.
 
         Args:
             fault: returns when it came, if not when it was called.
@@ -106,7 +106,8 @@ class RecoveryRun:
         return found
 
     def parts(self, before: int, fault_s: float) -> Parts | None:
-        """Up to the first step, after so many lives, that none of those had finished."""
+        """Returns the recovery up to the first step that none of the first `before` attempts had
+        finished; None: there is no such step yet."""
         events = self.events()
         starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
         if len(starts) <= before:
@@ -116,7 +117,7 @@ class RecoveryRun:
         return None if found is None else {**asdict(found), "total": found.total}
 
     def took(self, kind: str, since_s: float) -> float:
-        """Seconds from then to the first event of that kind."""
+        """Returns the seconds from then to the first event of that kind."""
         wait(lambda: self._after(kind, since_s), kind)
         return self._after(kind, since_s)[0].time - since_s
 
@@ -199,7 +200,7 @@ CASES: dict[str, tuple[Callable[[RecoveryRun], Parts], tuple[str, ...]]] = {
 
 
 def lose(job: RecoveryRun, host: str) -> Parts:
-    """The node is there again, and idle, afterwards."""
+    """Kills a node and returns the seconds of the recovery; the node is idle again afterwards."""
     lost = job.cluster.node(host)
     found = job.recovery(lost.kill)
     lost.start()
@@ -216,7 +217,7 @@ def signal_worker(job: RecoveryRun, rank: int, number: signal.Signals) -> None:
 
 
 def kill_agent(job: RecoveryRun, host: str) -> None:
-    """Of this host's node, in which the numbers of processes are those of this machine."""
+    """Kills the agent of this host's node. The node has the process ids of this machine."""
     for process in victims(str(job.run.path), ProcessFault.AGENT, job.hosts().index(host)):
         process.kill()
         return
@@ -233,7 +234,7 @@ def wait(holds: Callable[[], object], what: str) -> None:
 
 @contextmanager
 def launched(cluster: Cluster, folder: Path, overrides: tuple[str, ...]) -> Iterator[RecoveryRun]:
-    """A run that trains."""
+    """Starts a run and waits until it trains."""
     places = (f"root={folder / 'runs'}", f"data.shards={folder / 'shards'}")
     subprocess.run(
         [sys.executable, str(_REPO / "launch.py"), *_RUN, *places, *overrides, "--fresh"],
@@ -251,7 +252,7 @@ def launched(cluster: Cluster, folder: Path, overrides: tuple[str, ...]) -> Iter
 
 
 def measure(cluster: Cluster, folder: Path, case: str, rounds: int) -> list[Parts]:
-    """Seconds, round by round. A lost node's run is over then, and another one begins."""
+    """Returns the seconds of each round. Another run starts after the loss of a node."""
     look, overrides = CASES[case]
     if look in (node, first_node):
         found = []
@@ -264,7 +265,7 @@ def measure(cluster: Cluster, folder: Path, case: str, rounds: int) -> list[Part
 
 
 def pack(folder: Path) -> None:
-    """Shards for the runs."""
+    """Writes the shards of the runs."""
     source = python_stdlib()[0] / "encodings"
     pack_folder(source, folder / "shards", suffixes=(".py",), samples_per_shard=50)
 

@@ -1,4 +1,4 @@
-"""A table of seconds, and a JSON record, of cases that are not compared with one another."""
+"""A table of seconds and a JSON record of cases that are not compared with one another."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PARTS = ("detect", "queue", "meet", "load", "recompute")
 
 
 def report_parts(name: str, measured: Mapping[str, Sequence[Parts]]) -> None:
-    """Print the table and write the record, both of this name: medians of each part, and the whole
-    with and without the wait in Slurm's queue."""
+    """Prints the table and writes the record `name`: medians of each part, and the total with and
+    without the wait in Slurm's queue."""
     table = Table(title=f"{name}, s, medians", box=None, header_style="bold", title_justify="left")
     columns = ("total", "slowest", "other", *_PARTS, "capacity", "times")
     for column in ("fault", *columns):
@@ -37,7 +37,7 @@ def report_parts(name: str, measured: Mapping[str, Sequence[Parts]]) -> None:
 
 
 def report(name: str, measured: Mapping[str, Sequence[float]]) -> None:
-    """Print the table and write the record, both of this name."""
+    """Prints the table and writes the record `name`."""
     table = Table(title=name, box=None, header_style="bold", title_justify="left")
     for column in ("fault", "s, median", "fastest", "slowest", "times"):
         table.add_column(column, justify="left" if column == "fault" else "right")

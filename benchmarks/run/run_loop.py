@@ -1,21 +1,21 @@
-"""What the run loop costs: steps by `run.steps`, against a bare loop and one written by hand.
+"""What the run loop costs: steps by `run.steps`, against a bare loop and a loop in plain torch.
 
     python -m benchmarks.run.run_loop [--rounds 20] [--steps 60] [--batch 2] [--width 64]
         [--ranks 1 2]
 
-All arms take batches from loaders of their own and train models of their own that begin alike; in
-the first round their losses are compared. The bare loop does the same forward and backward passes,
-clipping and AdamW step as the run loop, by hpckit's `ParallelModel`, and has no run, no parts of
-steps, no records. The one by hand is plain torch (`plain_torch_loop.py`): the model,
-DistributedDataParallel on several ranks, AdamW, clip_grad_norm_. The run loop writes a record every
-ten steps, to events (and TensorBoard, by a process beside), beats, asks whether to leave and to
-save, and says when each part of a step begins and ends. It does not save, and traces no step; on
-several ranks it asks the clock whether to save, which is an exchange. --batch (of a rank) and
---width make the length of a step, which should be some 10 ms.
+All arms take batches from loaders of their own and train models with the same first parameters;
+their losses are compared in the first round. The bare loop does the same forward and backward
+passes, clipping and AdamW step as the run loop by hpckit's `ParallelModel`, without a run, step
+phases and records. The loop in plain torch (`plain_torch_loop.py`) has the model,
+DistributedDataParallel on several ranks, AdamW and clip_grad_norm_. The run loop writes a record
+every ten steps to the events (and to TensorBoard, in another process), writes heartbeats, checks
+for requests to leave or save, and marks the phases of a step. It does not save, and traces no step;
+on several ranks the ranks agree by an exchange whether it is time to save. --batch (of a rank) and
+--width determine the length of a step, which should be about 10 ms.
 
-*run_loop_processor* has the processor time of the thread that trains, in the same blocks: what is
-left of the comparison where other work takes the processors away. It leaves out what is waited for.
-Names end in `_2_ranks` where there are so many; rank 0 measures.
+*run_loop_processor* has the processor time of the training thread in the same blocks, which is
+comparable on a busy machine; it leaves out waiting. Names end in `_2_ranks` for two ranks; rank 0
+measures.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _compare(
     board: str,
     port: int,
 ) -> None:
-    """What each of `ranks` does."""
+    """Runs on each of `ranks`."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -106,7 +106,7 @@ def _report(
     ranks: int,
     settings: Mapping[str, object],
 ) -> None:
-    """The first round warms up."""
+    """Measures all arms; the first round is a warm-up."""
     end = f"_{ranks}_ranks" if ranks > 1 else ""
     for name, unit, found in (
         ("run_loop", "s per step", measured),
@@ -119,7 +119,7 @@ def _report(
 
 
 class Loops:
-    """Three of them, each with a model of its own."""
+    """Returns the three loops, each with a model of its own."""
 
     def __init__(self, spec: RunSpec, run: TrainingRun) -> None:
         self._run = run
@@ -148,7 +148,7 @@ class Loops:
         return {arm: partial(block, arm, step) for arm, step in loops.items()}
 
     def _compare(self, arm: str, loss: float) -> None:
-        """In the first round."""
+        """Checks in the first round that all loops have the same loss."""
         if arm not in self._losses:
             self._losses[arm] = loss
             first = next(iter(self._losses.values()))
@@ -172,7 +172,7 @@ class Loops:
 
 
 class HpckitTrainedModel:
-    """A model that hpckit has spread, and its step."""
+    """A model that hpckit has parallelised, and its step."""
 
     def __init__(self, spec: RunSpec, run: TrainingRun, timed: Timed) -> None:
         self._device, self._timed, self._clip = run.device, timed, spec.optim.grad_clip

@@ -1,14 +1,14 @@
-"""What it takes to look at a run, and to submit it, beside a bare sbatch.
+"""How long the dry run and the submission of a run take, against a bare sbatch.
 
     python -m benchmarks.run.submit [--rounds 20] [--other CHECKOUT]
 
-A Slurm of two nodes on this machine (`slurm.devcluster`), whose jobs are held back: nothing of them
-runs. In turns, a process of Python each: `launch.py --dry-run`; `launch.py` in a root that has no
-run yet (`first submit`), and once more for a run whose job is gone (`submit`), with whose copy of
-the code it shares the files that are older than five minutes; and `sbatch` of the very script that
-the dry run prints. With --other, so do `launch.py` and the code of another checkout. What is
-submitted is cancelled, and new directories are removed, between two measurements. A submit less
-`sbatch` is what hpckit adds: config, checks, a copy of the code, submitit.
+It starts a Slurm of two nodes on this machine (`slurm.devcluster`) that holds all jobs, so none
+runs. The arms, each a new Python process, alternate: `launch.py --dry-run`; `launch.py` in a root
+without runs (`first submit`), and again for a run whose job is gone (`submit`), which shares the
+files of its code copy that are older than five minutes; and `sbatch` of the script that the dry run
+prints. With --other, `launch.py` of another checkout is measured as well. Between two measurements,
+jobs are cancelled and new directories removed. A submit minus `sbatch` is what hpckit adds: config,
+checks, a copy of the code, submitit.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _RUN = (
 
 @dataclass(frozen=True)
 class SubmitSite:
-    """A cluster, the folder of its runs and shards, and the code that is tried."""
+    """A cluster, the folder of its runs and shards, and the code under test."""
 
     cluster: Cluster
     folder: Path
     checkout: Path
 
     def launch(self, root: str, *flags: str) -> str:
-        """What `launch.py` says.
+        """Returns the output of `launch.py`.
 
         Args:
             root: below the folder, of this checkout's own.
@@ -76,15 +76,15 @@ class SubmitSite:
 
 @dataclass(frozen=True)
 class SubmitArm:
-    """One of what is measured. What it has left in a root that is to be new is gone afterwards."""
+    """One measured command. What it left in a root that has to be new is removed afterwards."""
 
     site: SubmitSite
     act: Callable[[], object]
     processor_s: list[float] = field(default_factory=list)
-    """Of each call: what it and its own processes have had of the processors."""
+    """Seconds of processor time of each call, including its child processes."""
 
     def seconds(self) -> float:
-        """Of one call."""
+        """Returns the elapsed seconds of one call."""
         before, begun_s = os.times(), time.perf_counter()
         self.act()
         took_s, after = time.perf_counter() - begun_s, os.times()
@@ -96,7 +96,7 @@ class SubmitArm:
 
 
 def arms_of(site: SubmitSite, prefix: str = "") -> dict[str, SubmitArm]:
-    """Those of one checkout, whose earlier run is there."""
+    """Returns the arms of one checkout, after submitting the run that they submit again."""
     site.launch("kept")
     site.cancel()
     return {
@@ -107,7 +107,7 @@ def arms_of(site: SubmitSite, prefix: str = "") -> dict[str, SubmitArm]:
 
 
 def batch_script(site: SubmitSite) -> Path:
-    """The script of the run, as the dry run prints it, without the folders that it would make."""
+    """Writes the script of the run as the dry run prints it, without `--output`."""
     _, head, text = site.launch("new", "--dry-run").partition("#!/bin/bash\n")
     lines = [line for line in (head + text).splitlines() if "--output" not in line]
     path = site.folder / "bare.sh"

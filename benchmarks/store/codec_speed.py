@@ -38,7 +38,7 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class CodecData:
-    """One kind of data in two states."""
+    """One kind of data, before and after some steps."""
 
     raw: bytes
     base: bytes
@@ -84,7 +84,7 @@ def main() -> None:
 def measure(
     arms: Mapping[str, CodecArm], data: CodecData, rounds: int, size: int
 ) -> dict[str, list[CodecTimes]]:
-    """Times of every arm in every round, without the first: that one warms up."""
+    """Returns the times of every arm in every round, without the first, which is a warm-up."""
     names = list(arms)
     found: dict[str, list[CodecTimes]] = {name: [] for name in names}
     for turn in range(rounds + 1):
@@ -111,7 +111,7 @@ def _run(arm: CodecArm, data: CodecData, part: slice, times: CodecTimes) -> None
 
 
 def figures(rounds: list[CodecTimes], size: int) -> tuple[str, str, str]:
-    """Ratio, GB/s of encoding and of decoding."""
+    """Returns the compression ratio and the GB/s of encoding and of decoding."""
     encoding, decoding = median(t.encode for t in rounds), median(t.decode for t in rounds)
     return (
         f"{size / rounds[0].stored:.3f}",
@@ -171,7 +171,7 @@ def _blosc2() -> CodecArm:
 
 
 def training_state(steps: int, gap: int) -> dict[str, CodecData]:
-    """The state after `steps` steps of AdamW, its base from `gap` steps before, by kind."""
+    """Returns the state after `steps` steps of AdamW and that of `gap` steps before, by kind."""
     torch.manual_seed(0)
     size = GptSpec("gpt", vocab=VOCAB, layers=4, heads=4, width=256, seq_len=128, experts=None)
     model = make(size, seed=1)
@@ -219,7 +219,7 @@ def _half(values: NDArray[np.float32]) -> bytes:
 
 
 def _text() -> bytes:
-    """Real text that is everywhere: the standard library's source."""
+    """Returns real text that every machine has: the source of the standard library."""
     folder = pathlib.Path(sys.modules["argparse"].__file__ or "").parent
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
 

@@ -1,4 +1,4 @@
-"""Counting what hpckit and torch DCP read to restore DTensors, for `store_reads`."""
+"""Counts what hpckit and torch DCP read to restore DTensors, for `store_reads`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROOT = "weights"  # of the saved state
 
 @dataclass(frozen=True)
 class ShardingLayout:
-    """Over how many ranks, and along which dimension; vectors always along their only one."""
+    """The number of ranks, and the dimension along which matrices are sharded."""
 
     ranks: int
     dim: int
@@ -58,7 +58,7 @@ class ShardingLayout:
 
 @dataclass
 class ReadCount:
-    """Of one restore."""
+    """The counts of one restore."""
 
     needed: int = 0  # bytes
     read: int = 0  # bytes
@@ -72,7 +72,7 @@ class ReadCount:
 
 
 def save(layout: ShardingLayout, folder: Path) -> None:
-    """Save the tensors all ways. A collective."""
+    """Saves the tensors in all formats. A collective."""
     tensors = _tensors(layout, _content)
     for compress in (True, False):
         root = _root(folder, layout, compress)
@@ -84,7 +84,7 @@ def save(layout: ShardingLayout, folder: Path) -> None:
 def load(
     way: str, saved: ShardingLayout, loaded: ShardingLayout, names: Sequence[str], folder: Path
 ) -> ReadCount:
-    """Load the named tensors, or all, check them, and say what this rank read. A collective."""
+    """Loads the named tensors or all, checks them, and returns what this rank read. Collective."""
     tensors = _tensors(loaded, _empty, names)
     count = WAYS[way](saved, tensors, folder)
     for name, tensor in tensors.items():
@@ -95,7 +95,7 @@ def load(
 
 
 def total(mine: ReadCount) -> ReadCount:
-    """Of all ranks. A collective."""
+    """Returns the sum over all ranks. A collective."""
     counts: list[ReadCount] = [ReadCount()] * dist.get_world_size()
     dist.all_gather_object(counts, mine)
     result = ReadCount()
@@ -105,7 +105,7 @@ def total(mine: ReadCount) -> ReadCount:
 
 
 class _CountingFile(io.FileIO):
-    """A file that counts what is read of it."""
+    """A file that counts the bytes that are read from it."""
 
     def __init__(self, path: str | os.PathLike[str], count: ReadCount) -> None:
         super().__init__(path, "rb")
@@ -152,7 +152,7 @@ def _by_hpckit(
 
 
 def _some_by_hpckit(root: Path, tensors: Mapping[str, DTensor]) -> ReadCount:
-    """What a tool does that wants a part of a checkpoint."""
+    """Reads a part of a checkpoint by `Store`, as a tool does."""
     with closing(Store.open(root)) as store:
         checkpoint = Checkpoint(store, store.manifests(RUN)[0])
         for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""What one save of some tensors adds to the disk, by hpckit and by its peers."""
+"""Measures how many bytes one save of some tensors adds to the disk, by hpckit and its peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READ = "read"  # what a restore of the whole save reads
 
 
 class SaveArm(Protocol):
-    """One way to save; keeps what it needs from save to save."""
+    """A save method that keeps its state between saves."""
 
     def save(self, step: int, tensors: Tensors) -> Sizes:
         """Bytes that the save has added: of each kind that can be told apart, of `ALL`, and of
@@ -41,7 +41,7 @@ def kind_of(name: str) -> str:
 
 
 class Raw:
-    """The tensors' bytes."""
+    """The raw bytes of the tensors."""
 
     def save(self, step: int, tensors: Tensors) -> Sizes:
         sizes: Sizes = Counter()
@@ -53,7 +53,7 @@ class Raw:
 
 
 class Zstd:
-    """Each tensor's bytes in one zstd frame of level 1, without any file around it."""
+    """The bytes of each tensor in one zstd frame of level 1, without a file format."""
 
     def save(self, step: int, tensors: Tensors) -> Sizes:
         sizes: Sizes = Counter()
@@ -67,7 +67,7 @@ class Zstd:
 
 @dataclass
 class Dcp:
-    """torch DCP, every save in a folder of its own, removed once it is measured."""
+    """torch DCP with a folder for each save, which is removed once it is measured."""
 
     folder: Path
 
@@ -105,7 +105,7 @@ class HpckitSaveArm:
         self._saves.close()
 
     def _by_kind(self, written: WrittenPart) -> Sizes:
-        """Stored bytes of the chunks in packs that are new."""
+        """Returns the stored bytes of the chunks in new packs."""
         chunks = {
             chunk.id: (kind_of(name), chunk.length)
             for table in written.tables.values()
@@ -121,7 +121,7 @@ class HpckitSaveArm:
 
 
 def _read_by_restore(written: WrittenPart) -> dict[Place, int]:
-    """Stored bytes of every chunk, and of its bases, by where they lie."""
+    """Returns the stored bytes of every chunk and of its bases, by location."""
     found: dict[Place, int] = {}
     for table in written.tables.values():
         for placed in table.chunks.values():
@@ -134,7 +134,7 @@ def _read_by_restore(written: WrittenPart) -> dict[Place, int]:
 
 
 def pieces(tensors: Tensors) -> list[TensorPiece]:
-    """Every tensor, whole."""
+    """Returns each tensor as one whole piece."""
     return [
         TensorPiece(name, dtype_name(t.dtype), tuple(t.shape), (0,) * t.ndim, as_array(t))
         for name, t in tensors.items()

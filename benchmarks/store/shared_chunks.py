@@ -1,4 +1,4 @@
-"""One training state kept under three names: how many copies of it are on the disk."""
+"""Counts how many copies of one training state that is kept under three names are on the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from checkpointing.store.write.part_writer import WriteOptions
 
 
 def three_names(folder: Path, run: SmallRun) -> dict[str, float]:
-    """Bytes on the disk / bytes after the first save, by arm."""
+    """Returns bytes on the disk / bytes after the first save, by arm."""
     run.train(2)
     return {
         "hpckit, marks": _marks(folder / "marks", run),
@@ -36,7 +36,7 @@ def _marks(folder: Path, run: SmallRun) -> float:
 
 
 def _three_saves(folder: Path, run: SmallRun) -> float:
-    """In one store by three runs that know nothing of each other."""
+    """Saves the state in one store by three independent runs."""
     once = 0
     for name in ("last", "best", "milestone"):
         saves = StoreSaves(folder, WriteOptions(), run=name)

@@ -1,4 +1,4 @@
-"""A real training run, small: a byte model of 3.3 million parameters on Python's library."""
+"""A small training run: a byte model of 3.3 million parameters on Python's library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WARMUP = 20  # steps
 
 
 class SmallRun:
-    """Trains with AdamW, from a warm-up to the end of a cosine decay, and gives its state."""
+    """Trains with AdamW from a warm-up to the end of a cosine decay."""
 
     def __init__(self, model: DecoderModel, steps: int, lr: float = 1e-3, seed: int = 1) -> None:
         spec = compose_spec([f"optim.lr={lr}", f"optim.warmup_steps={WARMUP}"])
@@ -35,7 +35,7 @@ class SmallRun:
         self._rng = np.random.default_rng(seed)
 
     def train(self, steps: int) -> float:
-        """The last step's loss."""
+        """Returns the loss of the last step."""
         loss = torch.zeros(())
         for _ in range(steps):
             starts = self._rng.integers(len(self._text) - LENGTH - 1, size=BATCH)
@@ -52,7 +52,7 @@ class SmallRun:
         return float(loss)
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors of model and optimizer by full name; the live ones."""
+        """Returns all live tensors of model and optimizer by full name."""
         tensors = {f"model/{name}": t.detach() for name, t in self._model.state_dict().items()}
         for name, parameter in self._model.named_parameters():
             for key, value in self._optimizer.state.get(parameter, {}).items():
@@ -61,7 +61,7 @@ class SmallRun:
 
 
 def build_model() -> DecoderModel:
-    """The demo's model, initialised."""
+    """Returns the model of the demo, initialised."""
     size = decoder_of(compose_spec(["model=gpt_tiny"]))
     return make(size, seed=1)
 
@@ -81,7 +81,7 @@ class LowRank(nn.Module):
 
 
 def add_adapters(model: DecoderModel, rank: int) -> None:
-    """Freeze the model and give the linear layers of its blocks adapters that are trained."""
+    """Freezes the model and adds trained adapters to the linear layers of its blocks."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     linear = [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]
@@ -90,7 +90,7 @@ def add_adapters(model: DecoderModel, rank: int) -> None:
 
 
 def trained_share(state: dict[str, Tensor], model: DecoderModel) -> float:
-    """Bytes that training changes / bytes of the state."""
+    """Returns the share of the state's bytes that training changes."""
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     frozen = {f"model/{name}" for name, _ in model.named_parameters() if name not in trained}
     total = sum(tensor.nbytes for tensor in state.values())
@@ -105,7 +105,7 @@ def _text() -> Tensor:
 
 
 def series(run: SmallRun, saves: int, every: int) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """(step, state) every so many steps; the tensors are only good until the next."""
+    """Yields (step, state) every so many steps; the tensors are valid until the next one."""
     for number in range(1, saves + 1):
         run.train(every)
         yield number * every, run.state()

@@ -74,7 +74,7 @@ def ranges(storage: Storage) -> float:
 def _compare(
     name: str, work: Work, storages: dict[str, Storage], settings: argparse.Namespace
 ) -> None:
-    """Two tables: processor time and elapsed time, out of the same rounds."""
+    """Prints two tables from the same rounds: processor time and elapsed time."""
     elapsed: dict[str, list[float]] = {client: [] for client in storages}
 
     def measure(client: str) -> float:

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _dense(settings: argparse.Namespace, folder: Path) -> dict[str, Found]:
-    """fp32 and bf16: one run."""
+    """Returns the bytes of fp32 and bf16 states of one run."""
     run = SmallRun(build_model(), settings.saves * settings.every, settings.lr)
     arms = {kind: _arms(folder / kind, settings.depths) for kind in ("fp32", "bf16")}
     found: dict[str, dict[str, list[Sizes]]] = {kind: {} for kind in arms}
@@ -111,7 +111,7 @@ def _save(
 
 
 def _rounded(state: Tensors) -> Tensors:
-    """The model's weights in bfloat16."""
+    """Returns the model's weights in bfloat16."""
     return {n: t.to(torch.bfloat16) for n, t in state.items() if n.startswith("model/")}
 
 
@@ -134,7 +134,7 @@ def _show(title: str, found: Found) -> None:
 
 
 def _shares(found: Found) -> Iterator[tuple[str, str, list[float]]]:
-    """Arm, kind of tensors, and stored / raw of every save."""
+    """Prints the stored / raw bytes of every save, by arm and kind of tensors."""
     kinds = [
         kind
         for kind, size in found[RAW][0].most_common()

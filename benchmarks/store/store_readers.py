@@ -1,4 +1,4 @@
-"""The ways to read a training state that `store_speed` compares."""
+"""The arms of `store_speed` that read a training state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 
 
 class Readers:
-    """Each reads the last save that `Writers` has made its way; into the state, if anywhere."""
+    """The arms; each reads the last save that its counterpart in `Writers` has written."""
 
     def __init__(self, folder: Path, state: TrainingState) -> None:
         self._folder, self._state = folder, state

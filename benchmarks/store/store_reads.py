@@ -2,11 +2,11 @@
 
     python -m benchmarks.store.store_reads [--folder /tmp]
 
-Matrices and vectors of a GPT-2 as DTensors on gloo processes, saved and loaded on the same and on
-other layouts: by hpckit's Checkpointer into a store, compressed and raw, and by torch DCP into
-folders. What is needed is the sum of all ranks' shards. Read is all that is read from the moment
-when the ranks begin, manifests and metadata included, summed over the ranks. A request is a call of
-the storage, of DCP a read of a file below Python's buffer. Every load is checked bit by bit.
+Matrices and vectors of a GPT-2 are saved as DTensors on gloo processes and loaded in the same and
+in other layouts: by hpckit's Checkpointer in a store, compressed and raw, and by torch DCP in
+folders. The bytes needed are the sum of all ranks' shards. The bytes read are all reads of all
+ranks, manifests and metadata included. A request is a call of the storage; for DCP, a read of a
+file below Python's buffer. Every load is checked bit by bit.
 """
 
 from __future__ import annotations

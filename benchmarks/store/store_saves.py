@@ -1,4 +1,4 @@
-"""A store of one rank's saves, one after the other, for the benchmarks of the store."""
+"""A store with consecutive saves of one rank, for the benchmarks of the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]  # by full name: "model/blocks.0.qkv.weight"
 
 
 class StoreSaves:
-    """One run of a new store: all that a save does but copying the state and agreeing on it."""
+    """One run in a new store: every part of a save except staging and the agreement of ranks."""
 
     def __init__(self, folder: Path, options: WriteOptions, run: str = "benchmark") -> None:
         self.store = Store.open(folder, create=True)
@@ -31,7 +31,7 @@ class StoreSaves:
         self._known = RunChunkIndex(self.store, run)
 
     def save(self, step: int, pieces: Iterable[TensorPiece]) -> WrittenPart:
-        """Announce, look around, write, commit; durable on return."""
+        """Announces a save, indexes chunks, writes and commits; the save is durable on return."""
         save = self._session.begin(step)
         index = self._known.index(look(self.store, save.run))
         written = write(self.store, save, pieces, {}, index, self._options)
@@ -43,7 +43,7 @@ class StoreSaves:
         return written
 
     def newest(self) -> Checkpoint:
-        """The last save, opened anew: nothing of it is in memory."""
+        """Returns the last save, opened anew, so that nothing of it is in memory."""
         store = Store.open(self.store.url)
         return Checkpoint(store, store.manifests()[0])
 
@@ -53,7 +53,7 @@ class StoreSaves:
 
 
 def whole_pieces(arrays: Arrays, dtype: str = "float32") -> list[TensorPiece]:
-    """Every array as a piece that is its whole tensor."""
+    """Returns each array as a piece that is a whole tensor."""
     return [
         TensorPiece(name, dtype, array.shape, (0,) * array.ndim, array)
         for name, array in arrays.items()
@@ -61,10 +61,10 @@ def whole_pieces(arrays: Arrays, dtype: str = "float32") -> list[TensorPiece]:
 
 
 def bytes_under(folder: Path) -> int:
-    """Bytes of all files in a folder and below."""
+    """Returns the bytes of all files in a folder and below it."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def files_under(folder: Path) -> int:
-    """Files in a folder and below."""
+    """Returns the files in a folder and below it."""
     return sum(path.is_file() for path in folder.rglob("*"))

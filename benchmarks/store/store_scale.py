@@ -2,12 +2,11 @@
 
     python -m benchmarks.store.store_scale [--layers 4]
 
-The state is that of Llama 3 405B in float32 with both moments of AdamW (4,860 GB), each weight on 8
-ranks by tensor parallelism (TP), their parts on 128 more by FSDP, the layers on 16 stages. The
-requests are those of `hpckit.planner.store_costs`, which a test holds against real saves. A
-manifest of all ranks would not fit this machine's memory, so the parts of the ranks of one TP rank
-and stage are made, merged, encoded and decoded; every number is by chunk, and grows with their
-number.
+The state is that of Llama 3 405B in float32 with both moments of AdamW (4,860 GB). Each weight is
+split over 8 ranks by tensor parallelism (TP), each part over 128 ranks by FSDP, and the layers over
+16 pipeline stages. The requests are those of `hpckit.planner.store_costs`, which a test compares
+with real saves. A manifest of all ranks would not fit into this machine's memory, so the parts of
+the ranks of one TP rank and stage are made, merged, encoded and decoded; every number is per chunk.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ SAVE = SaveId("run", 1, "aaaaaaaa")
 
 
 def own(name: str, rank: int) -> tuple[TensorSpec, Box]:
-    """What one of the ranks of a stage with TP rank 0 has of a weight."""
+    """Returns the part of a weight that a rank of a stage with TP rank 0 holds."""
     shape, cut = WEIGHTS[name]
     sizes = [extent // TP if dim == cut else extent for dim, extent in enumerate(shape)]
     sizes[0] //= FSDP
@@ -79,7 +78,8 @@ def chunks_per_rank() -> int:
 
 
 def part(rank: int) -> ManifestContent:
-    """Of one layer; its weights are as narrow as one TP rank's, so that the parts fill them."""
+    """Returns the manifest of one layer; its weights are as narrow as those of one TP rank, so that
+    the parts cover them."""
     table, pack, at = ItemTable(), new_pack(SAVE.session), 8
     for name in WEIGHTS:
         spec, box = own(name, rank)
@@ -104,7 +104,7 @@ def opened(data: bytes, kind: str) -> ManifestDocument:
 
 
 def timed(found: dict[str, float], name: str, call: Callable[[], T]) -> T:
-    """Processor time, which others on the machine do not add to."""
+    """Returns seconds of processor time, which other processes on the machine do not add to."""
     begun_s = time.process_time()
     result = call()
     found[name] = time.process_time() - begun_s
@@ -112,7 +112,7 @@ def timed(found: dict[str, float], name: str, call: Callable[[], T]) -> T:
 
 
 def listing(ranks: int) -> float:
-    """Seconds to list and parse the keys of so many parts, in memory."""
+    """Returns the seconds to list and parse the keys of so many parts in memory."""
     storage = MemoryStorage(f"memory://{secrets.token_hex(4)}")
     for rank in range(ranks):
         storage.put(SAVE.part(rank), [b""])
@@ -122,7 +122,7 @@ def listing(ranks: int) -> float:
 
 
 def measured() -> tuple[dict[str, float], int, int]:
-    """Seconds of each thing that is done to a layer's manifest, its chunks and its bytes."""
+    """Returns the seconds of each operation on a layer's manifest, its chunks and its bytes."""
     spent: dict[str, float] = {}
     parts = [part(rank) for rank in range(FSDP)]
     raw = timed(spent, "encode parts", lambda: [build_part(c, r) for r, c in enumerate(parts)])

@@ -1,4 +1,4 @@
-"""The ways to write a training state that `store_speed` compares."""
+"""The arms of `store_speed` that write a training state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RAW, COMPRESSED, DCP = "raw", "compressed", "dcp"  # folders
 
 
 class Writers:
-    """Each writes what the state is after one more step, durably. The stores keep all saves."""
+    """The arms; each writes the state durably after one more step. The stores keep all saves."""
 
     def __init__(self, folder: Path, state: TrainingState) -> None:
         self._folder, self._state = folder, state
@@ -65,7 +65,7 @@ class Writers:
 
 
 def write_plainly(state: TrainingState, folder: Path) -> None:
-    """The state's bytes in files of `FILE_BYTES`, durably, without names or a look at them."""
+    """Writes the state's bytes durably to files of `FILE_BYTES`, without names or hashes."""
     folder.mkdir()
     for number, parts in enumerate(parts_of_files(state)):
         with (folder / str(number)).open("wb", buffering=0) as file:
@@ -80,12 +80,12 @@ def save_by_dcp(state: TrainingState, folder: Path) -> None:
 
 
 def tensors(state: TrainingState) -> dict[str, Tensor]:
-    """The state itself as tensors, without a copy."""
+    """Returns the state as tensors, without a copy."""
     return {name: torch.from_numpy(array) for name, array in state.arrays.items()}
 
 
 def parts_of_files(state: TrainingState) -> Iterator[list[memoryview]]:
-    """The state's bytes, in order, as the parts of files of `FILE_BYTES`."""
+    """Yields the state's bytes in order, as the parts of files of `FILE_BYTES`."""
     parts: list[memoryview] = []
     room = FILE_BYTES
     for array in state.arrays.values():

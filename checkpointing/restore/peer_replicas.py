@@ -19,8 +19,7 @@ from checkpointing.service.client.held_snapshots import (
     load_held_snapshot,
     load_snapshot_metadata,
 )
-from checkpointing.service.client.ring_introduction import introduction
-from checkpointing.service.client.service_connection import give_back
+from checkpointing.service.client.service_connection import Introduce, ServiceConnection, give_back
 from checkpointing.service.replication.authenticated_channel import KEY_BYTES
 from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode, dump_ring
 from checkpointing.service.snapshots import Generation
@@ -191,3 +190,19 @@ def ring_of(endpoints: Sequence[PeerEndpoint], rank: int) -> tuple[tuple[RingNod
         for name, those in ranks.items()
     )
     return nodes, list(ranks).index(endpoints[rank].standing.node)
+
+
+def introduction(ring: ReplicationRing) -> Introduce:
+    """Return a callback that sends a restarted service its place in the ring: the other nodes
+    expect it at the address of the one before it."""
+
+    def introduce(link: ServiceConnection) -> None:
+        mine = ring.mine
+        try:
+            give_back(link.request("listen", address=mine.address, port=mine.port))
+            give_back(link.request("ring", **dump_ring(ring)))
+        # without replication, the rest of the service is still useful
+        except ServiceError as error:
+            logger.error("this node's snapshots are replicated no longer: %s", error)
+
+    return introduce

@@ -25,7 +25,7 @@ from checkpointing.service.spool.spool_recovery import SpoolRecovery
 from checkpointing.service.spool.spooler import Spooler, StoreOutlook
 from checkpointing.service.upload_bandwidth import BandwidthTokenBucket, ThrottledStorage
 from checkpointing.storage import Storage, open_storage
-from checkpointing.storage.renewable_storage import RenewableStorage
+from checkpointing.storage.forwarding_storage import RenewableStorage
 from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")

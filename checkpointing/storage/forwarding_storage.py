@@ -1,11 +1,11 @@
-"""The base class of storages that wrap another one."""
+"""Storages that wrap another one: the base class, and one that can be renewed with other options,
+such as credentials that have not expired."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from checkpointing.storage.interface import Buffer, ObjectInfo, Storage
-from checkpointing.storage.temporary_object_removal import SupportsTemporaryRemoval
+from checkpointing.storage.interface import Buffer, ObjectInfo, Storage, SupportsTemporaryRemoval
 
 
 class ForwardingStorage:
@@ -48,3 +48,22 @@ class ForwardingStorage:
 
     def close(self) -> None:
         self._storage.close()
+
+
+class RenewableStorage(ForwardingStorage):
+    """Forwards all calls to a storage that can be replaced, while in use, by another one for the
+    same place. Calls in progress are completed by the old one. Thread-safe."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._former: list[Storage] = []
+
+    def renew(self, storage: Storage) -> None:
+        """Use this storage from now on; `close` closes it, too."""
+        self._former.append(self._storage)
+        self._storage = storage
+
+    def close(self) -> None:
+        for storage in self._former:
+            storage.close()
+        super().close()

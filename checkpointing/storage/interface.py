@@ -1,10 +1,11 @@
-"""The interface that a store needs from its storage: eight operations on objects."""
+"""The interface that a store needs from its storage, eight operations on objects, and two optional
+interfaces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -81,3 +82,31 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Release connections and threads."""
+
+
+@runtime_checkable
+class SupportsReadInto(Protocol):
+    """A storage that can read into given memory; checked by `isinstance(storage,
+    SupportsReadInto)`. A read here has little overhead, so small reads that stay in the processor's
+    cache are the fastest."""
+
+    def read_into(self, key: str, start: int, into: memoryview) -> None:
+        """Fill `into`, writable bytes, from byte `start` of an object. Raises as `get_range`, and
+        then the content of `into` is undefined."""
+
+
+@runtime_checkable
+class SupportsTemporaryRemoval(Protocol):
+    """A storage in which a writer that dies leaves temporary objects, and that can remove them, as
+    a sweep does; checked by `isinstance(storage, SupportsTemporaryRemoval)`."""
+
+    def sweep_temporaries(self, older_than_s: float) -> int:
+        """Remove temporary objects of crashed writers. Returns how many there were.
+
+        Args:
+            older_than_s: remove only objects that were last written so many seconds ago, by the
+                storage's clock. A slower writer loses its file and raises.
+
+        Raises:
+            StoreError: see `Storage`.
+        """

@@ -88,7 +88,7 @@ class Dataset:
         return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
 
     def is_remote(self, shard: int) -> bool:
-        """Return whether opening the shard takes requests: it is not open, and not read in
+        """Return whether opening the shard takes requests, as it is neither open nor read in
         place."""
         return not self._opened.has(shard) and not self.store.is_in_place(self.manifest.urls[shard])
 

@@ -131,7 +131,7 @@ class Loader(Iterable[Batch]):
         position = saved.pop("position", None)
         if saved.get("within"):
             raise DataError(
-                "the state was taken inside a step of a StreamingDataset: only one can resume it"
+                "the state is of a StreamingDataset, inside a step: only that one can resume it"
             )
         saved.pop("until", None)  # a StreamingDataset at the end of a pass
         if type(position) is not int or not 0 <= position < MAX_POSITION:
@@ -267,7 +267,7 @@ def _topology(options: LoaderOptions) -> Topology:
 
 
 def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
-    """Return how many batches one thread makes before it hands them over, and the decision whether
+    """Return how many batches one thread makes before it passes them on, and the decision whether
     the consumer reads by itself.
 
     These are more than 1 and not None only if batches are small, there is no transform or collate

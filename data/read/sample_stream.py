@@ -196,7 +196,7 @@ class MixedStream:
             if list(segments[-1].parts) != weights:
                 before = before.then(position, weights)
         except (ValueError, TypeError, IndexError) as error:
-            raise DataError(f"not a loader's state: impossible segments: {error}") from error
+            raise DataError(f"not a loader's state: its segments cannot be: {error}") from error
         return MixedStream(self.datasets, self.orders, before)
 
 

@@ -84,8 +84,8 @@ class Agent:
     ) -> None:
         """
         Args:
-        server: starts torchruns. None: each torchrun is started as a program.
-        heard: names of signals for the agent that came already, or come before it serves.
+            server: starts torchruns. None: each torchrun is started as a program.
+            heard: names of signals for the agent that came already, or come before it serves.
         """
         self._run, self._submission, self._node = run, submission, node
         self._spec, self._channel, self._server = spec, channel, server

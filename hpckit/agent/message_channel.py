@@ -36,8 +36,8 @@ class Channel:
     def __init__(self, read: int, write: int) -> None:
         """
         Args:
-        read, write: descriptors, which are switched to non-blocking; the caller closes them
-            after `close`.
+            read, write: descriptors, which are switched to non-blocking; the caller closes them
+                after `close`.
         """
         self._read, self._write = read, write
         os.set_blocking(read, False)
@@ -66,7 +66,7 @@ class Channel:
         or heartbeat."""
         self._put(json.dumps(message).encode() + b"\n")
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Sends a heartbeat."""
         self._put(b"" if self._unsent else b"\n")
 
@@ -109,21 +109,25 @@ class HeartbeatThread:
     def __init__(self) -> None:
         self._channels: Collection[Channel] = ()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
         self._thread.start()
 
-    def of(self, channels: Collection[Channel]) -> None:
+    def set_channels(self, channels: Collection[Channel]) -> None:
         """Sets the channels to send heartbeats on."""
         self._channels = tuple(channels)
 
     def close(self) -> None:
+        """Ends the thread."""
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT_S):
             for channel in self._channels:
-                channel.beat()
+                channel.send_heartbeat()
 
 
 def _parse(line: bytes) -> Message | None:

@@ -58,11 +58,14 @@ class RendezvousStore:
     def __init__(self, address: str | None) -> None:
         """
         Args:
-        address: the address to listen on. None: all addresses of this machine.
+            address: the address to listen on. None: all addresses of this machine.
         """
         self.host = address or _HERE
+        self.port = 0  # until the store listens
         self.token = secrets.token_hex(16)
         self._address = address
+        self._loop = asyncio.new_event_loop()
+        self._server: asyncio.Server | None = None
         self._table = KeyValueTable()
         self._connections: set[_Connection] = set()
         self._ended_names: deque[str] = deque()
@@ -72,11 +75,14 @@ class RendezvousStore:
     def __enter__(self) -> RendezvousStore:
         """
         Raises:
-        RendezvousStoreError: the address is none of this machine's.
+            RendezvousStoreError: the address does not belong to this machine.
         """
-        listening = _listening(self._address)
+        try:
+            listening = _listening(self._address)
+        except RendezvousStoreError:
+            self._loop.close()
+            raise
         self.port = int(listening.getsockname()[1])
-        self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(
             self._loop.create_server(self._connection, sock=listening, backlog=_BACKLOG)
         )
@@ -91,7 +97,7 @@ class RendezvousStore:
         """Removes the keys of a generation that has ended."""
         self._loop.call_soon_threadsafe(self._table.clear)
 
-    def left(self) -> list[str]:
+    def disconnected(self) -> list[str]:
         """Returns the names of the connections that have ended since the last call."""
         return [self._ended_names.popleft() for _ in range(len(self._ended_names))]
 
@@ -104,7 +110,8 @@ class RendezvousStore:
 
     async def _serve(self) -> None:
         await self._is_over.wait()
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         pending = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in pending:  # accepted connections that are not established yet
             task.cancel()
@@ -121,18 +128,25 @@ class _Connection(asyncio.Protocol):
         self, table: KeyValueTable, token: bytes, there: set[_Connection], left: deque[str]
     ) -> None:
         self._table, self._token, self._connections, self._ended_names = table, token, there, left
+        self._open_transport: asyncio.Transport | None = None
+        self._hello_timeout: asyncio.TimerHandle | None = None
         self._is_trusted = False
         self._name: str | None = None
         self._unread = b""
 
+    @property
+    def _transport(self) -> asyncio.Transport:
+        assert self._open_transport is not None  # asyncio calls `connection_made` first
+        return self._open_transport
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._open_transport = transport
         self._connections.add(self)
         self._hello_timeout = asyncio.get_running_loop().call_later(HELLO_S, self.end)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._hello_timeout.cancel()
+        self._stop_timeout()
         self._connections.discard(self)
         if self._name is not None:
             self._ended_names.append(self._name)
@@ -148,6 +162,10 @@ class _Connection(asyncio.Protocol):
     def end(self) -> None:
         self._transport.abort()
 
+    def _stop_timeout(self) -> None:
+        if self._hello_timeout is not None:
+            self._hello_timeout.cancel()
+
     def _handle_line(self, line: bytes) -> None:
         if self._is_trusted:
             request = json.loads(line)
@@ -157,7 +175,7 @@ class _Connection(asyncio.Protocol):
                 self._table.do(request, partial(self._answer, request["id"]))
         elif hmac.compare_digest(line, self._token):
             self._is_trusted = True
-            self._hello_timeout.cancel()
+            self._stop_timeout()
         else:
             self._refuse("a wrong token")
 

@@ -48,12 +48,13 @@ TOO_SOON_S = 5.0
 class NodeWatchdog:
     """Starts the agent of one node and replaces it, for the duration of the submission."""
 
-    def __init__(self, spec: RunSpec, come: int, go: int) -> None:
+    def __init__(self, spec: RunSpec, read_fd: int, write_fd: int) -> None:
         """
         Args:
-        come, go: descriptors of the agent's channel, for reading and writing, as in `Channel`.
+            read_fd, write_fd: descriptors of the agent's channel, for reading and writing, as in
+                `Channel`.
         """
-        self._spec, self._read_fd, self._write_fd = spec, come, go
+        self._spec, self._read_fd, self._write_fd = spec, read_fd, write_fd
         self._client_socket, self._server_socket = socket.socketpair(
             socket.AF_UNIX, socket.SOCK_SEQPACKET
         )
@@ -62,7 +63,7 @@ class NodeWatchdog:
         self._agent = 0  # process id; 0: there is no agent, or this process is the agent
         self._pending_signals: list[str] = []  # names of signals that no agent was sent yet
 
-    def keep(self) -> int:
+    def run(self) -> int:
         """Runs until the last agent ends and returns its exit status; in the fork that is an agent,
         returns the agent's own."""
         watchdog = os.getpid()
@@ -91,7 +92,8 @@ class NodeWatchdog:
             None if self._server is None else ForkServerClient(self._client_socket, STEP_SIGNALS)
         )
         channel, heartbeats = Channel(self._read_fd, self._write_fd), HeartbeatThread()
-        heartbeats.of([channel])
+        heartbeats.start()
+        heartbeats.set_channels([channel])
         try:
             Agent(*agent_place(), self._spec, channel, server, self._pending_signals).serve()
         finally:
@@ -148,10 +150,10 @@ class NodeWatchdog:
 def main() -> int:
     """Runs the watchdog and returns the exit status of the agent."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    come, go = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
+    read_fd, write_fd = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with messages
     run, submission, _ = agent_place()
-    return NodeWatchdog(read_spec(run.spec(submission)), come, go).keep()
+    return NodeWatchdog(read_spec(run.spec(submission)), read_fd, write_fd).run()
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from hpckit.text.quantities import count, size, span
 
 MOMENTS = {
     "loss": "when the backward pass begins",
-    "backward": "when the last block goes backward",
-    "reduced": "when gradients are complete",
-    "optimizer": "while the optimizer steps",
+    "backward": "in the backward pass of the last block",
+    "reduced": "when all gradients are reduced",
+    "optimizer": "during the optimizer step",
 }
 """Names of the moments of a step."""
 
@@ -24,17 +24,21 @@ def facts(plan: RunEstimate) -> Iterator[tuple[str, str]]:
     some = "" if plan.trained == plan.parameters else f" ({large(plan.trained)} trained)"
     yield (
         "model",
-        f"{large(plan.parameters)} parameters{some}, {large(plan.flops_per_token)}FLOP a "
+        f"{large(plan.parameters)} parameters{some}, {large(plan.flops_per_token)}FLOP per "
         f"{plan.unit}; a checkpoint has {size(plan.checkpoint)}",
     )
     per_node = plan.world // plan.nodes
     yield (
         "layout",
-        f"{count(plan.nodes, 'node')} x {per_node} GPUs = {plan.world} ranks: {plan.layout}; "
-        f"{count(plan.micro_batches, 'micro-batch').replace('hs', 'hes')} "
+        f"{count(plan.nodes, 'node')} x {count(per_node, 'GPU')} = {count(plan.world, 'rank')}: "
+        f"{plan.layout}; {count(plan.micro_batches, 'micro-batch').replace('hs', 'hes')} "
         f"of {count(plan.samples, 'sample')}",
     )
-    yield "card", f"{plan.card.name}, {plan.card.memory_gib:g} GiB; tensors have {size(plan.room)}"
+    yield (
+        "card",
+        f"{plan.card.name}, {plan.card.memory_gib:g} GiB, of which {size(plan.room)} are available "
+        "to tensors",
+    )
     yield "memory", _memory(plan)
     yield "speed", _speed(plan)
     if plan.speed is not None:
@@ -52,7 +56,8 @@ def problems(plan: RunEstimate) -> Iterator[str]:
         parts = ", ".join(f"{name} {size(value)}" for name, value in most)
         yield (
             f"memory: a GPU needs {size(peak.total)} {MOMENTS[plan.footprint.at]} ({parts}, ...), "
-            f"and tensors have {size(plan.room)} of the {plan.card.name}; {_remedy(plan.choice)}"
+            f"and {size(plan.room)} of the {plan.card.name} are available to tensors; "
+            f"{_remedy(plan.choice)}"
         )
     if plan.speed is None:
         yield (
@@ -88,7 +93,7 @@ def summary(plan: RunEstimate) -> str:
     if plan.speed is None:
         return f"{plan.card.name}: {fit}"
     return (
-        f"{plan.card.name}: {fit}; {seconds(plan.speed.step.total)} a step, "
+        f"{plan.card.name}: {fit}; {seconds(plan.speed.step.total)} per step, "
         f"{large(plan.speed.tokens_per_s)} {plan.unit}s/s at {plan.assumptions.utilisation:.0%} "
         f"of the peak while computing; more: hpckit plan"
     )
@@ -126,21 +131,21 @@ def _cells(moments: Iterable[MemoryUse], name: str) -> list[str]:
 def _memory(plan: RunEstimate) -> str:
     peak, again = plan.footprint.peak, plan.recomputed.peak
     return (
-        f"{size(peak.total)} at most, {MOMENTS[plan.footprint.at]}"
+        f"peak {size(peak.total)}, {MOMENTS[plan.footprint.at]}"
         f"{'' if plan.fits else ': does not fit'}; "
-        f"{size(again.total)} with the activations of blocks computed again"
+        f"{size(again.total)} with full activation checkpointing"
     )
 
 
 def _speed(plan: RunEstimate) -> str:
     if plan.speed is None:
-        return f"not known: the {plan.card.name} has no {plan.compute} in hardware"
+        return f"unknown: the {plan.card.name} has no {plan.compute} in hardware"
     found = plan.speed
     step = found.step
     parts = ", ".join(f"{name} {seconds(value)}" for name, value in step.parts().items() if value)
     return (
-        f"{seconds(step.total)} a step of {large(found.tokens)} {plan.unit}s ({parts}): "
-        f"{large(found.tokens_per_s)} {plan.unit}s/s, {found.utilisation:.1%} of the peak"
+        f"{seconds(step.total)} per step of {large(found.tokens)} {plan.unit}s ({parts}): "
+        f"{large(found.tokens_per_s)} {plan.unit}s/s, MFU {found.utilisation:.1%}"
     )
 
 
@@ -149,18 +154,17 @@ def _roofline(plan: RunEstimate) -> str:
     best = plan.speed.roofline
     limits = ", ".join(f"{name} {seconds(value)}" for name, value in best.limits().items() if value)
     return (
-        f"at best {seconds(best.best)}, bound by {best.bound} ({limits}); {best.intensity:.0f} "
-        f"operations a byte, the card's ridge is at {best.ridge:.0f}"
+        f"at best {seconds(best.best)} per step, {best.bound}-bound ({limits}); arithmetic "
+        f"intensity {best.intensity:.0f} FLOP/byte, the ridge point of the card is {best.ridge:.0f}"
     )
 
 
 def _saves(plan: RunEstimate) -> str:
     found = plan.goodput
     return (
-        f"every {span(found.interval_s)} is best for a failure of the job each "
-        f"{span(found.mtbf_s)} (a save stalls for {seconds(found.stall_s)}, and is durable after "
-        f"{seconds(found.durable_s)}): {found.fraction:.2%} of the time trains for good"
-        f"{_configured(plan)}"
+        f"every {span(found.interval_s)} is best for an MTBF of the job of {span(found.mtbf_s)} "
+        f"(a save stalls training for {seconds(found.stall_s)}, and is durable after "
+        f"{seconds(found.durable_s)}): {found.fraction:.2%} goodput{_configured(plan)}"
     )
 
 
@@ -173,13 +177,13 @@ def _configured(plan: RunEstimate) -> str:
 
 def _recommended(plan: RunEstimate) -> str:
     if plan.choice is None:
-        return f"none fits on {plan.world} of these cards: take more nodes, or a smaller model"
+        return f"no layout fits on {plan.world} of these cards: use more nodes, or a smaller model"
     return f"{_words(plan.choice)}: {size(plan.choice.peak)}"
 
 
 def _remedy(choice: LayoutChoice | None) -> str:
     if choice is None:
-        return "nothing fits on so many: take more nodes, larger cards or a smaller model"
+        return "no layout fits here: use more nodes, larger cards or a smaller model"
     return f"try {_words(choice)} ({size(choice.peak)})"
 
 
@@ -191,9 +195,9 @@ def _assumed(plan: RunEstimate) -> str:
     given = plan.assumptions
     node_mtbf_hours = plan.goodput.mtbf_s * plan.nodes / 3600
     return (
-        f"{given.utilisation:.0%} of the peak while computing (--mfu), a node fails each "
-        f"{node_mtbf_hours:,.0f} h (--mtbf-hours), the store takes {given.storage_gbps:g} "
-        f"GB/s (--storage-gbps), a restart {span(RESTART_S)}{_of_host(plan)}"
+        f"{given.utilisation:.0%} of the peak FLOP/s while computing (--mfu), a node fails every "
+        f"{node_mtbf_hours:,.0f} h (--mtbf-hours), the store writes {given.storage_gbps:g} "
+        f"GB/s (--storage-gbps), a restart takes {span(RESTART_S)}{_of_host(plan)}"
     )
 
 

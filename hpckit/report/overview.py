@@ -14,7 +14,6 @@ from hpckit.events.event_log import Event
 from hpckit.events.event_validation import read_valid_events
 from hpckit.report.progress import RunProgress, build_progress
 from hpckit.report.run_state import RunState, decide, is_current
-from hpckit.report.successor_job import missing_successor_reason
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import LockOwner, holder
 from hpckit.rundir.supervisor_process import starting_process
@@ -213,3 +212,27 @@ def _spec(run: RunDir) -> tuple[RunSpec | None, str | None]:
         return None, error.violations[0]
     except OSError as error:
         return None, str(error)
+
+
+def missing_successor_reason(
+    spec: RunSpec | None, progress: RunProgress, jobs: Sequence[SlurmJob], is_under_way: bool
+) -> str | None:
+    """Return why no job is queued that would continue when the present one has to leave; None: one
+    is, the job itself will be requeued, or the run has no job under way.
+
+    Args:
+        jobs: of the run, by Slurm's queue; empty: Slurm does not answer.
+    """
+    if spec is None or spec.cluster.kind != "slurm" or not is_under_way or progress.job is None:
+        return None
+    if spec.launch.continuation == "none":
+        return "launch.continuation=none"
+    if progress.no_successor is not None:
+        return progress.no_successor
+    if spec.launch.continuation == "requeue" or any(job.is_waiting for job in jobs):
+        return None
+    if progress.successor is None:
+        return "its supervisor has not said so yet"
+    if jobs:
+        return f"job {progress.successor}, which was to follow, is not in Slurm's queue any more"
+    return None

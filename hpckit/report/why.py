@@ -14,7 +14,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
 from hpckit.slurm.pending_reasons import explain, is_singleton
 from hpckit.slurm.squeue import SlurmJob
-from hpckit.text.quantities import ago, count, moment, span, times
+from hpckit.text.quantities import ago, moment, span, times
 
 _JOB_ENDS = {
     "TIMEOUT": "it ran into its time limit",
@@ -125,16 +125,17 @@ def _state(it: Overview, now: float) -> str:
         case RunState.STARTING:
             return f"starting (processes, rendezvous, restore), at {at}"
         case RunState.QUEUED:
-            return "queued: nothing of it has begun"
+            return "queued: it has not started"
         case RunState.WAITING:
-            return f"waiting at {at}: its next job goes on"
+            return f"waiting at {at}: its next job continues it"
         case RunState.ENDED:
             return f"{it.word}: {KINDS.get(it.word, 'ended')}, at {at}"
         case RunState.FAILED:
             return f"failed, at {at}"
         case RunState.UNKNOWN:
             return (
-                f"unknown: nobody holds its lock, at {at}; Slurm does not say whether a job waits"
+                f"unknown, at {at}: no process holds its lock, and Slurm does not say whether "
+                "a job waits"
             )
     return f"dead, at {at}: no process, no job, no final verdict"
 
@@ -143,15 +144,18 @@ def _of_waiting(it: Overview, job: SlurmJob, now: float) -> Iterator[Fact]:
     reason = explain(job.reason)
     meaning, advice = reason.meaning, reason.advice
     if job.reason == "Dependency" and is_singleton(job.dependency):
-        meaning, advice = "the job of this run before it has not ended yet", "nothing: it follows"
+        meaning, advice = (
+            "the previous job of this run has not ended yet",
+            "nothing: it starts after that job",
+        )
     yield Fact("waits", f"job {job.number}, {job.reason}: {meaning}")
     if job.start is not None:
         left = f", in {span(job.start - now)}" if job.start > now else ""
-        text = f"Slurm expects it to begin at {moment(job.start, now)}{left}"
+        text = f"Slurm expects it to start at {moment(job.start, now)}{left}"
         is_guess = job.reason not in ("BeginTime", "Reservation")
         yield Fact("begins", text + (", or earlier if other jobs end early" if is_guess else ""))
     else:
-        yield Fact("begins", "Slurm does not foresee yet when")
+        yield Fact("begins", "Slurm has not estimated a start time yet")
     yield Fact("to do", advice.replace("JOB", job.number))
 
 
@@ -178,24 +182,24 @@ def error_place(it: Overview) -> str | None:
 def _of_budget(budget: RetryBudget) -> str:
     return (
         f"failed {times(budget.used)} in a row without a new checkpoint; "
-        f"{budget.key}={budget.allowed} of them may be tried again"
+        f"{budget.key}={budget.allowed} retries are allowed"
     )
 
 
 def _of_dead(it: Overview) -> str:
     job = it.ended_job
     if job is not None and job.state in _JOB_ENDS:
-        return f"job {job.number}, {job.state}: {_JOB_ENDS[job.state]}, before it could say so"
+        return f"job {job.number}, {job.state}: {_JOB_ENDS[job.state]}, without a verdict"
     if it.is_slurm and not it.numbers:
-        return "Slurm never took a job of it: sbatch refused it, or was not reached"
+        return "Slurm never accepted a job of this run: sbatch refused it, or was not reached"
     if it.progress.begun is None:
-        return "no supervisor has ever begun; the logs of submitit and Slurm may say why"
-    return "the supervisor ended without a word: it was killed, or its machine was"
+        return "no supervisor has ever started; the logs of submitit and Slurm may say why"
+    return "the supervisor ended without a verdict: it was killed, or its machine failed"
 
 
 def _of_interruptions(found: dict[str, int]) -> str:
     parts = [f"{INTERRUPTED.get(kind, kind)} ({times(n)})" for kind, n in found.items()]
-    return f"it came back from {', '.join(parts)}"
+    return f"it recovered from {', '.join(parts)}"
 
 
 def _next(it: Overview) -> str:
@@ -205,25 +209,25 @@ def _next(it: Overview) -> str:
         case RunState.RUNNING | RunState.STARTING:
             if it.no_successor is not None:
                 return (
-                    f"it goes on {start} by itself only as long as it has this job; "
+                    f"it recovers automatically {start}, but only within this job; "
                     f"no successor is queued: {it.no_successor}"
                 )
             follows = f"; job {it.progress.successor} follows" if it.progress.successor else ""
-            return f"after an interruption it goes on {start} by itself{follows}"
+            return f"after an interruption it continues automatically {start}{follows}"
         case RunState.QUEUED | RunState.WAITING:
-            return f"it goes on {start} by itself"
+            return f"it continues automatically {start}"
         case RunState.ENDED if it.word == "done":
-            return f"nothing; {count(saved, 'step')} are in the newest checkpoint"
+            return f"nothing; the newest checkpoint is at step {saved:,}" if saved else "nothing"
         case RunState.ENDED if it.word == "permanent":
             return (
-                f"mend it and type the same launch command again, which takes your new code; "
-                f"it goes on {start}"
+                f"fix the error and run the same launch command again, which uses your new code; "
+                f"the run continues {start}"
             )
         case RunState.ENDED if it.word == "oom":
             return (
-                f"type the same launch command again with what helps, or hpckit resume; "
-                f"it goes on {start}"
+                f"run the same launch command again with settings that help, or hpckit resume; "
+                f"the run continues {start}"
             )
         case RunState.ENDED | RunState.DEAD | RunState.FAILED:
-            return f"nothing by itself; hpckit resume goes on {start}"
+            return f"nothing happens automatically; hpckit resume continues {start}"
     return "ask again when Slurm answers"

@@ -62,7 +62,7 @@ class GenerationWatch:
         """Reads what the agents report, and starts agents again where they are missing."""
         agents, supervised = self._resources.agents, self._resources.supervised
         agents.read_messages()
-        disconnected = self._resources.store.left()
+        disconnected = self._resources.store.disconnected()
         agents.suspect(participants(disconnected, supervised.run.name, self._number))
         agents.restart_missing()
         self._resources.problems.report_unhealthy(self._number, agents.unhealthy())  # spares, too

@@ -23,7 +23,7 @@ from checkpointing.format.tiles import Box, Shape
 from checkpointing.layout.dtensor_placement import local_shard
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.read.chunk_copies import StoreCopies
-from checkpointing.store.sessions.read_lease import leased
+from checkpointing.store.sessions.session import leased
 from checkpointing.store.store import StoredManifest
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import RunSpec, StartSpec

@@ -1,4 +1,4 @@
-"""A cluster: all of its daemons and nodes, from up to down."""
+"""A cluster with all of its daemons and nodes, from `up` to `down`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _STATES = ("sinfo", "--noheader", "--Node", "--format=%N %T")
 
 @dataclass(frozen=True)
 class Cluster:
-    """As a context manager it is taken down at the end."""
+    """A running cluster. As a context manager, it is taken down at the end."""
 
     folder: ClusterFolder
     plan: ClusterPlan
 
     @classmethod
     def up(cls, folder: Path | None = None, options: ClusterOptions | None = None) -> Cluster:
-        """Start a cluster; every node is idle when this returns.
+        """Starts a cluster; every node is idle when this returns.
 
         Args:
             folder: for all its files; new, or empty. None: see `ClusterFolder.named`.
@@ -62,7 +62,7 @@ class Cluster:
 
     @classmethod
     def at(cls, folder: Path | None = None) -> Cluster:
-        """The cluster that is up in `folder`. None: see `ClusterFolder.named`.
+        """Returns the cluster that is up in `folder`. None: see `ClusterFolder.named`.
 
         Raises:
             DevclusterError: there is none.
@@ -71,7 +71,7 @@ class Cluster:
         return cls(place, ClusterPlan.read(place.plan))
 
     def down(self, keep_logs: Path | None = None) -> None:
-        """See `take_down`."""
+        """Takes the cluster down; see `take_down`."""
         take_down(self.folder, keep_logs)
 
     @property
@@ -90,12 +90,13 @@ class Cluster:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What leads Slurm's commands, and those of this folder, to the cluster."""
+        """Returns the environment variables by which Slurm's commands, and those of this folder,
+        find the cluster."""
         return {"SLURM_CONF": str(self.folder.slurm_conf), VARIABLE: str(self.folder.path)}
 
     @property
     def env(self) -> dict[str, str]:
-        """This process's environment, for a command that is to work with the cluster."""
+        """Returns the environment of this process with the variables of the cluster."""
         return tools.without_slurm(os.environ) | self.variables
 
     def __enter__(self) -> Cluster:
@@ -165,7 +166,7 @@ def _check(options: ClusterOptions) -> None:
 
 
 def _claim(work: Launcher, options: ClusterOptions) -> ClusterPlan:
-    """Decide everything, and write it down before anything is there that has to be removed."""
+    """Makes the plan and records it before anything exists that has to be removed."""
     by_cgroup = _tracks_by_cgroup(options)
 
     def announce(found: Network | None) -> ClusterPlan:
@@ -205,7 +206,7 @@ def _start(work: Launcher, plan: ClusterPlan) -> None:
 
 
 def _states(work: Launcher) -> set[tuple[str, ...]]:
-    """(node, state)s; none while slurmctld does not answer."""
+    """Returns pairs of node and state; none while slurmctld does not answer."""
     lines = (work.attempt(*_STATES) or "").splitlines()
     return {tuple(line.split()) for line in lines}
 

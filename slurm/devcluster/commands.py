@@ -126,7 +126,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 
 
 def main(name: str, words: Sequence[str]) -> int:
-    """Run the command `name`; its exit status."""
+    """Runs the command `name` and returns its exit status."""
     try:
         COMMANDS[name](words)
     except DevclusterError as error:
@@ -187,7 +187,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is before the first -- and what is after."""
+    """Returns the words before the first `--` and those after it."""
     found = list(words)
     at = found.index("--") if "--" in found else len(found)
     return found[:at], found[at + 1 :]

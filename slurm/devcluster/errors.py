@@ -1,10 +1,10 @@
-"""What can go wrong with a cluster."""
+"""The errors of a cluster."""
 
 from __future__ import annotations
 
 
 class DevclusterError(RuntimeError):
-    """The cluster did not start, is not there, or cannot do what it was told."""
+    """The cluster did not start, does not exist, or cannot do what was requested."""
 
 
 class MissingToolError(DevclusterError):

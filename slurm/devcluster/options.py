@@ -1,4 +1,4 @@
-"""What a user may choose of a cluster."""
+"""The options of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that is decided of a cluster before anything of it is there; kept as cluster.json."""
+"""The plan of a cluster, made before the cluster exists; kept as cluster.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm.devcluster.options import MAX_NODES, ClusterOptions
 
 @dataclass(frozen=True)
 class Network:
-    """A bridge of this machine with a network of its own behind it; root's."""
+    """A bridge of this machine with a network behind it, for root only."""
 
     number: int  # which of the networks that clusters may have
     mac: str  # of the bridge; says that it is this cluster's
@@ -33,7 +33,7 @@ class Network:
 
     @property
     def gateway(self) -> str:
-        """This machine's own address."""
+        """Returns this machine's address in the network."""
         return self.address(254)
 
 
@@ -47,7 +47,7 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """A cluster."""
+    """The plan of a cluster."""
 
     options: ClusterOptions
     user: str
@@ -62,7 +62,7 @@ class ClusterPlan:
 
     @property
     def controller_address(self) -> str:
-        """Of the daemons that a cluster has once."""
+        """Returns the address of the daemons that a cluster has once."""
         return self.network.gateway if self.network else self.loopback or "127.0.0.1"
 
     def node(self, name: str) -> NodePlan:
@@ -76,7 +76,7 @@ class ClusterPlan:
         raise DevclusterError(f"no node {name!r} in this cluster: they are {names}")
 
     def link(self, node: NodePlan) -> str | None:
-        """The name of this machine's end of the node's network cable, if it has one."""
+        """Returns the name of this machine's end of the node's network cable, if it has one."""
         return f"{self.network.bridge}n{node.index}" if self.network else None
 
     def write(self, path: Path) -> None:
@@ -101,7 +101,7 @@ class ClusterPlan:
 
 
 def make_plan(options: ClusterOptions, network: Network | None, has_cgroups: bool) -> ClusterPlan:
-    """Ports are taken that are free now.
+    """Makes a plan with ports that are free now.
 
     Args:
         network: in the namespaces form.
@@ -164,7 +164,7 @@ def loopback_address(hostname: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on, below those that the kernel gives to connections."""
+    """Returns unused TCP ports, below those that the kernel assigns to connections."""
     ports: list[int] = []
     while len(ports) < count:
         port = random.randrange(20_000, 32_000)

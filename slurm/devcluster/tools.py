@@ -1,4 +1,4 @@
-"""The programs that a cluster is made of, and the Debian packages that have them."""
+"""The programs that a cluster needs, and the Debian packages that contain them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOSS = {"nft": "nftables"}
 
 
 def needed(*, namespaces: bool, accounting: bool) -> dict[str, str]:
-    """The Debian package of each program that such a cluster needs."""
+    """Returns the Debian package of each program that such a cluster needs."""
     return SLURM | (NAMESPACES if namespaces else {}) | (ACCOUNTING if accounting else {})
 
 
@@ -54,7 +54,7 @@ def check(tools: Mapping[str, str]) -> None:
 
 
 def are_there(tools: Mapping[str, str]) -> bool:
-    """As of `check`."""
+    """Returns whether `check` would pass."""
     return not _missing(tools)
 
 
@@ -63,6 +63,6 @@ def _missing(tools: Mapping[str, str]) -> list[str]:
 
 
 def without_slurm(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without what some other Slurm, or a job of it, has put there."""
+    """Returns `env` without the variables of another Slurm or of its jobs."""
     strange = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SINFO_", "SQUEUE_", "SACCT_", "SCONTROL_")
     return {key: value for key, value in env.items() if not key.startswith(strange)}

@@ -64,6 +64,6 @@ def test_a_worker_beyond_the_memory_of_its_job_is_told_from_one_that_was_killed(
     lacks = it.events("out_of_memory", memory="host", by_kernel=True, step=7)
     assert [lack["attempt"] for lack in lacks] == [0, 1], "started again once, of three times"
     assert "cluster.slurm.memory" in read_json(it.run.verdict)["reason"]
-    assert "with what helps" in Typed(it.run, namespaces.cluster.env).text("why")
+    assert "with settings that help" in Typed(it.run, namespaces.cluster.env).text("why")
     assert it.events("successor_cancelled") != []
     assert strays(it.run.path) == []

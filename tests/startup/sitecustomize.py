@@ -3,11 +3,12 @@
 Each run imports hpckit from a snapshot of its own, so that its processes would compile some
 hundred files before they do anything. A copy in a snapshot has the size and the time of change of
 its source, by which Python decides whether byte code is of a file; so that of this checkout is as
-good, and is written if there is none.
+good, and is written if there is none. What differs has byte code of its own.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 _IMPORTS = vars(sys.modules["_frozen_importlib_external"])
@@ -26,7 +27,18 @@ def _source_of(path: str) -> str:
     """The file of this checkout that has been copied to this path; the path itself if none was."""
     _, _, inside = path.rpartition("/submissions/")
     number, _, name = inside.partition("/code/")
-    return _CHECKOUT + name if number.isdigit() and name.startswith(_PACKAGES) else path
+    if not (number.isdigit() and name.startswith(_PACKAGES)):
+        return path
+    state = _state(path)
+    return _CHECKOUT + name if state and state == _state(_CHECKOUT + name) else path
+
+
+def _state(path: str) -> tuple[float, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 (each process would import pathlib)
+    except OSError:
+        return None
+    return found.st_mtime, found.st_size
 
 
 _IMPORTS["cache_from_source"] = _cache_from_source

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import manifest as forms
 from checkpointing.format import object_keys
-from checkpointing.storage.temporary_object_removal import SupportsTemporaryRemoval
+from checkpointing.storage.interface import SupportsTemporaryRemoval
 from checkpointing.store.deletion import deletion_marks
 from checkpointing.store.deletion.manifest_removal import (
     CONDEMNED_S,

@@ -16,7 +16,7 @@ from checkpointing.format.chunks import Chunk, Place
 from checkpointing.format.object_keys import pack_key
 from checkpointing.format.packs import MAGIC
 from checkpointing.storage import Buffer, Storage
-from checkpointing.storage.read_into_buffer import SupportsReadInto
+from checkpointing.storage.interface import SupportsReadInto
 from checkpointing.store.read.chunk_decoder import ChunkDecoder, content, where
 from checkpointing.store.read.read_batches import batches, chain, length, ranges
 

@@ -24,8 +24,7 @@ from checkpointing.store.repair.base_removal import placed_chunks, self_containe
 from checkpointing.store.repair.chunk_recovery import ChunkRecovery
 from checkpointing.store.repair.manifest_revision import publish, replace_chunks
 from checkpointing.store.sessions.orphaned_saves import commit_orphaned_saves
-from checkpointing.store.sessions.read_lease import leased
-from checkpointing.store.sessions.session import Session
+from checkpointing.store.sessions.session import Session, leased
 from checkpointing.store.store import Store, StoredManifest
 from checkpointing.store.write.manifest_commit import check_packs, make_manifest
 from checkpointing.store.write.packer import ChunkPacker

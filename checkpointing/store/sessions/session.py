@@ -10,18 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Self
 
-from checkpointing.errors import SaveError, StoreError
+from checkpointing.errors import SaveError, StoreAccessError, StoreError
 from checkpointing.format import object_keys
 from checkpointing.format.object_keys import SaveId
 from checkpointing.format.store_records import Lease, dump_lease
 from checkpointing.store.deletion.deletion_marks import marked_for_deletion
 from checkpointing.store.sessions import run_ownership, session_leases
-from checkpointing.store.store import Store
+from checkpointing.store.store import Store, StoredManifest
 from checkpointing.store.write.manifest_commit import part_entries
 
 logger = logging.getLogger("checkpointing")
@@ -264,3 +264,23 @@ class Session:
                 f"session {self.id} was declared dead, because its lease had run out or another "
                 f"process took over the run {self.run!r}"
             )
+
+
+@contextmanager
+def leased(store: Store, stored: StoredManifest, note: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lease on the checkpoint while the block runs, if the store is writable.
+
+    Args:
+        note: called with the reason if it is not.
+
+    Raises:
+        FileNotFoundError: it was removed before the lease was written.
+    """
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(store, stored.save.run))
+        try:
+            stack.enter_context(session.reading(stored.key))
+        except StoreAccessError as error:
+            id_ = stored.save.id
+            note(f"reading without a lease, so a prune may remove {id_} meanwhile: {error}")
+        yield

@@ -33,7 +33,7 @@ class DescriptorHolder(Protocol):
 
 
 class DescriptorBudget:
-    """The open descriptors: the most recently used stay open. Thread-safe.
+    """A budget of open descriptors: the most recently used stay open. Thread-safe.
 
     Use is tracked by the CLOCK algorithm (Corbato, "A paging experiment with the Multics system",
     1969), so that a use takes no lock.
@@ -152,5 +152,5 @@ def _is_too_many_files(error: BaseException | None) -> bool:
 
 
 OPEN_SHARDS = DescriptorBudget()
-"""The open descriptors of this process."""
+"""The budget of this process, which the shards of all of its datasets share."""
 os.register_at_fork(after_in_child=OPEN_SHARDS.after_fork)

@@ -3,8 +3,8 @@ torchruns.
 
 Importing torch takes seconds of CPU time, just when the loss of a node makes every other node start
 again. The server takes some 300 MB of memory, most of which its forks share, and no CPU time. It
-outlives agents. Each agent connects anew, with a pipe for orders, at whose end the server kills
-what it has started for the agent, and a pipe for answers.
+outlives agents. Each agent makes a connection of its own, with a pipe for orders, at whose end the
+server kills what it has started for the agent, and a pipe for answers.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ class ForkServerClient:
     def __init__(self, control: socket.socket, ignore: Sequence[signal.Signals]) -> None:
         """
         Args:
-        control, ignore: as in `start_server`.
+            control, ignore: as in `start_server`.
         """
         self._control, self._ignore = control, tuple(ignore)
-        self._connect()
+        self._read, self._write = self._connect()
+        self.channel = Channel(self._read, self._write)
 
     def begin(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> Child:
         """Starts a torchrun with these arguments and exactly this environment, when the previous
@@ -75,9 +76,10 @@ class ForkServerClient:
         return spawn([*FORKING, *arguments], env, output, self._ignore)
 
     def reconnect(self) -> None:
-        """Connects anew: pending orders are dropped, and what the server had started is killed."""
+        """Connects again: pending orders are dropped, and what the server had started is killed."""
         self.end()
-        self._connect()
+        self._read, self._write = self._connect()
+        self.channel = Channel(self._read, self._write)
 
     def end(self) -> None:
         """Ends the connection as `reconnect` does, without a new one."""
@@ -85,17 +87,19 @@ class ForkServerClient:
         os.close(self._read)
         os.close(self._write)
 
-    def _connect(self) -> None:
-        orders, self._write = _pipe()
-        self._read, answers = _pipe()
+    def _connect(self) -> tuple[int, int]:
+        """Hands one end of two pipes to the server, and returns the other ends, for reading its
+        answers and for writing orders."""
+        orders, write = _pipe()
+        read, answers = _pipe()
         try:
             socket.send_fds(self._control, [b"."], [orders, answers])
         except OSError as error:
-            log.warning("there is no fork server: %s", error)
+            log.warning("cannot connect to the fork server: %s", error)
         finally:
             os.close(orders)
             os.close(answers)
-        self.channel = Channel(self._read, self._write)
+        return read, write
 
 
 def _pipe() -> tuple[int, int]:

@@ -64,8 +64,8 @@ class MemoryExhaustion:
     def __init__(self, logs: Path, kills: Callable[[], int | None] = oom_kills) -> None:
         """
         Args:
-        logs: the folder of the workers' errors.
-        kills: as `oom_kills`.
+            logs: the folder of the workers' errors.
+            kills: as `oom_kills`.
         """
         self._logs, self._kills = logs, kills
         self._before = {0: kills()}  # by process; 0: a worker without a heartbeat so far

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from checkpointing.store.catalog import CatalogEntry
-from checkpointing.store.sessions.read_lease import leased
+from checkpointing.store.sessions.session import leased
 from checkpointing.store.store import Store
 from hpckit.cli.common.store_errors import CommandUsageError
 

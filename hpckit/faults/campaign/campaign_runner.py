@@ -105,7 +105,7 @@ def run_campaign(
         notes.begin(run, stage.reference)
         for planned in schedule:
             try:
-                found = watch.strike(planned)
+                found = watch.inject_when_due(planned)
             except ImpossibleDrillError as error:
                 stage.tell(f"left out at step {planned.step:,}: {error}")
                 continue

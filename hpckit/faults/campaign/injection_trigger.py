@@ -57,7 +57,7 @@ class InjectionTrigger:
         self.refusal = ""
         """Why the newest fault that could not be injected at once could not."""
 
-    def strike(self, planned: ScheduledFault) -> RecordedFault | None:
+    def inject_when_due(self, planned: ScheduledFault) -> RecordedFault | None:
         """Inject the fault once the run has reached its step and trains; None: the run is over
         before.
 

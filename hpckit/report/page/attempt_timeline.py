@@ -18,9 +18,9 @@ from hpckit.report.page.page_document import (
 from hpckit.text.quantities import count, moment
 
 KINDS = (
-    ("start", "until all ranks train: queue, processes, rendezvous, load"),
+    ("start", "until all ranks train: queue, processes, rendezvous, restore"),
     ("train", "training"),
-    ("lost", "steps done again; and after the last step: noticing, saving, leaving"),
+    ("lost", "repeated steps; and after the last step: notice, save, exit"),
 )
 _LANES = 12
 """Number of attempts above which all are drawn in one lane."""
@@ -40,9 +40,9 @@ def attempts(it: PageContent) -> Iterator[Block]:
     if len(rows) > _MOST_ROWS:
         yield TextBlock(f"And {len(rows) - _MOST_ROWS:,} earlier ones.")
     yield TextBlock(
-        "Lost: seconds without a new step, from the last finished step (leave: noticing, saving, "
-        "leaving), over the restart (queue, processes, rendezvous, load), to the first new step "
-        "(repeat: steps done again)."
+        "Lost: seconds without a new step, from the last finished step (leave: notice, save, "
+        "exit), over the restart (queue, processes, rendezvous, restore), to the first new step "
+        "(repeat: repeated steps)."
     )
 
 
@@ -54,7 +54,7 @@ def lanes_of(history: History) -> Iterator[Lane]:
             yield Lane(_name(name, life), own)
         return
     together = tuple(one for own in all_stretches for one in own)
-    yield Lane(f"{count(len(names), 'attempt')}, told in the table below", together)
+    yield Lane(f"{count(len(names), 'attempt')}, listed in the table below", together)
 
 
 def stretches(history: History) -> list[tuple[Stretch, ...]]:
@@ -71,7 +71,7 @@ def stretches(history: History) -> list[tuple[Stretch, ...]]:
         last = max(repeated, ended - (after.leave_s if after else 0.0))
         parts = (
             ("start", begun, life.started, f"{name}: start"),
-            ("lost", life.started, repeated, f"{name}: steps done again"),
+            ("lost", life.started, repeated, f"{name}: repeated steps"),
             ("train", repeated, last, f"{name}: training"),
             ("lost", last, ended, f"{name}: leaving"),
         )

@@ -12,7 +12,7 @@ from hpckit.report.page.page_document import Plot, PlotLine, PlotMark
 def loss_plot(it: PageContent) -> Plot | None:
     """Return the plot of the loss. None: no loss is finite."""
     lines = [
-        PlotLine("done again later, or lost", it.again.points, colour=-1, are_dots=True),
+        PlotLine("repeated later, or lost", it.again.points, colour=-1, are_dots=True),
         PlotLine("loss", it.loss.points, colour=0),
         PlotLine("validation", it.validation.points, colour=1, has_dots=True),
     ]

@@ -213,10 +213,10 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
                 text = "; ".join(event["problems"])
                 yield RunFinding(event.time, "unhealthy node", where, text)
             case "node_lost":
-                text = "its agent was lost, and nobody had asked it to leave"
+                text = "its agent was lost without having been asked to leave"
                 yield RunFinding(event.time, "lost node", where, text)
             case "agent_killed":
-                text = "its agent was killed, and began anew; what the node had in memory stayed"
+                text = "its agent was killed and replaced; snapshots in the node's memory were kept"
                 yield RunFinding(event.time, "killed agent", where, text)
             case "straggler":
                 text = f"{describe_straggler(event)}, from step {event['step']:,} on"

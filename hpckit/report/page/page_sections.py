@@ -84,9 +84,9 @@ def _now(it: PageContent) -> Iterator[Block]:
 def alerts(it: PageContent) -> Iterator[str]:
     """Return what makes the page incomplete."""
     if not it.history.lives:
-        yield "It has not trained yet: no rank has begun, so there are no steps and no curves."
+        yield "It has not trained yet: no rank has started, so there are no steps and no curves."
     elif it.overview.state in (RunState.RUNNING, RunState.STARTING):
-        yield f"It is still {it.overview.state}: all of this is as of {exact(it.now)}."
+        yield f"It is still {it.overview.state}: this page shows it as of {exact(it.now)}."
     damage = it.damage
     if damage.torn:
         lines = count(damage.torn, "line")
@@ -95,9 +95,9 @@ def alerts(it: PageContent) -> Iterator[str]:
         events = count(damage.unsound, "event")
         yield f"Left out: {events} of events.jsonl with a value that is missing, or wrong."
     if damage.store is not None:
-        yield f"The checkpoints cannot be looked at: {damage.store}"
+        yield f"The checkpoints cannot be read: {damage.store}"
     if it.overview.problem is not None:
-        yield f"This may not be all: {it.overview.problem}"
+        yield f"This may be incomplete: {it.overview.problem}"
 
 
 def _why(it: PageContent) -> FactsBlock:
@@ -128,8 +128,8 @@ def _speed(it: PageContent) -> Iterator[Block]:
 
 def _notes(curve: Curve, what: str) -> Iterator[TextBlock]:
     if curve.odd:
-        note = f"{curve.odd:,} of {curve.records:,} {what} are no finite number"
-        yield TextBlock(f"{note}: the curve is broken there.", is_alert=True)
+        note = f"{curve.odd:,} of {curve.records:,} {what} are not finite"
+        yield TextBlock(f"{note}: the curve has gaps there.", is_alert=True)
     if len(curve.points) < curve.records:
         yield TextBlock(
             f"{curve.records:,} records, drawn as the first, lowest, highest and last value of "
@@ -146,8 +146,8 @@ def _checkpoints(it: PageContent) -> Iterator[Block]:
     if it.damage.store is None:
         counts += f", {len(kept):,} kept"
     yield TextBlock(
-        f"{counts}. Stored: bytes of it in the store, compressed; written: those of them that were "
-        "new to the store; reuse: share of them that it had before."
+        f"{counts}. Stored: compressed bytes of the checkpoint in the store; written: those that "
+        "were new to the store; reuse: the share that the store already had."
     )
     others = [one for one in it.saved if one not in kept]
     shown = sorted([*kept[-MOST_ROWS:], *others[-MOST_ROWS:]], key=lambda one: one.time)
@@ -177,9 +177,9 @@ def span_s(seconds: float) -> str:
 
 def _findings(it: PageContent) -> Iterator[Block]:
     for bad in it.overview.bad:
-        yield TextBlock(f"{bad.host} is taken for a bad node: {bad.problem}", is_alert=True)
+        yield TextBlock(f"{bad.host} is listed as a bad node: {bad.problem}", is_alert=True)
     if not it.findings:
-        yield TextBlock("Nothing wrong was recorded of nodes or ranks.")
+        yield TextBlock("No problem of a node or rank was recorded.")
         return
     rows = tuple((exact(f.time), f.what, f.where, f.text) for f in it.findings[-MOST_ROWS:])
     head = ("time", "what", "where", "text")

@@ -81,7 +81,7 @@ def _curves(
 ) -> Iterator[Block]:
     curves: list[Curve] = [getattr(it, which) for it in runs]
     plot = overlaid(title, "loss", list(zip(names, curves, strict=True)))
-    yield plot if plot is not None else TextBlock(f"None of them has recorded a {which} loss.")
+    yield plot if plot is not None else TextBlock(f"None of the runs has recorded a {which} loss.")
 
 
 def _speeds(runs: Sequence[PageContent], names: Sequence[str]) -> Iterator[Block]:
@@ -99,7 +99,7 @@ def _config(runs: Sequence[PageContent], names: Sequence[str]) -> Iterator[Block
             yield TextBlock(f"{name}: {_NOT_READ}", is_alert=True)
     found = differences(runs)
     if not found:
-        yield TextBlock("They have the same config, as far as it can be read.")
+        yield TextBlock("The runs have the same config, as far as it can be read.")
         return
     rows = tuple((key, *_cells(values, missing)) for key, values in found.items())
     yield TableBlock(("key", *names), rows, words=("key", *names))

@@ -15,11 +15,14 @@ def parts_of(it: PageContent) -> list[tuple[str, float]]:
     the time lost to interruptions split as in `Interruption`."""
     went, gaps = time_went(it.history, it.in_steps), it.history.interruptions
     return [
-        ("training: steps that were kept", went["steps"]),
+        ("training: kept steps", went["steps"]),
         ("start: before the first step", went["start"]),
-        ("lost, leave: noticing, saving, leaving", sum(gap.leave_s for gap in gaps)),
-        ("lost, restart: queue, processes, rendezvous, load", sum(gap.restart_s for gap in gaps)),
-        ("lost, repeat: steps done again", sum(gap.repeat_s for gap in gaps)),
+        ("lost, leave: notice, save, exit", sum(gap.leave_s for gap in gaps)),
+        (
+            "lost, restart: queue, processes, rendezvous, restore",
+            sum(gap.restart_s for gap in gaps),
+        ),
+        ("lost, repeat: repeated steps", sum(gap.repeat_s for gap in gaps)),
         ("other: mostly the last save", went["else"]),
     ]
 
@@ -28,19 +31,19 @@ def time_blocks(it: PageContent) -> Iterator[Block]:
     went = time_went(it.history, it.in_steps)
     yield from _shares("Wall time", parts_of(it), "part of the wall time")
     if it.history.interruptions:
-        yield TextBlock(f"Of the restarts, {went['restore']:.1f} s were loading state.")
+        yield TextBlock(f"Restoring the state took {went['restore']:.1f} s of the restarts.")
     yield TextBlock(
-        "ETTR is another share: steps that count, each as long as the median one, of the time from "
-        "the first record of a step to the last."
+        "The ETTR above is measured otherwise: the number of kept steps times the median step "
+        "time, as a share of the time from the first step record to the last."
     )
     if not it.in_steps.parts:
-        yield TextBlock("What a step consists of was not recorded.")
+        yield TextBlock("The phases of the steps were not recorded.")
         return
     parts = [(name.replace("_", " "), seconds) for name, seconds in it.in_steps.parts.items()]
     yield from _shares("Time of steps", [part for part in parts if part[1] > 0], "part of a step")
     loop = bottleneck(it.in_steps)
-    rows = [("bound by", describe(it.in_steps, loop))]
-    rows += [("try", line) for line in advice(it.in_steps, loop, it.overview.spec)]
+    rows = [("bottleneck", describe(it.in_steps, loop))]
+    rows += [("suggestion", line) for line in advice(it.in_steps, loop, it.overview.spec)]
     if it.in_steps.exposed is not None:
         rows.append(("collectives", collectives_words(it.in_steps)))
     yield FactsBlock(rows)
@@ -59,13 +62,13 @@ def data_blocks(it: PageContent) -> Iterator[Block]:
     rows = []
     if it.in_steps.parts:
         share = it.in_steps.share("data_wait")
-        rows.append(("waiting for data", f"{share:.1%} of the steps' time"))
+        rows.append(("waiting for data", f"{share:.1%} of the step time"))
     if it.intake is not None:
         rows.append(("cache", _cache(it)))
         rows.append(("errors", f"{it.intake.errors:,}"))
         if it.intake.bound is not None:
-            rows.append(("last said", it.intake.bound))
-    yield FactsBlock(rows) if rows else TextBlock("Nothing was recorded of the data.")
+            rows.append(("last report", it.intake.bound))
+    yield FactsBlock(rows) if rows else TextBlock("No data statistics were recorded.")
 
 
 def _cache(it: PageContent) -> str:
@@ -75,5 +78,5 @@ def _cache(it: PageContent) -> str:
         return "not used"
     return (
         f"{found.hits / every:.1%} hits ({found.hits:,} hits, {found.misses:,} misses, "
-        f"{found.bypasses:,} read past it)"
+        f"{found.bypasses:,} bypassed it)"
     )

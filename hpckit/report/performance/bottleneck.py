@@ -38,12 +38,12 @@ EXPOSED = 0.1
 """Share of a step in which only collectives run from which on it is reported."""
 
 _WORDS = {
-    LimitingLoop.INPUT: "of the steps' time is spent waiting for data",
-    LimitingLoop.STORAGE: "of the steps' time is spent waiting for saves",
-    LimitingLoop.VALIDATION: "of the steps' time is spent on validation",
-    LimitingLoop.TRAINING: "of the steps' time is neither data, saves nor the model's passes",
-    LimitingLoop.KERNEL: "of the steps' time is the model's forward and backward passes, "
-    "as it should be",
+    LimitingLoop.INPUT: "of the step time is spent waiting for data",
+    LimitingLoop.STORAGE: "of the step time is spent waiting for checkpoint saves",
+    LimitingLoop.VALIDATION: "of the step time is spent on validation",
+    LimitingLoop.TRAINING: "of the step time is outside data, saves and the model's passes",
+    LimitingLoop.KERNEL: "of the step time is the model's forward and backward passes, "
+    "which is normal",
 }
 
 
@@ -64,7 +64,7 @@ def describe(it: MeasuredStepTime, loop: LimitingLoop | None) -> str:
     """Describe the bottleneck in one line for people."""
     if loop is None:
         return (
-            "not to be told: the training function does not say when the model computes; "
+            "unknown: the training function does not say when the model computes; "
             'put `with run.timed("forward"):` and ("backward") around its passes'
         )
     return f"{loop}: {it.share(*PARTS[loop]):.0%} {_WORDS[loop]}"
@@ -79,14 +79,14 @@ def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None
     match loop:
         case LimitingLoop.INPUT:
             return [
-                "more data.threads, and data.prefetch further ahead",
-                "data.cache on the node's own disk; hpckit data warm fills it beforehand",
-                "hpckit data bench tells what reads and decoding reach without a model",
+                "increase data.threads and data.prefetch",
+                "put data.cache on the node's own disk; hpckit data warm fills it beforehand",
+                "hpckit data bench measures reading and decoding without a model",
             ]
         case LimitingLoop.STORAGE:
             return [*_storage(spec)]
         case LimitingLoop.VALIDATION:
-            return ["a larger train.validate_every", "a smaller train.validate_samples"]
+            return ["increase train.validate_every", "decrease train.validate_samples"]
         case LimitingLoop.TRAINING:
             return [*_training(it, spec)]
         case LimitingLoop.KERNEL:
@@ -96,29 +96,29 @@ def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None
 
 def _storage(spec: RunSpec | None) -> Iterator[str]:
     if spec is None or spec.checkpoint.staging != "slots":
-        yield "checkpoint.staging=slots: the state is copied while training goes on"
-    yield "rarer saves: checkpoint.every_minutes or checkpoint.every_steps"
-    yield "checkpoint.mtbf_hours: the interval that loses least, by how often the run fails"
+        yield "checkpoint.staging=slots: the state is copied while training continues"
+    yield "save less often: checkpoint.every_minutes or checkpoint.every_steps"
+    yield "set checkpoint.mtbf_hours: the interval is then chosen from how often the run fails"
 
 
 def _training(it: MeasuredStepTime, spec: RunSpec | None) -> Iterator[str]:
     if it.share("optimizer") >= it.share("other"):
         if spec is None or spec.parallel.shard == 1:
-            yield "parallel=zero1: each rank updates its share of the parameters alone"
-        yield "a larger train.global_batch: fewer updates for as many samples"
+            yield "parallel=zero1: each rank updates only its share of the parameters"
+        yield "increase train.global_batch: fewer optimizer steps for the same number of samples"
         return
-    yield "a larger train.micro_batch: fewer and larger kernels"
-    yield "values that are read from the device in each step (.item(), print) make it wait"
-    yield "debug=none, and a larger train.log_every"
+    yield "increase train.micro_batch: fewer and larger kernels"
+    yield "do not read values from the device in each step (.item(), print): the host waits for it"
+    yield "set debug=none, and increase train.log_every"
 
 
 def _kernel(it: MeasuredStepTime, spec: RunSpec | None) -> Iterator[str]:
     if it.exposed is not None and it.exposed > EXPOSED:
         if spec is None or spec.parallel.zero == 3:
-            yield "parallel=zero2: parameters are gathered once and not twice, if memory allows"
-        yield "parallel=hsdp with parallel.shard=8, as many as a node has: most data stays in it"
+            yield "parallel=zero2, if memory allows: parameters are gathered once instead of twice"
+        yield "parallel=hsdp with parallel.shard=8, as many as a node has: most traffic stays in it"
         if spec is None or spec.parallel.reduce == "each":
-            yield "parallel.reduce=last: gradients are added up once a step"
+            yield "parallel.reduce=last: gradients are reduced once per step"
     if it.is_gpu and (spec is None or spec.precision.compute == "fp32"):
-        yield "precision=bf16: the tensor cores"
-    yield "a larger train.micro_batch, as far as memory goes"
+        yield "precision=bf16: it uses the tensor cores"
+    yield "increase train.micro_batch as far as memory allows"

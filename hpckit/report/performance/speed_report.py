@@ -62,7 +62,7 @@ def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, s
     it = step_time(history)
     yield "time", _time(history, it)
     if it.parts:
-        yield "a step", _parts(it)
+        yield "step time", _parts(it)
     if it.exposed is not None:
         yield "collectives", collectives_words(it)
     if speed := speed_words(it):
@@ -71,19 +71,19 @@ def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, s
         yield "straggler", f"{escape(describe_straggler(event))}, from step {event['step']} on"
     if it.parts:
         loop = bottleneck(it)
-        yield "bound by", escape(describe(it, loop))
+        yield "bottleneck", escape(describe(it, loop))
         for line in advice(it, loop, spec):
-            yield "try", escape(line)
+            yield "suggestion", escape(line)
 
 
 def _time(history: History, it: MeasuredStepTime) -> str:
     went, times = time_went(history, it), len(history.interruptions)
     restoring = f" ({went['restore']:.1f} s of them restoring)" if times else ""
     return (
-        f"{went['all']:.0f} s in all, {went['steps']:.0f} s in steps that were kept, "
-        f"{went['start']:.0f} s before the first, "
+        f"{went['all']:.0f} s in total: {went['steps']:.0f} s in kept steps, "
+        f"{went['start']:.0f} s before the first step, "
         f"{went['lost']:.1f} s lost to {count(times, 'interruption')}{restoring}, "
-        f"{went['else']:.0f} s else"
+        f"{went['else']:.0f} s for the rest"
     )
 
 
@@ -98,7 +98,7 @@ def _parts(it: MeasuredStepTime) -> str:
 def collectives_words(it: MeasuredStepTime) -> str:
     """Describe the collectives of a run whose steps were traced."""
     return (
-        f"{it.exposed:.0%} of a step with nothing computed beside them, inside the parts above "
+        f"{it.exposed:.0%} of the step time is exposed communication, within the parts above "
         f"({count(it.traced, 'step')} traced)"
     )
 
@@ -113,6 +113,6 @@ def speed_words(it: MeasuredStepTime) -> str:
     if it.mfu is not None:
         found.append(f"MFU {it.mfu:.1%}")
     if it.peak_bytes is not None:
-        what = "of a GPU's memory" if it.is_gpu else "of memory in a process"
-        found.append(f"{it.peak_bytes / _GIB:.1f} GiB {what} at most")
+        what = "GPU memory" if it.is_gpu else "memory per process"
+        found.append(f"peak {what} {it.peak_bytes / _GIB:.1f} GiB")
     return ", ".join(found)

@@ -23,7 +23,7 @@ from hpckit.rundir.sample_ledger import EpochCount, count_epochs, kept_entries, 
 
 _LOST = (
     "lost: seconds without a new step = leave (notice, save, exit) "
-    "+ restart (processes, rendezvous, restore) + repeat (steps done again)"
+    "+ restart (processes, rendezvous, restore) + repeat (repeated steps)"
 )
 
 
@@ -136,7 +136,7 @@ def _checkpoints(run: RunDir, history: History) -> str:
     try:
         left = left_checkpoints(run, history)
     except (CheckpointError, FileNotFoundError) as error:
-        return f"{len(history.committed)} committed; cannot look at them: {escape(str(error))}"
+        return f"{len(history.committed)} committed; they cannot be read: {escape(str(error))}"
     there = [info for info in left if info.state != "damaged"]
     steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
     size = max((info.raw_bytes for info in there), default=0) / 2**20

@@ -60,7 +60,7 @@ def _mark(job: SlurmJob) -> str:
     return "" if job.is_active else "?"
 
 
-LEGEND = "last: age of the last step; saved: newest checkpoint; 12?: job 12 waits"
+LEGEND = "last: age of the last step; saved: newest checkpoint; 12?: job 12 is pending"
 
 
 def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
@@ -85,12 +85,12 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "generation", str(p.generation)
     if p.interruptions:
         found = ", ".join(f"{n} {kind}" for kind, n in p.interruptions.items())
-        yield "came back", found
+        yield "restarts", found
     for job in (*it.current_jobs, *([it.ended_job] if it.ended_job else ())):
         yield "job", _job(job, it, now)
     if it.verdict is not None:
         yield (
-            "before" if it.is_alive else "verdict",
+            "last verdict" if it.is_alive else "verdict",
             f"{it.verdict.get('kind')}: {it.verdict.get('reason')}",
         )
     if p.failure is not None and it.state is RunState.FAILED:
@@ -145,10 +145,10 @@ def _saved(it: Overview, now: float) -> str:
 def _job(job: SlurmJob, it: Overview, now: float) -> str:
     head = f"{job.number} {job.state.lower()}"
     if job.is_waiting:
-        role = ", goes on after this one" if job.number == it.progress.successor else ""
-        begins = f"; expected {moment(job.start, now)}" if job.start is not None else ""
+        role = ", continues this run" if job.number == it.progress.successor else ""
+        begins = f"; expected to start {moment(job.start, now)}" if job.start is not None else ""
         return f"{head}{role} ({job.reason}: {explain(job.reason).meaning}){begins}"
     if job.is_active:
-        left = f", {span(job.end - now)} of its time left" if job.end is not None else ""
+        left = f", {span(job.end - now)} of its time limit left" if job.end is not None else ""
         return f"{head} on {job.hosts or count(job.nodes, 'node')} ({job.partition}){left}"
     return head + (f" at {time.strftime('%H:%M:%S', time.localtime(job.end))}" if job.end else "")

@@ -15,7 +15,7 @@ from hpckit.report.terminal.status_table import word_of
 from hpckit.text.quantities import span
 
 KEYS = "up/down: choose   l: log   w: why   c: cancel   q: quit"
-HEAD = ("run", "state", "step", "tok/s", "ETTR", "saved", "lag", "wait", "came back")
+HEAD = ("run", "state", "step", "tok/s", "ETTR", "saved", "lag", "wait", "restarts")
 
 
 def view_of(
@@ -32,8 +32,8 @@ def view_of(
         return Group(Text("no run yet; start one with hpckit launch"), Text(KEYS, style="dim"))
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for name in HEAD:
-        is_word = name in ("run", "state", "came back")
-        folds = name == "came back"  # so that the other columns are whole on 80 columns
+        is_word = name in ("run", "state", "restarts")
+        folds = name == "restarts"  # so that the other columns are whole on 80 columns
         table.add_column(name, justify="left" if is_word else "right", no_wrap=not folds)
     for number, it in enumerate(runs):
         style = "reverse" if number == chosen else ""

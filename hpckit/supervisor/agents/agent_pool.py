@@ -35,10 +35,8 @@ class AgentHandle:
         assert process.stdin is not None
         assert process.stdout is not None
         self.node, self.process = node, process
-        self._health, self._check_requested_s = (
-            health,
-            time.time(),
-        )  # last request to check its node
+        self._health = health
+        self._check_requested_s = time.time()  # of the last request to check its node
         self._started_s, self.has_said_hello = time.monotonic(), False
         self.problems: list[str] = []  # reasons to leave its node out
         self.is_checking = False  # it is checking its node again and will say hello after that
@@ -139,26 +137,26 @@ class AgentPool:
     ) -> None:
         """
         Args:
-        start: starts the agent of a node; its standard input and output are pipes.
-        drain_s: seconds that each agent gets at the end for the checkpoint services of its node
-            to write what they hold. None: agents do not wait for these services.
-        health: limits for the clocks of nodes. None: clocks are not checked.
+            start: starts the agent of a node; its standard input and output are pipes.
+            drain_s: seconds that each agent gets at the end for the checkpoint services of its node
+                to write what they hold. None: agents do not wait for these services.
+            health: limits for the clocks of nodes. None: clocks are not checked.
         """
         self._start, self._events, self._drain_s = start, events, drain_s
         self._health = health
         self._agents: dict[int, AgentHandle] = {}
         self._current_nodes: frozenset[int] = frozenset()  # the nodes of this generation
         self._node_by_place: dict[int, int] = {}  # nodes by their place in the generation
-        self._lost_places: set[int] = (
-            set()
-        )  # places of nodes that were lost since the generation began
+        # places of nodes that were lost since the start of the generation
+        self._lost_places: set[int] = set()
         self._silent: set[int] = set()  # nodes that fell silent in the previous generation
         self._nodes_seen: set[int] = set()  # nodes whose agent has said hello at least once
         self._generation = 0
         self._retries: dict[int, NodeRetry] = {}
+        self._heartbeats = HeartbeatThread()
 
     def __enter__(self) -> AgentPool:
-        self._heartbeats = HeartbeatThread()
+        self._heartbeats.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,11 +180,8 @@ class AgentPool:
         """Starts the agents that are missing on these nodes for a generation. Agents that failed in
         the previous generation or took no part in it check their nodes again."""
         self._record_lost()
-        took_part, self._current_nodes, self._generation = (
-            self._current_nodes,
-            frozenset[int](),
-            generation,
-        )
+        took_part, self._current_nodes = self._current_nodes, frozenset[int]()
+        self._generation = generation
         self._silent.clear()
         self._retries.clear()
         for node in sorted(nodes):
@@ -331,7 +326,7 @@ class AgentPool:
     def _start_agent(self, node: int) -> None:
         process = self._start(node)
         self._agents[node] = AgentHandle(node, process, self._health)
-        self._heartbeats.of([agent.channel for agent in self._agents.values()])
+        self._heartbeats.set_channels([agent.channel for agent in self._agents.values()])
         self._events.emit("agent_started", generation=self._generation, node=node, pid=process.pid)
 
     def _awaited_agents(self) -> list[AgentHandle]:

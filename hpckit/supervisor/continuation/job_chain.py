@@ -42,11 +42,11 @@ class JobChain:
     ) -> None:
         """
         Args:
-        queue: submits the successor and returns its number. Raises OSError, RuntimeError or
-            SubprocessError.
-        amend: updates the successor that is kept, at the end of this job.
-        find: returns the number of a pending successor, if there is one: Slurm may have
-            accepted it without an answer. Raises QueueError.
+            queue: submits the successor and returns its number. Raises OSError, RuntimeError or
+                SubprocessError.
+            amend: updates the successor that is kept, at the end of this job.
+            find: returns the number of a pending successor, if there is one: Slurm may have
+                accepted it without an answer. Raises QueueError.
         """
         self._queue, self._events, self._amend, self._find = queue, events, amend, find
         self.job: str | None = None

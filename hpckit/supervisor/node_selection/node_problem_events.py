@@ -18,7 +18,7 @@ class NodeProblemReporter:
     def __init__(self, job: Allocation | None, events: EventLog) -> None:
         """
         Args:
-        job: the Slurm job. None: all nodes are simulated on this machine.
+            job: the Slurm job. None: all nodes are simulated on this machine.
         """
         self._job, self._events = job, events
         self._reported: set[tuple[int, str]] = set()

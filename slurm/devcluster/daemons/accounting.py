@@ -1,4 +1,4 @@
-"""The database of jobs that ran: MariaDB, on a socket only, and slurmdbd before it."""
+"""The accounting database: MariaDB, on a socket only, and slurmdbd in front of it."""
 
 from __future__ import annotations
 

@@ -16,19 +16,19 @@ _NAME = "slurmctld"
 
 @dataclass(frozen=True)
 class Controller:
-    """slurmctld. Jobs run on while it is away."""
+    """The slurmctld of a cluster. Jobs continue while it is down."""
 
     folder: ClusterFolder
     plan: ClusterPlan
 
     def kill(self) -> None:
-        """SIGKILL. What it was told in the last five seconds may be lost with it."""
+        """Kills it by SIGKILL. Changes of the last five seconds may be lost."""
         with launcher(self.folder) as work:
             if process := work.recorded(_NAME):
                 process.kill_with_children()
 
     def start(self) -> None:
-        """Start it, if it does not run.
+        """Starts it if it does not run.
 
         Raises:
             DevclusterError: it did not start; the text says what it said.
@@ -37,7 +37,7 @@ class Controller:
             self._start(work)
 
     def restart(self) -> None:
-        """End it in good order, and start it again.
+        """Shuts it down in order and starts it again.
 
         Raises:
             DevclusterError: it did not start; the text says what it said.
@@ -58,7 +58,7 @@ class Controller:
 
 
 def start_controller(work: Launcher, plan: ClusterPlan) -> None:
-    """It may not listen yet."""
+    """Starts slurmctld, which may not listen yet on return."""
     command = [_NAME, "-D", "-f", str(work.folder.slurm_conf)]
     work.launch(_NAME, on_bridge(work.folder, plan, command))
 

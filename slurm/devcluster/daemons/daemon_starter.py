@@ -1,4 +1,4 @@
-"""A program that starts another one away from whoever asks for it, and writes down which it is.
+"""A program that starts a daemon detached from its caller, and records the process.
 
 It runs as a process of its own, with one argument of JSON: {"record": where to write it down,
 "log": the file for the output, "lock": a file descriptor, kept until all this is done,

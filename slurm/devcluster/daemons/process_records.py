@@ -1,4 +1,4 @@
-"""What is written down of each daemon: a JSON file, made before the daemon runs."""
+"""The record of each daemon: a JSON file that is written before the daemon runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write(path: Path, process: Process) -> None:
 
 
 def read(path: Path) -> Process | None:
-    """The process; None if there is no record or the process has ended.
+    """Returns the process; None if there is no record or the process has ended.
 
     Raises:
         DevclusterError: the file is not a record.

@@ -1,4 +1,4 @@
-"""Processes by pid and start time, so that none is taken for another one that has its pid now."""
+"""Processes identified by pid and start time, so that a reused pid is not mistaken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this pid now; None if it has ended, reaped or not."""
+        """Returns the process that has this pid now; None if it has ended, reaped or not."""
         fields = _stat(pid)
         return None if fields is None else cls(pid, int(fields[_STARTED]))
 
@@ -29,7 +29,7 @@ class Process:
         return Process.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> bool:
-        """Send it a signal; False if it has ended."""
+        """Sends it a signal; returns False if it has ended."""
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -45,7 +45,7 @@ class Process:
         return True
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for its end; whether it came."""
+        """Waits for its end; returns whether it ended."""
         deadline = time.monotonic() + seconds
         while self.is_alive():
             if time.monotonic() > deadline:
@@ -54,25 +54,25 @@ class Process:
         return True
 
     def stop(self, within_s: float = 10) -> None:
-        """SIGTERM; SIGKILL if that is not enough within `within_s` seconds."""
+        """Sends SIGTERM, and SIGKILL if it has not ended within `within_s` seconds."""
         self.send(signal.SIGTERM)
         if not self.ends_within(within_s):
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Sends SIGKILL and waits for the end."""
         self.send(signal.SIGKILL)
         self.ends_within(10)
 
     def kill_with_children(self) -> None:
-        """SIGKILL, first for it and then for what was below it, and wait for their end."""
+        """Sends SIGKILL to it and then to its descendants, and waits for their end."""
         below = self.below()
         self.kill()
         for process in below:
             process.kill()
 
     def below(self) -> list[Process]:
-        """Its children, their children, and so on."""
+        """Returns its descendants."""
         children: dict[int, list[Process]] = {}
         for parent, process in everyone():
             children.setdefault(parent, []).append(process)
@@ -85,7 +85,7 @@ class Process:
         return found
 
     def kill_all_below(self, within_s: float = 10) -> bool:
-        """SIGKILL whatever is below, until there is nothing; whether it came to that."""
+        """Sends SIGKILL to its descendants until there is none; returns whether that succeeded."""
         deadline = time.monotonic() + within_s
         while found := self.below():
             for process in found:
@@ -96,14 +96,14 @@ class Process:
         return True
 
     def program(self) -> str:
-        """What it runs, in up to 15 bytes; empty if it has ended."""
+        """Returns the name of its program, up to 15 bytes; empty if it has ended."""
         try:
             return Path(f"/proc/{self.pid}/comm").read_text(errors="replace").rstrip("\n")
         except (FileNotFoundError, ProcessLookupError):
             return ""
 
     def has_open(self, path: Path) -> bool:
-        """Whether it has this file open, as far as this user may know."""
+        """Returns whether it has this file open, as far as this user may see."""
         try:
             return any(entry.readlink() == path for entry in Path(f"/proc/{self.pid}/fd").iterdir())
         except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -111,7 +111,7 @@ class Process:
 
 
 def everyone() -> Iterator[tuple[int, Process]]:
-    """(pid of the parent, process) for all that are alive."""
+    """Yields (pid of the parent, process) for all processes that are alive."""
     for entry in Path("/proc").iterdir():
         fields = _stat(int(entry.name)) if entry.name.isdigit() else None
         if fields is not None:

@@ -1,4 +1,4 @@
-"""How a command runs programs: short ones to their end, and daemons that outlive it."""
+"""Runs programs for a command: short ones to their end, and daemons that outlive it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _MODULE += "runpy.run_module(m, run_name='__main__')"
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """A command that runs a module of this project with the standard library alone."""
+    """Returns a command that runs a module of this project with the standard library alone."""
     return [sys.executable, "-I", "-S", "-c", _MODULE, str(_ROOT), module, *arguments]
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """Runs programs for whoever holds a cluster's folder. What it has begun holds it too."""
+    """Runs programs while the lock of a cluster's folder is held; the programs hold it, too."""
 
     folder: ClusterFolder
     lock: int  # file descriptor
 
     @property
     def env(self) -> dict[str, str]:
-        """For programs of this cluster."""
+        """Returns the environment of programs of this cluster."""
         return {
             **tools.without_slurm(os.environ),
             "PATH": tools.PATH,
@@ -48,7 +48,7 @@ class Launcher:
         }
 
     def run(self, *command: str, given: str = "", within_s: float = 30) -> str:
-        """Run a short program, `given` on its standard input; its standard output.
+        """Runs a short program with `given` on its standard input; returns its standard output.
 
         Raises:
             DevclusterError: it failed, or took longer than `within_s` seconds.
@@ -62,7 +62,7 @@ class Launcher:
         return done.stdout
 
     def attempt(self, *command: str, within_s: float = 30) -> str | None:
-        """Run a short program that may fail; its standard output, None if it did.
+        """Runs a short program that may fail; returns its standard output, or None if it failed.
 
         Raises:
             DevclusterError: it took longer than `within_s` seconds.
@@ -71,7 +71,7 @@ class Launcher:
         return done.stdout if done.returncode == 0 else None
 
     def launch(self, name: str, command: Sequence[str], *, namespaces: bool = False) -> Process:
-        """Start a daemon, recorded as `name`.
+        """Starts a daemon and records it as `name`.
 
         Args:
             namespaces: it is the first process of namespaces of its own: network, processes,
@@ -99,7 +99,7 @@ class Launcher:
     def wait(
         self, name: str, ready: Callable[[], bool], within_s: float = 60, what: str = "ready"
     ) -> None:
-        """Wait until the daemon `name` is ready.
+        """Waits until the daemon `name` is ready.
 
         Raises:
             DevclusterError: it ended, or was not ready after `within_s` seconds.
@@ -110,7 +110,7 @@ class Launcher:
             raise DevclusterError(f"{name} ended before it was {what}")
 
     def recorded(self, name: str) -> Process | None:
-        """The process `name`, if it runs."""
+        """Returns the process `name`, if it runs."""
         return process_records.read(self.folder.record(name))
 
     def forget(self, name: str) -> None:
@@ -137,7 +137,7 @@ class Launcher:
 
 @contextmanager
 def launcher(folder: ClusterFolder, *, new: bool = False) -> Iterator[Launcher]:
-    """Hold the folder, and run programs for it.
+    """Locks the folder and yields a launcher for it.
 
     Args:
         new: the folder may be without a cluster.

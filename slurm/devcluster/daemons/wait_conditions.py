@@ -1,4 +1,4 @@
-"""Waiting for what another process does."""
+"""Waits for conditions that other processes bring about."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def wait_until(condition: Callable[[], bool], within_s: float, every_s: float = 0.02) -> bool:
-    """Wait for `condition`; whether it came true."""
+    """Waits for `condition`; returns whether it became true."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -18,7 +18,7 @@ def wait_until(condition: Callable[[], bool], within_s: float, every_s: float = 
 
 
 def answers(address: str, port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Returns whether a process accepts connections there."""
     try:
         with socket.create_connection((address, port), timeout=1):
             return True

@@ -13,7 +13,7 @@ _REPEATED = ("NodeName", "PartitionName", "NodeSet", "DownNodes")
 
 
 def files(folder: ClusterFolder, plan: ClusterPlan) -> dict[str, str]:
-    """The texts, by name of the file."""
+    """Returns the texts by file name."""
     texts = {
         "slurm.conf": slurm_conf(folder, plan),
         "gres.conf": gres_conf(plan.options.gpus),
@@ -55,7 +55,7 @@ def gres_conf(gpus: int) -> str:
 
 
 def hosts(plan: ClusterPlan) -> str:
-    """The /etc/hosts of the nodes in the namespaces form."""
+    """Returns the /etc/hosts of the nodes in the namespaces form."""
     named = {plan.hostname: plan.controller_address}
     named |= {node.name: node.address for node in plan.nodes}
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in named.items())]
@@ -63,7 +63,7 @@ def hosts(plan: ClusterPlan) -> str:
 
 
 def slurmdbd_conf(folder: ClusterFolder, plan: ClusterPlan) -> str:
-    """The database knows its user by the socket: there is no password."""
+    """Returns slurmdbd.conf. The database knows its user by the socket, without a password."""
     values = {
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={folder.munge_socket}",

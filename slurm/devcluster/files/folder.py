@@ -31,13 +31,13 @@ _FILES = (
 
 @dataclass(frozen=True)
 class ClusterFolder:
-    """Where everything of a cluster lies."""
+    """The paths of a cluster's files."""
 
     path: Path
 
     @classmethod
     def named(cls, path: Path | None) -> ClusterFolder:
-        """That one; if None, the one of HPCKIT_DEVCLUSTER; if that is unset, the user's.
+        """Returns this folder; None: that of HPCKIT_DEVCLUSTER, else the default of the user.
 
         Raises:
             DevclusterError: the path is too long for the sockets in it, or not for slurm.conf.
@@ -100,11 +100,11 @@ class ClusterFolder:
         return self.run / "database.sock"
 
     def record(self, name: str) -> Path:
-        """Of the process `name`; see `records`."""
+        """Returns the path of the record of the process `name`; see `process_records`."""
         return self.run / f"{name}.json"
 
     def log(self, name: str) -> Path:
-        """What the process `name` says on its standard output and errors."""
+        """Returns the path of the log of the process `name`: its standard output and error."""
         return self.logs / f"{name}.out"
 
     def slurmd_log(self, node: str) -> Path:
@@ -126,7 +126,7 @@ class ClusterFolder:
             raise DevclusterError(f"{self.path} has a cluster left over: take it down")
 
     def make(self) -> None:
-        """Make the folders in it."""
+        """Creates the folders in it."""
         self.path.chmod(0o700)
         for part in (self.run, self.logs, self.state, self.spool):
             part.mkdir(mode=0o700)
@@ -147,7 +147,7 @@ class ClusterFolder:
 
     @contextmanager
     def locked(self, *, new: bool = False, within_s: float = 20) -> Iterator[int]:
-        """Hold it against other commands; the file descriptor of the lock.
+        """Locks it against other commands; yields the file descriptor of the lock.
 
         Whoever inherits the descriptor holds the lock too, until it ends: what is half done when a
         command is killed is done, or has ended, before another one takes the lock.
@@ -190,7 +190,7 @@ class ClusterFolder:
             raise DevclusterError(f"no cluster in {self.path}: it was taken down a moment ago")
 
     def _strange(self) -> list[str]:
-        """The names of what is in it and no cluster's."""
+        """Returns the names of the files in it that no cluster makes."""
         if not self.path.exists():
             return []
         return sorted({entry.name for entry in self.path.iterdir()} - {*_FOLDERS, *_FILES, _LOCK})

@@ -1,4 +1,4 @@
-"""What a cluster's logs say about a failure."""
+"""Finds the lines of a cluster's logs that explain a failure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _READ = 64 << 10  # bytes of its end
 
 
 def telling(folder: Path) -> str:
-    """The last lines of each log that speak of trouble, each said once."""
+    """Returns the last lines of each log that report an error, each once."""
     told: dict[str, str] = {}
     for path in sorted(folder.glob("*")):
         for line in telling_lines(_end(path)):
             told.setdefault(line, f"  {path.name}: {line}")
-    return "\n".join(told.values()) or "  (the logs tell of no error)"
+    return "\n".join(told.values()) or "  (the logs report no error)"
 
 
 def telling_lines(text: str) -> list[str]:
-    """Without the time, or the program that says it; each once."""
+    """Returns the lines that report an error, without time and program, each once."""
     lines = [_SPEAKER.sub("", line.strip()) for line in text.splitlines()]
     errors = [line for line in lines if _TELLING.search(line) and not _HARMLESS.search(line)]
     return list(dict.fromkeys(errors))[-_LINES:]

@@ -13,17 +13,17 @@ _NEEDED = ("freezer", "memory", "cpuset", "cpuacct")
 
 
 def missing() -> list[str]:
-    """The controllers that Slurm needs and this machine does not let us have."""
+    """Returns the controllers that Slurm needs and that cannot be written on this machine."""
     return [name for name in _NEEDED if not _can_be_had(_TREES / name)]
 
 
 def of_node(name: str) -> list[Path]:
-    """The topmost cgroups of a node, one for each controller."""
+    """Returns the topmost cgroups of a node, one for each controller."""
     return sorted(_TREES.glob(f"*/slurm_{name}"))
 
 
 def remove(names: Iterable[str]) -> list[Path]:
-    """Remove the cgroups of these nodes, whose processes have ended; what is left."""
+    """Removes the cgroups of these nodes, whose processes have ended; returns what is left."""
     tops = [top for name in names for top in of_node(name)]
     wait_until(lambda: all(_is_removed(top) for top in tops), 5, every_s=0.1)
     return [top for top in tops if top.exists()]

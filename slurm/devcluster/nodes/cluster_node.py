@@ -1,4 +1,4 @@
-"""One node of a cluster, and what can happen to it."""
+"""One node of a cluster, and the faults that can be caused on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFIX = "node-"  # of the records of nodes' first processes
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """A node. All of these may be called whatever state it is in."""
+    """A node. Every method may be called in every state of the node."""
 
     folder: ClusterFolder
     plan: ClusterPlan
@@ -39,7 +39,7 @@ class ClusterNode:
         return self.node.address
 
     def kill(self) -> None:
-        """The power goes: slurmd and everything on the node is gone at once.
+        """Simulates a power failure: slurmd and all processes of the node end at once.
 
         In the namespaces form its network goes first, so that nobody is told. In the ports form
         the kernel closes the connections of what it kills, and others see that.
@@ -48,16 +48,16 @@ class ClusterNode:
             destroy(work, self.plan, self.node)
 
     def kill_daemon(self) -> None:
-        """SIGKILL slurmd; jobs on the node go on."""
+        """Kills slurmd by SIGKILL; jobs on the node continue."""
         with launcher(self.folder) as work:
             for daemon in _daemons(work.recorded(_record(self.node))):
                 daemon.kill()
 
     def start(self) -> None:
-        """Power on: the node's slurmd runs and listens, afresh if it was killed.
+        """Switches the node on: its slurmd runs and listens, restarted if it was killed.
 
         Raises:
-            DevclusterError: it did not start; the text says what it said.
+            DevclusterError: it did not start; the message has its output.
         """
         with launcher(self.folder) as work:
             first = work.recorded(_record(self.node))
@@ -69,7 +69,7 @@ class ClusterNode:
                 self._wait(work)
 
     def cut(self) -> None:
-        """Pull the network cable: packets are lost, nobody is told.
+        """Unplugs the network cable: packets are lost silently.
 
         Raises:
             DevclusterError: it has no cable.
@@ -77,7 +77,7 @@ class ClusterNode:
         self._switch("down")
 
     def lossy(self) -> None:
-        """A bad cable: a tenth of the packets is lost, each way.
+        """Makes the cable lose a tenth of the packets in each direction.
 
         Raises:
             DevclusterError: it has no cable, or is not up.
@@ -89,7 +89,7 @@ class ClusterNode:
             network.lose(work, self._first(work).pid, _LOSS)
 
     def part(self, other: ClusterNode) -> None:
-        """A partition between it and another node: all others reach both.
+        """Makes a partition between it and another node: all other nodes reach both.
 
         Raises:
             DevclusterError: it has no cable, is not up, or is that node.
@@ -103,7 +103,7 @@ class ClusterNode:
             network.part(work, self._first(work).pid, other.address)
 
     def heal(self) -> None:
-        """A good cable, plugged in, that leads to all.
+        """Undoes `cut`, `lossy` and `part`.
 
         Raises:
             DevclusterError: it has no cable.
@@ -114,7 +114,7 @@ class ClusterNode:
                 network.lose_none(work, self._first(work).pid)
 
     def drain(self) -> None:
-        """As an operator does: no other job gets the node.
+        """Drains the node as an operator does: no other job gets it.
 
         Raises:
             DevclusterError: slurmctld does not answer, or refuses.
@@ -123,22 +123,22 @@ class ClusterNode:
             work.run("scontrol", "update", f"NodeName={self.name}", "State=DRAIN", "Reason=drill")
 
     def resume(self) -> None:
-        """The end of that; nothing if the node is not drained, as a slurmctld that was killed may
-        not remember it. Raises as `drain`."""
+        """Undoes `drain`. Does nothing if the node is not drained, because a slurmctld that was
+        killed may have forgotten it. Raises as `drain`."""
         with launcher(self.folder) as work:
             told = work.run("scontrol", "--oneliner", "show", "node", self.name)
             if re.search(r" State=\S*DRAIN", told):
                 work.run("scontrol", "update", f"NodeName={self.name}", "State=RESUME")
 
     def is_up(self) -> bool:
-        """Whether the node has power; its slurmd may be dead and its network cut."""
+        """Returns whether the node has power; its slurmd may be dead and its network cut."""
         with launcher(self.folder) as work:
             return work.recorded(_record(self.node)) is not None
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The command that runs these words on the node, in the folder of whoever runs it.
+        """Returns the command that runs these words on the node, in the caller's working directory.
 
-        In the ports form that is no other place than this machine.
+        In the ports form, the node is this machine.
 
         Raises:
             DevclusterError: the node is not up.
@@ -183,7 +183,7 @@ class ClusterNode:
 
 
 def boot(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
-    """Start a node that is not up; its slurmd may not listen yet.
+    """Starts a node that is not up; its slurmd may not listen yet.
 
     Raises:
         DevclusterError: it did not start.
@@ -197,7 +197,7 @@ def boot(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
 
 
 def destroy(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
-    """End everything on a node.
+    """Ends all processes of a node.
 
     Raises:
         DevclusterError: something did not end.
@@ -213,7 +213,7 @@ def destroy(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
 
 
 def end(first: Process, *, all_below: bool) -> None:
-    """Kill a process of a node.
+    """Kills a process of a node.
 
     Args:
         all_below: what is below does not end by itself with it.
@@ -247,7 +247,7 @@ def check_reach(work: Launcher, plan: ClusterPlan, within_s: float = 10) -> None
 
 
 def _end_strays(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
-    """Namespaces end with their first process; in the ports form things may outlive it."""
+    """Ends what has outlived the first process of a node; in the namespaces form nothing does."""
     if plan.network is None:
         for stray in _strays_of(work.folder.slurmd_log(node.name)):
             end(stray, all_below=True)

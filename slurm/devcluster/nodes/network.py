@@ -20,7 +20,7 @@ _LINKS = Path("/sys/class/net")
 
 
 def free_networks(launcher: Launcher) -> Iterable[Network]:
-    """Those whose addresses lead nowhere yet, and whose bridge and nodes' cgroups are not there."""
+    """Yields networks without a route, a bridge or cgroups of nodes on this machine."""
     routes = json.loads(launcher.run("ip", "-json", "-4", "route", "show", "table", "all") or "[]")
     used = [_destination(route.get("dst", "default")) for route in routes]
     for number in range(_COUNT):
@@ -33,7 +33,7 @@ def free_networks(launcher: Launcher) -> Iterable[Network]:
 
 
 def claim(launcher: Launcher, announce: Callable[[Network], object]) -> Network:
-    """Make the bridge of a free network; no other cluster can have it then.
+    """Creates the bridge of a free network, which reserves the network for this cluster.
 
     Args:
         announce: called with a network before anything of it is made.
@@ -62,7 +62,7 @@ def claim(launcher: Launcher, announce: Callable[[Network], object]) -> Network:
 
 
 def remove(launcher: Launcher, plan: ClusterPlan) -> None:
-    """Remove the cluster's cables and bridge, if they are there and its own."""
+    """Removes the cables and the bridge of the cluster, if they exist."""
     network = plan.network
     if network is None or not _is_own(network):
         return
@@ -72,7 +72,7 @@ def remove(launcher: Launcher, plan: ClusterPlan) -> None:
 
 
 def plug(launcher: Launcher, plan: ClusterPlan, node: NodePlan, pid: int) -> None:
-    """Lay a cable from the bridge to the node whose first process is `pid`."""
+    """Connects the bridge by a cable to the node whose first process is `pid`."""
     link, network = plan.link(node), plan.network
     if link is None or network is None:
         return
@@ -84,7 +84,7 @@ def plug(launcher: Launcher, plan: ClusterPlan, node: NodePlan, pid: int) -> Non
 
 
 def unplug(launcher: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
-    """Take the cable away: a connection that is not closed keeps a dead node's network alive.
+    """Removes the cable: a connection that is not closed keeps a dead node's network alive.
 
     Raises:
         DevclusterError: it is still there.
@@ -111,18 +111,18 @@ def switch(launcher: Launcher, link: str, state: str) -> None:
 
 
 def lose(launcher: Launcher, pid: int, percent: int) -> None:
-    """Lose so many of the packets that come to the network of `pid`, and of those that go."""
+    """Drops this percentage of the packets to and from the network of `pid`."""
     some = f"!= lo numgen random mod 100 < {percent}"
     _drop(launcher, pid, arriving=f"meta iif {some}", leaving=f"meta oif {some}")
 
 
 def part(launcher: Launcher, pid: int, address: str) -> None:
-    """Lose all packets between the network of `pid` and this address, and no others."""
+    """Drops all packets between the network of `pid` and this address, and no others."""
     _drop(launcher, pid, arriving=f"ip saddr {address}", leaving=f"ip daddr {address}")
 
 
 def _drop(launcher: Launcher, pid: int, arriving: str, leaving: str) -> None:
-    """Lose the packets that match, and no longer those that were lost until now."""
+    """Drops the packets that match, in place of those that were dropped before."""
     chains = (
         f"add chain inet {_TABLE} {way} {{ type filter hook {way} priority 0; }}; "
         f"add rule inet {_TABLE} {way} {which} drop"
@@ -133,13 +133,13 @@ def _drop(launcher: Launcher, pid: int, arriving: str, leaving: str) -> None:
 
 
 def lose_none(launcher: Launcher, pid: int) -> None:
-    """Whether or not some were lost until now."""
+    """Drops no packets, whether or not some were dropped before."""
     table = f"inet {_TABLE}"
     launcher.run(*_inside(pid), "nft", f"add table {table}; delete table {table}")
 
 
 def leads(launcher: Launcher, pid: int, node: NodePlan) -> bool:
-    """Whether a process with the network of `pid` reaches this node's slurmd."""
+    """Returns whether a process with the network of `pid` reaches this node's slurmd."""
     connect = "import socket, sys; socket.create_connection((sys.argv[1], sys.argv[2]), timeout=3)"
     program = (sys.executable, "-I", "-S", "-c", connect, node.address, str(node.port))
     return launcher.attempt(*_inside(pid), *program) is not None

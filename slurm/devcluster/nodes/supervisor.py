@@ -1,4 +1,4 @@
-"""The first process of a node: it sets the node up, runs its slurmd, and takes in every orphan.
+"""The first process of a node: it sets the node up, runs its slurmd, and reaps every orphan.
 
 So everything that runs on the node is below it, daemonised or not. It never ends by itself: whoever
 kills the node kills what is below, then this; in namespaces of their own, the kernel does. SIGHUP
@@ -67,7 +67,7 @@ def _reap_all_but(pid: int) -> None:
 
 
 def _set_up(folder: ClusterFolder, node: NodePlan) -> None:
-    """In new namespaces: an own name, /proc, /etc/hosts, shared memory and network."""
+    """Sets up host name, /proc, /etc/hosts, shared memory and network in new namespaces."""
     socket.sethostname(node.name)
     _run("mount", "--make-rprivate", "/")
     _run("mount", "-t", "proc", "proc", "/proc")

@@ -33,7 +33,7 @@ SPEED = (
     7e5  # bytes per second to the store, after half a second's worth: a save takes 0.2 s, or more
 )
 PARTS, PAUSE_S = 4, 0.02  # of a copy
-WITHIN_S = 90.0
+WITHIN_S = 180.0
 
 
 def weights(step: int, words: int = WORDS) -> torch.Tensor:

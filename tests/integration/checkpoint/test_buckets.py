@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from checkpointing.service.config import Budget
 from checkpointing.staging import host_memory
 from checkpointing.staging.host_memory import FreeMemory
 from checkpointing.store.catalog import committed
+from tests.forkserver import fork_server
 from tests.integration.checkpoint.single_process_saves import die, restore_one
 from tests.integration.checkpoint.store_damage import check, committed_in
 from tests.integration.rank_worlds import Recorder, seeded
@@ -233,9 +233,7 @@ def _die_in_a_save(root: Path) -> None:
 def test_a_trainer_that_dies_half_way_loses_the_save_and_nothing_else(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with blocked(tmp_path, root) as hold:
-        trainer = multiprocessing.get_context("forkserver").Process(
-            target=_die_in_a_save, args=(root,)
-        )
+        trainer = fork_server().Process(target=_die_in_a_save, args=(root,))
         trainer.start()
         hold.wait()
         trainer.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -18,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from checkpointing import Checkpointer, SaveError, list_checkpoints
 from checkpointing.ranks.failure_watch import FailureWatch
 from checkpointing.ranks.rank_group import RankGroup
+from tests.forkserver import fork_server
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import Recorder, assert_same, run_world, whole
 from tests.integration.service.running_services import Hold, sabotaged
@@ -172,7 +172,7 @@ def _save_until_killed(rank: int, tmp: Path) -> None:
 def test_a_rank_that_dies_keeps_no_other_waiting(tmp_path: Path) -> None:
     """The service of node 0 reads nothing, so rank 0 stands in its save when rank 1 dies."""
     root, hold = tmp_path / "store", Hold(tmp_path)
-    context = multiprocessing.get_context("forkserver")
+    context = fork_server()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HPCKIT_NODE", "node0")
         with sabotaged(root, hold.sabotage(READING)):
@@ -184,7 +184,7 @@ def test_a_rank_that_dies_keeps_no_other_waiting(tmp_path: Path) -> None:
             try:
                 hold.wait()
                 ranks[1].kill()
-                ranks[0].join(60)
+                ranks[0].join(180)
                 assert ranks[0].exitcode == 0
             finally:
                 for process in ranks:

@@ -33,7 +33,7 @@ from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import Recorder
 from tests.integration.service.service_nodes import end_all, memfds, note_memfds, services, until
 
-SAVED_S = 60.0
+SAVED_S = 180.0
 KILLS = times(2)  # of each kind
 FULL_WORDS = 500_000  # 2 MB
 A_WEEK_AGO = time.time() - 8 * 86400

@@ -28,7 +28,7 @@ from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import run_world
 from tests.integration.service.running_services import wait_until_ended
 
-SOON_S = 60.0
+SOON_S = 180.0
 
 
 def model_state() -> dict[str, Any]:

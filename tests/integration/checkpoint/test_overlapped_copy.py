@@ -26,7 +26,7 @@ from tests.integration.checkpoint.single_process_saves import Events, recorder, 
 from tests.integration.checkpoint.store_damage import check
 
 Copying = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
-SOON_S = 60.0
+SOON_S = 180.0
 
 
 @contextmanager

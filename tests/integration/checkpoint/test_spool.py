@@ -3,7 +3,6 @@ restored from the disks of its nodes."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch.distributed as dist
 
 from checkpointing import Checkpointer, list_checkpoints
 from checkpointing.service.config import Budget
+from tests.forkserver import fork_server
 from tests.integration.checkpoint.single_process_saves import recorder
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import Recorder, run_world, seeded
@@ -62,8 +62,7 @@ def save_and_hang(rank: int, world_size: int, tmp: Path, rendezvous: Path) -> No
 
 def save_until_killed(tmp: Path, world_size: int) -> None:
     """A job that is killed with SIGKILL, its service too, as soon as all ranks have copies."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
+    context = fork_server()
     rendezvous = tmp / f"rendezvous-{os.urandom(4).hex()}"
     processes = [
         context.Process(target=save_and_hang, args=(rank, world_size, tmp, rendezvous))

@@ -91,7 +91,7 @@ def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
     assert after["cancelled"]
     assert "without a last save" in after["verdict"]["reason"]
     assert strays(typed.run.path) == []
-    assert "hpckit resume goes on from the checkpoint" in typed.text("why")
+    assert "hpckit resume continues from the checkpoint" in typed.text("why")
     refused = typed.refusal("resume", "optim.lr=0.5", "hang.step_s=500")
     assert "optim.lr (0.0006 -> 0.5): would make it another run" in refused
     assert refused.endswith("optim.lr=0.5 hang.step_s=500")
@@ -107,7 +107,7 @@ def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
     ]
     kill(begun["owner"]["pid"])
     typed.wait_until(state="dead")
-    assert "ended without a word" in typed.text("why")
+    assert "ended without a verdict" in typed.text("why")
     assert typed.json("report")["interruptions"][-1]["end"] == "killed"
 
 

@@ -428,7 +428,7 @@ class TestDamage:
                     shard.pread(0, 10)
         assert len(server.streams) == 2
         assert "ShardRef" not in caplog.text
-        assert f"and not {blake3(BODY).hexdigest()}" in caplog.text
+        assert f"instead of {blake3(BODY).hexdigest()}" in caplog.text
 
     def test_who_read_them_while_they_came_is_told(
         self, store: NodeStore, server: RangeServer

@@ -134,7 +134,7 @@ def test_steps_of_which_nothing_is_left(urls: list[str]) -> None:
     assert [batch[0] for batch in some()] == expected
     with pytest.raises(DataError, match="WebLoader"):
         list(DataLoader(some(), batch_size=None, num_workers=2))
-    with pytest.raises(DataError, match="the others would go on"):
+    with pytest.raises(DataError, match="the others would continue"):
         list(some(rank=0, world_size=2))
     with pytest.raises(DataError, match="would not stay in step"):
         list(StreamingDataset(urls, rank=0, world_size=2).select(bool))

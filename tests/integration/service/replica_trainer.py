@@ -3,7 +3,6 @@ and says what became of it."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 
 from checkpointing import Checkpointer
 from checkpointing.service.config import Budget
+from tests.forkserver import fork_server
 from tests.integration.rank_worlds import JOIN_S, seeded
 
 WIDTH = 256
@@ -32,8 +32,7 @@ class ReplicaTrainer:
         Args:
             rate: bytes per second that the node's service may write; 0: any number.
         """
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
+        context = fork_server()
         self.node = node
         self._pipe, theirs = context.Pipe()
         where = (os.environ["HPCKIT_RUNTIME_DIR"], node)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from checkpointing.service.client.ring_introduction import introduction
+from checkpointing.restore.peer_replicas import introduction
 from checkpointing.service.config import ServiceConfig
 from checkpointing.service.replication.authenticated_channel import KEY_BYTES
 from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode, dump_ring

@@ -25,7 +25,7 @@ from checkpointing.service.protocol.socket_address import address, all_sockets
 from checkpointing.service.snapshots import Generation
 
 REPOSITORY = Path(__file__).parents[3]
-END_S = 60.0
+END_S = 180.0
 NOBODY = 1000  # a rank that no test has
 
 _PROGRAM = """

@@ -30,7 +30,7 @@ from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.inspection.integrity_check import verify
 from checkpointing.store.store import Store
 
-WITHIN_S = 60.0  # generous: nothing here is about speed
+WITHIN_S = 180.0  # generous: nothing here is about speed
 RUN = "r"
 COLUMNS = 256
 Cells = NDArray[np.float32]

@@ -52,6 +52,7 @@ def test_a_copy_that_differs_is_compiled(tmp_path: Path) -> None:
     with (folder / MODULE).open("a") as file:
         file.write("OTHER = 'other'\n")
     assert found_in(folder, "version.OTHER") == "other"
+    assert Path(found_in(folder, "version.__cached__")).is_relative_to(folder)
 
 
 def test_other_files_have_byte_code_of_their_own(tmp_path: Path) -> None:

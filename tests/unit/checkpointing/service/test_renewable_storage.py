@@ -15,9 +15,9 @@ from checkpointing.service.checkpoint_service import CheckpointService
 from checkpointing.service.config import Budget, ServiceConfig
 from checkpointing.service.upload_bandwidth import BandwidthTokenBucket, ThrottledStorage
 from checkpointing.storage import Storage, open_storage
+from checkpointing.storage.forwarding_storage import RenewableStorage
+from checkpointing.storage.interface import SupportsTemporaryRemoval
 from checkpointing.storage.memory_storage import MemoryStorage
-from checkpointing.storage.renewable_storage import RenewableStorage
-from checkpointing.storage.temporary_object_removal import SupportsTemporaryRemoval
 
 SECRET = "not-for-anybody"
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import shutil
 import stat
@@ -15,10 +14,11 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import StoreAccessError, StoreError, StoreFullError
+from checkpointing.storage.interface import SupportsTemporaryRemoval
 from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.storage.posix.syscalls import Syscalls
 from checkpointing.storage.retry import StorageRetryPolicy
-from checkpointing.storage.temporary_object_removal import SupportsTemporaryRemoval
+from tests.forkserver import fork_server
 
 AT_ONCE = StorageRetryPolicy(first_s=0.0, most_tries=5)
 
@@ -318,7 +318,7 @@ def race(root: str, writer: int, rounds: int, start: Barrier) -> list[bool]:
 
 def test_of_many_processes_one_wins(tmp_path: Path) -> None:
     writers, rounds = 6, 60
-    context = multiprocessing.get_context("spawn")
+    context = fork_server()
     with context.Manager() as manager, context.Pool(writers) as pool:
         start = manager.Barrier(writers)
         arguments = [(str(tmp_path), writer, rounds, start) for writer in range(writers)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import DamagedError
+from checkpointing.storage.interface import SupportsReadInto
 from checkpointing.storage.posix.posix_storage import PosixStorage
-from checkpointing.storage.read_into_buffer import SupportsReadInto
 from tests.unit.checkpointing.storage.test_posix_storage import failing, storage_with
 
 

@@ -29,8 +29,8 @@ def past(**fields: Any) -> Usage:
         (Usage(9, elapsed_s=10, wait_s=5, read_s=6, download_s=5), "waiting for downloads: 50%"),
         (
             past(no_room=1),
-            "waiting for downloads: 50% of the time waiting for data; most of it past"
-            " the cache, which is too small",
+            "waiting for downloads: 50% of the time waiting for data;"
+            " most of it bypassing the cache, which is too small",
         ),
         (
             past(no_room=1, disk_errors=1),

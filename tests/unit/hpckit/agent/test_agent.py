@@ -35,7 +35,7 @@ class Told:
 
     def hears(self, kind: str) -> Message:
         def look() -> bool:
-            self.channel.beat()
+            self.channel.send_heartbeat()
             self.heard += self.channel.receive()
             return any(message["kind"] == kind for message in self.heard)
 

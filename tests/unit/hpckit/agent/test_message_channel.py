@@ -54,11 +54,11 @@ def test_a_message_in_pieces_waits_for_its_end(pair: Pair) -> None:
 def test_beats_are_no_messages_and_what_is_none_is_passed_over(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pair.here.beat()
+    pair.here.send_heartbeat()
     os.write(pair.fds[3], b"srun: a remark\n[1]\n")
     pair.here.send({"kind": "real"})
     assert pair.there.receive() == [{"kind": "real"}]
-    assert caplog.text.count("no message") == 2
+    assert caplog.text.count("not a message") == 2
 
 
 def test_what_a_full_pipe_has_no_room_for_comes_later(pair: Pair) -> None:
@@ -68,7 +68,7 @@ def test_what_a_full_pipe_has_no_room_for_comes_later(pair: Pair) -> None:
     got: list[Message] = []
     while len(got) < len(messages):
         found = pair.there.receive()
-        pair.here.beat()
+        pair.here.send_heartbeat()
         got += found
     assert got == messages
 
@@ -86,13 +86,13 @@ def test_sending_to_nobody_is_no_error(pair: Pair) -> None:
     os.close(pair.fds[2])
     pair.fds[2] = -1
     pair.here.send({"kind": "x"})
-    pair.here.beat()
+    pair.here.send_heartbeat()
 
 
 def test_who_says_nothing_for_long_is_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENT_S", 0.2)
     until(lambda: pair.here.receive() == [] and pair.here.is_over)
-    pair.there.beat()
+    pair.there.send_heartbeat()
     assert pair.here.receive() == []
     assert not pair.here.is_over, "it was only slow"
 
@@ -122,7 +122,8 @@ def test_a_pulse_keeps_a_silent_side_alive(pair: Pair, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "BEAT_S", 0.02)
     monkeypatch.setattr(module, "SILENT_S", 3.0)
     pulse = HeartbeatThread()
-    pulse.of([pair.there])
+    pulse.start()
+    pulse.set_channels([pair.there])
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < 4.0:
         assert pair.here.receive() == []
@@ -134,5 +135,5 @@ def test_a_pulse_keeps_a_silent_side_alive(pair: Pair, monkeypatch: pytest.Monke
 def test_nothing_is_written_after_its_end(pair: Pair) -> None:
     pair.here.close()
     pair.here.send({"kind": "x"})
-    pair.here.beat()
+    pair.here.send_heartbeat()
     assert pair.there.receive() == []

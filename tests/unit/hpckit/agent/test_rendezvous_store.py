@@ -81,18 +81,18 @@ def test_the_end_of_a_connection_that_has_a_name_is_told_once(store: RendezvousS
     for line in (named, nameless):
         line.ask(id=2, do="add", key="n", by=1)
         assert line.heard()["id"] == 2
-    assert store.left() == []
+    assert store.disconnected() == []
     nameless.end()
     named.end()
     found: list[str] = []
 
     def is_told() -> bool:
-        found.extend(store.left())
+        found.extend(store.disconnected())
         return bool(found)
 
     until(is_told)
     assert found == ["gpt-g1/0"]
-    assert store.left() == []
+    assert store.disconnected() == []
 
 
 def test_many_requests_at_once_are_answered_in_their_order(store: RendezvousStore) -> None:

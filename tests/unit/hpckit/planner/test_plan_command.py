@@ -95,7 +95,7 @@ def test_models_of_images_are_planned_by_samples() -> None:
     again = plan_of(["experiment=images", "data.shards=/data", "memory.recompute=full"], "H100")
     assert again.speed is not None
     assert 1.2 < again.speed.roofline.compute * 67e12 / again.speed.flops < 4 / 3
-    assert "a sample" in " ".join(typed("experiment=images", "data.shards=/data")[1].split())
+    assert "FLOP per sample" in " ".join(typed("experiment=images", "data.shards=/data")[1].split())
 
 
 def test_programs_get_numbers() -> None:

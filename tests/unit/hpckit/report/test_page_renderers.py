@@ -47,7 +47,7 @@ def test_key_figures_are_on_the_page_in_each_format(tmp_path: Path) -> None:
     assert [point[0] for point in body["curves"]["validation"]["points"]] == [5, 10]
     assert body["intake"] == {"hits": 30, "misses": 10, "bypasses": 0, "errors": 0, "bound": None}
     assert "75.0% hits (30 hits, 10 misses" in page["html"]
-    assert "25.0% of the steps' time" in page["html"]
+    assert "25.0% of the step time" in page["html"]
 
 
 def test_the_time_is_parted_as_history_parts_it_and_adds_up(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_the_time_is_parted_as_history_parts_it_and_adds_up(tmp_path: Path) -> N
     assert sum(went.values()) == pytest.approx(body["wall_s"])
     lost = [seconds for name, seconds in went.items() if name.startswith("lost")]
     assert lost == [gap["leave_s"], gap["restart_s"], gap["repeat_s"]] == [2.0, 4.0, 0.0]
-    assert went["training: steps that were kept"] == 10.0
+    assert went["training: kept steps"] == 10.0
 
 
 def test_html_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_interruptions_are_marked_and_told(tmp_path: Path) -> None:
 
 def test_many_attempts_share_a_lane_and_a_long_table_is_cut(tmp_path: Path) -> None:
     page = told(ran(tmp_path / "run", lives=220, per_life=1))["html"]
-    assert "220 attempts, told in the table below" in page
+    assert "220 attempts, listed in the table below" in page
     assert "And 20 earlier ones." in page
 
 
@@ -108,7 +108,7 @@ def test_checkpoints_are_told_with_what_the_store_had_before(tmp_path: Path) -> 
     assert f"{second['reuse']:.0%}" in page["html"]
     (run.checkpoints / "hpckit.json").unlink()
     gone = told(run)
-    assert "The checkpoints cannot be looked at: " in gone["html"]
+    assert "The checkpoints cannot be read: " in gone["html"]
     assert [one["state"] for one in json.loads(gone["json"])["saved"]] == ["unknown", "unknown"]
 
 
@@ -126,7 +126,7 @@ def test_a_run_under_way_says_that_it_is(tmp_path: Path) -> None:
     run.events.write_text("\n".join(kept) + "\n")
     with RunLock(run.lock, "supervisor"):
         page = told(run)
-    assert "It is still running: all of this is as of" in page["html"]
+    assert "It is still running: this page shows it as of" in page["html"]
     assert json.loads(page["json"])["lives"][-1]["end"] == "running"
     assert json.loads(told(run)["json"])["lives"][-1]["end"] == "killed"
 
@@ -139,7 +139,7 @@ def test_damaged_records_are_left_out_and_said(tmp_path: Path) -> None:
     page = told(run)["html"]
     assert "Left out: 2 lines of events.jsonl" in page
     assert "Left out: 1 event of events.jsonl" in page
-    assert f"This may not be all: {run.spec(1)}: no YAML" in page
+    assert f"This may be incomplete: {run.spec(1)}: no YAML" in page
     run.spec(1).write_text(submitted(tmp_path / "other").spec(1).read_text())
     assert f"{run.verdict} is damaged" in told(run)["html"]
 
@@ -149,7 +149,7 @@ def test_losses_that_are_no_number_break_the_curve_and_are_counted(tmp_path: Pat
     of = {"time": 1009.5, "kind": "step", "generation": 1, "attempt": 0, "step_s": 1.0}
     write(run, {**of, "step": 5, "loss": float("nan")})
     page = told(run)
-    assert "1 of 10 losses are no finite number: the curve is broken there." in page["html"]
+    assert "1 of 10 losses are not finite: the curve has gaps there." in page["html"]
     assert [5, None] in json.loads(page["json"])["curves"]["loss"]["points"]
 
 

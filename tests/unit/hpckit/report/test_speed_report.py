@@ -164,16 +164,16 @@ def test_the_lines_of_a_run() -> None:
     )
     told = dict(speed_facts(history, make_spec()))
     assert told["time"] == (
-        "30 s in all, 10 s in steps that were kept, 0 s before the first, "
-        "0.0 s lost to 0 interruptions, 20 s else"
+        "30 s in total: 10 s in kept steps, 0 s before the first step, "
+        "0.0 s lost to 0 interruptions, 20 s for the rest"
     )
-    assert told["a step"] == "1.000 s: forward 50%, backward 40%, data wait 10%"
+    assert told["step time"] == "1.000 s: forward 50%, backward 40%, data wait 10%"
     assert told["collectives"] == (
-        "15% of a step with nothing computed beside them, inside the parts above (1 step traced)"
+        "15% of the step time is exposed communication, within the parts above (1 step traced)"
     )
-    assert told["speed"] == "1,000 tok/s, MFU 40.0%, 3.0 GiB of a GPU's memory at most"
+    assert told["speed"] == "1,000 tok/s, MFU 40.0%, peak GPU memory 3.0 GiB"
     assert told["straggler"] == (
         "rank 3 on n7 takes 40% longer than ranks with the same work, from step 8 on"
     )
-    assert told["bound by"] == "input: 10% of the steps' time is spent waiting for data"
-    assert "hpckit data bench" in told["try"]
+    assert told["bottleneck"] == "input: 10% of the step time is spent waiting for data"
+    assert "hpckit data bench" in told["suggestion"]

@@ -53,11 +53,11 @@ def test_a_job_that_waits_is_told_with_its_reason_and_its_time() -> None:
     told = facts(overview(RunState.WAITING, "2|PENDING|2600|N/A|1:00|2|low||(null)|Resources|t"))
     assert told["waits"].startswith("job 2, Resources: it is the next in line")
     assert "in 10 min, or earlier" in told["begins"]
-    assert told["next"] == "it goes on from the checkpoint at step 40 by itself"
+    assert told["next"] == "it continues automatically from the checkpoint at step 40"
     singleton = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
     told = facts(overview(RunState.WAITING, singleton))
-    assert "the job of this run before it has not ended" in told["waits"]
-    assert "does not foresee" in told["begins"]
+    assert "the previous job of this run has not ended" in told["waits"]
+    assert "has not estimated a start time" in told["begins"]
 
 
 def test_a_run_that_died_is_told_what_slurm_remembers_of_its_job() -> None:
@@ -67,7 +67,7 @@ def test_a_run_that_died_is_told_what_slurm_remembers_of_its_job() -> None:
         "hpckit logs '/runs/t 1'",
         "hpckit resume '/runs/t 1'",
     )
-    assert "ended without a word" in facts(overview(RunState.DEAD))["why"]
+    assert "ended without a verdict" in facts(overview(RunState.DEAD))["why"]
 
 
 def test_a_failure_is_told_with_its_place_and_what_was_tried() -> None:
@@ -97,7 +97,7 @@ def test_a_lack_of_memory_is_no_reason_to_try_the_same_again() -> None:
     verdict = {"kind": "oom", "reason": "boom", "generation": 3, "submission": 1}
     it = overview(RunState.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
     told = facts(it, RetryBudget("retry.oom", 2, 1))
-    assert told["next"].startswith("type the same launch command again with what helps")
+    assert told["next"].startswith("run the same launch command again with settings that help")
     assert "retry.oom=1" in told["budget"]
 
 
@@ -130,12 +130,14 @@ def test_a_run_with_nothing_after_it_is_not_said_to_go_on_by_itself(
     following = facts(it)["next"]
     page = dict(page_of(it, NOW))
     if reason is None:
-        assert following.startswith("after an interruption it goes on from the checkpoint at step")
+        assert following.startswith(
+            "after an interruption it continues automatically from the checkpoint at step"
+        )
         assert ("; job 2 follows" in following) == (continuation == "chain")
         assert it.record()["no_successor"] is None
         assert "successor" not in page
     else:
-        assert f"only as long as it has this job; no successor is queued: {reason}" in following
+        assert f"but only within this job; no successor is queued: {reason}" in following
         assert it.record()["no_successor"].startswith(reason)
         assert str(page["successor"]).startswith(f"none is queued: {reason}")
     waiting = overview(RunState.WAITING, *jobs, events=[*EVENTS, *told], continuation=continuation)

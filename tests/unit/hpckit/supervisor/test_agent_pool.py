@@ -60,11 +60,11 @@ while not channel.is_over:
             case "quit" if how != "deaf":
                 end = time.monotonic() + (1.5 if how == "draining" else 0.0)
                 while time.monotonic() < end:
-                    channel.beat()
+                    channel.send_heartbeat()
                     time.sleep(0.01)
                 print("through without", *message["lost"], file=sys.stderr)
                 sys.exit()
-    channel.beat()
+    channel.send_heartbeat()
     time.sleep(0.01)
 """
 

@@ -147,7 +147,7 @@ def test_ranks_leave_before_slurm_answers_and_the_run_stops_if_a_person_cancelle
         unused: Any = None
         parts: dict[str, Any] = {
             "controls": SimpleNamespace(requests=requests),
-            "store": SimpleNamespace(left=look),
+            "store": SimpleNamespace(disconnected=look),
             "agents": agents,
             "chain": SimpleNamespace(drop=lambda: dropped.append(True)),
         }

@@ -167,6 +167,6 @@ def test_torchrun_has_it_by_its_name(
     assert found.next_rendezvous().rank == 0
     assert found.shutdown()
     assert not found.is_closed()
-    assert server.left() == []
+    assert server.disconnected() == []
     del found  # and the connection with it, as at the end of a process
-    until(lambda: participants(server.left(), "gpt", 1) == [0])
+    until(lambda: participants(server.disconnected(), "gpt", 1) == [0])
