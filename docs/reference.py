@@ -19,6 +19,7 @@ import yaml
 
 from hpckit.cli.main import app
 from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.config.renamed_keys import RENAMED, RENAMED_OPTIONS, shown
 from hpckit.config.spec import RunSpec
 from hpckit.submit.manual_page import keys, manual
 
@@ -30,19 +31,24 @@ CLI_HEAD = f"""{WRITTEN}
 
 # Command line
 
-What `hpckit` and its commands print with `--help`. The exit status of `launch` and `resume` tells
-how the run ended: [what ended it, and what follows](runs.md#what-ended-it-and-what-follows).
+This page shows what `hpckit` and its commands print with `--help`. The exit status of `launch`
+and `resume` says how the run ended:
+[what ended it, and what follows](runs.md#what-ended-it-and-what-follows).
 """
 CONFIG_HEAD = f"""{WRITTEN}
 
 # Config
 
-A run is composed of `conf/config.yaml`, one option of each group, and what is typed:
-`group=option`, `key=value`. `python launch.py --help keys` has the same, `--cfg` shows the composed
-config. Keys that are not here are refused, but for those below `app`, which are your own.
+The config of a run is composed from `conf/config.yaml`, one option of each group, and overrides on
+the command line: `group=option`, `key=value`. `python launch.py --help keys` prints the same
+reference, and `--cfg` shows the composed config. Unknown keys are refused, except below
+`user_config`, which has your own keys.
 
-A default is that of `conf/config.yaml` and the options it chooses; of a key that these have not,
-that of the first option that has it, which is named.
+Defaults are those of `conf/config.yaml` and of the options that it selects. For a key that these do
+not have, the default of the first option with the key is given, together with that option.
+
+Names of earlier releases work in overrides, in files of your project and in stored specs, and cause
+a warning with the present name.
 """
 
 
@@ -86,7 +92,7 @@ def config_page() -> str:
     """Every group: what it is, its options; and its keys with type, default and meaning."""
     groups, everything = group_options(conf_dir()), keys()
     default = _defaults(groups)
-    lines = [CONFIG_HEAD]
+    lines = [CONFIG_HEAD, *_renamed()]
     for place in _places(key.name for key in everything):
         lines += [f"{'###' if '.' in place else '##'} {place or 'The run itself'}", ""]
         lines += [escaped(_document(place)), "", *_options(place, groups.get(place, []))]
@@ -103,6 +109,19 @@ def config_page() -> str:
         "",
     ]
     return "\n".join([*lines, *_options("experiment", groups["experiment"])])
+
+
+def _renamed() -> list[str]:
+    """The earlier spellings, and what they are now."""
+    rows = [[f"`{one.old}`", f"`{one.new}`"] for one in RENAMED if not one.values]
+    rows += [
+        [f"`{one.old}={old}`", f"`{one.new}={shown(new)}`"]
+        for one in RENAMED
+        for old, new in one.values.items()
+    ]
+    options = RENAMED_OPTIONS.items()
+    rows += [[f"`{group}={old}`", f"`{group}={new}`"] for (group, old), new in options]
+    return _table(["earlier name", "present name"], rows)
 
 
 def _parent(key: str) -> str:

@@ -54,7 +54,7 @@ _REPO = Path(__file__).resolve().parents[2]
 _RUN = (
     *("name=t", "model=gpt_nano", "data=shards", "train.steps=1000000", "train.global_batch=8"),
     *("train.micro_batch=4", "train.log_every=1", "optim.warmup_steps=5", "launch.nodes=2"),
-    *("launch.threads_per_worker=1", "checkpoint.every_steps=10", "retry.in_place=1000"),
+    *("launch.threads_per_worker=1", "checkpoint.every_steps=10", "retry.max_restarts=1000"),
     *("retry.infra=1000", "cluster=slurm", "cluster.device=cpu", "cluster.grace_s=25"),
     *("cluster.slurm.gpus=none", "cluster.slurm.memory=1300M", "cluster.slurm.cpus_per_node=2"),
 )

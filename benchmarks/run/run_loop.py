@@ -207,7 +207,7 @@ def _spec(settings: argparse.Namespace, ranks: int, folder: Path) -> RunSpec:
     )
     return compose_spec(
         [
-            *("model=gpt_nano", *sizes, "cluster.device=cpu", f"launch.gpus_per_node={ranks}"),
+            *("model=gpt_nano", *sizes, "cluster.device=cpu", f"launch.nproc_per_node={ranks}"),
             *(f"data.shards={folder / 'shards'}", f"train.micro_batch={settings.batch}"),
             *(f"train.steps={(settings.rounds + 1) * settings.steps}", "train.trace_share=0"),
             *("parallel=ddp", *seldom),

@@ -173,7 +173,7 @@ class Agent:
         at = NodeEnvironment(self._run, self._submission, start.generation, self._node, start.nodes)
         self._supervisor_place = start.supervised_at
         self._kill_strays(start.generation)
-        threads = start.threads or even_share(self._spec.launch.gpus_per_node)
+        threads = start.threads or even_share(self._spec.launch.nproc_per_node)
         means = WorkerResources(start.device, start.gpus, threads, start.is_memory_here)
         local = self._spec.cluster.address or own_address(start.host)
         meet = Rendezvous(start.host, start.port, start.token, local, start.place)
@@ -234,7 +234,7 @@ class Agent:
         """Returns the ranks at these places, if no other node holds replicas of their snapshots."""
         if self._spec.checkpoint.replicas > 0:
             return []
-        each = self._spec.launch.gpus_per_node
+        each = self._spec.launch.nproc_per_node
         return [place * each + i for place in places for i in range(each)]
 
     def _poll(self) -> None:

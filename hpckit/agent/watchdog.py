@@ -126,7 +126,7 @@ class NodeWatchdog:
         launch = self._spec.launch
         env = os.environ | variables_of(self._spec.cluster.slurm)
         here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
-        threads = launch.threads_per_worker or even_share(here * launch.gpus_per_node)
+        threads = launch.threads_per_worker or even_share(here * launch.nproc_per_node)
         return start_server(env, self._server_socket, STEP_SIGNALS, threads)
 
     def _replace_server(self, server: Process) -> None:

@@ -20,24 +20,26 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
 def doctor(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="OVERRIDES", help="As of launch.py: cluster=slurm, key=value."),
+        typer.Argument(
+            metavar="OVERRIDES", help="Overrides as for launch.py: cluster=slurm, key=value."
+        ),
     ] = None,
     node: Annotated[
-        bool, typer.Option("--node", help="Ask a node of the cluster, too: by a job of a moment.")
+        bool, typer.Option("--node", help="Inspect a node of the cluster, too, with a short job.")
     ] = False,
     host: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Ask this node. Says --node, too.")
+        str | None, typer.Option(metavar="NAME", help="Inspect this node; implies --node.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Look at this site for what a run needs, and say what to change.
+    """Check whether this site has what a run needs, and say what to change.
 
     Example: hpckit doctor cluster=slurm checkpoint.url=s3://bucket/ckpts --node
 
-    This machine; the place of the checkpoints, by writing 16 MiB there and removing them; and
-    with cluster=slurm the settings of Slurm that decide what becomes of a run. A node is asked by
-    what a run would ask for, and if it sees the folders of a run. Exit status 1: something will
-    not work.
+    It checks this machine, the checkpoint store (it writes 16 MiB there and removes them) and,
+    with cluster=slurm, the settings of Slurm that affect a run. --node submits a job with the
+    requests of a run, and checks that the node sees the folders of a run. Exit status 1 means
+    that something will not work.
 
     Keys of --json: findings (part, level: ok, note, warn or fail, subject, what, do), worst.
     """

@@ -25,33 +25,34 @@ class InitPart(StrEnum):
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Of the project; it is made.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Folder of the project; it is created.")] = Path(),
     only: Annotated[
-        list[InitPart] | None, typer.Option("--only", help="Make this alone; may be repeated.")
+        list[InitPart] | None,
+        typer.Option("--only", help="Create only this part; may be repeated."),
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="Name of the site's file; else what Slurm calls the cluster.")
+        str | None, typer.Option(help="Name of the site's file; by default Slurm's ClusterName.")
     ] = None,
     partition: Annotated[
-        str | None, typer.Option(help="Partition of the jobs; else the default, or one with GPUs.")
+        str | None, typer.Option(help="Partition; by default Slurm's default, or one with GPUs.")
     ] = None,
     account: Annotated[
-        str | None, typer.Option(help="Account to charge; else your default.")
+        str | None, typer.Option(help="Account to charge; by default your default account.")
     ] = None,
     node: Annotated[
-        bool, typer.Option("--node", help="Ask a node what it has, by a job of a moment.")
+        bool, typer.Option("--node", help="Run a short job that inspects a node.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Begin a project: a file of this site, and a training function that survives preemption.
+    """Create a project: a config for this site, and a training function that survives preemption.
 
     Example: hpckit init mine
 
     Then: cd mine && hpckit launch experiment=first
 
     starter: train.py, its experiment and its test. site: conf/cluster/SITE.yaml from what Slurm
-    says; each key tells what was found and what is assumed. wrappers (with --only): the scripts for
-    sbatch and salloc. No file is ever overwritten: if one is there, nothing is written.
+    reports; comments say which values were found and which are assumed. wrappers (only with
+    --only): scripts for sbatch and salloc. If one of the files exists, nothing is written.
 
     Keys of --json: folder, files, site (name, partition, keys: name, value, how: found or assumed,
     why) or null.

@@ -9,11 +9,11 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 def launch(ctx: typer.Context) -> None:
-    """Start a run, or go on with it: launch.py, wherever hpckit is installed.
+    """Start or resume a run. It is launch.py for an installed hpckit.
 
     Example: hpckit launch experiment=demo --dry-run
 
-    hpckit launch --help tells of it.
+    hpckit launch --help prints its manual.
     """
     from hpckit.submit.launch_command import main
 

@@ -24,27 +24,31 @@ controller."""
 
 def logs(
     run: RunPath,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-    rank: Annotated[int | None, typer.Option(min=0, help="A rank's own log.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines as they are written.")
+    ] = False,
+    rank: Annotated[int | None, typer.Option(min=0, help="Show the log of this rank.")] = None,
     node: Annotated[
-        int | None, typer.Option(min=0, help="A node's agent; with --generation, its torchrun.")
+        int | None,
+        typer.Option(min=0, help="Show the agent of this node; with --generation, its torchrun."),
     ] = None,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="Of this generation; else of the newest that has it.")
+        int | None, typer.Option(min=1, help="Generation; by default the newest that has the log.")
     ] = None,
     first_error: Annotated[
-        bool, typer.Option("--first-error", help="The traceback of the rank that failed first.")
+        bool,
+        typer.Option("--first-error", help="Show the traceback of the rank that failed first."),
     ] = False,
     lines: Annotated[
-        int, typer.Option("-n", "--lines", min=0, help="The last so many; 0: all.")
+        int, typer.Option("-n", "--lines", min=0, help="Number of lines from the end; 0: all.")
     ] = 100,
     json: JsonOption = False,
 ) -> None:
-    """Show what a run has written: its supervisor's log, or that of a rank or a node.
+    """Show the log of a run's supervisor, of a rank or of a node.
 
     Example: hpckit logs gpt-1a2b3c4d --rank 3 -f
 
-    With -f also over to the next attempt, generation and job, until the run is over.
+    With -f it follows the next attempt, generation and job, too, until the run has ended.
     """
     from hpckit.report.log_files import LogSelection
 

@@ -38,27 +38,27 @@ def report(
     ],
     form: Annotated[
         ReportFormat | None,
-        typer.Option("--format", help="Of the page; else as --out ends, or html."),
+        typer.Option("--format", help="Format of the page; by default as --out ends, or html."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The file to write; - prints. Else report/report.html in the run's directory, "
-            "or ./report.html of several runs."
+            help="The file to write; - prints it. By default report/report.html in the run's "
+            "directory, or ./report.html for several runs."
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Tell what a run has been through, what bounds its speed and what to try, and write a page.
+    """Summarize the history of a run, its bottleneck and what to try, and write a page.
 
     Example: hpckit report gpt-1a2b3c4d
 
-    Of one run, without options: a summary here, and the page. With --format or
-    --out: the page alone. Several runs are compared: key figures, curves over
-    each other, and the keys in which their configs differ. An HTML page holds
-    all that it needs.
+    For one run without options, it prints a summary and writes the page. With
+    --format or --out, it only writes the page. Several runs are compared: key
+    figures, curves in one chart, and the config keys in which they differ. An
+    HTML page is a single file.
 
-    --json is --format json --out -. Its keys, of one run: run, path, verdict,
+    --json means --format json --out -. Its keys for one run: run, path, verdict,
     steps, steps_kept, step_s, started, finished, lives, interruptions,
     stragglers (rank, host, step, z, excess), checkpoints, samples, validated;
     time (all, steps, start, lost, restore: a part of lost; else), in_steps
@@ -66,7 +66,7 @@ def report(
     exposed), bottleneck (input, storage, training, kernel, or null), advice;
     status (as of hpckit status), as_of, wall_s, went_into, why, alerts (what
     is missing), curves (at most 500 columns of steps), saved (checkpoints),
-    intake, findings, damage. Of several: names, config (values that differ),
+    intake, findings, damage. Its keys for several runs: names, config (values that differ),
     runs. Times are seconds.
     """
     with reported_errors(json):

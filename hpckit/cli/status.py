@@ -21,20 +21,22 @@ def status(
         Path | None,
         typer.Argument(
             metavar="RUN",
-            help="The run's directory, or its name; all if left out.",
+            help="The run directory, or its name; without it, all runs.",
             autocompletion=complete_run,
         ),
     ] = None,
-    root: Annotated[Path, typer.Option(help="Folder of the runs, without RUN.")] = ROOT,
+    root: Annotated[
+        Path, typer.Option(help="Folder with the run directories, if RUN is omitted.")
+    ] = ROOT,
     json: JsonOption = False,
 ) -> None:
-    """Tell how far runs are: all below ./runs in a table, or one on a page.
+    """Show the progress of all runs below ./runs in a table, or the details of one run.
 
     Example: hpckit status gpt-1a2b3c4d
 
-    From the run directory and squeue alone.
+    It reads the run directory and calls squeue. It needs no accounting and no daemon.
 
-    Keys of --json, of each of `runs` without RUN: run, path, cluster (local,
+    Keys of --json (without RUN, of each entry of `runs`): run, path, cluster (local,
     slurm), state (queued, starting, running, waiting, ended, failed, dead,
     unknown), verdict (verdict.json of the newest supervisor), step, steps,
     step_time, step_s, tokens_per_s, data_wait,
@@ -44,7 +46,7 @@ def status(
     degraded, stragglers (ranks that the others wait for), owner (of the
     lock), bad_nodes (host, problem, time, is_unhealthy, admin: what to
     type), problem.
-    Times are seconds since the epoch; what is not known is null.
+    Times are seconds since the epoch; unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look

@@ -21,17 +21,17 @@ LOG_LINES = 15
 
 
 def top(
-    root: Annotated[Path, typer.Option(help="Folder of the runs.")] = ROOT,
+    root: Annotated[Path, typer.Option(help="Folder with the run directories.")] = ROOT,
     every: Annotated[
-        float, typer.Option(min=0.5, help="Seconds between two looks; squeue is asked each time.")
+        float, typer.Option(min=0.5, help="Seconds between two updates; each one calls squeue.")
     ] = 5.0,
 ) -> None:
-    """Watch all runs below ./runs: state, step, rate, ETTR, newest checkpoint, waiting for data.
+    """Watch all runs below ./runs: state, step, rate, ETTR, newest checkpoint, data wait.
 
     Example: hpckit top --every 2
 
-    Keys: up and down choose a run, l shows the end of its log, w why it is as it is, c cancels
-    it after a question, q leaves. hpckit status tells the same once, and to programs.
+    Keys: up and down select a run, l shows the end of its log, w explains its state, c cancels
+    it after a confirmation, q quits. hpckit status prints the same once, also as JSON.
     """
     from rich.console import Console
     from rich.live import Live

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def why(run: RunPath, json: JsonOption = False) -> None:
-    """Tell why a run ended, waits, or was interrupted, and what comes next or is to be done.
+    """Explain why a run ended, waits or was interrupted, and what to do next.
 
     Example: hpckit why gpt-1a2b3c4d
 
-    Nothing else is asked than the run directory and squeue.
+    It only reads the run directory and calls squeue.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look

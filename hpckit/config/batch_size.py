@@ -13,7 +13,7 @@ def global_batch(spec: RunSpec, world: int) -> int:
     """Returns the number of samples of a step on `world` ranks."""
     if spec.elastic.scale_lr is None:
         return spec.train.global_batch
-    full = degrees(spec.parallel, spec.launch.nodes * spec.launch.gpus_per_node)
+    full = degrees(spec.parallel, spec.launch.nodes * spec.launch.nproc_per_node)
     return spec.train.global_batch // full.data * degrees(spec.parallel, world).data
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hpckit.config.renamed_keys import earlier_names
 from hpckit.config.spec_parser import SpecError
 
 Groups = Mapping[str, list[str]]
@@ -43,7 +44,14 @@ def project_tree(root: Path) -> Path | None:
 
 def has_tree(root: Path) -> bool:
     """Whether `root/conf` has a folder with the name of one of hpckit's groups."""
-    return any((root / "conf" / group.name).is_dir() for group in _folders(conf_dir()))
+    names = [name for group in _folders(conf_dir()) for name in group_folders(group.name)]
+    return any((root / "conf" / name).is_dir() for name in names)
+
+
+def group_folders(group: str) -> list[str]:
+    """Returns the names that the folder of a group may have in a project: the present name, then
+    those of earlier releases."""
+    return [group, *(old for old, new in earlier_names(()) if new == group)]
 
 
 def group_options(conf: Path, yours: Path | None = None) -> dict[str, list[str]]:
@@ -51,7 +59,14 @@ def group_options(conf: Path, yours: Path | None = None) -> dict[str, list[str]]
     sorted."""
     trees = [conf] if yours is None else [conf, yours]
     return {
-        group.name: sorted({f.stem for tree in trees for f in (tree / group.name).glob("*.yaml")})
+        group.name: sorted(
+            {
+                file.stem
+                for tree in trees
+                for name in group_folders(group.name)
+                for file in (tree / name).glob("*.yaml")
+            }
+        )
         for group in _folders(conf)
     }
 
@@ -63,9 +78,13 @@ def ambiguous(
     found = []
     for group, chosen in choices.items():
         for option in [chosen] if isinstance(chosen, str) or chosen is None else list(chosen):
-            ours, theirs = (tree / group / f"{option}.yaml" for tree in (conf, yours))
-            if ours.is_file() and theirs.is_file() and ours.read_bytes() != theirs.read_bytes():
-                found.append(f"{group}: {theirs} has the name of one of hpckit's own; rename it")
+            ours = conf / group / f"{option}.yaml"
+            for name in group_folders(group):
+                theirs = yours / name / f"{option}.yaml"
+                if ours.is_file() and theirs.is_file() and ours.read_bytes() != theirs.read_bytes():
+                    found.append(
+                        f"{group}: {theirs} has the name of one of hpckit's own; rename it"
+                    )
     return found
 
 

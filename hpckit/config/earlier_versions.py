@@ -2,6 +2,7 @@
 
 A later release continues a run that an earlier one has started, and the same command finds it: a
 key with the value that it implicitly had before it was added is left out of a run's identity.
+`hpckit.config.renamed_keys` has the keys whose names changed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
+
+VERSION = 2
+"""Version of stored specs. Specs of version 1 have no `VERSION_KEY`, and the earlier names of
+`hpckit.config.renamed_keys`."""
+VERSION_KEY = "spec_version"
+"""Key of a stored spec that holds its version. A release that does not know it refuses the spec."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ def completed(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str,
     """Returns a spec's `values` with the added keys that it was stored without."""
     whole = deepcopy(dict(values))
     for new in added:
-        group, name = _place(whole, new)
+        group, name = group_of(new.key, whole, new.kind)
         if group is not None and name not in group:
             group[name] = deepcopy(new.value)
     return whole
@@ -52,18 +59,25 @@ def reduced(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str, A
     addition."""
     rest = deepcopy(dict(values))
     for new in reversed(tuple(added)):
-        group, name = _place(rest, new)
+        group, name = group_of(new.key, rest, new.kind)
         if group is not None and name in group and group[name] == new.value:
             del group[name]
     return rest
 
 
-def _place(values: dict[str, Any], new: AddedKey) -> tuple[dict[str, Any] | None, str]:
-    """Returns the group of a key, if there is one that may have it, and the key's name in it."""
-    *parents, name = new.key.split(".")
+def group_of(
+    key: str, values: dict[str, Any], kind: str | None = None
+) -> tuple[dict[str, Any] | None, str]:
+    """Returns the group of a key in `values`, if there is one that may have it, and the key's name
+    in it.
+
+    Args:
+        kind: the `kind` that the group must have; None: any.
+    """
+    *parents, name = key.split(".")
     group: Any = values
     for parent in parents:
         group = group.get(parent) if isinstance(group, dict) else None
-    if not isinstance(group, dict) or (new.kind is not None and group.get("kind") != new.kind):
+    if not isinstance(group, dict) or (kind is not None and group.get("kind") != kind):
         return None, name
     return group, name

@@ -45,7 +45,7 @@ def adapted(model: DecoderSpec, lora: LoraSpec) -> dict[str, LinearLayer]:
     return {
         name: layer
         for name, layer in layers(model).items()
-        if any(is_meant(name, asked) for asked in lora.layers)
+        if any(is_meant(name, asked) for asked in lora.target_modules)
     }
 
 

@@ -100,7 +100,7 @@ def is_wrapped(spec: RunSpec, world: int) -> bool:
     """
     formats = {spec.precision.compute, spec.precision.reduce, spec.precision.master}
     found = degrees(spec.parallel, world)
-    return found.data * found.tensor > 1 or spec.memory.offload or formats != {"fp32"}
+    return found.data * found.tensor > 1 or spec.memory.cpu_offload or formats != {"fp32"}
 
 
 def describe(parallel: ParallelSpec, world: int) -> str:

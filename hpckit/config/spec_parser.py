@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from hpckit.config import earlier_versions
+from hpckit.config import earlier_versions, renamed_keys
 from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS
@@ -76,27 +76,57 @@ class SpecError(ValueError):
         self.violations = found
 
 
-def parse_spec(values: Mapping[str, Any]) -> RunSpec:
+def parse_spec(
+    values: Mapping[str, Any], *, origin: str | None = "config", may_override: bool = False
+) -> RunSpec:
     """Returns the spec that `values` (nested dicts and lists) describe.
 
     Keys that are missing because `values` come from an earlier release get the values that they had
-    then (`earlier_versions`). Unknown keys, wrong types and values out of bounds are reported
-    together; rules that span keys are checked once each key is valid by itself.
+    then (`earlier_versions`), and earlier names of keys are accepted (`renamed_keys`). Unknown
+    keys, wrong types and values out of bounds are reported together; rules that span keys are
+    checked once each key is valid by itself.
+
+    Args:
+        origin: what warnings about earlier names give as their place; None: there are no warnings.
+        may_override: whether a key by its earlier name takes the place of the same one by its
+            present name. False: both together are refused.
 
     Raises:
         SpecError: with every violation found.
     """
+    stored = _without_version(values)
     try:
-        whole = earlier_versions.completed(values, earlier_versions.ADDED)
+        named = renamed_keys.current_values(stored, origin=origin, may_override=may_override)
+        whole = earlier_versions.completed(named, earlier_versions.ADDED)
         with _without_plugins():
             spec: RunSpec = TypeAdapter(RunSpec).validate_json(json.dumps(whole))
     except ValidationError as error:
         raise SpecError(list(_explain(error))) from None
+    except renamed_keys.BothSpellingsError as error:
+        raise SpecError([str(error)]) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError([f"config: holds a value that is no plain data ({error})"]) from None
     if found := violations(spec):
         raise SpecError(found)
     return spec
+
+
+def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a spec without its version.
+
+    Raises:
+        SpecError: a later release wrote it.
+    """
+    version = values.get(earlier_versions.VERSION_KEY, 1)
+    if not isinstance(version, int) or version > earlier_versions.VERSION:
+        raise SpecError(
+            [
+                f"{earlier_versions.VERSION_KEY}: a later release of hpckit wrote this spec in "
+                f"version {version}, and this release reads versions up to "
+                f"{earlier_versions.VERSION}; use the later release"
+            ]
+        )
+    return {key: value for key, value in values.items() if key != earlier_versions.VERSION_KEY}
 
 
 @contextmanager
@@ -121,16 +151,30 @@ def read_spec(path: Path) -> RunSpec:
     Raises:
         SpecError: the file is damaged, or not valid.
     """
+    values = _stored_values(path)
+    try:
+        return parse_spec(values, origin=None)
+    except SpecError as error:
+        raise SpecError([f"{path}: {line}" for line in error.violations]) from None
+
+
+def stored_version(path: Path) -> int:
+    """Returns the version of the spec in the YAML file at `path`.
+
+    Raises:
+        SpecError: the file is damaged.
+    """
+    return int(_stored_values(path).get(earlier_versions.VERSION_KEY, 1))
+
+
+def _stored_values(path: Path) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise SpecError([f"{path}: no YAML ({' '.join(str(error).split())})"]) from None
     if not isinstance(values, dict):
         raise SpecError([f"{path}: holds no spec"])
-    try:
-        return parse_spec(values)
-    except SpecError as error:
-        raise SpecError([f"{path}: {line}" for line in error.violations]) from None
+    return values
 
 
 def spec_values(spec: RunSpec) -> dict[str, Any]:
@@ -139,15 +183,27 @@ def spec_values(spec: RunSpec) -> dict[str, Any]:
     return values
 
 
-def dump_spec(spec: RunSpec) -> str:
-    """Returns `spec` as YAML."""
-    return yaml.safe_dump(spec_values(spec), sort_keys=False)
+def dump_spec(spec: RunSpec, version: int = earlier_versions.VERSION) -> str:
+    """Returns `spec` as YAML, with the version of its keys first.
+
+    Args:
+        version: 1 for code of the release that has no versions: the spec has its names, and only
+            keys that it knows or that have other values than it implies.
+    """
+    values = spec_values(spec)
+    if version == 1:
+        values = earlier_versions.reduced(values, earlier_versions.ADDED)
+        values = renamed_keys.first_values(values)
+    else:
+        values = {earlier_versions.VERSION_KEY: version, **values}
+    return yaml.safe_dump(values, sort_keys=False)
 
 
 def identity(spec: RunSpec) -> str:
     """Returns eight hex digits that change exactly when the experiment does; its name is no part of
     it."""
-    canonical = json.dumps(_experiment(spec), sort_keys=True, separators=(",", ":"))
+    values = renamed_keys.first_values(_experiment(spec))
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
@@ -216,9 +272,10 @@ def _suggestion(loc: list[str]) -> str:
     """Suggests what the key may have meant: a similar key of its group, or the same key of another
     one."""
     siblings = _keys_under(loc[:-1])
-    near = difflib.get_close_matches(loc[-1], siblings, n=1, cutoff=0.75)
+    names = {**dict(renamed_keys.earlier_names(loc[:-1])), **{name: name for name in siblings}}
+    near = difflib.get_close_matches(loc[-1], list(names), n=1, cutoff=0.75)
     if near:
-        return f"; did you mean {'.'.join([*loc[:-1], near[0]])}?"
+        return f"; did you mean {'.'.join([*loc[:-1], names[near[0]]])}?"
     elsewhere = [".".join(path) for path in all_keys() if path[-1] == loc[-1]]
     if elsewhere:
         return f"; did you mean {' or '.join(elsewhere)}?"

@@ -126,7 +126,7 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
         return FaultPlan(
             kind, what, "steps take longer, and nothing is started again", chosen, where
         )
-    _require_retry("retry.in_place", it.spec.retry.in_place)
+    _require_retry("retry.max_restarts", it.spec.retry.max_restarts)
     if kind is DrillKind.HANG:
         return _plan_hang(it, chosen, where)
     if kind is DrillKind.WORKER_TERM:

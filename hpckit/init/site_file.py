@@ -51,7 +51,7 @@ def _head(name: str, site: SiteChoice, facts: SiteFacts, today: date) -> Iterato
     yield "# found: read from it. assumed: look at it. All else is as in hpckit's cluster=slurm;"
     yield "# all keys: hpckit launch --help keys cluster"
     yield "#"
-    whole = f" launch.gpus_per_node={site.gpus[1]}" if site.gpus else ""
+    whole = f" launch.nproc_per_node={site.gpus[1]}" if site.gpus else ""
     yield f"#   hpckit doctor cluster={name} --node"
     yield f"#   hpckit launch cluster={name} launch.nodes=2{whole} experiment=..."
     yield "#"

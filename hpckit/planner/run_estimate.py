@@ -115,7 +115,7 @@ def estimate(spec: RunSpec, card: GpuCard, assumed: Assumptions) -> RunEstimate:
     """Estimate a run on the nodes that it starts with."""
     work = work_of(spec)
     nodes = nodes_of_generation(spec, 0)
-    world = nodes * spec.launch.gpus_per_node
+    world = nodes * spec.launch.nproc_per_node
     size = checkpoint_bytes(spec)
     count, samples = micro_batches(spec, world)
     peak = card.peak(spec.precision.compute)

@@ -141,7 +141,7 @@ def speed(
         compute=at_peak,
         memory=moved / (card.memory_gbps * 1e9),
         network=(tensor + expert + data) * LINK,
-        host=host + stepped if spec.memory.offload else 0.0,
+        host=host + stepped if spec.memory.cpu_offload else 0.0,
         intensity=each * work.computed / moved,
         ridge=peak / (card.memory_gbps * 1e9),
     )
@@ -167,7 +167,7 @@ def _moved(spec: RunSpec, world: int) -> float:
     count, _ = micro_batches(spec, world)
     whole, kept = sum(_computed(spec, found)), kept_by_blocks(spec, world)
     passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more with gradients
-    stepped = 0.0 if spec.memory.offload else _stepped(spec, found)
+    stepped = 0.0 if spec.memory.cpu_offload else _stepped(spec, found)
     return count * (passes * whole * compute + 2 * kept) + stepped
 
 
@@ -177,7 +177,7 @@ def _stepped(spec: RunSpec, found: ParallelDegrees) -> float:
 
 
 def _stepped_s(spec: RunSpec, found: ParallelDegrees, card: GpuCard) -> float:
-    rate = HOST_MEMORY_GBPS if spec.memory.offload else card.memory_gbps
+    rate = HOST_MEMORY_GBPS if spec.memory.cpu_offload else card.memory_gbps
     return _stepped(spec, found) / (rate * 1e9)
 
 
@@ -216,9 +216,9 @@ def _hides(spec: RunSpec, found: ParallelDegrees, count: int) -> float:
     all of it if layers are gathered, else the backward pass of the micro-batches that reduce."""
     if found.pipeline > 1:
         return 0.0  # torch's stages gather before, and reduce after all micro-batches
-    if spec.parallel.zero > 1 and (found.shard > 1 or spec.memory.offload):
+    if spec.parallel.zero > 1 and (found.shard > 1 or spec.memory.cpu_offload):
         return 1.0
-    return 2 / 3 / (1 if spec.parallel.reduce == "each" else count)
+    return 2 / 3 / (1 if not spec.parallel.no_sync else count)
 
 
 def _data_s(spec: RunSpec, world: int, card: GpuCard) -> float:
@@ -243,7 +243,7 @@ def _host_s(spec: RunSpec, world: int, card: GpuCard) -> float:
     """Return the seconds to copy a rank's part of the parameters from the host's memory each time
     that it is gathered, and gradients to it each time that they are reduced: both ways at once,
     both in the optimizer's format, as FSDP2 copies them."""
-    if not spec.memory.offload:
+    if not spec.memory.cpu_offload:
         return 0.0
     gathers, reduces = _times_over(spec, world)
     part = BYTES[spec.precision.master] * _held(spec, degrees(spec.parallel, world))
@@ -255,7 +255,7 @@ def _times_over(spec: RunSpec, world: int) -> tuple[int, int]:
     found, parallel = degrees(spec.parallel, world), spec.parallel
     count, _ = micro_batches(spec, world)
     gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
-    reduces = count if parallel.reduce == "each" and found.pipeline == 1 else 1
+    reduces = count if not parallel.no_sync and found.pipeline == 1 else 1
     return gathers, reduces
 
 
@@ -279,10 +279,10 @@ def _expert_s(spec: RunSpec, world: int, card: GpuCard) -> float:
     if experts is None or found.expert == 1:
         return 0.0
     model, (count, samples) = decoder_of(spec), micro_batches(spec, world)
-    rows = experts.per_token * of_input(
+    rows = experts.top_k * of_input(
         model, ActivationBatch(samples, BYTES[spec.precision.compute], 1)
     )
-    rate = card.nvlink_gbps if found.expert <= spec.launch.gpus_per_node else card.network_gbps
+    rate = card.nvlink_gbps if found.expert <= spec.launch.nproc_per_node else card.network_gbps
     sent = 4 * count * model.layers * rows * (found.expert - 1) / found.expert
     return sent / (rate * 1e9 * LINK)
 
@@ -292,7 +292,7 @@ def _ring_s(spec: RunSpec, card: GpuCard, ranks: int, inner: int, size: float) -
     node once, by the network links of all its ranks."""
     if ranks == 1:
         return 0.0
-    per_node = spec.launch.gpus_per_node
+    per_node = spec.launch.nproc_per_node
     here = min(ranks, max(1, per_node // inner))
     rate = card.nvlink_gbps
     if ranks > here:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpointing import local_folder
-from hpckit.config.spec import RunSpec, StartSpec
+from hpckit.config.spec import InitFromSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.system.local_folders import RUN_IN_STORE
@@ -38,7 +38,7 @@ def find_origin(path: str) -> RunOrigin:
     return RunOrigin(match[1], match[2], None)
 
 
-def start_folders(start: StartSpec) -> list[Path]:
+def start_folders(start: InitFromSpec) -> list[Path]:
     """Returns the existing local folders that a run reads to start from its weights."""
     if start.kind == "huggingface":
         folder = Path(start.path)

@@ -69,8 +69,8 @@ def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:
         yield "data.validation", data
     if store := local_folder(checkpoint_root(spec, run)):
         yield "checkpoint.url", store
-    for folder in start_folders(spec.start) if spec.start else ():
-        yield "start.path", folder
+    for folder in start_folders(spec.init_from) if spec.init_from else ():
+        yield "init_from.path", folder
     if spec.checkpoint.local is not None:
         # the service makes the folder, but not its parent
         yield "checkpoint.local", Path(spec.checkpoint.local).parent

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 _WAIT = "nothing: it starts automatically"
-_SMALLER = "ask for less: launch.nodes, launch.gpus_per_node, cluster.slurm.time_limit"
+_SMALLER = "ask for less: launch.nodes, launch.nproc_per_node, cluster.slurm.time_limit"
 _LIMIT = "wait until your other jobs have ended, or ask for less"
 _ADMIN = "ask the administrators of the cluster"
 _ACCESS = "choose another cluster.slurm.partition, account or qos"
@@ -71,7 +71,7 @@ _EXACT = {
     "InvalidQOS": PendingReason("its quality of service is not valid", _ACCESS),
     "BadConstraints": PendingReason(
         "no node can ever have what it asks for",
-        "cluster.slurm.constraint, memory, cpus_per_node, gpu_type, or launch.gpus_per_node",
+        "cluster.slurm.constraint, memory, cpus_per_node, gpu_type, or launch.nproc_per_node",
     ),
     "Licenses": PendingReason("it waits for a license", _WAIT),
     "Cleaning": PendingReason("what it ran before is still being cleaned up", _WAIT),

@@ -98,7 +98,7 @@ def parameters(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
         "stderr_to_stdout": True,
         "use_srun": False,
         "additional_parameters": _options(spec, place) | _elastic(spec),
-        **(_gpus(slurm, spec.launch.gpus_per_node) if spec.cluster.device != "cpu" else {}),
+        **(_gpus(slurm, spec.launch.nproc_per_node) if spec.cluster.device != "cpu" else {}),
     }
     # submitit's defaults may not suit a site: five minutes, and its own workload key
     given = {key: value for key, value in wanted.items() if value is not None}

@@ -18,6 +18,8 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.config.config_trees import Groups, ambiguous, conf_dir, group_options, project_tree
+from hpckit.config.project_config_source import searched
+from hpckit.config.renamed_keys import BothSpellingsError, current_overrides
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
@@ -44,12 +46,13 @@ def compose_spec(
     conf = conf or conf_dir()
     groups = group_options(conf, yours)  # Hydra reads the whole tree on each query
     with _without_gc(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
-        items = _parse(overrides)
+        items = _parse(_present(overrides, groups))
         refused = {line: item for item in items for line in _refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
         try:
             spec = parse_spec(
-                _compose([_force_added(item, groups) for item in usable], conf, yours)
+                _compose([_force_added(item, groups) for item in usable], conf, yours),
+                may_override=True,
             )
         except SpecError as error:
             raise SpecError([*refused, *error.violations]) from None
@@ -81,7 +84,7 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
     conf, values = conf_dir(), spec_values(spec)
     groups = group_options(conf, yours)
     with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
-        items = _parse(overrides)
+        items = _parse(_present(overrides, groups))
         refused = [
             line for item in items for line in (*_refusals(item, groups), *_amend_refusals(item))
         ]
@@ -94,7 +97,15 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
             values[item.key_or_group] = options[item.key_or_group]
         else:
             _set(values, item.key_or_group.split("."), _plain(item))
-    return parse_spec(values)
+    return parse_spec(values, may_override=True)
+
+
+def _present(overrides: Sequence[str], groups: Groups) -> list[str]:
+    """Returns overrides with the present names of what earlier releases called otherwise."""
+    try:
+        return current_overrides(overrides, groups)
+    except BothSpellingsError as error:
+        raise SpecError([str(error)]) from None
 
 
 def _amend_refusals(item: Override) -> list[str]:
@@ -133,7 +144,7 @@ def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, Any]:
     """Returns Hydra's result for `overrides` as nested dicts, with interpolations resolved."""
-    search = [f"hydra.searchpath=[{_quoted(f'file://{yours}')}]"] if yours else []
+    search = [f"hydra.searchpath=[{_quoted(searched(yours))}]"] if yours else []
     try:
         config = compose("config", [*search, *overrides], return_hydra_config=True)
         choices = dict(config.hydra.runtime.choices)
@@ -142,6 +153,8 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
         if yours and (found := ambiguous(choices, conf, yours)):
             raise SpecError(found)
         OmegaConf.resolve(config)
+    except BothSpellingsError as error:
+        raise SpecError([str(error)]) from None
     except yaml.MarkedYAMLError as error:
         raise SpecError(
             [f"config: {_yaml_place(error)}: {error.problem}; correct that line"]

@@ -42,7 +42,7 @@ def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, ear
 
 
 def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
-    nodes, per_node = nodes_of_generation(spec, 0), spec.launch.gpus_per_node
+    nodes, per_node = nodes_of_generation(spec, 0), spec.launch.nproc_per_node
     world = nodes * per_node
     train, ckpt = spec.train, spec.checkpoint
     share = share_of_rank(spec, world)

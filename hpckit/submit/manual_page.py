@@ -11,44 +11,45 @@ from typing import NamedTuple
 
 from hpckit.config import spec as spec_package
 from hpckit.config.config_trees import Groups, conf_dir
+from hpckit.config.renamed_keys import current_key
 
 PAGE = """\
 {program} - compose a config, start the run, keep it running until it is done
 
 Usage
   {program} [GROUP=OPTION ...] [KEY=VALUE ...]   start or resume a run
-  {program} --dry-run [OVERRIDES]                show what would run; runs nothing
+  {program} --dry-run [OVERRIDES]                show what would run; start nothing
   {program} --cfg [OVERRIDES]                    show the composed config
-  {program} --fake-world [OVERRIDES]             one rank's memory, without the others
+  {program} --fake-world [OVERRIDES]             measure the memory of one rank alone
   {program} -m [KEY=A,B,C ...] cluster=slurm     start a run for each combination
   {program} --help keys [PREFIX]                 every key: its meaning, type and bounds
 
 Options
-  -m           several runs: key=a,b,c key2=x,y starts one for each combination, as one job array
-  --detach     return as soon as the run is started; it continues without a terminal
-  --json       the same, and print JSON: run, path, submission (null: it is done), job; with -m, a
-               list of these under runs
-  --fresh      start a new run: an earlier directory of the same run is renamed, never deleted
+  -m           start several runs: key=a,b,c key2=x,y starts one per combination, as one job array
+  --detach     return as soon as the run has started; it continues without a terminal
+  --json       as --detach, and print JSON: run, path, submission (null: it is done), job; with
+               -m, a list of these under runs
+  --fresh      start from scratch: the earlier directory of this run is renamed, never deleted
 
 Examples
   {program} experiment=demo
   {program} model=gpt_tiny launch.nodes=2 train.steps=500 name=first
   {program} data=shards data.shards='/data/train-{{000..127}}.tar' precision=bf16
-  {program} entry=mycode.train:main app.dropout=0.1
-  {program} cluster=slurm cluster.slurm.partition=gpu launch.nodes=2 launch.gpus_per_node=8
+  {program} entry=mycode.train:main user_config.dropout=0.1
+  {program} cluster=slurm cluster.slurm.partition=gpu launch.nodes=2 launch.nproc_per_node=8
 
 What it does
   The config is checked as a whole before anything starts. The run gets a directory,
   <root>/<name>-<hash of what identifies it>: the same experiment finds its directory, and so its
-  checkpoints, again. Started again after an interruption, the same command resumes from the newest
-  committed checkpoint, at the exact next sample. While it runs, a second start is refused.
+  checkpoints, again. After an interruption, the same command resumes from the newest committed
+  checkpoint, at the exact next sample. While the run is active, a second start is refused.
 
   SIGUSR2 or SIGTERM to the supervisor is a preemption: all ranks save and exit at the same step,
-  and the next generation continues. Ctrl-C (SIGINT) saves and stops. A worker that dies is
-  restarted in place; a lost node starts a new generation.
+  and the next generation continues. Ctrl-C (SIGINT) saves and stops. If a worker dies, the workers
+  are restarted in place; if a node is lost, a new generation starts.
 
-  With cluster=slurm it submits a job and returns. A successor job is queued, which continues the
-  run when the first one has to end; it is cancelled when the run is complete.
+  With cluster=slurm it submits a job and returns. A second job waits in the queue and continues the
+  run when the first job ends; it is cancelled when the run is done.
 
 Groups
 {groups}
@@ -57,11 +58,11 @@ Exit status
   0    done (or started, with --detach or on Slurm)
   2    refused: bad config, missing data, or the run is in use; nothing was started
   70   failed permanently; `verdict.json` in the run directory says why
-  75   gave up for now, or no longer followed (Ctrl-C twice); start again to resume
+  75   gave up for now, or detached (Ctrl-C twice); start again to continue
   130  stopped with Ctrl-C, after a save
 
 Files
-  conf/        the config tree; one file per option, one experiment/*.yaml per run worth repeating.
+  conf/        the config tree; one file per option, one experiment/*.yaml per named run.
                The files of your project's conf/ are options beside hpckit's own: cluster=mysite
   runs/        run directories: spec, code snapshot, events.jsonl, logs, checkpoints, report
 """
@@ -98,7 +99,8 @@ def keys(prefix: str = "") -> list[SpecKey]:
 
 def key_reference(prefix: str) -> str:
     """Returns the name, type and meaning of every key that starts with `prefix`, as text."""
-    lines = [f"{key.name:<32} {key.kind}\n    {key.meaning}" for key in keys(prefix)]
+    found = keys(current_key(prefix))
+    lines = [f"{key.name:<32} {key.kind}\n    {key.meaning}" for key in found]
     return "\n".join(lines) if lines else f"no key starts with {prefix!r}"
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import dump_spec
+from hpckit.config.spec_parser import dump_spec, stored_version
 from hpckit.rundir.code_snapshot import newest_snapshot
 from hpckit.rundir.code_snapshot.snapshot import (
     CodeSnapshotError,
@@ -129,7 +129,8 @@ def _write_amended(
 ) -> None:
     source = run.submission(earlier)
     before = yaml.safe_load((source / "overrides.yaml").read_text(encoding="utf-8"))
-    write_text(folder / "spec.yaml", dump_spec(spec))
+    # the copied code reads it, which may be of an earlier release
+    write_text(folder / "spec.yaml", dump_spec(spec, stored_version(source / "spec.yaml")))
     write_text(folder / "overrides.yaml", yaml.safe_dump([*before, *overrides]))
     shutil.copy2(source / "dirty.diff", folder / "dirty.diff")
     copy_snapshot(source / "code", folder / "code")

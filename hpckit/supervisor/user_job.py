@@ -127,13 +127,15 @@ def prepared(
 
 def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool) -> list[str]:
     """Returns the job's properties as overrides, without those that the user's overrides set."""
+    from hpckit.config.renamed_keys import current_key
+
     facts = {
         "cluster": "slurm",
         "launch.nodes": env.get("SLURM_JOB_NUM_NODES"),
-        "launch.gpus_per_node": env.get("SLURM_GPUS_ON_NODE"),
+        "launch.nproc_per_node": env.get("SLURM_GPUS_ON_NODE"),
         "launch.continuation": "none" if is_interactive else "requeue",
     }
-    given = {word.lstrip("+").partition("=")[0] for word in overrides}
+    given = {current_key(word.lstrip("+").partition("=")[0]) for word in overrides}
     return [f"{key}={value}" for key, value in facts.items() if value and key not in given]
 
 

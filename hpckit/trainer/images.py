@@ -50,7 +50,7 @@ def main(cfg: RunSpec) -> None:
         )
         if ema:
             run.track(ema=ema)
-        run.when_new(partial(initialize_parameters, cfg.start, parallel_model, ema, run))
+        run.when_new(partial(initialize_parameters, cfg.init_from, parallel_model, ema, run))
         if parallel_model.attention:
             run.emit_event("attention", backend=parallel_model.attention)
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients, colours)):

@@ -26,7 +26,7 @@ from checkpointing.store.read.chunk_copies import StoreCopies
 from checkpointing.store.sessions.session import leased
 from checkpointing.store.store import StoredManifest
 from hpckit.config.rules.model import decoder_of
-from hpckit.config.spec import RunSpec, StartSpec
+from hpckit.config.spec import InitFromSpec, RunSpec
 from hpckit.rundir.run_origin import find_origin
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.models.lora import adapt, is_adapter
@@ -48,7 +48,7 @@ class ParameterSource(Protocol):
     def read(self, name: str, box: Box) -> NDArray[Any]: ...
 
 
-def load_initial_weights(module: nn.Module, cfg: RunSpec, start: StartSpec) -> dict[str, Any]:
+def load_initial_weights(module: nn.Module, cfg: RunSpec, start: InitFromSpec) -> dict[str, Any]:
     """Load the parameters of `module`, which is a model or this rank's part of one, and return a
     description of the source. Adapters that the source lacks stay as they are. Collective.
 
@@ -70,25 +70,25 @@ def load_initial_weights(module: nn.Module, cfg: RunSpec, start: StartSpec) -> d
 
 @contextmanager
 def _open_pretrained(
-    cfg: RunSpec, start: StartSpec
+    cfg: RunSpec, start: InitFromSpec
 ) -> Iterator[tuple[ParameterSource, dict[str, Any]]]:
     folder = Path(start.path)
     if problems := folder_problems(folder, decoder_of(cfg)):
-        raise TrainingError("\n".join(f"start.path: {line}" for line in problems))
+        raise TrainingError("\n".join(f"init_from.path: {line}" for line in problems))
     with PretrainedParameters(folder, decoder_of(cfg)) as source:
         yield source, {"path": start.path}
 
 
 @contextmanager
 def _open_checkpoint(
-    cfg: RunSpec, start: StartSpec
+    cfg: RunSpec, start: InitFromSpec
 ) -> Iterator[tuple[ParameterSource, dict[str, Any]]]:
     assert start.item is not None  # the spec was checked
     try:
         origin = find_origin(start.path)
         store = Store.open(origin.url)
     except (ValueError, FileNotFoundError) as error:
-        raise TrainingError(f"start.path: {error}") from None
+        raise TrainingError(f"init_from.path: {error}") from None
     with ExitStack() as stack:
         stack.callback(store.close)
         stored = _choose_checkpoint(store, origin.run, start)
@@ -97,12 +97,14 @@ def _open_checkpoint(
         checkpoint = Checkpoint(store, stored)
         if start.item not in checkpoint.items:
             there = ", ".join(checkpoint.items)
-            raise TrainingError(f"start.item: {stored.save.id} has no {start.item}, but {there}")
+            raise TrainingError(
+                f"init_from.item: {stored.save.id} has no {start.item}, but {there}"
+            )
         about = {"path": start.path, "id": stored.save.id, "item": start.item}
         yield _CheckpointItem(checkpoint, start.item, StoreCopies([store])), about
 
 
-def _choose_checkpoint(store: Store, run: str, start: StartSpec) -> StoredManifest:
+def _choose_checkpoint(store: Store, run: str, start: InitFromSpec) -> StoredManifest:
     """Return the newest checkpoint, or the one of the requested step; the same on all ranks.
 
     Raises:
@@ -116,7 +118,7 @@ def _choose_checkpoint(store: Store, run: str, start: StartSpec) -> StoredManife
     dist.broadcast_object_list(found)
     if found[0] is None:
         which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"
-        raise TrainingError(f"start.path: no {which} of run {run} in {store.url}")
+        raise TrainingError(f"init_from.path: no {which} of run {run} in {store.url}")
     return found[0]
 
 
@@ -149,7 +151,7 @@ def _check_parameters(wanted: Mapping[str, Shape], there: Specs, path: str) -> N
     if found := list(_differences(wanted, there)):
         more = [f"... and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
         lines = "".join(f"\n  {line}" for line in [*found[:_MOST_SHOWN], *more])
-        raise TrainingError(f"start.path: {path} has other parameters than the model:{lines}")
+        raise TrainingError(f"init_from.path: {path} has other parameters than the model:{lines}")
 
 
 def _differences(wanted: Mapping[str, Shape], there: Specs) -> Iterator[str]:

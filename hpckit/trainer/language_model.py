@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data import Batch, Loader, Packing
 from hpckit.config.rules.model import decoder_of
-from hpckit.config.spec import RunSpec, StartSpec
+from hpckit.config.spec import InitFromSpec, RunSpec
 from hpckit.planner.model.flops import per_token
 from hpckit.trainer.batches.byte_text import PADDING, ByteWindow
 from hpckit.trainer.batches.loaders import build_validation, open_loader
@@ -42,7 +42,7 @@ def main(cfg: RunSpec) -> None:
         if ema:
             run.track(ema=ema)
         run.emit_event("attention", backend=parallel_model.attention)
-        run.when_new(partial(initialize_parameters, cfg.start, parallel_model, ema, run))
+        run.when_new(partial(initialize_parameters, cfg.init_from, parallel_model, ema, run))
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
             with run.timed("host_to_device"):
                 given = next_token_batch(batch.data.to(run.device))
@@ -61,7 +61,7 @@ def main(cfg: RunSpec) -> None:
 
 
 def initialize_parameters(
-    start: StartSpec | None, parallel_model: ParallelModel, ema: Ema | None, run: TrainingRun
+    start: InitFromSpec | None, parallel_model: ParallelModel, ema: Ema | None, run: TrainingRun
 ) -> None:
     """Initialize the parameters of a new run, or load those that `start` names and write an event
     with their source."""
@@ -94,7 +94,7 @@ def _loader_arguments(cfg: RunSpec) -> dict[str, Any]:
     packing = Packing(length, pad=PADDING, vocab=model.vocab)
     return {
         "pack": packing,
-        "collate": stack_separated if cfg.data.boundaries else stack_contiguous,
+        "collate": stack_separated if cfg.data.document_mask else stack_contiguous,
     }
 
 

@@ -55,7 +55,7 @@ class RunCheckpoints:
             depth=spec.depth,
             replicas=spec.replicas,
             local=spec.local,
-            staging=spec.staging,
+            staging="slots" if spec.staging == "buffers" else "buckets",
             max_unsaved=spec.max_unsaved_minutes,
             check_replicas=spec.check_replicas or False,
             may_differ=spec.may_differ,

@@ -22,7 +22,7 @@ SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
 
 
 def main(cfg: RunSpec) -> None:
-    steps, sign = TrainingRun.steps, Path(cfg.app["sign"])
+    steps, sign = TrainingRun.steps, Path(cfg.user_config["sign"])
 
     def faulty(self: TrainingRun, *given: Any, **named: Any) -> Iterator[Batch]:
         for batch in steps(self, *given, **named):

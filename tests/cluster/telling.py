@@ -11,6 +11,6 @@ from hpckit.trainer.language_model import main as train
 
 
 def main(cfg: RunSpec) -> None:
-    place = Path(cfg.app["environment"]) / f"rank{os.environ['RANK']}.json"
+    place = Path(cfg.user_config["environment"]) / f"rank{os.environ['RANK']}.json"
     place.write_text(json.dumps(dict(os.environ)))
     train(cfg)

@@ -77,7 +77,7 @@ def test_a_supervisor_that_was_only_out_of_reach_sees_its_job_cancelled_by_no_pe
     namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     """It trains on its own node meanwhile, and leaves that to the successor."""
-    slow = (UNHURRIED, "app.unhurried=2", "app.step_s=3")
+    slow = (UNHURRIED, "user_config.unhurried=2", "user_config.step_s=3")
     it = launch(namespaces, tmp_path, shards, "elastic=shrink", *slow)
     it.wait_for("successor_queued")
     it.wait_for_step(23)

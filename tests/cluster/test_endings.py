@@ -23,7 +23,7 @@ def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     """Slurm itself tells the first job that its time is up; of the second one it is a drill."""
-    slow = (UNHURRIED, "app.unhurried=2", "app.step_s=1.5")
+    slow = (UNHURRIED, "user_config.unhurried=2", "user_config.step_s=1.5")
     it = launch(ports, tmp_path, shards, *slow, "cluster.slurm.notice_s=90")
     typed = Typed(it.run, ports.cluster.env)
     first, second = it.wait_for("run_started")["job"], it.wait_for("successor_queued")["job"]

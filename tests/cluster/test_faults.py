@@ -21,7 +21,7 @@ from tests.cluster.launched import Launched, launch
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.run.runs import assert_same_run, history
 
-_BUDGETS = ("retry.in_place=9", "retry.crash=9", "retry.infra=9", "retry.hang=9")
+_BUDGETS = ("retry.max_restarts=9", "retry.crash=9", "retry.infra=9", "retry.hang=9")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_run_comes_through_one_fault_after_the_other(
     accounted: Cluster, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     slurm, sign = Slurm(accounted), tmp_path / "sign"
-    faulty = ("entry=tests.cluster.faulty:main", f"app.sign={sign}", "hang.step_s=5")
+    faulty = ("entry=tests.cluster.faulty:main", f"user_config.sign={sign}", "hang.step_s=5")
     it = launch(slurm, tmp_path / "runs", shards, *faulty, *_BUDGETS)
     it.wait_for("successor_queued")
     it.wait_for_step(21)

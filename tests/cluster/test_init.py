@@ -34,7 +34,7 @@ def test_slurm_takes_jobs_by_the_file_of_its_site(ports: Slurm, tmp_path: Path) 
     assert "conf/cluster/here.yaml" in told["files"]
     assert (keys["partition"]["value"], keys["gpus"]["value"]) == ("low", "gpus-per-node")
     assert keys["container"]["how"] == "found", "on a node"
-    launch = ("launch", "experiment=first", "cluster=here", "launch.gpus_per_node=4")
+    launch = ("launch", "experiment=first", "cluster=here", "launch.nproc_per_node=4")
     held = "cluster.slurm.options={hold: true}"
     shown = typed(ports, mine, *launch, held, "--dry-run")
     for option in ("partition=low", "gpus-per-node=4", f"mem={keys['memory']['value']}"):

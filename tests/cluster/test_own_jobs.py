@@ -89,7 +89,9 @@ def assert_soon(it: Launched) -> None:
 def test_preempted_it_goes_on_soon_with_what_it_began_with_whatever_the_project_is_by_then(
     slurm: Slurm, project: Path, shards: Path, reference: RunDir
 ) -> None:
-    it = submitted(slurm, project, "train.sbatch", *SIZE, "--", *own(shards, "app.step_s=0.5"))
+    it = submitted(
+        slurm, project, "train.sbatch", *SIZE, "--", *own(shards, "user_config.step_s=0.5")
+    )
     it.wait_for_step(23)
     experiment = project / "conf" / "experiment" / "mine.yaml"
     experiment.write_text(f"{experiment.read_text()}oops: [")
@@ -110,7 +112,7 @@ def test_one_of_a_range_of_nodes_has_all_that_it_comes_back_with(
 ) -> None:
     other = slurm.submit("sleep 1000", project / "other.log", "--nodes=2", "--exclusive")
     slurm.wait_for_job(other, "RUNNING")
-    paced = own(shards, "train.steps=100000", "app.unhurried=9")
+    paced = own(shards, "train.steps=100000", "user_config.unhurried=9")
     it = submitted(slurm, project, "elastic.sbatch", "--nodes=1-2", *SIZE[1:], "--", *paced)
     it.wait_for_step(3)
     slurm.run("scancel", other)

@@ -78,7 +78,7 @@ def test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_not
 ) -> None:
     """Both on the same nodes of one host: no port, memory or sweep of one hits the other."""
     here = "cluster.slurm.options={nodelist: 'n[1-2]'}"
-    it = launch(ports, tmp_path / "one", shards, here, UNHURRIED, "app.step_s=1")
+    it = launch(ports, tmp_path / "one", shards, here, UNHURRIED, "user_config.step_s=1")
     beside = launch(ports, tmp_path / "two", shards, here, "name=t-beside")
     it.wait_for_step(23)
     beside.wait_for("training_started")

@@ -112,7 +112,7 @@ def test_agents_run_in_the_container_and_workers_in_the_sites_environment(
         f" mounts: ['{bin_}:/tools:ro'], python: '{sys.executable}'}}",
         *("cluster.slurm.interface=lo", f"cluster.slurm.scratch={scratch}"),
         "entry=tests.cluster.telling:main",
-        f"app.environment={tmp_path}",
+        f"user_config.environment={tmp_path}",
     )
     words.append("cluster.slurm.env={EVIL: " + json.dumps(evil) + ", N: 3}")
     env = {"PATH": f"{bin_}:{ports.cluster.env.get('PATH', os.environ['PATH'])}"}

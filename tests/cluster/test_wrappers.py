@@ -23,8 +23,8 @@ def test_a_job_of_ones_own_goes_on_after_it_had_to_leave(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     note = NOTE.replace("'", "\\'")
-    slow = (UNHURRIED, "app.unhurried=2", "app.step_s=0.5")
-    words = overrides(tmp_path / "runs", shards, *slow, f"app.note='{note}'")
+    slow = (UNHURRIED, "user_config.unhurried=2", "user_config.step_s=0.5")
+    words = overrides(tmp_path / "runs", shards, *slow, f"user_config.note='{note}'")
     log = tmp_path / "job.log"
     options = ("--parsable", f"--output={log}", *SIZE)
     done = wrapper(ports, "sbatch", *options, "slurm/train.sbatch", *words)
@@ -43,7 +43,7 @@ def test_a_job_of_ones_own_goes_on_after_it_had_to_leave(
     assert it.events("degraded") == []
     assert [event["job"] for event in it.events("run_started")] == [job, job, job]
     assert it.run.submission_numbers() == [1], "with the code that it began with"
-    assert read_spec(it.run.spec(1)).app["note"] == NOTE
+    assert read_spec(it.run.spec(1)).user_config["note"] == NOTE
     assert not (REPO / "evil").exists()
 
 

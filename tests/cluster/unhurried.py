@@ -20,8 +20,8 @@ STEP_S = 0.25
 
 
 def main(cfg: RunSpec) -> None:
-    if WorkerEnvironment.from_env().at.generation <= cfg.app.get("unhurried", 1):
-        _slow_down(cfg.app.get("step_s", STEP_S))
+    if WorkerEnvironment.from_env().at.generation <= cfg.user_config.get("unhurried", 1):
+        _slow_down(cfg.user_config.get("step_s", STEP_S))
     train(cfg)
 
 

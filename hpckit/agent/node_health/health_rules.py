@@ -75,7 +75,7 @@ def wanted_gpus(spec: RunSpec, names: tuple[str, ...], *, is_told: bool) -> Requ
     if spec.cluster.device == "cpu" or any(name.startswith("MIG") for name in names):
         return RequiredGpus(0)  # parts of GPUs cannot be identified
     is_sure = bool(names) or spec.cluster.device == "cuda"
-    fewest = spec.launch.gpus_per_node if is_sure else 0
+    fewest = spec.launch.nproc_per_node if is_sure else 0
     return (
         RequiredGpus(max(fewest, len(names)), names) if is_told and names else RequiredGpus(fewest)
     )

@@ -42,8 +42,8 @@ def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> 
     users can read them."""
     return [
         f"--nnodes={at.nodes}",
-        f"--nproc-per-node={spec.launch.gpus_per_node}",
-        f"--max-restarts={spec.retry.in_place}",
+        f"--nproc-per-node={spec.launch.nproc_per_node}",
+        f"--max-restarts={spec.retry.max_restarts}",
         f"--monitor-interval={MONITOR_INTERVAL_S}",
         # the agent handles other signals; SIGTERM may be Slurm's, to all processes of a step
         "--signals-to-handle=SIGINT",

@@ -76,7 +76,7 @@ class Workers:
         logs.mkdir(parents=True, exist_ok=True)
         self._events = EventLog(at.run.events, generation=at.generation, node=at.node)
         self._exhaustion = MemoryExhaustion(logs)
-        self._table, path = HeartbeatTable.create(spec.launch.gpus_per_node)
+        self._table, path = HeartbeatTable.create(spec.launch.nproc_per_node)
         env = (
             os.environ
             | variables_of(spec.cluster.slurm)

@@ -12,7 +12,7 @@ app = typer.Typer(help="Measure training on this machine or site.", no_args_is_h
 
 @app.callback()
 def _bench() -> None:
-    """So that the one command keeps its name."""
+    """A callback makes typer keep the name of the only command."""
 
 
 app.command("scaling")(scaling)

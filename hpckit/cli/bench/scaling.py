@@ -26,42 +26,44 @@ _ENDINGS = (".svg", ".png", ".pdf")
 def scaling(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="OVERRIDES", help="As of launch.py: group=option, key=value."),
+        typer.Argument(
+            metavar="OVERRIDES", help="Overrides as for launch.py: group=option, key=value."
+        ),
     ] = None,
     worlds: Annotated[
         str | None,
         typer.Option(
             metavar="NxW,...",
-            help="Nodes x workers of each; else doubling up to launch.nodes x "
-            "launch.gpus_per_node.",
+            help="Nodes x workers of each world; by default doubling up to launch.nodes x "
+            "launch.nproc_per_node.",
         ),
     ] = None,
     models: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Options of the group model.")
+        str, typer.Option(metavar="NAME,...", help="Options of the config group model.")
     ] = _MODELS,
-    steps: Annotated[int, typer.Option(min=10, help="Of each run.")] = 60,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of each run.")] = 60,
     strong: Annotated[
         bool,
         typer.Option(
             "--strong",
-            help="The same global batch everywhere; else a micro-batch for each rank, or group of "
-            "ranks that share samples, and for each stage of a pipeline.",
+            help="Strong scaling: the same global batch in every world. By default weak scaling: "
+            "one micro-batch for each data-parallel rank and each pipeline stage.",
         ),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The picture: a file.svg, .png or .pdf."),
+        typer.Option("--output", "-o", help="File of the chart: .svg, .png or .pdf."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Train models on ever more ranks, and tell how far that pays.
+    """Measure the scaling efficiency of training on increasing numbers of ranks.
 
-    Example: hpckit bench scaling cluster=slurm launch.nodes=4 launch.gpus_per_node=8
+    Example: hpckit bench scaling cluster=slurm launch.nodes=4 launch.nproc_per_node=8
     train.global_batch=512 parallel=fsdp precision=bf16 --models gpt2,llama_1b
 
-    Each world is a run of its own, one after the other, as launch.py would start it, under
-    scaling-TIME in the folder of runs. It saves only at its end, and that is removed.
-    Efficiency is a rank's samples per second over those of a rank of the smallest world.
+    Each world is a run, as launch.py would start it, in the folder scaling-TIME beside other runs.
+    The runs follow each other. A run saves only at its end, and that checkpoint is removed.
+    Efficiency is the samples per second of a rank, divided by those in the smallest world.
     """
     from hpckit.cli.bench.scaling_figures import by_model
     from hpckit.cli.bench.world_shapes import ScalingWorkload
@@ -103,7 +105,7 @@ def _cases(spec: RunSpec, models: str, worlds: str | None) -> list[tuple[str, Wo
         asked = [parse_world(text) for text in worlds.split(",")] if worlds else []
     except ValueError as error:
         raise CommandError(f"--worlds: {error}") from None
-    all_worlds = asked or doubling(spec.launch.nodes, spec.launch.gpus_per_node)
+    all_worlds = asked or doubling(spec.launch.nodes, spec.launch.nproc_per_node)
     return [
         (model.strip(), world) for model in models.split(",") for world in dict.fromkeys(all_worlds)
     ]
@@ -133,7 +135,7 @@ def _measure(
     points = []
     most, cores = max(world.ranks for _, world in cases), os.cpu_count() or 1
     if spec.cluster.kind == "local" and not visible_gpus(os.environ) and most > cores:
-        out.note(f"up to {most} ranks share {cores} cores: what they lose is not communication's")
+        out.note(f"up to {most} ranks share {cores} cores, so the loss is not only communication")
     with out.counting("training", len(cases)) as advance:
         for (model, world), each, made in zip(cases, words, specs, strict=True):
             events = train(made, each, project)

@@ -79,7 +79,7 @@ def overrides_of(
     return [
         *typed,
         *(f"model={model}", f"name=scaling-{model.replace('_', '-')}-{world}", f"root={root}"),
-        *(f"launch.nodes={world.nodes}", f"launch.gpus_per_node={world.workers}"),
+        *(f"launch.nodes={world.nodes}", f"launch.nproc_per_node={world.workers}"),
         *("launch.continuation=none", f"train.steps={sizes.steps}", "train.log_every=1"),
         *("train.trace_share=0.2", "optim.warmup_steps=0"),
         *(f"checkpoint.{key}=null" for key in ("every_steps", "every_minutes", "mtbf_hours")),

@@ -49,16 +49,23 @@ def diff(
     run: RunOption = None,
     other: Annotated[
         str | None,
-        typer.Option("--with", metavar="PLACE", help="Where B is, if not where A is."),
+        typer.Option(
+            "--with", metavar="PLACE", help="Store of B, if it is another than that of A."
+        ),
     ] = None,
     other_run: Annotated[
-        str | None, typer.Option("--with-run", metavar="NAME", help="B's run, if not A's.")
+        str | None,
+        typer.Option(
+            "--with-run", metavar="NAME", help="Run of B, if it is another than that of A."
+        ),
     ] = None,
     tensor: TensorOption = None,
     limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Show the N tensors and values most changed.")
+        int, typer.Option(min=1, metavar="N", help="Show the N most changed tensors and values.")
     ] = 20,
-    all_: Annotated[bool, typer.Option("--all", help="Show all, unchanged ones too.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show all, including unchanged ones.")
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Compare checkpoints A and B, tensor by tensor: what changed, and by how much.

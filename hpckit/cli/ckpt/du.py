@@ -23,7 +23,7 @@ from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption
 
 @guarded
 def du(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
-    """Show what checkpoints cost: what each alone needs, what they share, what nobody needs.
+    """Show the storage that each checkpoint needs alone, that they share, and that is unused.
 
     Example: hpckit ckpt du s3://bucket/ckpts
     """

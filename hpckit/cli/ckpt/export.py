@@ -47,7 +47,7 @@ def export(
     to: Annotated[
         Path,
         typer.Argument(
-            metavar="TO", help="A folder to make; for torch, a file.", show_default=False
+            metavar="TO", help="A folder to create; for torch, a file.", show_default=False
         ),
     ],
     format_: Annotated[
@@ -56,20 +56,21 @@ def export(
     run: RunOption = None,
     item: Annotated[
         list[str] | None,
-        typer.Option("--item", metavar="NAME", help="Only this item, as model; repeat."),
+        typer.Option(
+            "--item", metavar="NAME", help="Only this item, for instance model; may be repeated."
+        ),
     ] = None,
     max_shard: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of one safetensors file, as 5GB or 500MiB.")
+        str, typer.Option(metavar="SIZE", help="Size of one safetensors file, as 5GB or 500MiB.")
     ] = "5GB",
     json: JsonOption = False,
 ) -> None:
-    """Write a checkpoint in another format. Every byte is checked on the way.
+    """Write a checkpoint in another format. Every byte that is read is verified.
 
     Example: hpckit ckpt export runs/gpt-1a2b3c4d latest exported --format huggingface
 
-    huggingface: a model that transformers, vLLM and others load, of a run of one of hpckit's own
-    models; PLACE is its run directory then. peft: of such a run with lora, the
-    adapters alone.
+    huggingface writes a model for transformers, vLLM and others from a run of one of hpckit's own
+    models; PLACE is its run directory. peft writes only the adapters of such a run with lora.
     """
     out = CommandOutput(json)
     shard_bytes = parse_size(max_shard)
@@ -124,27 +125,27 @@ def import_(
     ],
     step: Annotated[
         int,
-        typer.Option(min=0, max=MAX_STEP, help="The new checkpoint's step.", show_default=False),
+        typer.Option(min=0, max=MAX_STEP, help="Step of the new checkpoint.", show_default=False),
     ],
     run: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The run that it becomes part of; may be a new one."),
+        typer.Option(metavar="NAME", help="Run to add the checkpoint to; may be new."),
     ] = None,
     item: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The item that the tensors become part of; safetensors: model; "
-            "torch: that all becomes part of, and model for a file of tensors alone.",
+            help="Item that receives the tensors; by default model for safetensors and for a torch "
+            "file that holds only tensors.",
         ),
     ] = None,
     create: Annotated[
-        bool, typer.Option("--create", help="Make a store at PLACE if there is none.")
+        bool, typer.Option("--create", help="Create a store at PLACE if there is none.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Make a checkpoint of a DCP folder, of safetensors files or of a file of torch.save. Nothing
-    in them is executed.
+    """Convert a DCP folder, safetensors files or a file of torch.save to a checkpoint. Nothing in
+    them is executed.
 
     Example: hpckit ckpt import exported s3://bucket/ckpts --format safetensors --step 0 --run base
     """

@@ -38,8 +38,8 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
 
     Example: hpckit ckpt ls runs/gpt-1a2b3c4d
 
-    Exit status 1: all that could be read is listed, and something is damaged or unreadable.
-    Tensors are not read: verify does that.
+    Exit status 1 means that something is damaged or unreadable; everything else is listed.
+    Tensors are not read; use verify for that.
     """
     out = CommandOutput(json)
     with opened(place, run) as at:

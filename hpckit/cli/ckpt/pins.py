@@ -25,16 +25,16 @@ def pin(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="For those who wonder later; of a pinned one, in place of the earlier reason.",
+            help="Reason to record; it replaces an earlier one.",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Keep a checkpoint until it is unpinned: no prune removes it or items of it.
+    """Keep a checkpoint until it is unpinned: no prune removes it or any of its items.
 
     Example: hpckit ckpt pin runs/gpt-1a2b3c4d 1000 --why paper
 
-    One that is pinned keeps its reason if none is given.
+    Pinning a pinned checkpoint again without --why keeps its reason.
     """
     out = CommandOutput(json)
     with opened(place, run) as at:
@@ -77,7 +77,7 @@ def pin_message(what: str, before: str | None, reason: str) -> str:
 
 @guarded
 def unpin(place: PlaceArg, step: StepArg, run: RunOption = None, json: JsonOption = False) -> None:
-    """Leave a checkpoint to the policies again.
+    """Let the retention policies decide about a checkpoint again.
 
     Example: hpckit ckpt unpin runs/gpt-1a2b3c4d 1000
     """

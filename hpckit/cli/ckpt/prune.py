@@ -34,23 +34,32 @@ def prune_run(
         typer.Option(
             "--keep",
             metavar="POLICY",
-            help="last=3, every=1000, best=loss, hourly=24, model:every=5000; repeat.",
+            help="last=3, every=1000, best=loss, hourly=24, model:every=5000; may be repeated.",
         ),
     ] = None,
     run: RunOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would go, why, and what it frees.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only print what would be removed, why, and what that frees."
+        ),
     ] = False,
     grace: Annotated[
-        float, typer.Option(min=0.0, metavar="S", help="Seconds that condemned packs stay.")
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="S",
+            help="Seconds before packs that are marked for deletion are deleted.",
+        ),
     ] = GRACE_S,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait the grace period out, then delete.")
+        bool,
+        typer.Option("--wait/--no-wait", help="Wait for the end of the grace period, then delete."),
     ] = True,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Remove checkpoints that no policy and no pin keeps. Safe while others save and read.
+    """Remove checkpoints that no policy and no pin keeps. It is safe during saves and restores.
 
     Example: hpckit ckpt prune runs/gpt-1a2b3c4d --keep last=3 --keep every=1000 --dry-run
     """

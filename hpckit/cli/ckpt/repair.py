@@ -32,26 +32,26 @@ def repair(
     run: RunOption = None,
     sources: Annotated[
         list[str] | None,
-        typer.Option("--from", metavar="PLACE", help="Another store with copies; repeat."),
+        typer.Option("--from", metavar="PLACE", help="Another store with copies; may be repeated."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only verify, and say what would be healed.")
+        bool, typer.Option("--dry-run", help="Only verify, and print what would be repaired.")
     ] = False,
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="Only commit saves of which all ranks had finished."),
+        typer.Option("--adopt", help="Only commit saves that all ranks had finished."),
     ] = False,
     json: JsonOption = False,
 ) -> int:
-    """Heal damaged checkpoints with intact copies, from this store or others.
+    """Repair damaged checkpoints with intact copies from this store or others.
 
     Example: hpckit ckpt repair runs/gpt-1a2b3c4d --from s3://bucket/copy
 
-    Each healed one becomes a new revision; what is damaged stays for prune. A checkpoint whose
-    manifest is gone comes back from --from, whole: if STEP names it, if all its bytes are here
-    still, or some that nothing else needs (so that it was not pruned).
+    Each repaired checkpoint becomes a new revision; the damaged one remains until prune removes
+    it. A checkpoint whose manifest is lost is copied from --from if STEP names it, if this store
+    has all its bytes, or has some that nothing else needs (so it was not pruned).
 
-    With --adopt, saves that only lacked the commit become checkpoints instead.
+    With --adopt, it only commits saves that lacked nothing but the commit.
     """
     out = CommandOutput(json)
     if adopt and (step is not None or sources or dry_run):
@@ -212,7 +212,7 @@ def _print(
 def flatten(
     place: PlaceArg, step: StepArg, run: RunOption = None, json: JsonOption = False
 ) -> None:
-    """Rewrite a checkpoint so that no chunk of it is stored as a difference to another one.
+    """Rewrite a checkpoint so that none of its chunks is stored as a difference to another one.
 
     Example: hpckit ckpt flatten runs/gpt-1a2b3c4d latest
     """
@@ -237,12 +237,15 @@ def compact(
     threshold: Annotated[
         float,
         typer.Option(
-            min=0.0, max=0.99, metavar="SHARE", help="Rewrite packs of which more is dead."
+            min=0.0,
+            max=0.99,
+            metavar="SHARE",
+            help="Rewrite packs of which a larger share is unused.",
         ),
     ] = 0.3,
     json: JsonOption = False,
 ) -> None:
-    """Copy what is needed out of packs that are mostly dead, so that prune can delete them.
+    """Copy used data out of packs that are mostly unused, so that prune can delete them.
 
     Example: hpckit ckpt compact s3://bucket/ckpts
     """

@@ -56,7 +56,7 @@ def status(
             "--max-lag",
             min=0,
             metavar="SECONDS",
-            help="Exit with 1 if a snapshot has been waiting for longer to be saved.",
+            help="Exit with 1 if a snapshot has waited longer to become durable.",
         ),
     ] = None,
     json: JsonOption = False,
@@ -65,8 +65,8 @@ def status(
 
     Example: hpckit ckpt status --max-lag 600
 
-    Exit status: 0 all is well; 1 a service reports an error, or lags by more than --max-lag; 3 none
-    answers, of the run that was named.
+    Exit status: 0 no problem; 1 a service reports an error, or lags by more than --max-lag; 3 no
+    service of the named run answers.
     """
     out = CommandOutput(json)
     found = [one for one in map(_ask, all_sockets()) if one.is_of(run)]

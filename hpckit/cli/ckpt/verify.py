@@ -49,18 +49,20 @@ def verify_them(
     level: Annotated[
         Level,
         typer.Option(
-            help="quick: the packs' own tables; crc: checksums of all stored bytes; full: decode "
+            help="quick: the tables of the packs; crc: checksums of all stored bytes; full: decode "
             "everything and compare hashes."
         ),
     ] = "full",
-    all_: Annotated[bool, typer.Option("--all", help="All checkpoints: as no STEP.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Verify all checkpoints, as without STEP.")
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Read checkpoints again and say what is damaged: object, tensor and step.
 
     Example: hpckit ckpt verify s3://bucket/ckpts latest --level crc --run gpt-1a2b3c4d
 
-    What no checkpoint needs is not read; without STEP it says how much of the store that is.
+    Data that no checkpoint needs is not read; without STEP, its size is printed.
     """
     out = CommandOutput(json)
     if step is not None and all_:

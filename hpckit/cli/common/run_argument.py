@@ -23,12 +23,12 @@ RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="The run's directory, or its name below ./runs.",
+        help="The run directory, or its name below ./runs.",
         autocompletion=complete_run,
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document instead, for programs.")
+    bool, typer.Option("--json", help="Print one JSON document instead of text.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

@@ -24,18 +24,20 @@ StepArg = Annotated[
 ]
 MaybeStepArg = Annotated[
     str | None,
-    typer.Argument(metavar="STEP", help="As in `show`; all if left out.", show_default=False),
+    typer.Argument(metavar="STEP", help="As in `show`; without it, all.", show_default=False),
 ]
 RunOption = Annotated[
-    str | None, typer.Option("--run", metavar="NAME", help="Which run, if there are several.")
+    str | None, typer.Option("--run", metavar="NAME", help="Name of the run, if there are several.")
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document instead, for programs.")
+    bool, typer.Option("--json", help="Print one JSON document instead of text.")
 ]
 TensorOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--tensor", metavar="GLOB", help="Only names that match, as in 'model/*.weight'; repeat."
+        "--tensor",
+        metavar="GLOB",
+        help="Only matching names, as 'model/*.weight'; may be repeated.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -25,30 +25,33 @@ _PEERS = ("webdataset",)
 @guarded
 def bench(
     shards: ShardsArg,
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
     threads: Annotated[int, typer.Option(min=0, help="Reader threads; 0: none.")] = 2,
-    prefetch: Annotated[int, typer.Option(min=1, help="Batches that are read ahead.")] = 2,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Of each measurement.")] = 5.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each way.")] = 3,
+    prefetch: Annotated[int, typer.Option(min=1, help="Number of batches to read ahead.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each measurement.")] = 5.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each reader.")] = 3,
     step_ms: Annotated[
-        float, typer.Option(min=0.0, help="That a training step takes, beside the loader.")
+        float, typer.Option(min=0.0, help="Milliseconds of a simulated training step.")
     ] = 0.0,
     cache: MaybeCacheOption = None,
     cache_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="With --cache, as in 500GB.", show_default=False),
+        typer.Option(
+            metavar="SIZE", help="Largest size of the cache, as 500GB.", show_default=False
+        ),
     ] = None,
     against: Annotated[
         list[str] | None,
-        typer.Option(help="Measure webdataset too, which must be installed.", show_default=False),
+        typer.Option(help="Also measure webdataset, which must be installed.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure how fast a Loader reads shards here, beside a plain read of the same bytes.
+    """Measure the throughput of a Loader, and of a plain read of the same bytes.
 
     Example: hpckit data bench shards --threads 4
 
-    The ways take turns, each time in a new process. What was read before comes from memory.
+    The readers alternate, each time in a new process. Shards that were read before are in the
+    page cache.
     """
     from hpckit.cli.common.progress_bar import progress_bar
     from hpckit.cli.data.dataset_opening import open_shards

@@ -18,16 +18,14 @@ from hpckit.text.quantities import ago, span
 if TYPE_CHECKING:
     from data.cache.cache_maintenance import CachedShardInfo
 
-app = typer.Typer(
-    help="Look into a node's cache of shards, check it, make it smaller.", no_args_is_help=True
-)
+app = typer.Typer(help="List, verify and shrink a node's cache of shards.", no_args_is_help=True)
 
 
 @app.command("ls")
 @guarded
 def ls(
     cache: CacheOption,
-    most: Annotated[int, typer.Option(min=1, help="Rows that are printed.")] = 100,
+    most: Annotated[int, typer.Option(min=1, help="Most rows to print.")] = 100,
     json: JsonOption = False,
 ) -> None:
     """List the shards in a cache, and when live jobs will read them.
@@ -69,7 +67,7 @@ def ls(
 @app.command("verify")
 @guarded
 def verify(cache: CacheOption, json: JsonOption = False) -> int:
-    """Hash all shards in a cache; damaged ones are put aside, and fetched again when read.
+    """Hash all shards in a cache; damaged ones are set aside and downloaded again when read.
 
     Example: hpckit data cache verify --cache /nvme/cache
     """
@@ -100,19 +98,17 @@ def verify(cache: CacheOption, json: JsonOption = False) -> int:
 @guarded
 def prune(
     cache: CacheOption,
-    to: Annotated[
-        str, typer.Option(metavar="SIZE", help="How large it may stay, as in 200GB; or 0.")
-    ],
+    to: Annotated[str, typer.Option(metavar="SIZE", help="Size to shrink it to, as 200GB; or 0.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be gained.")
+        bool, typer.Option("--dry-run", help="Only print what would be freed.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove shards: first what no live job plans to read, then what is needed last.
+    """Remove shards: first those that no running job plans to read, then those needed last.
 
     Example: hpckit data cache prune --cache /nvme/cache --to 200GB
 
-    Shards that are open stay.
+    Open shards are kept.
     """
     from data.cache.cache_maintenance import listed, prunable, prune
 

@@ -17,26 +17,27 @@ ShardsArg = Annotated[
     ),
 ]
 CacheOption = Annotated[
-    Path, typer.Option("--cache", metavar="DIR", help="The node's cache.", show_default=False)
+    Path,
+    typer.Option("--cache", metavar="DIR", help="Folder of the node's cache.", show_default=False),
 ]
 MaybeCacheOption = Annotated[
     Path | None,
-    typer.Option("--cache", metavar="DIR", help="The node's cache.", show_default=False),
+    typer.Option("--cache", metavar="DIR", help="Folder of the node's cache.", show_default=False),
 ]
 StateOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|JSON",
-        help="What a loader's state_dict() gave: as JSON, or a file with it (- is stdin).",
+        help="The state_dict() of a Loader as JSON, or a file with it (- is stdin).",
         show_default=False,
     ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option(min=0, help="As of the Loader; else of the state, or 0.")
+    int | None, typer.Option(min=0, help="As for the Loader; by default that of the state, or 0.")
 ]
 StreamsOption = Annotated[
-    int | None, typer.Option(min=1, help="As of the Loader; else of the state, or 48.")
+    int | None, typer.Option(min=1, help="As for the Loader; by default that of the state, or 48.")
 ]
 WindowOption = Annotated[
-    int | None, typer.Option(min=1, help="As of the Loader; else of the state, or 8.")
+    int | None, typer.Option(min=1, help="As for the Loader; by default that of the state, or 8.")
 ]

@@ -27,13 +27,13 @@ def index(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="The manifest's file or folder; by default in the shards' folder."),
+        typer.Option(help="File or folder of the index; by default the folder of the shards."),
     ] = None,
     hash: Annotated[
         bool,
         typer.Option(
             "--hash",
-            help="Read all bytes too, so that damage can be told; data.check=content needs it.",
+            help="Store checksums of all bytes, which data.check=content needs.",
         ),
     ] = False,
     tokens: Annotated[
@@ -41,15 +41,15 @@ def index(
         typer.Option(help="Count tokens: npy, bin:uint16 (or other type), or json:FIELD."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one for each core.")
+        int | None, typer.Option(min=1, help="Number of processes; by default one per core.")
     ] = None,
     index_folder: Annotated[
         Path | None,
-        typer.Option(help="For indexes that cannot lie beside their shards.", show_default=False),
+        typer.Option(help="Folder for the index files of read-only shards.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Index shards: a file beside each, and one for the dataset. Goes on where it was left.
+    """Index shards: one file beside each, and one for the dataset. It continues an interrupted run.
 
     Example: hpckit data index '/data/train-{000000..000127}.tar'
     """

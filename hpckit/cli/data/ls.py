@@ -25,9 +25,9 @@ def ls(
     shard: Annotated[
         int | None, typer.Option(min=0, help="List the samples of this shard.", show_default=False)
     ] = None,
-    most: Annotated[int, typer.Option(min=1, help="Rows that are printed.")] = 100,
+    most: Annotated[int, typer.Option(min=1, help="Most rows to print.")] = 100,
     index_folder: Annotated[
-        Path | None, typer.Option(help="As of `index`.", show_default=False)
+        Path | None, typer.Option(help="As for `index`.", show_default=False)
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 
 @guarded
 def pack(
-    source: Annotated[str, typer.Argument(help="Folder of files, or `stdlib`: Python's sources.")],
+    source: Annotated[
+        str, typer.Argument(help="Folder of files, or `stdlib` for Python's sources.")
+    ],
     out: Annotated[Path, typer.Argument(help="Folder for the shards; it must not exist yet.")],
     suffix: Annotated[
-        list[str] | None, typer.Option(help="Take only files ending so; may be repeated.")
+        list[str] | None, typer.Option(help="Only files with this suffix; may be repeated.")
     ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(help="Names or glob patterns of files and folders to leave out."),
     ] = None,
-    samples_per_shard: Annotated[int, typer.Option(min=1, help="Samples of one tar.")] = 256,
+    samples_per_shard: Annotated[int, typer.Option(min=1, help="Number of samples per tar.")] = 256,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A tokenizer.json of Hugging Face: text becomes tokens, which the index counts.",
+            help="A tokenizer.json of Hugging Face, to store tokens, which the index counts.",
             show_default=False,
         ),
     ] = None,
@@ -41,13 +43,13 @@ def pack(
         str | None,
         typer.Option(
             metavar="TOKEN",
-            help="With --tokenizer: what ends each document, if not <|endoftext|> or the like.",
+            help="With --tokenizer: token that ends each document, if not <|endoftext|>.",
             show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Pack any folder of files into WebDataset tars, with their index; text as tokens, if asked.
+    """Pack a folder of files into WebDataset tars with an index, optionally as tokens.
 
     Example: hpckit data pack texts shards --suffix .txt
     """

@@ -27,12 +27,14 @@ def shuffle_report(
     seed: SeedOption = None,
     batch: Annotated[
         int | None,
-        typer.Option(min=2, help="Samples of a step of all ranks; by default 1024, or fewer."),
+        typer.Option(min=2, help="Global batch size; by default 1024, or fewer."),
     ] = None,
-    epoch: Annotated[int, typer.Option(min=0, help="Which one; each is shuffled anew.")] = 0,
+    epoch: Annotated[
+        int, typer.Option(min=0, help="Number of the epoch; each has another order.")
+    ] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Compare a Loader's order with a full shuffle of the same samples: 1 is as good as that.
+    """Compare a Loader's order with a full shuffle of the same samples; 1 is equally random.
 
     Example: hpckit data shuffle-report shards --window 16
     """

@@ -27,14 +27,14 @@ DatasetArg = Annotated[
 def verify_shards(
     dataset: DatasetArg,
     full: Annotated[
-        bool, typer.Option("--full", help="Read all bytes, where `index --hash` has read them.")
+        bool, typer.Option("--full", help="Read all bytes, if the index was made with --hash.")
     ] = False,
     index_folder: Annotated[
-        Path | None, typer.Option(help="As of `index`.", show_default=False)
+        Path | None, typer.Option(help="As for `index`.", show_default=False)
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Read the headers of all shards again and say which differ from the index, and how.
+    """Read the headers of all shards and print which differ from the index, and how.
 
     Example: hpckit data verify shards --full
     """

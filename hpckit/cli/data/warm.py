@@ -38,42 +38,44 @@ def warm(
     shards: ShardsArg,
     cache: CacheOption,
     cache_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="How large it may become, as in 500GB.")
+        str, typer.Option(metavar="SIZE", help="Largest size of the cache, as 500GB.")
     ],
     streams_of: Annotated[
         str | None,
         typer.Option(
             metavar="RANKS/WORLD",
-            help="Only what these ranks read, as 0-7/64; with --global-batch.",
+            help="Only what these ranks read, as 0-7/64; needs --global-batch.",
             show_default=False,
         ),
     ] = None,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a step of all ranks.", show_default=False)
+        int | None, typer.Option(min=1, help="Global batch size.", show_default=False)
     ] = None,
     state: StateOption = None,
     position: Annotated[
         int | None,
-        typer.Option(min=0, help="Where the run will begin; else of the state, or 0."),
+        typer.Option(
+            min=0, help="Position at which the run begins; by default that of the state, or 0."
+        ),
     ] = None,
     seed: SeedOption = None,
     streams: StreamsOption = None,
     window: WindowOption = None,
-    downloads: Annotated[int, typer.Option(min=1, help="Shards that are fetched at a time.")] = 8,
+    downloads: Annotated[int, typer.Option(min=1, help="Number of concurrent downloads.")] = 8,
     mounted: Annotated[
         bool,
         typer.Option(
             "--mounted",
-            help="Shards on NFS, Lustre and the like too, as data.cache_local=auto does.",
+            help="Also cache shards on NFS, Lustre and the like, as data.cache_local=auto does.",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> int:
-    """Fetch shards into the node's cache, those that a run needs first. Exit status 4: not all fit.
+    """Download the shards that a run needs first into the node's cache. Exit status 4: not all fit.
 
     Example: hpckit data warm s3://bucket/set --cache /nvme/cache --cache-bytes 500GB
 
-    It goes on where it was cut short, and may run while jobs of this node read from the cache.
+    It continues an interrupted download, and may run while jobs read from the cache.
     """
     from data.cache.cache_warming import warm as warm_cache
     from hpckit.cli.common.progress_bar import progress_report

@@ -71,7 +71,8 @@ def where(
     shards: ShardsArg,
     state: StateOption = None,
     position: Annotated[
-        int | None, typer.Option(min=0, help="Of the stream of samples.", show_default=False)
+        int | None,
+        typer.Option(min=0, help="Position in the stream of samples.", show_default=False),
     ] = None,
     run: Annotated[
         str | None,
@@ -85,35 +86,38 @@ def where(
         int | None,
         typer.Option(
             min=0,
-            help="With --run: its step, from 1; else so many steps later than the position.",
+            help="With --run: its step, from 1; without: number of steps after the position.",
             show_default=False,
         ),
     ] = None,
     global_batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Samples of a step of all ranks.", show_default=False),
+        typer.Option(min=1, help="Global batch size.", show_default=False),
     ] = None,
     world: Annotated[
-        int | None, typer.Option(min=1, help="Ranks, to see who reads what.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, help="Number of ranks, to show which rank reads what.", show_default=False
+        ),
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Only what this one reads.", show_default=False)
+        int | None, typer.Option(min=0, help="Show only what this rank reads.", show_default=False)
     ] = None,
-    uneven: Annotated[str, typer.Option(help="As of the Loader: error, ragged or pad.")] = "error",
+    uneven: Annotated[str, typer.Option(help="As for the Loader: error, ragged or pad.")] = "error",
     tail: Annotated[
-        str, typer.Option(help="As of the Loader: straddle, drop or pad.")
+        str, typer.Option(help="As for the Loader: straddle, drop or pad.")
     ] = "straddle",
     seed: SeedOption = None,
     streams: StreamsOption = None,
     window: WindowOption = None,
-    most: Annotated[int, typer.Option(min=1, help="Rows that are printed.")] = 100,
+    most: Annotated[int, typer.Option(min=1, help="Most rows to print.")] = 100,
     json: JsonOption = False,
 ) -> None:
-    """Tell the samples of a step: of a run, of a loader's state, or of a position.
+    """List the samples of a step of a run, of a loader's state, or of a position.
 
     Example: hpckit data where shards --run runs/gpt-1a2b3c4d --step 1000
 
-    Its --step K is the step that a run's log calls K.
+    --step K is the step with the number K in the log of the run.
     """
     from hpckit.cli.data.dataset_opening import OrderOverrides, open_shards, order_of
 

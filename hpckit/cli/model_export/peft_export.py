@@ -85,7 +85,7 @@ def _forms(layers: dict[str, TensorForm], item: str) -> dict[str, TensorForm]:
 
 
 def _config(spec: RunSpec, lora: LoraSpec, layers: dict[str, TensorForm]) -> dict[str, Any]:
-    start = spec.start
+    start = spec.init_from
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -16,7 +16,7 @@ class _Estimating(DefaultCommandGroup):
 
 app = typer.Typer(
     cls=_Estimating,
-    help="Tell before a run starts what it will need, or how a large one would fare.\n\n"
+    help="Estimate what a run needs before it starts, or simulate the goodput of a large job.\n\n"
     "hpckit plan OVERRIDES is hpckit plan estimate OVERRIDES.",
 )
 app.command("estimate")(estimate)

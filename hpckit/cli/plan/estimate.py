@@ -25,45 +25,47 @@ COMMON = "H100"
 def estimate(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="OVERRIDES", help="As of launch.py: group=option, key=value."),
+        typer.Argument(
+            metavar="OVERRIDES", help="Overrides as for launch.py: group=option, key=value."
+        ),
     ] = None,
     card: Annotated[
         str | None,
         typer.Option(
-            help="V100, A100-40, A100-80, H100, H200 or B200; else that of the site or of "
-            "this machine, or an H100."
+            help="V100, A100-40, A100-80, H100, H200 or B200; by default that of the site or of "
+            "this machine, or H100."
         ),
     ] = None,
     mfu: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the peak reached while computing.")
+        float, typer.Option(min=0.01, max=1, help="Share of peak FLOPS reached while computing.")
     ] = UTILISATION,
     mtbf_hours: Annotated[
         float | None,
         typer.Option(
             min=0.01,
-            help=f"Between two failures of one node; else by checkpoint.mtbf_hours of the job, or "
-            f"{NODE_MTBF_HOURS:,.0f}.",
+            help=f"Hours between failures of one node; by default from checkpoint.mtbf_hours of "
+            f"the job, or {NODE_MTBF_HOURS:,.0f}.",
         ),
     ] = None,
     storage_gbps: Annotated[
-        float, typer.Option(min=0.001, help="GB/s that the store of checkpoints takes.")
+        float, typer.Option(min=0.001, help="Write bandwidth of the checkpoint store in GB/s.")
     ] = STORAGE_GBPS,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a report: a file.md or file.html.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Exit with 0 even if it cannot fit.")
+        bool, typer.Option("--force", help="Exit with 0 even if memory does not suffice.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Tell before a run starts what it will need: memory, time, and how often to save.
+    """Estimate the memory, step time and checkpoint interval of a run before it starts.
 
     Example: hpckit plan model=llama_8b parallel=fsdp precision=bf16 launch.nodes=2
-    launch.gpus_per_node=8 --card H100 --output plan.html
+    launch.nproc_per_node=8 --card H100 --output plan.html
 
-    Exits with 2 if it does not fit into the card's memory. Memory is counted tensor
-    by tensor for the GPU that has most; times come from the card's data sheet and
-    from what is assumed, which is told, too.
+    It exits with 2 if the run does not fit into the memory of the GPU. Memory is
+    counted tensor by tensor for the GPU with the most. Times come from the data
+    sheet of the GPU and from assumptions, which are printed, too.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL

@@ -27,77 +27,80 @@ _SPARES = 0.01
 
 
 def simulate(
-    gpus: Annotated[int, typer.Option(min=1, help="Of the job.")] = 16384,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="Of a node.")] = 8,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the job.")] = 16384,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of a node.")] = 8,
     state_gb: Annotated[
-        float, typer.Option(min=0.001, help="Parameters and the optimizer's state.")
+        float, typer.Option(min=0.001, help="Size of parameters and optimizer state.")
     ] = 4860.0,
     mtbf_hours: Annotated[
-        float, typer.Option(min=0.01, help="Between two failures of one node.")
+        float, typer.Option(min=0.01, help="Hours between failures of one node.")
     ] = NODE_MTBF_HOURS,
     lost_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Of failures, those that take a node away.")
+        float, typer.Option(min=0, max=1, help="Share of failures that lose a node.")
     ] = _LOST_SHARE,
     hang_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Of failures, those that only stop everything.")
+        float, typer.Option(min=0, max=1, help="Share of failures that are hangs.")
     ] = _HANG_SHARE,
     preempt_hours: Annotated[
-        float, typer.Option(min=0.01, help="Between two preemptions of the job; else none.")
+        float, typer.Option(min=0.01, help="Hours between preemptions of the job.")
     ] = math.inf,
     queue: Annotated[
-        float, typer.Option(min=0, help="Seconds that a preempted job's successor waits.")
+        float,
+        typer.Option(min=0, help="Seconds that the job waits in the queue after a preemption."),
     ] = 0.0,
     spares: Annotated[
-        int | None, typer.Option(min=0, help="Nodes that stand by; else one in a hundred.")
+        int | None, typer.Option(min=0, help="Spare nodes; by default one in a hundred.")
     ] = None,
     shrink: Annotated[
-        int, typer.Option(min=0, help="Nodes that it trains without, if no spare is left.")
+        int, typer.Option(min=0, help="Nodes that it continues without if no spare is left.")
     ] = 0,
     repair_hours: Annotated[
-        float, typer.Option(min=0, help="Until a lost node stands by again.")
+        float, typer.Option(min=0, help="Hours until a lost node is a spare again.")
     ] = 4.0,
     store_gbps: Annotated[
         float | None,
-        typer.Option(min=0.001, help=f"GB/s of the store; else {_STORE_GBPS} for each GPU."),
+        typer.Option(min=0.001, help=f"GB/s of the store; by default {_STORE_GBPS} per GPU."),
     ] = None,
     manifest: Annotated[
         float,
         typer.Option(min=0, help="Seconds to write or read a manifest (benchmarks.store_scale)."),
     ] = 2.0,
     host_gbps: Annotated[
-        float, typer.Option(min=0.001, help="GB/s from a node's GPUs to its memory.")
+        float, typer.Option(min=0.001, help="GB/s from the GPUs of a node to its host memory.")
     ] = 100.0,
     network_gbps: Annotated[
-        float, typer.Option(min=0.001, help="GB/s from a node to the next.")
+        float, typer.Option(min=0.001, help="GB/s from one node to another.")
     ] = 50.0,
-    detect: Annotated[float, typer.Option(min=0, help="Seconds until a failure is known.")] = 5.0,
-    detect_hang: Annotated[
-        float, typer.Option(min=0, help="Seconds until it is known that nothing goes on.")
-    ] = 600.0,
+    detect: Annotated[float, typer.Option(min=0, help="Seconds to detect a failure.")] = 5.0,
+    detect_hang: Annotated[float, typer.Option(min=0, help="Seconds to detect a hang.")] = 600.0,
     restart: Annotated[
-        float, typer.Option(min=0, help="Seconds of processes and rendezvous.")
+        float, typer.Option(min=0, help="Seconds to start processes and meet.")
     ] = 60.0,
     interval: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Seconds between snapshots; else what costs least."),
+        typer.Option(min=0.001, help="Seconds between snapshots; by default the cheapest."),
     ] = None,
     stall: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds that a snapshot stops training; else part of its copy."),
+        typer.Option(
+            min=0, help="Seconds that a snapshot stalls training; by default a part of its copy."
+        ),
     ] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="Of each course.")] = 54.0,
-    courses: Annotated[int, typer.Option(min=1, help="That are averaged.")] = 10,
-    seed: Annotated[int, typer.Option(help="The same courses for the same seed.")] = 0,
+    days: Annotated[float, typer.Option(min=0.01, help="Simulated days of each course.")] = 54.0,
+    courses: Annotated[
+        int, typer.Option(min=1, help="Number of simulated courses to average.")
+    ] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the random failures.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Simulate how much of a large job's time is training, with nodes that fail.
+    """Simulate the goodput of a large job on nodes that fail.
 
     Example: hpckit plan simulate --gpus 100000 --store-gbps 2000 --spares 50
 
-    Compares going on from the store alone, from the memory of the nodes that are left, and from
-    copies in the memory of neighbours too. The defaults are those of a 405B model in the failures
-    of Llama 3 (419 in 54 days on 16,384 GPUs); seconds to detect and restart are a guess: give your
-    own. What published figures and measured faults make of it is in docs/scale.md.
+    It compares resuming from the store, from the memory of the remaining nodes, and from replicas
+    in the memory of neighbouring nodes, too. The defaults are a 405B model and the failures of
+    Llama 3 (419 in 54 days on 16,384 GPUs). The seconds to detect a failure and to restart are
+    guesses; give your own. docs/scale.md compares it with published figures and measured faults.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.planner.goodput.snapshot_tiers import TIERS, Fleet, outcome

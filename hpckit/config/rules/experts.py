@@ -28,9 +28,9 @@ def expert_violations(spec: RunSpec) -> Iterator[str]:
                 "model has none; take 1, or a model with experts, such as gpt2_moe"
             )
         return
-    if experts.per_token > experts.count:
+    if experts.top_k > experts.count:
         yield (
-            f"model.experts.per_token: a token cannot go through {experts.per_token} of "
+            f"model.experts.top_k: a token cannot go through {experts.top_k} of "
             f"model.experts.count={experts.count}"
         )
     for name, size in (("width", decoder_of(spec).width), ("experts.hidden", experts.hidden)):
@@ -65,10 +65,10 @@ def _unsupported_with_experts(spec: RunSpec) -> Iterator[str]:
             "memory.compile: blocks with experts are not compiled, since how many tokens each gets "
             "is known to the run alone; take false"
         )
-    if spec.memory.recompute == "selective" and spec.parallel.expert > 1:
+    if spec.memory.activation_checkpointing == "selective" and spec.parallel.expert > 1:
         yield (
-            "memory.recompute: selective does not go with experts that ranks share, which FSDP "
-            "gathers inside of a block (parallel.expert); take full"
+            "memory.activation_checkpointing: selective does not go with experts that ranks share, "
+            "which FSDP gathers inside of a block (parallel.expert); take full"
         )
-    if spec.memory.offload:
-        yield "memory.offload: experts stay on the GPU, shared by parallel.expert; take false"
+    if spec.memory.cpu_offload:
+        yield "memory.cpu_offload: experts stay on the GPU, shared by parallel.expert; take false"

@@ -7,29 +7,29 @@ from collections.abc import Iterator
 
 from hpckit.config.model_layers import adapted, is_meant, layers
 from hpckit.config.rules.experts import experts_of
-from hpckit.config.spec import DecoderSpec, ImageSpec, LoraSpec, RunSpec, StartSpec
+from hpckit.config.spec import DecoderSpec, ImageSpec, InitFromSpec, LoraSpec, RunSpec
 
 
 def tuning_violations(spec: RunSpec) -> Iterator[str]:
     """Yields the violations of these rules, one line each, the key first."""
     if isinstance(spec.model, ImageSpec):
-        for key in ("start", "lora"):
+        for key in ("init_from", "lora"):
             if getattr(spec, key) is not None:
                 yield f"{key}: goes with decoders alone, not with a {spec.model.kind}; take none"
         return
-    if spec.start is not None:
-        yield from _start(spec.start)
+    if spec.init_from is not None:
+        yield from _init_from(spec.init_from)
     if spec.lora is not None:
         yield from _lora(spec.lora, spec.model)
 
 
-def _start(start: StartSpec) -> Iterator[str]:
+def _init_from(start: InitFromSpec) -> Iterator[str]:
     if start.kind == "checkpoint" and start.item is None:
-        yield "start.item: has no value where start.kind=checkpoint"
+        yield "init_from.item: has no value where init_from.kind=checkpoint"
     if start.kind == "huggingface":
         for name in ("step", "item"):
             if getattr(start, name) is not None:
-                yield f"start.{name}: must be null where start.kind=huggingface"
+                yield f"init_from.{name}: must be null where init_from.kind=huggingface"
 
 
 def _lora(lora: LoraSpec, model: DecoderSpec) -> Iterator[str]:
@@ -37,13 +37,14 @@ def _lora(lora: LoraSpec, model: DecoderSpec) -> Iterator[str]:
         yield "lora: models with experts take no adapters; take lora=none, or another model"
         return
     there = layers(model)
-    for asked in lora.layers:
+    for asked in lora.target_modules:
         if not any(is_meant(name, asked) for name in there):
             yield (
-                f"lora.layers: a {model.kind} has no layer {asked!r}; there are {', '.join(there)}"
+                f"lora.target_modules: a {model.kind} has no layer {asked!r}; there are "
+                f"{', '.join(there)}"
             )
-    if not lora.layers:
-        yield f"lora.layers: names none; there are {', '.join(there)}"
+    if not lora.target_modules:
+        yield f"lora.target_modules: names none; there are {', '.join(there)}"
     for name, layer in adapted(model, lora).items():
         if lora.rank > (least := min(layer.outputs, layer.inputs)):
             yield f"lora.rank: {lora.rank} is more than {name} itself has, which is {least}"

@@ -47,8 +47,11 @@ def _decoder(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
             f"model.vocab: {model.vocab} is less than the {BYTES_AND_END} tokens that bytes of "
             "text have"
         )
-    if of_bytes and not spec.data.boundaries:
-        yield "data.boundaries: false goes with data.text=tokens; a window of bytes is one document"
+    if of_bytes and not spec.data.document_mask:
+        yield (
+            "data.document_mask: false goes with data.text=tokens; a window of bytes is one "
+            "document"
+        )
     if model.width % model.heads:
         yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
     if isinstance(model, LlamaSpec) and model.heads % model.kv_heads:

@@ -19,7 +19,7 @@ def optim_violations(spec: RunSpec) -> Iterator[str]:
     yield from _belongs(
         "min_lr_ratio", optim.min_lr_ratio, "schedule", optim.schedule, {"cosine", "linear", "wsd"}
     )
-    yield from _belongs("decay_share", optim.decay_share, "schedule", optim.schedule, {"wsd"})
+    yield from _belongs("decay_ratio", optim.decay_ratio, "schedule", optim.schedule, {"wsd"})
     if (optim.base_batch is None) != (optim.scale is None):
         what = "has no value" if optim.scale is None else "must be null"
         yield f"optim.scale: {what} where optim.base_batch={optim.base_batch or 'null'}"
@@ -30,14 +30,14 @@ def optim_violations(spec: RunSpec) -> Iterator[str]:
         )
     elif optim.warmup_steps + (decay := decay_steps(optim, spec.train.steps)) > spec.train.steps:
         yield (
-            f"optim.decay_share: {decay} steps of decay begin before the {optim.warmup_steps} of "
+            f"optim.decay_ratio: {decay} steps of decay begin before the {optim.warmup_steps} of "
             f"optim.warmup_steps end, of train.steps={spec.train.steps}"
         )
 
 
 def decay_steps(optim: OptimSpec, steps: int) -> int:
     """Returns how many of `steps` wsd decays in at the end, at least one; 0 for other schedules."""
-    return 0 if optim.decay_share is None else max(1, round(optim.decay_share * steps))
+    return 0 if optim.decay_ratio is None else max(1, round(optim.decay_ratio * steps))
 
 
 def _belongs(key: str, value: object, to: str, chosen: str, takers: set[str]) -> Iterator[str]:

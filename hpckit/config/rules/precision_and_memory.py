@@ -14,7 +14,7 @@ FP8_UNIT = 16
 
 def masks_attention(spec: RunSpec) -> bool:
     """Whether windows hold several documents whose tokens do not attend to each other."""
-    return spec.data.text == "tokens" and spec.data.boundaries
+    return spec.data.text == "tokens" and spec.data.document_mask
 
 
 def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
@@ -24,8 +24,8 @@ def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
         yield f"precision.master: bf16 goes with compute=bf16 or fp8, not {precision.compute}"
     if precision.compute == "fp8" and isinstance(spec.model, DecoderSpec):
         yield from _fp8(spec, spec.model)
-    if memory.offload and device == "cpu":
-        yield "memory.offload: with cluster.device=cpu all is in the host's memory anyway"
+    if memory.cpu_offload and device == "cpu":
+        yield "memory.cpu_offload: with cluster.device=cpu all is in the host's memory anyway"
     if memory.attention in ("efficient", "cudnn") and device == "cpu":
         yield (
             f"memory.attention: there is no {memory.attention} on cluster.device=cpu; "
@@ -33,8 +33,8 @@ def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
         )
     if masks_attention(spec) and memory.attention == "flash" and device == "cuda":
         yield (
-            "memory.attention: flash has no mask on GPUs, which data.boundaries=true needs; take "
-            "auto, efficient, cudnn or math, or data.boundaries=false"
+            "memory.attention: flash has no mask on GPUs, which data.document_mask=true needs; "
+            "take auto, efficient, cudnn or math, or data.document_mask=false"
         )
     if isinstance(spec.model, ImageSpec):
         yield from _image_model(spec, spec.model)
@@ -47,20 +47,20 @@ def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
 
 def precision_memory_violations_of_world(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
     """Yields the violations for a world of these degrees."""
-    if spec.memory.offload and found.pipeline > 1:
+    if spec.memory.cpu_offload and found.pipeline > 1:
         yield (
-            "memory.offload: the stages of a pipeline keep their parameters on the GPU for a whole "
-            "step; take a parallel without pipeline, such as fsdp"
+            "memory.cpu_offload: the stages of a pipeline keep their parameters on the GPU for a "
+            "whole step; take a parallel without pipeline, such as fsdp"
         )
-    if spec.memory.offload and found.replicate > 1 and found.shard == 1:
+    if spec.memory.cpu_offload and found.replicate > 1 and found.shard == 1:
         yield (
-            f"memory.offload: each of the {found.replicate} replicas would have all of the "
+            f"memory.cpu_offload: each of the {found.replicate} replicas would have all of the "
             "optimizer's state in the host's memory; take a parallel that shards, such as fsdp"
         )
-    if spec.memory.offload and spec.optim.kind == "muon" and found.data * found.tensor > 1:
+    if spec.memory.cpu_offload and spec.optim.kind == "muon" and found.data * found.tensor > 1:
         yield (
-            "memory.offload: muon's ranks exchange matrices between their GPUs, and find them in "
-            "the host's memory; take optim=adamw, or memory.offload=false"
+            "memory.cpu_offload: muon's ranks exchange matrices between their GPUs, and find them "
+            "in the host's memory; take optim=adamw, or memory.cpu_offload=false"
         )
     if spec.precision.compute == "fp8" and found.tensor > 1:
         yield (
@@ -74,14 +74,14 @@ def _image_model(spec: RunSpec, model: ImageSpec) -> Iterator[str]:
     memory, kind = spec.memory, model.kind
     if spec.precision.compute == "fp8":
         yield f"precision.compute: a {kind} is not computed in fp8; take bf16"
-    if memory.offload:
-        yield f"memory.offload: a {kind} stays on the GPU; take memory.offload=false"
+    if memory.cpu_offload:
+        yield f"memory.cpu_offload: a {kind} stays on the GPU; take memory.cpu_offload=false"
     if memory.loss_chunks > 1:
         yield f"memory.loss_chunks: a {kind} has one label a sample; take 1"
-    if isinstance(model, ResnetSpec) and memory.recompute == "selective":
+    if isinstance(model, ResnetSpec) and memory.activation_checkpointing == "selective":
         yield (
-            "memory.recompute: selective keeps attention and matrix products, of which a resnet "
-            "has none; take full or none"
+            "memory.activation_checkpointing: selective keeps attention and matrix products, of "
+            "which a resnet has none; take full or none"
         )
     if isinstance(model, ResnetSpec) and memory.attention != "auto":
         yield f"memory.attention: a resnet has none to compute by {memory.attention}; take auto"

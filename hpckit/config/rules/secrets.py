@@ -51,7 +51,7 @@ def _urls(spec: RunSpec) -> Iterator[tuple[str, str | None]]:
     yield "metrics.mlflow.uri", spec.metrics.mlflow.uri
     if spec.data.pack is not None:
         yield "data.pack.source", spec.data.pack.source
-    if spec.start is not None:
-        yield "start.path", spec.start.path
+    if spec.init_from is not None:
+        yield "init_from.path", spec.init_from.path
     if slurm is not None and slurm.container is not None:
         yield "cluster.slurm.container.image", slurm.container.image

@@ -74,7 +74,7 @@ def _addresses(spec: RunSpec) -> Iterator[str]:
         "data.shards": spec.data.shards,
         "data.validation": spec.data.validation,
         "checkpoint.url": spec.checkpoint.url,
-        "start.path": spec.start and spec.start.path,
+        "init_from.path": spec.init_from and spec.init_from.path,
     }
     for key, text in given.items():
         if text and (meant := meant_url(text)):

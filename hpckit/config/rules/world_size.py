@@ -20,13 +20,13 @@ def degree_violations(parallel: ParallelSpec) -> Iterator[str]:
 
 def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
     """Yields why this number of nodes cannot divide the model or a global batch evenly."""
-    workers = spec.launch.gpus_per_node
+    workers = spec.launch.nproc_per_node
     try:
         found = degrees(spec.parallel, nodes * workers)
     except ValueError as error:
         yield (
             f"parallel: {error} ({nodes} nodes x {workers} workers); change these degrees, "
-            "launch.nodes or launch.gpus_per_node"
+            "launch.nodes or launch.nproc_per_node"
         )
         return
     if isinstance(spec.model, ImageSpec):
@@ -74,7 +74,7 @@ def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
     same mean on any world."""
     if spec.elastic.scale_lr is not None:
         nodes = spec.launch.nodes  # the share of these ranks stays the same
-    train, per_node = spec.train, spec.launch.gpus_per_node
+    train, per_node = spec.train, spec.launch.nproc_per_node
     world = nodes * per_node
     found = degrees(spec.parallel, world)
     what = f"{nodes} nodes x {per_node} workers = {world} ranks"

@@ -13,7 +13,7 @@ from hpckit.config.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, S
 from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
 from hpckit.config.spec.fault_tolerance import ElasticSpec, HangSpec, HealthSpec, RetrySpec
-from hpckit.config.spec.lora import LoraSpec
+from hpckit.config.spec.fine_tuning import InitFromSpec, LoraSpec
 from hpckit.config.spec.memory import MemorySpec
 from hpckit.config.spec.metrics import MetricsSpec, MlflowSpec, PrometheusSpec, WandbSpec
 from hpckit.config.spec.model import (
@@ -29,7 +29,6 @@ from hpckit.config.spec.model import (
 )
 from hpckit.config.spec.optim import OptimSpec
 from hpckit.config.spec.run import RunSpec
-from hpckit.config.spec.start import StartSpec
 from hpckit.config.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
 
 __all__ = [
@@ -49,6 +48,7 @@ __all__ = [
     "HealthSpec",
     "ImageSpec",
     "ImagesSpec",
+    "InitFromSpec",
     "KeepSpec",
     "LaunchSpec",
     "LlamaSpec",
@@ -67,7 +67,6 @@ __all__ = [
     "RetrySpec",
     "RunSpec",
     "SlurmSpec",
-    "StartSpec",
     "TrainSpec",
     "VitSpec",
     "WandbSpec",

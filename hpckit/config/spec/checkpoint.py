@@ -1,4 +1,4 @@
-"""When and where state is saved, and how long it is kept."""
+"""When and where checkpoints are saved, and how long they are kept."""
 
 from __future__ import annotations
 
@@ -12,48 +12,53 @@ from hpckit.config.spec.field_types import GROUP, Count, Positive, Text
 
 @dataclass(frozen=True, config=GROUP)
 class KeepSpec:
-    """Which checkpoints outlive newer ones; a checkpoint stays while any rule keeps it."""
+    """Retention: a checkpoint is kept as long as any of these rules keeps it."""
 
     last: Count
-    """The newest so many."""
+    """Number of newest checkpoints to keep."""
     every: Count | None
-    """Each multiple of so many steps."""
+    """Keep checkpoints at multiples of this number of steps; null: none."""
     best: str | None
-    """The one with the lowest value of this metric, which gets the mark "best". Of validation, such
-    as val_loss: each step that was validated is saved, too."""
+    """Keep the checkpoint with the lowest value of this metric, and mark it "best". For a
+    validation metric such as val_loss, each validated step is saved, too. null: none."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class CheckpointSpec:
-    """When and where state is saved (`conf/checkpoint/`)."""
+    """When and where checkpoints are saved (`conf/checkpoint/`)."""
 
     url: Text | None
-    """Store of the checkpoints: a path, s3://bucket/folder, or any URL that fsspec knows; null: the
-    folder `checkpoints` in the run directory."""
+    """Store of the checkpoints: a path, s3://bucket/folder, or any URL that fsspec supports; null:
+    the folder `checkpoints` in the run directory."""
     every_steps: Count | None
-    """Save each so many steps (one of this and the next two; all null: only at the end)."""
+    """Save interval in steps. Give only one of this and the next two; if all are null, only the
+    last step is saved."""
     every_minutes: Positive | None
-    """Save each so many minutes."""
+    """Save interval in minutes."""
     mtbf_hours: Positive | None
-    """Save as often as is best for a job that fails each so many hours (Young and Daly)."""
+    """Mean time between failures of the job, from which the optimal save interval is computed
+    (Young and Daly)."""
     max_unsaved_minutes: Positive | None
-    """Give up training when nothing has become durable for so long; null: never."""
+    """The run fails if no save has become durable for this long; null: never."""
     compress: bool
-    """Store what pays compressed, or as the difference to an earlier save (exactly, either way)."""
+    """Whether data is stored compressed, or as the difference to an earlier save, where that is
+    smaller; both are lossless."""
     depth: Annotated[int, Field(ge=1, le=100)]
-    """Earlier saves that a restore has to read for such a difference, at most."""
+    """Largest number of earlier saves that a restore reads for such a difference."""
     replicas: Annotated[int, Field(ge=0, le=1)]
-    """1: the next node's memory holds each node's snapshots too, so that a lost one loses none."""
+    """1: the memory of the next node holds a replica of each node's snapshots, so that the loss of
+    a node loses none; 0: no replicas."""
     local: Text | None
-    """Folder on each node's own disk (yours alone, mode 0700) for what a preemption leaves no time
-    to bring to the store; null: none."""
-    staging: Literal["slots", "buckets"]
-    """slots: the state is copied to the host's memory at once; buckets: for nodes that have not the
-    memory, a part at a time, and training waits until the last one is."""
+    """Folder on each node's own disk (private, mode 0700) for snapshots that a preemption leaves no
+    time to write to the store; null: none."""
+    staging: Literal["buffers", "buckets"]
+    """buffers: staging buffers in the host's memory hold the whole state of a save, and training
+    continues as soon as it is copied; buckets: the state passes through small buckets, for nodes
+    without memory for a copy, and training waits for the save."""
     check_replicas: Annotated[int, Field(ge=0)]
-    """Compare what several ranks hold alike at each so many saves; 0: never. A checkpoint of which
-    replicas differ is marked, and a run goes on from one that is not."""
+    """Number of saves between two comparisons of replicated state over ranks; 0: never. A
+    checkpoint whose replicas differ is marked, and a run resumes from one that is not marked."""
     may_differ: tuple[Text, ...]
-    """Patterns of names, as model/*.usage, of what each rank may have of its own all the same."""
+    """Patterns of names, as model/*.usage, of replicated state that may differ between ranks."""
     keep: KeepSpec
-    """Retention."""
+    """Retention policy."""

@@ -1,4 +1,4 @@
-"""Where a run runs, and how large the job is."""
+"""The cluster that a run uses, and the size of its job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hpckit.config.spec.earlier_attributes import EarlierAttributes
 from hpckit.config.spec.field_types import (
     GROUP,
     Count,
@@ -25,27 +26,29 @@ from hpckit.config.spec.field_types import (
 
 @dataclass(frozen=True, config=GROUP)
 class ContainerSpec:
-    """What agents and workers run in; the supervisor stays outside, where Slurm's commands are.
+    """The container of agents and workers. The supervisor stays outside, where Slurm's commands
+    are.
 
-    What a run needs of the host is mounted under its own name: the run's folder, its data, its
-    checkpoints, `scratch`, and the Python environment unless `python` says otherwise.
+    These paths of the host are mounted under their own names: the run directory, the data, the
+    checkpoints, `scratch`, and the Python environment unless `python` is given.
     """
 
     kind: Literal["pyxis", "apptainer"]
     """`pyxis`: srun's --container-image, by enroot; `apptainer`: `apptainer exec`."""
     image: Line
-    """A file, or a name that the kind knows: docker://..., or registry#name for pyxis."""
+    """A file, or a name for that kind: docker://..., or registry#name for pyxis."""
     mounts: tuple[Mount, ...]
     """Further folders of the nodes: /source, /source:/target or /source:/target:ro."""
     python: Line | None
-    """Interpreter in the image, with all that hpckit depends on; null: the one that launches."""
+    """Interpreter in the image, which must have the dependencies of hpckit; null: the interpreter
+    that launches the run."""
     options: tuple[Line, ...]
-    """Further options, word by word: of srun (--container-...) or of `apptainer exec`."""
+    """Further options, one word each, of srun (--container-...) or of `apptainer exec`."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class SlurmSpec:
-    """What the job asks of Slurm."""
+    """Resources and options of the Slurm job."""
 
     partition: Line | None
     """Partition; null: the site's default."""
@@ -60,12 +63,12 @@ class SlurmSpec:
     exclude: tuple[Line, ...]
     """Nodes that the job must not get."""
     time_limit: TimeLimit | None
-    """Longest time of one generation, as 12:00:00 or 1-00:00:00; null: the partition's default."""
+    """Time limit of one job (--time), as 12:00:00 or 1-00:00:00; null: the partition's default."""
     notice_s: Count
-    """Seconds before the time limit at which Slurm tells the job to save and leave; it may do so a
-    minute earlier."""
+    """Seconds before the time limit at which Slurm signals the job to save and exit (--signal).
+    Slurm may do so up to a minute earlier."""
     gpus: Literal["gpus-per-node", "gres", "none"]
-    """The option by which GPUs are asked for; `none`: the site gives them with the node."""
+    """Option of sbatch that requests GPUs; `none`: the site allocates them with the node."""
     gpu_type: Line | None
     """Type of GPU, as in --gres=gpu:TYPE:4."""
     cpus_per_node: Count | None
@@ -73,59 +76,64 @@ class SlurmSpec:
     memory: Memory | None
     """Memory of each node, as 64G; null: the site's default."""
     exclusive: bool
-    """Whole nodes, shared with nobody."""
+    """Whether nodes are not shared with other jobs (--exclusive)."""
     python: Line | None
-    """Interpreter on the nodes; null: the one that launches."""
+    """Interpreter on the nodes; null: the interpreter that launches the run."""
     setup: tuple[Line, ...]
-    """Lines of shell that the batch script runs first: modules, limits, variables."""
+    """Shell lines that the batch script runs first: modules, limits, variables."""
     env: dict[str, Value | int]
-    """Variables of the workers' environment. They are never seen by a shell."""
+    """Environment variables of the workers. No shell expands them."""
     interface: Interfaces | None
     """Network interface of the workers: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."""
     scratch: Folder | None
-    """Folder on each node's own disk. Compilers' caches go there, and `checkpoint.local` where that
-    is null."""
+    """Folder on each node's own disk for the caches of compilers. It is also the default of
+    `checkpoint.local`."""
     container: ContainerSpec | None
-    """null: none."""
+    """Container of agents and workers; null: none."""
     options: dict[str, Line | int | bool]
-    """Further options of sbatch by their long names; true for those without a value."""
+    """Further options of sbatch by their long names; true for options without a value."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class ClusterSpec:
-    """Where the run runs (`conf/cluster/`)."""
+    """The machine or the Slurm cluster that runs the job (`conf/cluster/`)."""
 
     kind: Literal["local", "slurm"]
-    """`local`: submitit's local executor, simulated nodes on this machine; `slurm`: a job."""
+    """`local`: simulated nodes on this machine, by submitit's local executor; `slurm`: a Slurm
+    job."""
     device: Literal["auto", "cpu", "cuda"]
-    """`auto` takes CUDA where this machine has a GPU for every worker, else the CPU."""
+    """Device of the workers. `auto`: CUDA if the machine has a GPU for each worker, else the
+    CPU."""
     grace_s: Positive
-    """Seconds between a preemption signal and the kill; the save has to fit."""
+    """Seconds between the preemption signal and the kill (Slurm's GraceTime); a save must fit
+    in."""
     address: Text | None
-    """Address of this machine that simulated nodes use; null for Slurm, whose nodes know theirs."""
+    """Address that simulated nodes use for this machine; it must be null for Slurm."""
     slurm: SlurmSpec | None
-    """Of the kind `slurm`; null otherwise."""
+    """Options of the Slurm job; they must be null unless `kind` is `slurm`."""
 
 
 @dataclass(frozen=True, config=GROUP)
-class LaunchSpec:
+class LaunchSpec(EarlierAttributes, group="launch"):
     """The size of the job (`conf/launch/`)."""
 
     nodes: Count
-    """Nodes of the job; each gets one node agent with its own torchrun."""
-    gpus_per_node: Count
-    """Workers (ranks) per node: one per GPU, or per CPU slot where there is none."""
+    """Number of nodes. Each has one agent, which starts torchrun."""
+    nproc_per_node: Count
+    """Workers (ranks) per node, as torchrun's --nproc-per-node: one for each GPU, or any number on
+    CPUs."""
     threads_per_worker: Natural
-    """CPU threads of one worker (OMP_NUM_THREADS); 0 shares the machine's cores evenly."""
+    """CPU threads of one worker (OMP_NUM_THREADS); 0: the cores of the machine are divided
+    evenly."""
     continuation: Literal["chain", "requeue", "none"]
-    """What a Slurm job that has to leave before the end is followed by. chain: another job, which
-    waits from the start on and is cancelled when there is nothing left to do; requeue: the same job
-    again, some seconds later."""
+    """How the run continues after a Slurm job that ends before the last step. chain: by a second
+    job that waits in the queue from the start and is cancelled when the run is done; requeue: by
+    the same job, which Slurm requeues; none: only when you start it again."""
     max_parallel: Count | None
-    """Runs of one `launch.py -m` that run at once; null: as many as Slurm lets."""
+    """Most concurrent runs of one `launch.py -m`; null: as many as Slurm permits."""
     collective_timeout_s: Annotated[float, Field(gt=0, le=604800)]
-    """Seconds after which a collective that a peer does not join fails its rank."""
+    """Timeout in seconds of a collective: a rank fails if a peer does not join it in time."""
     preload: bool
-    """Workers are forks of a process that has imported torch, so that a start, and above all a
-    restart in place, takes some seconds less; false: each is a program of its own, for code that
-    sets what torch reads when it is imported."""
+    """Whether workers are forked from a process that has already imported torch, which saves
+    seconds at each start and restart. false: each worker is a new process, for code that sets
+    variables that torch reads when it is imported."""

@@ -1,4 +1,4 @@
-"""What a run trains on."""
+"""The training data."""
 
 from __future__ import annotations
 
@@ -6,73 +6,75 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from hpckit.config.spec.earlier_attributes import EarlierAttributes
 from hpckit.config.spec.field_types import GROUP, Count, Decay, Natural, Text
 
 
 @dataclass(frozen=True, config=GROUP)
 class PackSpec:
-    """How shards are made where there are none yet."""
+    """How `data.shards` are created if they do not exist yet."""
 
     source: str
-    """Folder of files to pack, or `stdlib`: the sources of Python's standard library."""
+    """Folder of files to pack, or `stdlib` for the sources of Python's standard library."""
     suffixes: tuple[str, ...]
-    """File name endings to take; empty takes all."""
+    """Suffixes of the files to pack; empty: all files."""
     exclude: tuple[str, ...]
     """Names or glob patterns of files and folders to leave out."""
     samples_per_shard: Count
-    """Samples of one tar."""
+    """Number of samples per tar."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class ImagesSpec:
-    """What becomes of images with labels before a model sees them."""
+    """How images with labels are transformed for a model."""
 
     augment: bool
-    """Whether each is cut out at random and may be mirrored (Szegedy et al. 2015); false: its
-    middle is taken."""
+    """Whether images are randomly cropped and flipped (Szegedy et al. 2015); false: center crop."""
     label_smoothing: Decay
-    """Share of a label that all classes have in common (Szegedy et al. 2016)."""
+    """Label smoothing: probability that is spread evenly over all classes (Szegedy et al. 2016)."""
 
 
 @dataclass(frozen=True, config=GROUP)
-class DataSpec:
+class DataSpec(EarlierAttributes, group="data"):
     """The WebDataset shards to train on (`conf/data/`)."""
 
     shards: Text
-    """Folder of tars, glob, brace pattern `{000..012}`, one tar, or a `dataset.index`; also at URLs
-    such as s3://."""
+    """Folder of tars, glob, brace pattern `{000..012}`, one tar, or a `dataset.index`; each may be
+    at a URL such as s3://."""
     validation: Text | None
-    """Shards as `shards`, which nothing is trained on; null: none. See `train.validate_every`."""
+    """Validation shards, in the form of `shards`; null: none. See `train.validate_every`."""
     text: Literal["bytes", "tokens"]
-    """What hpckit's own training function takes a sample for. bytes: one document, of which it is
-    given a window; tokens: a document of numbers, as `hpckit data pack --tokenizer` makes them,
-    packed with others into windows, of which each is one sample of `train.global_batch`."""
-    boundaries: bool
-    """Nothing looks beyond its document: attention ends there, positions begin anew and no token
-    predicts the first one of the next; needs a mask, so not flash attention on a GPU. false: the
-    documents of a window follow one another."""
+    """Content of a sample for hpckit's own training function. bytes: the text of one document, of
+    which a window is used; tokens: the token ids of one document, as `hpckit data pack --tokenizer`
+    writes them. Documents of tokens are packed into windows, each of which counts as one sample of
+    `train.global_batch`."""
+    document_mask: bool
+    """Whether packed documents are masked from each other: attention does not cross documents,
+    positions restart, and no token predicts the first one of the next document. It needs a mask, so
+    flash attention is not available on GPUs. false: attention spans all documents of a window."""
     pack: PackSpec | None
-    """Pack `shards` on first use; null where they must be there already."""
+    """How to create `shards` at the first use; null: they must exist."""
     images: ImagesSpec | None
-    """Samples are images with labels; null: they are not."""
+    """Transforms of images with labels; null: samples are not images."""
     prefetch: Count
-    """Batches read ahead."""
+    """Number of batches to read ahead."""
     threads: Natural
-    """Reader threads of one rank; 0: the trainer reads each batch itself when it asks for it."""
+    """Reader threads of one rank; 0: the training process reads each batch when it needs it."""
     streams: Count
-    """Sequences of shards that take turns; a multiple of the nodes keeps their shards apart."""
+    """Number of interleaved sequences of shards. With a multiple of the number of nodes, no two
+    nodes read the same shard."""
     window: Count
-    """Shards of each stream whose samples are shuffled with one another."""
+    """Shuffle window: number of shards per stream whose samples are shuffled together."""
     cache: Text | None
-    """Folder on each node's own disk for shards that are not files there; null: they are read over
-    the network, over and over."""
+    """Folder on each node's own disk that caches remote shards; null: they are read over the
+    network in each epoch."""
     cache_gb: Natural
-    """The most that `cache` may hold, in GB."""
+    """Largest size of `cache` in GB."""
     cache_local: bool | Literal["auto"]
-    """Whether `cache` is for shards that are files, too. true: all; auto: those on file systems
-    that machines share, such as NFS and Lustre; false: files are read where they lie."""
+    """Whether shards that are files are cached, too. true: all of them; auto: those on shared file
+    systems such as NFS and Lustre; false: none."""
     check: Literal["auto", "content", "headers"]
-    """What of each sample is compared with the index as it is read. content: its very bytes, so
-    that anything which a disk has changed since is found; needs an index made with `--hash`, as
-    that of shards is which hpckit wrote. headers: the tar headers, which tells another shard or
-    version. auto: the bytes, where the index has their checksums."""
+    """What is verified against the index when a sample is read. content: the checksum of its bytes,
+    which detects any corruption; it needs an index with checksums, which `hpckit data index --hash`
+    and `hpckit data pack` write. headers: the tar headers, which detect another version of a shard.
+    auto: content if the index has checksums, else headers."""

@@ -1,4 +1,4 @@
-"""Help with finding out."""
+"""Debugging options."""
 
 from __future__ import annotations
 
@@ -12,53 +12,56 @@ from hpckit.config.spec.field_types import GROUP, Count, Positive, Text
 
 @dataclass(frozen=True, config=GROUP)
 class DrillSpec:
-    """Faults that the supervisor plays on itself, to see the run come through them."""
+    """Planned preemptions, to test that a run recovers from them."""
 
     preempt_at: tuple[Count, ...]
-    """Steps at which a real SIGUSR2 is sent to the supervisor."""
+    """Steps at which the supervisor receives a real SIGUSR2."""
     nodes: tuple[Count, ...]
-    """Nodes of the 1st, 2nd, … generation, the last for all later ones; empty: `launch.nodes`."""
+    """Number of nodes of the 1st, 2nd, … generation; the last number holds for all later ones.
+    Empty: `launch.nodes`."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class CanarySpec:
-    """The first steps of the run in front of a large job, for themselves, from the very beginning:
-    do they still come to what was recorded?"""
+    """A canary run before a large job: only the first steps, from scratch, compared with recorded
+    values."""
 
     mode: Literal["record", "check"] | None
-    """record: write `file`; check: compare with it, and fail for good at the first step that
-    differs; null: train."""
+    """record: write `file`; check: compare with `file`, and fail permanently at the first step that
+    differs; null: train normally."""
     steps: Count
-    """Steps of it. The learning rate goes the way of `train.steps`."""
+    """Number of steps. The learning rate schedule is still that of `train.steps`."""
     file: Text | None
-    """JSON file of loss and gradient norm of each step; null without a `mode`."""
+    """JSON file with the loss and the gradient norm of each step; it must be null without a
+    `mode`."""
     tolerance: Positive
-    """Largest difference, relative to the larger value, that is let pass."""
+    """Largest accepted difference, relative to the larger value."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class ProfileSpec:
-    """What torch's profiler traces, into `profile/` of the run directory."""
+    """Steps that torch.profiler traces, into `profile/` of the run directory."""
 
     start: Annotated[int, Field(ge=2)] | None
-    """The first step; the one before it warms the profiler up. null: it is off."""
+    """First step to trace; the step before it warms up the profiler. null: off."""
     steps: Count
-    """How many."""
+    """Number of steps to trace."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class DebugSpec:
-    """Help with finding out (`conf/debug/`)."""
+    """Debugging options (`conf/debug/`)."""
 
     ledger: bool
-    """Each rank writes down the sample keys of every step, to be counted afterwards."""
+    """Whether each rank records the sample keys of every step, so that they can be counted."""
     deterministic: bool
-    """Only kernels with a fixed order of summation; fails where there is none."""
+    """Whether only deterministic kernels are used (torch.use_deterministic_algorithms); the run
+    fails if an operation has none."""
     overfit: bool
-    """Every step takes the first batch of the run again: the loss must fall to nearly nothing."""
+    """Whether every step trains on the first batch: the loss must fall to nearly zero."""
     canary: CanarySpec
-    """A canary."""
+    """Comparison with recorded values."""
     profile: ProfileSpec
-    """A profile."""
+    """Profiler traces."""
     drill: DrillSpec
-    """A drill."""
+    """Planned preemptions."""

@@ -1,4 +1,4 @@
-"""What becomes of a run that meets a failure."""
+"""How a run reacts to failures."""
 
 from __future__ import annotations
 
@@ -7,82 +7,86 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hpckit.config.spec.earlier_attributes import EarlierAttributes
 from hpckit.config.spec.field_types import GROUP, Count, Natural, Positive
 
 
 @dataclass(frozen=True, config=GROUP)
 class ElasticSpec:
-    """What becomes of the job when it loses a node (`conf/elastic/`)."""
+    """How the job continues after it lost a node (`conf/elastic/`)."""
 
     spares: Natural
-    """Nodes beside `launch.nodes` that the job has, if it can get them, and that stand by."""
+    """Number of spare nodes that the job requests beside `launch.nodes`."""
     min_nodes: Count | None
-    """Fewest nodes that the run begins and goes on with; null: `launch.nodes`."""
+    """Smallest number of nodes to start and continue with; null: `launch.nodes`."""
     scale_lr: Literal["linear", "sqrt"] | None
-    """On other than `launch.nodes` nodes. null: the global batch stays, and a rank takes more of
-    it; linear, sqrt: a rank's share stays, so the batch changes, and the learning rate with it: in
-    proportion (Goyal et al. 2017, for SGD), or by the root (Malladi et al. 2022, for Adam)."""
+    """What changes on another number of nodes than `launch.nodes`. null: nothing; the global batch
+    stays the same, by more gradient accumulation. linear, sqrt: the batch of a rank stays the same,
+    and the learning rate is scaled with the global batch, linearly (Goyal et al. 2017, for SGD) or
+    with its square root (Malladi et al. 2022, for Adam)."""
 
 
 @dataclass(frozen=True, config=GROUP)
-class RetrySpec:
-    """How often to go on after a failure, counted without progress in between (`conf/retry/`)."""
+class RetrySpec(EarlierAttributes, group="retry"):
+    """How many failures in a row, without progress in between, are retried (`conf/retry/`)."""
 
-    in_place: Natural
-    """Restarts of the workers inside one generation (torchrun's --max-restarts)."""
+    max_restarts: Natural
+    """Restarts of the workers within one generation (torchrun's --max-restarts)."""
     crash: Natural
-    """Further generations after a worker failed for good in one."""
+    """Further generations after a worker failed and no restart in place is left."""
     infra: Natural
     """Further generations after a node agent or its node was lost."""
     hang: Natural
-    """Further generations after ranks that hang were started again in vain."""
+    """Further generations after ranks hung, and a restart did not help."""
     oom: Natural
-    """Further generations after the memory of a GPU or of a node ran out. In place, what ran out
-    twice in a row at one step is not tried again."""
+    """Further generations after a GPU or a node ran out of memory. Workers that ran out of memory
+    twice at the same step are not restarted in place."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class HangSpec:
-    """Which ranks hang (`conf/hang/`). Their stacks go to the logs; then they are started again."""
+    """Timeouts that detect hung ranks (`conf/hang/`). Stacks are logged, and ranks are
+    restarted."""
 
     step_s: Positive | None
-    """Seconds without a finished step; null: nobody looks."""
+    """Seconds without a finished step; null: no timeout."""
     first_step_s: Positive | None
-    """The same for the first step after a start, once the state is restored."""
+    """The same for the first step after a start, counted from the restore of the state."""
     start_s: Positive | None
-    """Seconds from the first word of a rank until its state is restored: to build the model, to
-    read the checkpoint; null: nobody looks."""
+    """Seconds from the first heartbeat of a rank until its state is restored: to build the model
+    and to read the checkpoint; null: no timeout."""
     validate_s: Positive | None
-    """Seconds without a batch of `run.evaluate` while it validates, or of a whole validation that
-    does not use that; null: nobody looks."""
+    """Seconds without a batch of `run.evaluate` during a validation, or of a whole validation that
+    does not use it; null: no timeout."""
     save_s: Positive | None
-    """Seconds of a save that training waits for, the last one among them, which takes as long as
-    the store does; null: nobody looks."""
+    """Seconds of a save that training waits for, such as the last one, which waits for the store;
+    null: no timeout."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class HealthSpec:
-    """What a node is looked at for before it takes part (`conf/health/`). One with a problem is
-    left out, and jobs that follow do not get it."""
+    """Checks of each node before it trains (`conf/health/`). A node with a problem is excluded from
+    this job and from the jobs that follow."""
 
     gpus: bool
-    """Whether nvidia-smi shows the GPUs, and their memory waits for no repair; never with
-    `cluster.device=cpu`."""
+    """Whether to check with nvidia-smi that the GPUs are there and need no memory repair. There is
+    no such check with `cluster.device=cpu`."""
     ecc_errors: Natural | None
-    """Uncorrected errors of a GPU's memory, since its driver was loaded, that are let pass; null:
-    any number."""
+    """Accepted number of uncorrected memory errors of a GPU since its driver was loaded; null:
+    any."""
     xids: bool
-    """Whether the kernel's log, where it may be read, tells of a GPU that has to be reset or looked
-    after; never with `cluster.device=cpu`."""
+    """Whether to search the kernel log, if it is readable, for Xid errors of GPUs that need a reset
+    or an inspection. There is no such check with `cluster.device=cpu`."""
     disk_free_gib: Positive | None
-    """GiB that have to be free for the run directory, `cluster.slurm.scratch` and TMPDIR; null:
-    nobody looks."""
+    """GiB of free space that the run directory, `cluster.slurm.scratch` and TMPDIR need; null: no
+    check."""
     mounts: bool
-    """Whether the run directory and a folder of checkpoints can be written, and one of shards be
-    read."""
+    """Whether to check that the run directory and the checkpoint folder are writable, and the
+    shards readable."""
     clock_skew_s: Positive | None
-    """Seconds that the clock may differ from the supervisor's; null: nobody looks."""
+    """Accepted difference to the clock of the supervisor in seconds; null: no check."""
     all_reduce: bool
-    """Whether ranks that have met add up a few numbers, and see that the sum is right."""
+    """Whether all ranks check the result of an all-reduce after the rendezvous."""
     probe_s: Annotated[float, Field(gt=0, le=60)]
-    """Seconds after which a look without an answer is a problem itself: a dead mount, a driver."""
+    """Timeout in seconds of each check; a check that times out is a problem, such as a dead
+    mount."""

@@ -1,4 +1,4 @@
-"""What is computed again, kept elsewhere or fused, so that a model fits and runs fast."""
+"""Activation checkpointing, offloading, compilation and attention kernels."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from hpckit.config.spec.earlier_attributes import EarlierAttributes
 from hpckit.config.spec.field_types import GROUP, Count
 
 
 @dataclass(frozen=True, config=GROUP)
-class MemorySpec:
-    """Time for memory, and the other way round (`conf/memory/`); it changes no result but rounding,
-    and a run may go on with another."""
+class MemorySpec(EarlierAttributes, group="memory"):
+    """Trade-offs between memory and speed (`conf/memory/`). They change results only by rounding,
+    and a run may resume with others."""
 
-    recompute: Literal["none", "selective", "full"]
-    """What of a block's forward pass the backward pass computes again, in place of keeping it.
-    full: all but its input (Chen et al. 2016); selective: all but the outputs of attention and of
-    every second matrix product."""
-    offload: bool
-    """Parameters, gradients and optimizer state live in the host's memory, where the optimizer
-    computes; each layer's parameters come to the GPU when its turn comes."""
+    activation_checkpointing: Literal["none", "selective", "full"]
+    """Which activations of a block are recomputed in the backward pass instead of being kept. full:
+    all but the input of the block (Chen et al. 2016); selective: all but the outputs of attention
+    and of every second matrix product."""
+    cpu_offload: bool
+    """Whether parameters, gradients and optimizer state are in host memory (FSDP CPU offload),
+    where the optimizer runs; the parameters of a layer are copied to the GPU when they are
+    needed."""
     loss_chunks: Count
-    """Parts of the positions, of which only one at a time has logits; of more than 1, each part's
-    are computed again in the backward pass."""
+    """Number of chunks of the positions whose logits are computed one chunk at a time (chunked
+    cross-entropy). With more than 1, logits are recomputed in the backward pass."""
     compile: bool
-    """Each block is compiled at its first step (torch.compile), which takes a minute or so."""
+    """Whether each block is compiled at its first step (torch.compile), which takes about a
+    minute."""
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"]
-    """Kernels of attention; the run fails at once where those asked for cannot run. auto: torch's
-    choice. Which it is is in the logs and events."""
+    """Backend of scaled_dot_product_attention; the run fails at its start if it is not available.
+    auto: torch chooses, and the choice is in the logs and events."""
     snapshot: bool
-    """Each rank records where the newest allocations of its GPU's memory came from, for the
-    snapshot that it leaves in its logs when that memory runs out."""
+    """Whether each rank records its recent GPU allocations, so that it can write a memory snapshot
+    to its logs when it runs out of memory."""

@@ -1,4 +1,4 @@
-"""Who is told a run's metrics, beside its own files."""
+"""Trackers that receive the metrics of a run, beside its own files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class WandbSpec:
     """Weights & Biases, by rank 0; the key comes from WANDB_API_KEY or `wandb login`."""
 
     project: Line | None
-    """Project that the run appears in; null: it is not told."""
+    """Project of the run; null: W&B is off."""
     entity: Line | None
-    """User or team; null: the key's own."""
+    """User or team; null: the default of the key."""
     url: Text | None
-    """Of a server of your own; null: as `wandb` itself is set up."""
+    """URL of a self-hosted server; null: as `wandb` is configured."""
     mode: Literal["online", "offline"]
-    """offline: into `trackers/wandb` of the run directory, for `wandb sync`; online: the same where
-    the server cannot be reached, or there is no key."""
+    """offline: write files to `trackers/wandb` of the run directory, for `wandb sync`; online:
+    send, or do as offline if the server is unreachable or there is no key."""
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -30,9 +30,9 @@ class MlflowSpec:
     """MLflow, by rank 0; credentials come from MLflow's own variables."""
 
     experiment: Line | None
-    """Experiment that the run appears in; null: it is not told."""
+    """Experiment of the run; null: MLflow is off."""
     uri: Text | None
-    """http(s)://server, `databricks`, or a folder as an absolute path; null: `mlflow` in the run
+    """http(s)://server, `databricks`, or an absolute path of a folder; null: `mlflow` in the run
     directory."""
 
 
@@ -41,18 +41,18 @@ class PrometheusSpec:
     """Prometheus, by the agent of each node."""
 
     folder: Folder | None
-    """Folder on each node that node_exporter's textfile collector reads; null: no file."""
+    """Folder on each node for node_exporter's textfile collector; null: no file."""
     port: Annotated[int, Field(ge=1, le=65535)] | None
-    """Port to answer GET /metrics at; null: none."""
+    """Port that serves GET /metrics; null: none."""
     address: Line
-    """Address to answer at. Whoever reaches it may read the metrics."""
+    """Address of that port. Everyone who can connect to it can read the metrics."""
     every_s: Positive
-    """Seconds between two versions of the file."""
+    """Seconds between two updates of the file."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class MetricsSpec:
-    """Who is told metrics (`conf/metrics/`); the run goes on without whoever is not there."""
+    """Trackers for metrics (`conf/metrics/`). A run continues if one is not available."""
 
     wandb: WandbSpec
     """Weights & Biases."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hpckit.config.spec.earlier_attributes import EarlierAttributes
 from hpckit.config.spec.field_types import GROUP, Count, Positive
 
 Vocabulary = Annotated[int, Field(ge=2, lt=2**31)]
@@ -16,67 +17,68 @@ Depths = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, config=GROUP)
-class ExpertsSpec:
-    """Perceptrons of which each token goes through a few (Shazeer et al. 2017); all get theirs."""
+class ExpertsSpec(EarlierAttributes, group="model.experts"):
+    """A mixture of experts without dropped tokens (Shazeer et al. 2017)."""
 
     count: Count
-    """Experts of a block."""
-    per_token: Count
-    """Those that a token goes through: the ones that it scores highest."""
+    """Number of experts per block."""
+    top_k: Count
+    """Number of experts that each token is routed to: those with the highest scores."""
     hidden: Count | None
-    """Features inside of an expert; null: 4 x `width`, as of the perceptron they replace."""
+    """Hidden size of an expert; null: 4 x `width`, as in the MLP that experts replace."""
     balance_rate: Annotated[float, Field(ge=0)]
-    """By how much a step raises the bias of an expert's score that had fewer tokens than the mean,
-    and lowers that of one that had more (Wang et al. 2024); scores are between 0 and 1."""
+    """Step size of the auxiliary-loss-free load balancing (Wang et al. 2024): each step raises the
+    routing bias of experts with fewer tokens than the mean, and lowers that of the others. Scores
+    are between 0 and 1."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class GptSpec:
-    """A decoder-only transformer in the form of GPT-2."""
+    """A decoder-only transformer with the architecture of GPT-2."""
 
     kind: Literal["gpt"]
-    """Which model."""
+    """Architecture of the model."""
     vocab: Vocabulary
-    """Different tokens; bytes of text are 257, of tokens `hpckit data pack` tells how many."""
+    """Vocabulary size: 257 for bytes of text; for tokens, `hpckit data pack` prints it."""
     layers: Count
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     heads: Count
-    """Attention heads; must divide `width`."""
+    """Number of attention heads; it must divide `width`."""
     width: Count
-    """Features of the residual stream."""
+    """Hidden size: number of features of the residual stream."""
     seq_len: Context
-    """Tokens of context."""
+    """Context length in tokens."""
     experts: ExpertsSpec | None
-    """What each block has in place of one perceptron; null: just that."""
+    """Mixture of experts in place of the MLP of each block; null: an MLP."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class LlamaSpec:
-    """A decoder-only transformer in the form of Llama."""
+    """A decoder-only transformer with the architecture of Llama."""
 
     kind: Literal["llama"]
-    """Which model."""
+    """Architecture of the model."""
     vocab: Vocabulary
-    """Different tokens; bytes of text are 257, of tokens `hpckit data pack` tells how many."""
+    """Vocabulary size: 257 for bytes of text; for tokens, `hpckit data pack` prints it."""
     layers: Count
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     heads: Count
-    """Attention heads of queries; must divide `width`."""
+    """Number of query heads; it must divide `width`."""
     kv_heads: Count
-    """Attention heads of keys and values, each for as many of queries (Ainslie et al. 2023); must
+    """Number of key and value heads, as in grouped-query attention (Ainslie et al. 2023); it must
     divide `heads`."""
     width: Count
-    """Features of the residual stream."""
+    """Hidden size: number of features of the residual stream."""
     hidden: Count
-    """Features inside the perceptron of a block."""
+    """Hidden size of the MLP."""
     seq_len: Context
-    """Tokens of context."""
+    """Context length in tokens."""
     rope_theta: Positive
-    """Base of the angles by which positions turn queries and keys (Su et al. 2021)."""
+    """Base of the rotary position embedding (Su et al. 2021)."""
     norm_eps: Positive
-    """What is added to the mean square that RMSNorm divides by."""
+    """Epsilon of RMSNorm."""
     tied: bool
-    """Whether the token embedding is the output layer too."""
+    """Whether the token embedding and the output layer share weights."""
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -84,42 +86,42 @@ class ResnetSpec:
     """A residual network of bottleneck blocks for images."""
 
     kind: Literal["resnet"]
-    """Which model."""
+    """Architecture of the model."""
     classes: Classes
-    """Different labels."""
+    """Number of classes."""
     depths: Depths
-    """Blocks of each stage; from one to the next, sides halve and channels double."""
+    """Number of blocks of each stage; each stage halves the resolution and doubles the channels."""
     channels: Count
-    """Of the stem, and inside the blocks of the first stage; a block gives four times as
-    many as it has inside."""
+    """Channels of the stem and inside the blocks of the first stage; the output of a block has four
+    times as many."""
     image_size: Count
-    """Pixels of a side of an image."""
+    """Image height and width in pixels."""
     sync_norm: bool
-    """Whether batch normalisation takes the moments of all ranks' micro-batches together; false:
-    of each micro-batch alone, so that results depend on which samples are in one."""
+    """Whether batch normalisation uses the statistics of all ranks (SyncBatchNorm); false: those of
+    each micro-batch, so results depend on which samples are in it."""
 
 
 @dataclass(frozen=True, config=GROUP)
 class VitSpec:
-    """A vision transformer, whose features are averaged over the patches of an image."""
+    """A vision transformer with global average pooling over patches."""
 
     kind: Literal["vit"]
-    """Which model."""
+    """Architecture of the model."""
     classes: Classes
-    """Different labels."""
+    """Number of classes."""
     layers: Count
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     heads: Count
-    """Attention heads; must divide `width`."""
+    """Number of attention heads; it must divide `width`."""
     width: Count
-    """Features of the residual stream."""
+    """Hidden size: number of features of the residual stream."""
     patch: Count
-    """Pixels of a side of a patch; must divide `image_size`."""
+    """Patch height and width in pixels; it must divide `image_size`."""
     image_size: Count
-    """Pixels of a side of an image."""
+    """Image height and width in pixels."""
     positions: Literal["sincos", "learned"]
-    """How a patch knows its place. sincos: by fixed waves of rows and columns (Beyer et al. 2022);
-    learned: by a parameter (Dosovitskiy et al. 2021)."""
+    """Position embedding. sincos: fixed 2D sines and cosines (Beyer et al. 2022); learned: a
+    parameter (Dosovitskiy et al. 2021)."""
 
 
 DecoderSpec = GptSpec | LlamaSpec

@@ -1,4 +1,4 @@
-"""All groups together."""
+"""The spec of a run, which consists of all groups."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from hpckit.config.spec.checkpoint import CheckpointSpec
 from hpckit.config.spec.cluster import ClusterSpec, LaunchSpec
 from hpckit.config.spec.data import DataSpec
 from hpckit.config.spec.debug import DebugSpec
+from hpckit.config.spec.earlier_attributes import EarlierAttributes
 from hpckit.config.spec.fault_tolerance import ElasticSpec, HangSpec, HealthSpec, RetrySpec
 from hpckit.config.spec.field_types import GROUP, EntryPoint, RunName, Text
-from hpckit.config.spec.lora import LoraSpec
+from hpckit.config.spec.fine_tuning import InitFromSpec, LoraSpec
 from hpckit.config.spec.memory import MemorySpec
 from hpckit.config.spec.metrics import MetricsSpec
 from hpckit.config.spec.model import ModelSpec
 from hpckit.config.spec.optim import OptimSpec
-from hpckit.config.spec.start import StartSpec
 from hpckit.config.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
 
 
 @dataclass(frozen=True, config=GROUP)
-class RunSpec:
-    """All that a run is made of."""
+class RunSpec(EarlierAttributes, group=""):
+    """Everything that defines a run."""
 
     name: RunName
-    """Name of the run; with the hash of what identifies it, the name of its directory."""
+    """Name of the run. Its directory is named after it and the hash of the keys that identify
+    it."""
     entry: EntryPoint
     """The training function, `module:function`; it is called with this spec."""
     root: Text
-    """Folder of the run directories."""
+    """Folder with the run directories."""
     cluster: ClusterSpec
     launch: LaunchSpec
     elastic: ElasticSpec
@@ -40,7 +41,7 @@ class RunSpec:
     health: HealthSpec
     train: TrainSpec
     model: Annotated[ModelSpec, Field(discriminator="kind")]
-    start: StartSpec | None
+    init_from: InitFromSpec | None
     lora: LoraSpec | None
     parallel: ParallelSpec
     precision: PrecisionSpec
@@ -50,5 +51,5 @@ class RunSpec:
     checkpoint: CheckpointSpec
     metrics: MetricsSpec
     debug: DebugSpec
-    app: dict[str, Any]
-    """Your own keys; hpckit hands them to `entry` and never looks inside."""
+    user_config: dict[str, Any]
+    """Your own keys. hpckit passes them to `entry` and never reads them."""

@@ -1,4 +1,4 @@
-"""The training loop, and how the model is spread and computed."""
+"""The training loop, parallelism and precision."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hpckit.config.spec.earlier_attributes import EarlierAttributes
 from hpckit.config.spec.field_types import GROUP, Count, Degree, Fraction, Seed
 
 
@@ -15,58 +16,60 @@ class TrainSpec:
     """The training loop."""
 
     steps: Annotated[int, Field(ge=1, lt=10**10)]
-    """Optimizer steps of the whole run."""
+    """Number of optimizer steps of the run."""
     global_batch: Count
     """Samples per optimizer step over all ranks; the same on any number of nodes."""
     micro_batch: Count
-    """Largest number of samples that one rank takes through the model at once."""
+    """Largest number of samples in one forward pass of a rank; the rest is gradient
+    accumulation."""
     seed: Seed
-    """Seed of initialisation, data order and every random draw."""
+    """Seed of the initialisation, the data order and all random numbers."""
     log_every: Count
     """Steps between two metric records."""
     validate_every: Count | None
-    """Steps between two validations; the last step has one too. null: none."""
+    """Steps between two validations; the last step has one, too. null: none."""
     validate_samples: Count | None
-    """Samples of `data.validation` that hpckit's own training function takes in each, the first
-    ones of each shard in proportion; null: all."""
+    """Number of samples of `data.validation` that hpckit's own training function uses: the first
+    ones of each shard, in proportion; null: all."""
     require_finite: bool
-    """Whether a logged `loss` or `grad_norm`, or a parameter that is to be saved, that is NaN or
-    infinite ends the attempt, before anything of it is saved, and at the same step again the run.
-    fp16 skips steps of such a loss or norm instead."""
+    """Whether a NaN or infinite value of a logged `loss` or `grad_norm`, or of a parameter to save,
+    ends the attempt before anything is saved. If it recurs at the same step, the run fails
+    permanently. With fp16, such steps are skipped instead."""
     trace_share: Fraction
-    """Share of the time that may be spent on tracing single steps, now and then, which tells what
-    communication costs and which ranks the others wait for; 0: no step is traced."""
+    """Largest fraction of the time that tracing single steps may cost. The traces show the cost of
+    communication and the ranks that others wait for. 0: no step is traced."""
 
 
 @dataclass(frozen=True, config=GROUP)
-class ParallelSpec:
-    """How the model is spread over ranks (`conf/parallel/`); it changes no result but rounding, and
-    a run may go on with another."""
+class ParallelSpec(EarlierAttributes, group="parallel"):
+    """Parallelism over ranks (`conf/parallel/`). It changes results only by rounding, and a run may
+    resume with another one."""
 
     replicate: Degree
-    """Groups of ranks that hold a whole copy of the model each; -1: as many as the ranks make."""
+    """Data-parallel replicas: groups of ranks that each hold a copy of the model; -1: the rest."""
     shard: Degree
-    """Ranks that share a copy; -1: all that the other degrees leave."""
+    """Ranks over which each replica is sharded (FSDP); -1: the rest."""
     tensor: Degree
-    """Neighbouring ranks that compute each layer together, with the sequence divided between layers
-    (Shoeybi et al. 2019, Korthikanti et al. 2022)."""
+    """Tensor-parallel degree: neighbouring ranks that compute each layer together, with sequence
+    parallelism between layers (Shoeybi et al. 2019, Korthikanti et al. 2022)."""
     pipeline: Degree
-    """Groups of ranks that have consecutive layers each, and hand micro-batches on."""
+    """Pipeline-parallel degree: groups of ranks that each hold consecutive layers."""
     expert: Count
-    """Of the ranks that have samples of their own, neighbours that share the experts of a layer:
-    each has some of them, and tokens go to the rank of their expert and back (Lepikhin et al.
-    2021). It must divide `replicate` x `shard`."""
+    """Expert-parallel degree: neighbouring data-parallel ranks over which the experts of a layer
+    are divided; tokens are sent to the rank of their expert and back (Lepikhin et al. 2021). It
+    must divide `replicate` x `shard`."""
     schedule: Literal["gpipe", "1f1b", "interleaved"]
-    """Order of a pipeline's work. gpipe: all forward, then all backward (Huang et al. 2019); 1f1b:
-    in turns, so that fewer activations wait (Narayanan et al. 2019); interleaved: the same with
-    two stages on each rank, so that less time is idle (Narayanan et al. 2021)."""
+    """Pipeline schedule. gpipe: all forward passes, then all backward passes (Huang et al. 2019);
+    1f1b: alternating, so that fewer activations are kept (Narayanan et al. 2019); interleaved: 1f1b
+    with two stages on each rank, which has a smaller bubble (Narayanan et al. 2021)."""
     zero: Literal[1, 2, 3]
-    """What those share: 1 the optimizer's state; 2 gradients as well; 3 parameters as well, which
-    are gathered layer by layer, forward and backward (Rajbhandari et al. 2020); in a pipeline
-    once a step."""
-    reduce: Literal["last", "each"]
-    """When gradients are added up over ranks. last: with the last micro-batch of a step, until when
-    each rank holds them whole; each: with every one."""
+    """ZeRO stage: what is sharded over `shard` ranks (Rajbhandari et al. 2020). 1: the optimizer
+    state; 2: gradients as well; 3: parameters as well, which are gathered for each layer in forward
+    and backward, or once a step in a pipeline."""
+    no_sync: bool
+    """Whether gradients are reduced over ranks only with the last micro-batch of a step, as with
+    `no_sync()` of DDP: less communication, and each rank holds whole gradients until then. false:
+    they are reduced with each micro-batch."""
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -74,10 +77,10 @@ class PrecisionSpec:
     """Number formats (`conf/precision/`)."""
 
     compute: Literal["fp32", "bf16", "fp16", "fp8"]
-    """Format of activations and gathered parameters. fp16: the loss is scaled, so that gradients
-    stay in its range (Micikevicius et al. 2018); fp8: bf16, except in the linear layers of blocks
-    (Micikevicius et al. 2022)."""
+    """Format of activations and gathered parameters. fp16: with dynamic loss scaling (Micikevicius
+    et al. 2018); fp8: the linear layers of blocks in fp8, all else in bf16 (Micikevicius et al.
+    2022)."""
     reduce: Literal["fp32", "bf16"]
     """Format in which gradients are reduced over ranks."""
     master: Literal["fp32", "bf16"]
-    """Format of the parameters that the optimizer works on, and of its state."""
+    """Format of the master weights and of the optimizer state."""

@@ -23,7 +23,7 @@ def main(cfg: RunSpec) -> None:
     """What conf/experiment/first.yaml names as its entry; runs on every rank."""
     with training_run(cfg) as run:
         torch.manual_seed(cfg.train.seed)
-        model = NextByte(cfg.app["width"]).to(run.device)
+        model = NextByte(cfg.user_config["width"]).to(run.device)
         spread = DistributedDataParallel(model) if run.world_size > 1 else model
         optimizer = torch.optim.AdamW(model.parameters(), lr=cfg.optim.lr)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, cfg.train.steps)
@@ -84,7 +84,7 @@ def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
         rank=run.place.data,
         world_size=run.place.data_size,
         seed=cfg.train.seed,
-        transform=Window(cfg.app["length"]),
+        transform=Window(cfg.user_config["length"]),
         collate=torch.stack,
     )
 

@@ -113,7 +113,7 @@ class _Rank:
     @property
     def held(self) -> int:
         """Return the bytes of a parameter and its gradient that stay in the GPU's memory."""
-        return 0 if self.spec.memory.offload else self.master
+        return 0 if self.spec.memory.cpu_offload else self.master
 
     @property
     def compute(self) -> int:
@@ -128,7 +128,7 @@ class _Rank:
         """Return the bytes of gradients that earlier micro-batches have accumulated."""
         if self.micro_batches == 1:
             return 0
-        if self.spec.parallel.reduce == "last" or self.degrees.pipeline > 1:
+        if self.spec.parallel.no_sync or self.degrees.pipeline > 1:
             trained = sum(stage.blocks for stage in self.stages) * self.trained_block
             return self.reduce * (trained + self.trained_ends)
         return self.held * self.trained
@@ -176,7 +176,7 @@ def _trained(spec: RunSpec) -> list[ParameterShape]:
 
 
 def _moments(rank: _Rank) -> dict[str, MemoryUse]:
-    recompute = rank.spec.memory.recompute
+    recompute = rank.spec.memory.activation_checkpointing
     gathered = rank.ends if rank.fsdp.gathers_layers else rank.ends + rank.blocks
     kept, room = _kept(rank, recompute), _pipeline_buffers(rank)
     first = rank.fsdp.layer * rank.block  # of the backward pass; it is prefetched

@@ -82,7 +82,7 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
     )
     accumulated = 0
     if count > 1:
-        is_whole = spec.parallel.reduce == "last"
+        is_whole = spec.parallel.no_sync
         accumulated = BYTES[spec.precision.reduce] * whole if is_whole else master * mine
     logits = samples * model.classes * _FP32
     reduced = MemoryUse(
@@ -135,7 +135,7 @@ def _backward(
     settled = behind[1:] if shard == 1 and fsdp.reducing else behind
     done = BYTES[spec.precision.master] * elements(_all(settled), shard=shard)
     if loss.gradients:  # accumulated whole until they are reduced, or here
-        is_whole = spec.parallel.reduce == "last"
+        is_whole = spec.parallel.no_sync
         done -= BYTES[spec.precision.reduce] * elements(_all(behind)) if is_whole else done
     moving = behind[0].parameters if behind else []
     return replace(
@@ -147,7 +147,7 @@ def _backward(
         + sum(_left(spec, part) for part in inside[:number])
         + here.kept
         + here.widest
-        + (0 if spec.memory.recompute == "none" else here.again),
+        + (0 if spec.memory.activation_checkpointing == "none" else here.again),
         logits=0,
         buffers=fsdp.reducing * elements(moving) + fsdp.copy * elements(ends.head),
     )
@@ -155,7 +155,7 @@ def _backward(
 
 def _left(spec: RunSpec, part: _Part) -> int:
     """Return the bytes that a block keeps."""
-    return part.kept if spec.memory.recompute == "none" else part.taken
+    return part.kept if spec.memory.activation_checkpointing == "none" else part.taken
 
 
 def _optimizer_buffers(spec: RunSpec, gradients: int) -> int:

@@ -34,24 +34,28 @@ def recommend(spec: RunSpec, nodes: int, card: GpuCard) -> LayoutChoice | None:
     """Return the first layout that fits, from the least communication to the most sharding; with
     the batch as it is, then with micro-batches of one sample, then with activation recompute. None:
     there is none."""
-    world = nodes * spec.launch.gpus_per_node
+    world = nodes * spec.launch.nproc_per_node
     for frugal in (spec, recomputed(spec)):
         for micro in dict.fromkeys((spec.train.micro_batch, 1)):
-            for words, parallel in ladder(spec.parallel, nodes, spec.launch.gpus_per_node):
+            for words, parallel in ladder(spec.parallel, nodes, spec.launch.nproc_per_node):
                 made = _with(frugal, parallel, micro)
                 if list(world_size_violations(made, nodes)):
                     continue
                 peak = footprint(made, world).peak.total
                 if peak <= room(card):
                     words += (f"train.micro_batch={micro}",) if made.train != spec.train else ()
-                    words += ("memory.recompute=full",) if made.memory != spec.memory else ()
+                    words += (
+                        ("memory.activation_checkpointing=full",)
+                        if made.memory != spec.memory
+                        else ()
+                    )
                     return LayoutChoice(parallel, micro, words, peak)
     return None
 
 
 def recomputed(spec: RunSpec) -> RunSpec:
     """Return the same run with full recompute of blocks."""
-    return replace(spec, memory=replace(spec.memory, recompute="full"))
+    return replace(spec, memory=replace(spec.memory, activation_checkpointing="full"))
 
 
 def ladder(
@@ -68,13 +72,13 @@ def ladder(
         expert=1,
         schedule="1f1b",
         zero=3,
-        reduce="last",
+        no_sync=True,
     )
     yield ("parallel=ddp",), replace(everything, replicate=-1, shard=1, zero=1)
     yield ("parallel=zero1",), replace(everything, zero=1)
-    yield ("parallel=zero2",), replace(everything, zero=2, reduce="each")
+    yield ("parallel=zero2",), replace(everything, zero=2, no_sync=False)
     yield ("parallel=fsdp",), everything
-    yield ("parallel=fsdp", "parallel.reduce=each"), replace(everything, reduce="each")
+    yield ("parallel=fsdp", "parallel.no_sync=false"), replace(everything, no_sync=False)
     for tensor in _powers(per_node):
         word = "parallel=fsdp_tp", f"parallel.tensor={tensor}"
         yield word, replace(everything, tensor=tensor)

@@ -17,7 +17,7 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LlamaSpec, LoraSpec
 from hpckit.planner.model.parameter_shapes import expert_hidden, key_width
 
 Recompute = Literal["none", "selective", "full"]
-"""What the backward pass recomputes: as of `memory.recompute`."""
+"""What the backward pass recomputes: as of `memory.activation_checkpointing`."""
 
 _FP32 = 4
 _TOKEN = 8  # bytes of a token id
@@ -152,7 +152,7 @@ def _of_experts(model: DecoderSpec, tokens: int, size: int) -> int:
     their router, which computes in fp32."""
     if not isinstance(model, GptSpec) or model.experts is None:
         return 0
-    width, taken = model.width, model.experts.per_token
+    width, taken = model.width, model.experts.top_k
     scores = (width + model.experts.count + (taken + 1 if taken > 1 else 0)) * _FP32
     chosen = taken * (size + 3 * _TOKEN)  # gates; choice, order and its inverse
     rows = taken * (2 * width + 2 * expert_hidden(model)) * size
@@ -167,7 +167,7 @@ def gradients_of_block(model: DecoderSpec, batch: ActivationBatch) -> int:
     if isinstance(model, LlamaSpec):
         inner = 3 * model.hidden
     else:
-        taken = model.experts.per_token if model.experts else 1
+        taken = model.experts.top_k if model.experts else 1
         inner = taken * expert_hidden(model)  # the last matrix's input is freed with its gradient
     tokens, wide = batch.samples * model.seq_len, inner * batch.size
     if batch.is_plain:

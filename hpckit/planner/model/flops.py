@@ -52,7 +52,7 @@ def _idle(model: GptSpec) -> int:
     if model.experts is None:
         return 0
     each = sum(one.elements() for one in block(model) if one.is_stack) // model.experts.count
-    return model.layers * (model.experts.count - model.experts.per_token) * each
+    return model.layers * (model.experts.count - model.experts.top_k) * each
 
 
 def parameter_count(model: DecoderSpec) -> int:
@@ -93,7 +93,7 @@ def _unkept(model: DecoderSpec) -> int:
     `hpckit.trainer.memory.activation_recompute` does not keep."""
     products = _unkept_layers(model)
     if isinstance(model, GptSpec) and model.experts:
-        products += 2 * model.experts.per_token * expert_hidden(model) * model.width  # up and down
+        products += 2 * model.experts.top_k * expert_hidden(model) * model.width  # up and down
     return 2 * model.layers * products
 
 

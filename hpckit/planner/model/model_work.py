@@ -39,7 +39,7 @@ def work_of(spec: RunSpec) -> ModelWork:
     """Return the work of the model of a run that trains one of `conf/model/`."""
     if isinstance(spec.model, ImageSpec):
         return _of_images(spec, spec.model)
-    model, recompute, lora = decoder_of(spec), spec.memory.recompute, spec.lora
+    model, recompute, lora = decoder_of(spec), spec.memory.activation_checkpointing, spec.lora
     return ModelWork(
         unit="token",
         units=model.seq_len,
@@ -57,7 +57,7 @@ def _of_images(spec: RunSpec, model: ImageSpec) -> ModelWork:
         unit="sample",
         units=1,
         flops=image_layers.per_sample(model),
-        computed=image_layers.computed_per_sample(model, spec.memory.recompute),
+        computed=image_layers.computed_per_sample(model, spec.memory.activation_checkpointing),
         in_fp8=0,
         parameters=parameters,
         trained=parameters,

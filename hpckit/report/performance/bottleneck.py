@@ -95,8 +95,8 @@ def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None
 
 
 def _storage(spec: RunSpec | None) -> Iterator[str]:
-    if spec is None or spec.checkpoint.staging != "slots":
-        yield "checkpoint.staging=slots: the state is copied while training continues"
+    if spec is None or spec.checkpoint.staging != "buffers":
+        yield "checkpoint.staging=buffers: the state is copied while training continues"
     yield "save less often: checkpoint.every_minutes or checkpoint.every_steps"
     yield "set checkpoint.mtbf_hours: the interval is then chosen from how often the run fails"
 
@@ -117,8 +117,8 @@ def _kernel(it: MeasuredStepTime, spec: RunSpec | None) -> Iterator[str]:
         if spec is None or spec.parallel.zero == 3:
             yield "parallel=zero2, if memory allows: parameters are gathered once instead of twice"
         yield "parallel=hsdp with parallel.shard=8, as many as a node has: most traffic stays in it"
-        if spec is None or spec.parallel.reduce == "each":
-            yield "parallel.reduce=last: gradients are reduced once per step"
+        if spec is None or not spec.parallel.no_sync:
+            yield "parallel.no_sync=true: gradients are reduced once per step"
     if it.is_gpu and (spec is None or spec.precision.compute == "fp32"):
         yield "precision=bf16: it uses the tensor cores"
     yield "increase train.micro_batch as far as memory allows"

@@ -110,10 +110,10 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
 def _layout(it: Overview) -> str:
     assert it.spec is not None
     launch, p = it.spec.launch, it.progress
-    requested = f"{count(launch.nodes, 'node')} x {count(launch.gpus_per_node, 'worker')}"
+    requested = f"{count(launch.nodes, 'node')} x {count(launch.nproc_per_node, 'worker')}"
     now = f", now {count(p.nodes, 'node')}, {count(p.ranks, 'rank')}"
     is_other = p.nodes and it.is_alive and p.nodes != launch.nodes
-    world = launch.nodes * launch.gpus_per_node
+    world = launch.nodes * launch.nproc_per_node
     model = f"{describe(it.spec.parallel, world)}, {it.spec.precision.compute}"
     return (
         f"{requested}{now if is_other else ''}; {model}; global batch {it.spec.train.global_batch}"

@@ -55,11 +55,11 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
         pack = replace(pack, source=_absolute(pack.source, base))
     url, canary = spec.checkpoint.url, spec.debug.canary
     golden = canary.file and _absolute(canary.file, base)
-    start = spec.start and replace(spec.start, path=_absolute(spec.start.path, base))
+    start = spec.init_from and replace(spec.init_from, path=_absolute(spec.init_from.path, base))
     return replace(
         _with_absolute_image(spec, base),
         root=_absolute(spec.root, base),
-        start=start,
+        init_from=start,
         data=replace(
             spec.data,
             shards=_absolute(spec.data.shards, base),
@@ -190,7 +190,7 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
 
 
 def _start_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    if spec.start is None and spec.lora is None:
+    if spec.init_from is None and spec.lora is None:
         return []
     from hpckit.submit.preflight.start_weights import start_problems
 
@@ -260,7 +260,7 @@ def slurm_problems() -> list[str]:
 
 
 def _device_problems(spec: RunSpec) -> list[str]:
-    needed = max(planned_nodes(spec)) * spec.launch.gpus_per_node
+    needed = max(planned_nodes(spec)) * spec.launch.nproc_per_node
     try:
         choose(spec.cluster.device, needed, visible_gpus(os.environ))
     except ValueError as error:

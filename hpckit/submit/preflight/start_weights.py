@@ -9,7 +9,7 @@ from pathlib import Path
 from checkpointing import CheckpointError, CheckpointInfo, list_run, local_folder
 from hpckit.config.entry_points import LANGUAGE_MODEL
 from hpckit.config.rules.model import decoder_of
-from hpckit.config.spec import DecoderSpec, LlamaSpec, ModelSpec, RunSpec, StartSpec
+from hpckit.config.spec import DecoderSpec, InitFromSpec, LlamaSpec, ModelSpec, RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.rundir.run_origin import find_origin
 from hpckit.system.store_timeouts import interactive_store_options
@@ -21,37 +21,39 @@ def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
     try:
         if _checkpoints(checkpoint_root(spec, run), run_name(spec)):
             return []
-        if spec.start is None:
+        if spec.init_from is None:
             return [
-                "lora: adapts parameters that nobody has trained; say with start=huggingface or "
-                "start=checkpoint where those are that somebody has"
+                "lora: adapts parameters that nobody has trained; say with "
+                "init_from=huggingface or init_from=checkpoint where those are that somebody has"
             ]
-        check = _check_folder if spec.start.kind == "huggingface" else _check_checkpoint
-        return list(check(spec.start, decoder_of(spec)))
+        check = _check_folder if spec.init_from.kind == "huggingface" else _check_checkpoint
+        return list(check(spec.init_from, decoder_of(spec)))
     except (CheckpointError, OSError, ValueError) as error:
-        return [f"start.path: {error}"]
+        return [f"init_from.path: {error}"]
 
 
-def _check_folder(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
+def _check_folder(start: InitFromSpec, model: DecoderSpec) -> Iterator[str]:
     from hpckit.trainer.models.pretrained_folder import folder_problems
 
     for line in folder_problems(Path(start.path), model):
-        yield f"start.path: {line}"
+        yield f"init_from.path: {line}"
 
 
-def _check_checkpoint(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
+def _check_checkpoint(start: InitFromSpec, model: DecoderSpec) -> Iterator[str]:
     origin, folder = find_origin(start.path), local_folder(start.path)
     if folder is not None and not folder.exists():
-        yield f"start.path: {folder} is no run directory, and no run in a store: it is not there"
+        yield (
+            f"init_from.path: {folder} is no run directory, and no run in a store: it is not there"
+        )
         return
     found = _checkpoints(origin.url, origin.run)
     fitting = [one for one in found if start.step in (None, one.step)]
     if not fitting:
         which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"
         steps = ", ".join(str(one.step) for one in found) or "none"
-        yield f"start.path: no {which} of run {origin.run} in {origin.url}; there are: {steps}"
+        yield f"init_from.path: no {which} of run {origin.run} in {origin.url}; there are: {steps}"
     elif start.item not in (items := max(fitting, key=lambda one: (one.step, one.created)).items):
-        yield f"start.item: that checkpoint has no {start.item}; it has {', '.join(items)}"
+        yield f"init_from.item: that checkpoint has no {start.item}; it has {', '.join(items)}"
     if origin.spec is not None and origin.spec.entry == LANGUAGE_MODEL:
         for line in _other_sizes(model, origin.spec.model):
             yield f"{line} in the run {start.path}"

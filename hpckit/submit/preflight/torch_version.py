@@ -29,10 +29,10 @@ class TorchRequirement:
 
 NEEDS = (
     TorchRequirement(
-        "memory.compile=true with memory.recompute=selective",
+        "memory.compile=true with memory.activation_checkpointing=selective",
         (2, 13),
         "torch 2.9 recompiles each block, and stops after the eighth",
-        lambda spec: spec.memory.compile and spec.memory.recompute == "selective",
+        lambda spec: spec.memory.compile and spec.memory.activation_checkpointing == "selective",
     ),
     TorchRequirement(
         "parallel.pipeline",

@@ -94,7 +94,7 @@ class LocalNodes:
         is_memory_here: bool,
     ) -> GenerationSetup:
         launch = self._spec.launch
-        workers = len(hellos) * launch.gpus_per_node
+        workers = len(hellos) * launch.nproc_per_node
         devices = choose(self._spec.cluster.device, workers, self._gpus)
         starts = {
             node: GenerationStart(
@@ -105,7 +105,7 @@ class LocalNodes:
                 port=store.port,
                 token=store.token,
                 device=devices.kind,
-                gpus=devices.of_node(place, launch.gpus_per_node),
+                gpus=devices.of_node(place, launch.nproc_per_node),
                 threads=launch.threads_per_worker or even_share(workers),
                 is_memory_here=is_memory_here,
             )
@@ -148,7 +148,7 @@ class SlurmNodes:
         launch = self._spec.launch
         fewest = min(int(hello["gpus"]) for hello in hellos.values())
         names = [str(number) for number in range(fewest)]
-        devices = choose(self._spec.cluster.device, launch.gpus_per_node, names)
+        devices = choose(self._spec.cluster.device, launch.nproc_per_node, names)
         starts = {
             node: GenerationStart(
                 generation=generation,

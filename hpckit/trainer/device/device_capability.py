@@ -41,5 +41,5 @@ def _missing_features(cfg: RunSpec, device: torch.device) -> Iterator[str]:
         yield f"precision.compute=bf16: {why}; take fp16 or fp32"
     if cfg.memory.compile and (why := lack_of_compiler(device)):
         yield f"memory.compile: {why}"
-    if cfg.memory.offload and device.type == "cpu":
-        yield "memory.offload: this rank has no GPU, so all is in the host's memory anyway"
+    if cfg.memory.cpu_offload and device.type == "cpu":
+        yield "memory.cpu_offload: this rank has no GPU, so all is in the host's memory anyway"

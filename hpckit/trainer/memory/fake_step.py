@@ -74,7 +74,7 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
             "memory.compile: a fake world has no memory that compiled code could read; take false"
         )
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
-    world = spec.launch.nodes * spec.launch.gpus_per_node
+    world = spec.launch.nodes * spec.launch.nproc_per_node
     dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
     try:
         mesh = make_mesh("cpu", spec.parallel)
@@ -100,7 +100,7 @@ def _clear_sharding_cache() -> None:
 
 def report(spec: RunSpec) -> str:
     """Return the result of `fake_step` as text, for one rank of each pipeline stage."""
-    world = spec.launch.nodes * spec.launch.gpus_per_node
+    world = spec.launch.nodes * spec.launch.nproc_per_node
     layout = describe(spec.parallel, world)
     found = []
     for rank in range(0, world, world // degrees(spec.parallel, world).pipeline):

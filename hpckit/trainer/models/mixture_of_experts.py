@@ -57,7 +57,7 @@ class Router(nn.Module):
 
     def __init__(self, width: int, size: ExpertsSpec) -> None:
         super().__init__()
-        self.per_token = size.per_token
+        self.per_token = size.top_k
         self.weight = nn.Parameter(torch.empty(size.count, width))
         self.register_buffer("bias", torch.zeros(size.count, dtype=torch.float32))
         load = torch.zeros(size.count, dtype=torch.int64)  # tokens since the last update of biases

@@ -106,6 +106,6 @@ def before_micro_batch(model: nn.Module, parallel: ParallelSpec, *, is_last: boo
     """
     if not isinstance(model, FSDPModule):  # other modules do not have the settings
         return
-    model.set_requires_gradient_sync(is_last or parallel.reduce == "each")
+    model.set_requires_gradient_sync(is_last or not parallel.no_sync)
     # With ZeRO 1, which shards only the optimizer's state, parameters are gathered once a step.
     model.set_reshard_after_backward(is_last or parallel.zero > 1)

@@ -17,7 +17,7 @@ from hpckit.config.parallel_degrees import is_wrapped
 from hpckit.config.rules.experts import experts_of
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.rules.precision_and_memory import masks_attention
-from hpckit.config.spec import ParallelSpec, ResnetSpec, RunSpec, StartSpec
+from hpckit.config.spec import InitFromSpec, ParallelSpec, ResnetSpec, RunSpec
 from hpckit.trainer.device.attention_kernel import attention_in_use, choose_attention
 from hpckit.trainer.device.block_compilation import compile_blocks
 from hpckit.trainer.initial_weights import load_initial_weights
@@ -92,7 +92,7 @@ class ParallelModel:
         )
         return StepGradients(passes, self.parts, scale)
 
-    def initialize(self, start: StartSpec | None) -> dict[str, Any] | None:
+    def initialize(self, start: InitFromSpec | None) -> dict[str, Any] | None:
         """Initialize the parameters, or load those of another model, as
         `hpckit.trainer.initial_weights` does; initialize adapters that it lacks. Collective.
 
@@ -177,7 +177,7 @@ class ParallelModel:
         if cfg.lora and isinstance(model, DecoderModel):
             adapt(model, decoder_of(cfg), cfg.lora)
         self._apply_settings(model)
-        offload = cfg.memory.offload
+        offload = cfg.memory.cpu_offload
         mesh = data_mesh(self._mesh)
         if cfg.parallel.expert > 1:
             self._shard_experts(model)
@@ -195,7 +195,7 @@ class ParallelModel:
         mesh = make_expert_mesh(self._mesh.device_type, cfg.parallel)
         layers = shard_experts(model, mesh["expert"])
         shard_layers(
-            layers, data_mesh(mesh), cfg.parallel, cfg.precision, offload=cfg.memory.offload
+            layers, data_mesh(mesh), cfg.parallel, cfg.precision, offload=cfg.memory.cpu_offload
         )
 
     def _apply_settings(self, model: Model) -> None:
@@ -204,7 +204,7 @@ class ParallelModel:
         memory, blocks = self._cfg.memory, model.blocks.values()
         if self._cfg.precision.compute == "fp8":
             use_fp8(blocks)
-        recompute(blocks, memory.recompute)
+        recompute(blocks, memory.activation_checkpointing)
         if memory.compile:
             compile_blocks(blocks)
         if isinstance(model, DecoderModel) and model.part.is_last:

@@ -52,7 +52,7 @@ def save(run: RunDir, spec: RunSpec, model: Any) -> None:
         ("gpt_nano", {}, "none"),
         ("llama_nano", {}, "none"),
         ("llama_nano", {"model.tied": True}, "none"),
-        ("gpt_nano", {"lora.layers": ["mlp.up", "attention"]}, "default"),
+        ("gpt_nano", {"lora.target_modules": ["mlp.up", "attention"]}, "default"),
         ("llama_nano", {"lora.rank": 3}, "default"),
     ],
 )
@@ -85,7 +85,7 @@ def test_adapters_alone_are_what_peft_adds_to_the_model(
 ) -> None:
     torch.manual_seed(5)
     run, out = RunDir(tmp_path / "run"), tmp_path / "out"
-    decoder = trained(run, model, {"lora.layers": layers, "lora.alpha": 24.0}, "default")
+    decoder = trained(run, model, {"lora.target_modules": layers, "lora.alpha": 24.0}, "default")
     base = RunDir(tmp_path / "base")
     trained(base, model, {})
     save(base, make_spec(model=model), frozen(decoder))

@@ -183,7 +183,7 @@ def test_what_fails_before_the_first_step_is_told_with_its_log_and_not_tried_for
     (tmp_path / "site/sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     root = tmp_path / "runs"
-    words = command(root, shards, *ALONE, "launch.preload=false", "retry.in_place=1")
+    words = command(root, shards, *ALONE, "launch.preload=false", "retry.max_restarts=1")
     status, output = complete(root, words)
     assert status == 70, output
     typed = Typed(RunDir(next(root.glob("t-*"))), {})

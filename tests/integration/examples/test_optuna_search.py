@@ -35,7 +35,7 @@ def test_sweeps_of_hydra_are_spaces_of_optuna() -> None:
             "model.layers=int(interval(1,8))",
             "train.seed=range(1,9,3)",
             "optim=adamw,muon",
-            "app.name=choice('a b',c)",
+            "user_config.name=choice('a b',c)",
         ]
     )
     assert search.fixed == ("train.steps=10",)
@@ -45,7 +45,7 @@ def test_sweeps_of_hydra_are_spaces_of_optuna() -> None:
         "model.layers": IntDistribution(1, 8),
         "train.seed": CategoricalDistribution(["1", "4", "7"]),
         "optim": CategoricalDistribution(["adamw", "muon"]),
-        "app.name": CategoricalDistribution(["a\\ b", "c"]),
+        "user_config.name": CategoricalDistribution(["a\\ b", "c"]),
     }
 
 

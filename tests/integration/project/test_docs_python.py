@@ -46,7 +46,7 @@ def test_the_function_of_the_readme_trains_by_its_command_and_is_preempted(
     mine = f"{texts}/shard-{{000000..000003}}.tar"
     given = {
         "data.shards=/data/train-{000..127}.tar": f"data.shards={mine}",
-        "launch.gpus_per_node=4": "launch.gpus_per_node=1",
+        "launch.nproc_per_node=4": "launch.nproc_per_node=1",
         "train.steps=10000": "train.steps=1500",
     }
     assert given.keys() <= {*words}

@@ -174,7 +174,12 @@ def test_a_project_begun_by_init_trains_and_is_preempted(place: Place) -> None:
         assert (mine / "slurm" / name).read_text() == (REPO / "slurm" / name).read_text()
     assert os.access(mine / "slurm" / "interactive.sh", os.X_OK)
     words = ("train.steps=60", "debug=drill", "debug.drill.preempt_at=[4]", "debug.drill.nodes=[1]")
-    small = ("app.width=16", "app.length=32", "cluster.device=cpu", "launch.threads_per_worker=1")
+    small = (
+        "user_config.width=16",
+        "user_config.length=32",
+        "cluster.device=cpu",
+        "launch.threads_per_worker=1",
+    )
     try:
         place.run("hpckit", "launch", "experiment=first", *words, *small, at="mine")
     finally:

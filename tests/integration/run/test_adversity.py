@@ -116,7 +116,7 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
 ) -> None:
     """Before the last save: who starts again from what is in memory has it in no store."""
     small = command(small_disk, shards, PACED, "health.disk_free_gib=null")
-    soon = ("retry=none", "retry.in_place=1", "cluster.grace_s=10")  # a service goes on trying
+    soon = ("retry=none", "retry.max_restarts=1", "cluster.grace_s=10")  # a service goes on trying
     with started(small_disk, [*small, *soon]) as it:
         it.wait_for("checkpoint_committed", step=50)
         fill = small_disk / "fill"

@@ -113,7 +113,7 @@ def test_preempted_and_resumed_on_other_worlds(
 
 def test_a_pipeline_goes_on_as_others_do(tmp_path: Path, shards: Path, reference: RunDir) -> None:
     parallel = ("parallel=ddp", "parallel.pipeline=2", "train.micro_batch=2")
-    drill = ("debug.drill.preempt_at=[13]", "debug.drill.nodes=[1,2]", "launch.gpus_per_node=2")
+    drill = ("debug.drill.preempt_at=[13]", "debug.drill.nodes=[1,2]", "launch.nproc_per_node=2")
     status, output = complete(tmp_path, command(tmp_path, shards, *drill, *parallel))
     assert status == 0, output
     run = RunDir(next(tmp_path.glob("t-*")))
@@ -133,7 +133,7 @@ def test_divided_and_sharded_models_go_on_in_other_degrees(
     }
     begun = iter(enumerate((13, 25, 37), start=1))
     for start, (words, signals) in enumerate(worlds.items(), start=1):
-        many = command(tmp_path, shards, "launch.gpus_per_node=2", *words)
+        many = command(tmp_path, shards, "launch.nproc_per_node=2", *words)
         with started(tmp_path, many) as it:
             supervisor = it.wait_for("run_started", start)["pid"]
             for number, (life, step) in zip(signals, begun, strict=False):

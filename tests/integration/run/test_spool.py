@@ -12,7 +12,7 @@ from tests.integration.run.runs import command, complete, history
 def test_the_last_save_of_a_preempted_run_has_a_deadline(tmp_path: Path, shards: Path) -> None:
     local = tmp_path / "local"
     place = (f"checkpoint.local={local}", "debug.drill.preempt_at=[13]")
-    short = ("train.steps=20", "launch.nodes=1", "launch.gpus_per_node=1", "cluster.grace_s=45")
+    short = ("train.steps=20", "launch.nodes=1", "launch.nproc_per_node=1", "cluster.grace_s=45")
     status, output = complete(tmp_path, command(tmp_path, shards, *place, *short))
     assert status == 0, output
     run = RunDir(next(tmp_path.glob("t-*")))

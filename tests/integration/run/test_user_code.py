@@ -26,7 +26,7 @@ from hpckit import training_run
 def main(cfg):
     with training_run(cfg) as run:
         model = nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=cfg.app["lr"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=cfg.user_config["lr"])
         loader = Loader(
             open_dataset(cfg.data.shards),
             global_batch=cfg.train.global_batch,
@@ -57,7 +57,7 @@ def project(tmp_path: Path, trouble: str = "pass", head: str = "") -> Path:
 
 def launch(folder: Path, root: Path, shards: Path, *overrides: str) -> tuple[int, str]:
     arguments = [
-        *("name=t", "entry=mine.train:main", "app.lr=0.1", "data=shards"),
+        *("name=t", "entry=mine.train:main", "user_config.lr=0.1", "data=shards"),
         *("train.steps=12", "train.global_batch=4", "train.log_every=1", "optim.warmup_steps=1"),
         *("checkpoint.every_steps=5", "cluster.device=cpu", "launch.threads_per_worker=1"),
         *(f"root={root}", f"data.shards={shards}"),
@@ -87,7 +87,7 @@ def test_a_function_of_ones_own_runs_from_the_snapshot(
 ) -> None:
     folder = project(tmp_path, head=SAYS)
     root = tmp_path / "runs"
-    ranks = ("launch.gpus_per_node=2", f"launch.preload={preload}")
+    ranks = ("launch.nproc_per_node=2", f"launch.preload={preload}")
     status, output = launch(folder, root, shards, *ranks)
     assert status == 0, output
     run = the_run(root)
@@ -121,7 +121,7 @@ def test_a_crash_that_comes_back_ends_the_run(
     root, temporary = tmp_path / "runs", tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    how = ("retry.in_place=1", "retry.crash=1", "launch.nodes=1", "launch.gpus_per_node=2")
+    how = ("retry.max_restarts=1", "retry.crash=1", "launch.nodes=1", "launch.nproc_per_node=2")
     status, output = launch(project(tmp_path, trouble), root, shards, *how)
     assert status == 70, output
     run = the_run(root)
@@ -249,7 +249,7 @@ def test_a_mistake_in_the_loop_is_permanent_and_no_half_step_is_saved(
 def test_ranks_that_log_different_metrics_are_told_so(tmp_path: Path, shards: Path) -> None:
     root = tmp_path / "runs"
     trouble = "run.log(**{f'rank{run.rank}': 1.0})"
-    status, output = launch(project(tmp_path, trouble), root, shards, "launch.gpus_per_node=2")
+    status, output = launch(project(tmp_path, trouble), root, shards, "launch.nproc_per_node=2")
     assert status == 70, output
     assert "ranks logged different metrics" in read_json(the_run(root).verdict)["reason"]
 

@@ -38,7 +38,7 @@ def mebibytes(text: str, name: str) -> float:
     ids=["fsdp", "fsdp_tp"],
 )
 def test_the_state_of_one_rank_is_its_share(way: tuple[str, ...], parts: int, words: str) -> None:
-    status, text = shown("launch.nodes=8", "launch.gpus_per_node=8", "model.width=512", *way)
+    status, text = shown("launch.nodes=8", "launch.nproc_per_node=8", "model.width=512", *way)
     assert status == 0, text
     assert text.startswith(f"rank 0 of 64 ({words}), at the peak of a step:\n")
     blocks, tokens = 4 * 12 * 512**2, (257 + 64) * 512
@@ -59,8 +59,12 @@ LIKE_THE_PLAN = {
     "micro-batches": (*SMALL, "parallel=fsdp", "train.micro_batch=2"),
     "micro-batches of copies": (*SMALL, "parallel=ddp", "train.micro_batch=2"),
     "plain attention": (*LONG, "memory.attention=math"),
-    "plain, selective": (*LONG, "memory.attention=math", "memory.recompute=selective"),
-    "plain, recomputed": (*LONG, "memory.attention=math", "memory.recompute=full"),
+    "plain, selective": (
+        *LONG,
+        "memory.attention=math",
+        "memory.activation_checkpointing=selective",
+    ),
+    "plain, recomputed": (*LONG, "memory.attention=math", "memory.activation_checkpointing=full"),
     "experts": ("model=gpt_moe_nano", *SMALL[1:], "parallel=fsdp", "precision=bf16"),
 }
 
@@ -79,13 +83,13 @@ OF_IMAGES = {
     "sharded": ("model=resnet50", "parallel=fsdp", "train.micro_batch=4", "precision=bf16"),
     "again": (
         *(*FEWER, "parallel=fsdp", "train.micro_batch=8"),
-        "memory.recompute=full",
+        "memory.activation_checkpointing=full",
     ),
     "vit": ("model=vit_s16", "parallel=fsdp", "train.micro_batch=8"),
     "vit, again": (
         *("model=vit_s16", "model.layers=4", "parallel=fsdp", "train.micro_batch=4"),
         "precision=bf16",
-        "memory.recompute=full",
+        "memory.activation_checkpointing=full",
     ),
 }
 

@@ -110,7 +110,7 @@ OTHERS = {name: KINDS[name] for name in ("zero1", "fsdp")}
         (OTHERS, ("model=resnet_nano", "train.micro_batch=16", "model.sync_norm=true"), 2e-5),
         (
             OTHERS,
-            ("model=resnet_nano", "train.micro_batch=2", "memory.recompute=full"),
+            ("model=resnet_nano", "train.micro_batch=2", "memory.activation_checkpointing=full"),
             2e-5,
         ),
         (OTHERS, ("model=resnet_nano", "train.micro_batch=4", "precision=bf16"), 3e-2),

@@ -24,7 +24,7 @@ from transformers import (
 
 from checkpointing import Checkpointer
 from hpckit.config.rules.model import decoder_of
-from hpckit.config.spec import RunSpec, StartSpec
+from hpckit.config.spec import InitFromSpec, RunSpec
 from hpckit.config.spec_parser import dump_spec
 from hpckit.rundir.directory import RunDir, run_name
 from hpckit.submit.preflight.start_weights import start_problems
@@ -68,17 +68,17 @@ def transformer(
 
 
 def starting(spec: RunSpec, path: Path, **changes: Any) -> RunSpec:
-    start = StartSpec(kind="huggingface", path=str(path), step=None, item=None)
-    return replace(spec, start=replace(start, **changes))
+    start = InitFromSpec(kind="huggingface", path=str(path), step=None, item=None)
+    return replace(spec, init_from=replace(start, **changes))
 
 
 def begun(folder: Path, model: str, changes: dict[str, Any] | None = None) -> DecoderModel:
     """A model of this process alone that has begun with a folder."""
     spec = starting(make_spec(changes, model=model), folder)
     decoder = make(decoder_of(spec), seed=9)
-    assert spec.start is not None
+    assert spec.init_from is not None
     with pretended_world(1):
-        load_initial_weights(decoder, spec, spec.start)
+        load_initial_weights(decoder, spec, spec.init_from)
     return decoder
 
 
@@ -153,8 +153,8 @@ def differing(rank: int, tmp: Path) -> list[str]:
         for name, source in sources.items():
             spec = starting(plain, tmp / name, **source)
             one = Training(spec)
-            assert spec.start is not None
-            one.parallel_model.initialize(spec.start)
+            assert spec.init_from is not None
+            one.parallel_model.initialize(spec.init_from)
             now = everything(one.state)
             found += [
                 f"{kind} {n}" for n, t in expected[name].items() if not torch.equal(now[n], t)
@@ -179,9 +179,9 @@ def of_run(folder: Path, changes: dict[str, Any] | None = None, **how: Any) -> R
 
 def read(spec: RunSpec) -> DecoderModel:
     decoder = make(decoder_of(spec), seed=9)
-    assert spec.start is not None
+    assert spec.init_from is not None
     with pretended_world(1):
-        load_initial_weights(decoder, spec, spec.start)
+        load_initial_weights(decoder, spec, spec.init_from)
     return decoder
 
 

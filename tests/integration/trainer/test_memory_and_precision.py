@@ -32,10 +32,10 @@ WORLD = 4
 SPREAD = ("fsdp", "fsdp_tp", "pp")
 FP32 = {
     "plain": [],
-    "full": ["memory.recompute=full"],
-    "selective": ["memory.recompute=selective", "memory.loss_chunks=3"],
+    "full": ["memory.activation_checkpointing=full"],
+    "selective": ["memory.activation_checkpointing=selective", "memory.loss_chunks=3"],
 }
-ON_FSDP = {"offload": ["memory.offload=true"], "math": ["memory.attention=math"]}
+ON_FSDP = {"offload": ["memory.cpu_offload=true"], "math": ["memory.attention=math"]}
 FORMATS = {
     "fp16": ["precision=fp16"],
     "bf16_pure": ["precision=bf16_pure"],
@@ -112,10 +112,13 @@ def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
 
 SETTINGS = [
     ("fsdp", []),
-    ("pp", ["memory.recompute=full"]),
-    ("fsdp_tp", ["memory.recompute=selective", "memory.compile=true"]),  # takes no step
+    ("pp", ["memory.activation_checkpointing=full"]),
+    (
+        "fsdp_tp",
+        ["memory.activation_checkpointing=selective", "memory.compile=true"],
+    ),  # takes no step
     ("fsdp", ["memory=offload"]),
-    ("ddp", ["memory=low"]),
+    ("ddp", ["memory=activation_checkpointing"]),
 ]
 
 
@@ -203,7 +206,7 @@ def compiled(
 
 def test_compiled_blocks_train_to_the_same_losses(tmp_path: Path) -> None:
     two = ["launch.nodes=2"]
-    levers = [*two, "memory=compiled", "memory.recompute=selective"]
+    levers = [*two, "memory=compiled", "memory.activation_checkpointing=selective"]
     specs = [(spec_of("fsdp_tp", two), spec_of("fsdp_tp", levers))]
     for steps, others in run_world(2, partial(compiled, specs=specs), tmp_path)[0]:
         assert others == [pytest.approx(step, rel=1e-4) for step in steps]

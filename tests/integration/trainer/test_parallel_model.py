@@ -56,7 +56,7 @@ Step = tuple[float, float]
 SOME = ["ddp", "fsdp", "interleaved", "3d"]
 FEW = ["ddp", "fsdp_tp", "interleaved", "fsdp"]
 MUON = ("optim=muon", "optim.ema_decay=0.9")
-EXPERTS = ("model.experts.balance_rate=0.02", "memory.recompute=full")
+EXPERTS = ("model.experts.balance_rate=0.02", "memory.activation_checkpointing=full")
 
 
 @cache
@@ -147,7 +147,7 @@ def test_all_train_to_the_losses_of_one_process(
     [
         (["ep_ddp"], (), 2e-5),
         (["ep_fsdp"], ("precision=bf16",), 2e-2),
-        (["fsdp"], ("memory.recompute=selective",), 2e-5),
+        (["fsdp"], ("memory.activation_checkpointing=selective",), 2e-5),
     ],
     ids=["shared", "shared-bf16", "selective"],
 )

@@ -140,7 +140,11 @@ def wrapped_or_not(rank: int, tmp: Path, specs: list[RunSpec]) -> list[tuple[boo
 def test_one_rank_does_without_fsdp_to_the_same_bits_where_all_is_fp32(tmp_path: Path) -> None:
     specs = [
         spec_of("alone", "gpt_nano", f"train.micro_batch={size}", *more)
-        for size, more in ((4, ()), (16, ("memory.recompute=full",)), (16, ("precision=bf16",)))
+        for size, more in (
+            (4, ()),
+            (16, ("memory.activation_checkpointing=full",)),
+            (16, ("precision=bf16",)),
+        )
     ]
     (found,) = run_world(1, partial(wrapped_or_not, specs=specs), tmp_path)
     assert [by_fsdp for by_fsdp, _, _ in found] == [False, False, True]

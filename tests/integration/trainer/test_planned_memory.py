@@ -150,11 +150,11 @@ PRETENDED = {
     "few tokens": ("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
     "recomputed": (
         *("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
-        "memory.recompute=full",
+        "memory.activation_checkpointing=full",
     ),
     "selected": (
         *("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
-        "memory.recompute=selective",
+        "memory.activation_checkpointing=selective",
     ),
     "chunked": (
         *("parallel=fsdp", "precision=bf16", "train.global_batch=8", "train.micro_batch=1"),
@@ -194,7 +194,7 @@ def _tracked_peak(spec: RunSpec, world: int) -> int:
     count, samples = micro_batches(spec, world)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model: Any = GPT(decoder_of(spec))  # type: ignore[arg-type]
-        recompute(model.blocks.values(), spec.memory.recompute)
+        recompute(model.blocks.values(), spec.memory.activation_checkpointing)
         model.unembedding.chunks = spec.memory.loss_chunks
         if is_wrapped(spec, world):
             blocks, over = model.blocks.values(), data_mesh(mesh)

@@ -37,7 +37,7 @@ GOES_ON: dict[str, tuple[str, ...]] = {
     "fsdp_tp": (),
     "pp": ("precision=bf16",),
     "gpipe_ddp": (),
-    "interleaved": ("memory.recompute=full",),
+    "interleaved": ("memory.activation_checkpointing=full",),
     "3d": (),
     "ep_fsdp": ("model=gpt_moe_nano",),
 }

@@ -39,8 +39,8 @@ def make_values(
     lora: str = "none",
 ) -> dict[str, Any]:
     """The values of a valid spec on options of `conf/`, with `changes` by dotted key."""
-    choices = [f"cluster={cluster}", f"model={model}", f"start={start}", f"lora={lora}"]
-    begun = [] if start == "none" else ["start.path=/trained"]
+    choices = [f"cluster={cluster}", f"model={model}", f"init_from={start}", f"lora={lora}"]
+    begun = [] if start == "none" else ["init_from.path=/trained"]
     values: dict[str, Any] = json.loads(_base(*choices, *begun))
     for key, value in (changes or {}).items():
         *parents, last = key.split(".")

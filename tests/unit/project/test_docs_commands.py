@@ -218,7 +218,7 @@ def look_at_key(word: str) -> None:
     elif "." in key and key.split(".")[0] in {one.split(".")[0] for one in KEYS}:
         holds = any(one == key or one.startswith(f"{key}.") for one in KEYS)
         package = (ROOT / key.replace(".", "/")).is_dir()
-        assert holds or package or key.startswith("app.") or Path(key).suffix in FILES, word
+        assert holds or package or key.startswith("user_config.") or Path(key).suffix in FILES, word
 
 
 @pytest.mark.parametrize(

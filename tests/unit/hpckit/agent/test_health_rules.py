@@ -145,7 +145,7 @@ def test_a_clock_is_off_by_as_much_as_the_message_cannot_have_taken() -> None:
 
 def test_the_gpus_that_a_node_is_to_have() -> None:
     def wanted(device: str, *names: str, is_told: bool = True) -> RequiredGpus:
-        spec = make_spec({"cluster.device": device, "launch.gpus_per_node": 4})
+        spec = make_spec({"cluster.device": device, "launch.nproc_per_node": 4})
         return wanted_gpus(spec, names, is_told=is_told)
 
     assert wanted("cpu", "0", "1") == wanted("auto") == wanted("auto", "MIG-1") == RequiredGpus(0)

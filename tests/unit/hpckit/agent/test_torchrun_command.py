@@ -20,7 +20,7 @@ AT = NodeEnvironment(RunDir(Path("/runs/gpt-12345678")), 2, generation=3, node=1
 
 
 def test_golden_arguments() -> None:
-    spec = make_spec({"launch.gpus_per_node": 2, "retry.in_place": 5})
+    spec = make_spec({"launch.nproc_per_node": 2, "retry.max_restarts": 5})
     assert torchrun_arguments(spec, AT, Rendezvous("10.0.0.1", 29511, "secret", "10.0.0.7", 2)) == [
         "--nnodes=4",
         "--nproc-per-node=2",

@@ -58,7 +58,7 @@ def test_what_is_no_world_is_refused(text: str) -> None:
 
 def test_each_rank_has_a_micro_batch_or_all_share_a_batch() -> None:
     typed = ["parallel=fsdp_tp", "parallel.tensor=2", "train.micro_batch=4"]
-    spec = compose_spec([*typed, "launch.gpus_per_node=4"])
+    spec = compose_spec([*typed, "launch.nproc_per_node=4"])
     for strong, batch in ((False, 8), (True, spec.train.global_batch)):
         words = overrides_of(
             spec, typed, "gpt_nano", WorldShape(1, 4), ScalingWorkload(60, strong), "/runs"
@@ -73,7 +73,7 @@ def test_each_rank_has_a_micro_batch_or_all_share_a_batch() -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
 def test_a_pipeline_has_the_micro_batches_that_keep_it_busy(schedule: str) -> None:
     typed = ["parallel=pp", f"parallel.schedule={schedule}", "parallel.replicate=2"]
-    typed += ["train.micro_batch=2", "launch.gpus_per_node=4"]
+    typed += ["train.micro_batch=2", "launch.nproc_per_node=4"]
     spec = compose_spec([*typed, "model=gpt_tiny"])
     for ranks, batch in ((2, 4), (4, 8), (8, 16)):
         words = overrides_of(

@@ -11,7 +11,7 @@ from torch import nn
 
 from hpckit.config.model_layers import adapted, layers
 from hpckit.config.rules.model import decoder_of
-from hpckit.config.spec import StartSpec
+from hpckit.config.spec import InitFromSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.planner.memory.decoder_memory import checkpoint_bytes, footprint
 from hpckit.planner.model.flops import attention_per_token, per_token
@@ -41,7 +41,7 @@ def test_the_layers_are_those_of_the_model(model: str) -> None:
 @MODELS
 @pytest.mark.parametrize("asked", [["attention"], ["mlp.up", "attention.out"], ["mlp"]])
 def test_adapters_alone_are_trained_and_averaged(model: str, asked: list[str]) -> None:
-    spec = make_spec({"lora.layers": asked}, model=model, lora="default")
+    spec = make_spec({"lora.target_modules": asked}, model=model, lora="default")
     assert spec.lora is not None
     size = decoder_of(spec)
     decoder = make(size, seed=1)
@@ -88,12 +88,18 @@ def test_merged_weights_compute_what_the_layer_does() -> None:
     ("changes", "told"),
     [
         (
-            {"lora.layers": ["attn"]},
-            "lora.layers: a gpt has no layer 'attn'; there are attention.qkv",
+            {"lora.target_modules": ["attn"]},
+            "lora.target_modules: a gpt has no layer 'attn'; there are attention.qkv",
         ),
-        ({"lora.layers": ["attention.q"]}, "lora.layers: a gpt has no layer 'attention.q'"),
-        ({"lora.layers": []}, "lora.layers: names none"),
-        ({"lora.rank": 65, "lora.layers": ["mlp.up"]}, "lora.rank: 65 is more than mlp.up itself"),
+        (
+            {"lora.target_modules": ["attention.q"]},
+            "lora.target_modules: a gpt has no layer 'attention.q'",
+        ),
+        ({"lora.target_modules": []}, "lora.target_modules: names none"),
+        (
+            {"lora.rank": 65, "lora.target_modules": ["mlp.up"]},
+            "lora.rank: 65 is more than mlp.up itself",
+        ),
     ],
 )
 def test_adapters_that_make_no_sense_are_refused(changes: dict[str, Any], told: str) -> None:
@@ -111,7 +117,7 @@ def test_adapters_that_make_no_sense_are_refused(changes: dict[str, Any], told: 
             {"model": "vit_nano", "lora": "default"},
             "lora: goes with decoders alone, not with a vit",
         ),
-        ({"model": "resnet_nano", "start": "checkpoint"}, "start: goes with decoders alone"),
+        ({"model": "resnet_nano", "start": "checkpoint"}, "init_from: goes with decoders alone"),
     ],
 )
 def test_models_that_take_neither_are_refused(options: dict[str, str], told: str) -> None:
@@ -124,9 +130,9 @@ def test_models_that_take_neither_are_refused(options: dict[str, str], told: str
 @pytest.mark.parametrize(
     ("option", "changes", "told"),
     [
-        ("checkpoint", {"start.item": None}, "start.item: has no value"),
-        ("huggingface", {"start.step": 3}, "start.step: must be null"),
-        ("huggingface", {"start.item": "ema"}, "start.item: must be null"),
+        ("checkpoint", {"init_from.item": None}, "init_from.item: has no value"),
+        ("huggingface", {"init_from.step": 3}, "init_from.step: must be null"),
+        ("huggingface", {"init_from.item": "ema"}, "init_from.item: must be null"),
     ],
 )
 def test_keys_of_another_kind_of_start_are_refused(
@@ -157,7 +163,7 @@ def test_files_that_are_links_are_mounted_where_they_are(tmp_path: Path) -> None
     snapshot.mkdir(parents=True)
     (blobs / "1a2b").touch()
     (snapshot / "model.safetensors").symlink_to(blobs / "1a2b")
-    start = StartSpec(kind="huggingface", path=str(snapshot), step=None, item=None)
+    start = InitFromSpec(kind="huggingface", path=str(snapshot), step=None, item=None)
     assert start_folders(start) == [snapshot, blobs]
 
 

@@ -13,7 +13,7 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 FULL: dict[str, Any] = {
     "launch.nodes": 4,
-    "launch.gpus_per_node": 2,
+    "launch.nproc_per_node": 2,
     "train.global_batch": 64,
     "train.micro_batch": 4,
 }

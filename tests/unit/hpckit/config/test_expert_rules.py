@@ -31,22 +31,22 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
             {**FOUR, "parallel.expert": 3, "model.experts.count": 6},
             "parallel: shard 4 = 4 ranks do not divide by expert 3, to share experts "
             "(4 nodes x 1 workers)"
-            "; change these degrees, launch.nodes or launch.gpus_per_node",
+            "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {**FOUR, "parallel.replicate": 2, "parallel.shard": 2, "parallel.expert": 8}
             | {"model.experts.count": 8},
             "parallel: replicate 2 x shard 2 = 4 ranks do not divide by expert 8, to share experts "
             "(4 nodes x 1 workers)"
-            "; change these degrees, launch.nodes or launch.gpus_per_node",
+            "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {**FOUR, "parallel.expert": 4, "model.experts.count": 6},
             "parallel.expert: 4 ranks do not divide model.experts.count=6",
         ),
         (
-            {"model.experts.per_token": 5},
-            "model.experts.per_token: a token cannot go through 5 of model.experts.count=4",
+            {"model.experts.top_k": 5},
+            "model.experts.top_k: a token cannot go through 5 of model.experts.count=4",
         ),
         (
             {"model.experts.hidden": 12},
@@ -72,13 +72,13 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
             "is known to the run alone; take false",
         ),
         (
-            {**FOUR, "parallel.expert": 2, "memory.recompute": "selective"},
-            "memory.recompute: selective does not go with experts that ranks share, which FSDP "
-            "gathers inside of a block (parallel.expert); take full",
+            {**FOUR, "parallel.expert": 2, "memory.activation_checkpointing": "selective"},
+            "memory.activation_checkpointing: selective does not go with experts that ranks share, "
+            "which FSDP gathers inside of a block (parallel.expert); take full",
         ),
         (
-            {"cluster.device": "cuda", "memory.offload": True},
-            "memory.offload: experts stay on the GPU, shared by parallel.expert; take false",
+            {"cluster.device": "cuda", "memory.cpu_offload": True},
+            "memory.cpu_offload: experts stay on the GPU, shared by parallel.expert; take false",
         ),
         (
             {"cluster.device": "cuda", "precision.compute": "fp8"},
@@ -102,9 +102,9 @@ def test_ranks_cannot_share_experts_of_a_model_that_has_none() -> None:
         {**FOUR, "parallel.expert": 4},
         {**FOUR, "parallel.replicate": -1, "parallel.shard": 1, "parallel.expert": 2},
         {**FOUR, "parallel.replicate": 2, "parallel.shard": 2, "parallel.expert": 4},
-        {"memory.recompute": "selective"},
+        {"memory.activation_checkpointing": "selective"},
         {"precision.compute": "bf16", "precision.master": "bf16"},
-        {"model.experts.hidden": None, "model.experts.per_token": 4},
+        {"model.experts.hidden": None, "model.experts.top_k": 4},
     ],
 )
 def test_what_works_is_let_through(changes: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def test_it_is_called_ep() -> None:
 def test_experts_are_on_all_ranks_of_data_or_it_is_refused(
     replicate: int, shard: int, expert: int
 ) -> None:
-    parallel = ParallelSpec(replicate, shard, 1, 1, expert, "1f1b", 3, "last")
+    parallel = ParallelSpec(replicate, shard, 1, 1, expert, "1f1b", 3, True)
     if replicate * shard % expert:
         with pytest.raises(ValueError, match=f"do not divide by expert {expert}"):
             degrees(parallel, replicate * shard)

@@ -12,7 +12,7 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 TWO = {"launch.nodes": 2, "parallel.shard": 1}
 FP8 = {"precision.compute": "fp8", "cluster.device": "cuda"}
-OFFLOAD = {"memory.offload": True, "cluster.device": "cuda"}
+OFFLOAD = {"memory.cpu_offload": True, "cluster.device": "cuda"}
 MUON = {"optim.kind": "muon", "optim.momentum": 0.9}
 IMAGES_OF = {"augment": True, "label_smoothing": 0.1}
 
@@ -47,9 +47,13 @@ def complaints(model: str, changes: dict[str, Any]) -> list[str]:
             ["parallel.pipeline: a resnet is not divided"],
         ),
         ("vit_nano", FP8, ["precision.compute: a vit is not computed in fp8"]),
-        ("vit_nano", OFFLOAD, ["memory.offload: a vit stays on the GPU"]),
+        ("vit_nano", OFFLOAD, ["memory.cpu_offload: a vit stays on the GPU"]),
         ("vit_nano", {"memory.loss_chunks": 2}, ["memory.loss_chunks: a vit has one label"]),
-        ("resnet_nano", {"memory.recompute": "selective"}, ["memory.recompute: selective keeps"]),
+        (
+            "resnet_nano",
+            {"memory.activation_checkpointing": "selective"},
+            ["memory.activation_checkpointing: selective keeps"],
+        ),
         ("resnet_nano", {"memory.attention": "math"}, ["memory.attention: a resnet has none"]),
         ("resnet_nano", MUON, ["optim.kind: the blocks of a resnet have no matrices"]),
         (
@@ -68,9 +72,12 @@ def test_what_cannot_work_is_refused(model: str, changes: dict[str, Any], said: 
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
-        ("vit_nano", {**MUON, "memory.recompute": "selective", "memory.attention": "math"}),
+        (
+            "vit_nano",
+            {**MUON, "memory.activation_checkpointing": "selective", "memory.attention": "math"},
+        ),
         ("vit_nano", {"model.width": 62, "model.positions": "learned"}),
-        ("resnet_nano", {"memory.recompute": "full", "precision.compute": "bf16"}),
+        ("resnet_nano", {"memory.activation_checkpointing": "full", "precision.compute": "bf16"}),
         ("resnet_nano", {"model.image_size": 17, "train.micro_batch": 1}),
         ("resnet_nano", {"launch.nodes": 4, "parallel.replicate": 2, "parallel.shard": 2}),
         ("resnet_nano", {"optim.grad_clip": None, "optim.ema_decay": 0.99}),

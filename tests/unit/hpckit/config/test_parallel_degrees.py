@@ -26,7 +26,7 @@ MICRO = "train.micro_batch=4"
 
 
 def parallel(pipeline: int, replicate: int, shard: int, tensor: int) -> ParallelSpec:
-    return ParallelSpec(replicate, shard, tensor, pipeline, 1, "1f1b", 3, "last")
+    return ParallelSpec(replicate, shard, tensor, pipeline, 1, "1f1b", 3, True)
 
 
 @settings(deadline=None)
@@ -57,26 +57,26 @@ def test_the_product_is_the_world_or_it_is_refused(asked: tuple[int, ...], world
             {"parallel.replicate": 3},
             "parallel: 2 ranks do not divide by replicate 3 = 3, to leave shard"
             " (2 nodes x 1 workers)"
-            "; change these degrees, launch.nodes or launch.gpus_per_node",
+            "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {"parallel.replicate": 2, "parallel.shard": 2},
             "parallel: replicate 2 x shard 2 = 4 ranks, and there are 2; -1 takes the rest"
             " (2 nodes x 1 workers)"
-            "; change these degrees, launch.nodes or launch.gpus_per_node",
+            "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {"parallel.replicate": -1},
             "parallel: only one degree may be -1, the rest; got replicate and shard"
             " (2 nodes x 1 workers)"
-            "; change these degrees, launch.nodes or launch.gpus_per_node",
+            "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         ({"parallel.shard": 0}, "parallel.shard: must be 1 or more, or -1 for the rest; got 0"),
     ],
 )
 def test_what_does_not_come_out_even_is_refused(changes: dict[str, object], says: str) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_spec(make_values({"launch.nodes": 2, "launch.gpus_per_node": 1, **changes}))
+        parse_spec(make_values({"launch.nodes": 2, "launch.nproc_per_node": 1, **changes}))
     assert caught.value.violations == [says]
 
 
@@ -95,7 +95,7 @@ def test_what_does_not_come_out_even_is_refused(changes: dict[str, object], says
 def test_each_option_is_what_it_is_called(option: str, name: str) -> None:
     spec = compose_spec(
         [
-            *(f"parallel={option}", "launch.nodes=2", "launch.gpus_per_node=4"),
+            *(f"parallel={option}", "launch.nodes=2", "launch.nproc_per_node=4"),
             *("train.global_batch=16", "train.micro_batch=2"),
         ]
     )
@@ -123,7 +123,7 @@ def test_blocks_are_divided_in_their_order_and_evenly(layers: int, stages: int) 
         (("parallel=tp",), 2, True),
         (("precision=bf16",), 1, True),
         (("precision=bf16_pure",), 1, True),
-        (("memory.offload=true", "memory.recompute=none"), 1, True),
+        (("memory.cpu_offload=true", "memory.activation_checkpointing=none"), 1, True),
     ],
 )
 def test_who_has_each_layer_alone_in_fp32_has_no_use_for_fsdp(

@@ -10,7 +10,7 @@ from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 GPU: dict[str, Any] = {"cluster.device": "cuda"}
-OFFLOAD = {**GPU, "memory.offload": True}
+OFFLOAD = {**GPU, "memory.cpu_offload": True}
 MUON = {"optim.kind": "muon", "optim.momentum": 0.95}
 FP8 = {**GPU, "precision.compute": "fp8"}
 
@@ -32,13 +32,13 @@ def complaints(changes: dict[str, Any]) -> list[str]:
         ({**FP8, "model.width": 40}, ["model.width"]),
         ({**FP8, "model.seq_len": 40}, ["model.seq_len"]),
         (
-            {**FP8, "launch.gpus_per_node": 2, "parallel.tensor": 2, "parallel.shard": 1},
+            {**FP8, "launch.nproc_per_node": 2, "parallel.tensor": 2, "parallel.shard": 1},
             ["precision.compute"],
         ),
-        ({"memory.offload": True}, ["memory.offload"]),
+        ({"memory.cpu_offload": True}, ["memory.cpu_offload"]),
         (
             {**OFFLOAD, "launch.nodes": 2, "parallel.replicate": -1, "parallel.shard": 1},
-            ["memory.offload"],
+            ["memory.cpu_offload"],
         ),
         (
             {
@@ -48,9 +48,9 @@ def complaints(changes: dict[str, Any]) -> list[str]:
                 "parallel.shard": 1,
                 "train.micro_batch": 4,
             },
-            ["memory.offload"],
+            ["memory.cpu_offload"],
         ),
-        ({**OFFLOAD, **MUON, "launch.nodes": 2}, ["memory.offload"]),
+        ({**OFFLOAD, **MUON, "launch.nodes": 2}, ["memory.cpu_offload"]),
         ({"memory.attention": "efficient"}, ["memory.attention"]),
         ({"memory.attention": "cudnn"}, ["memory.attention"]),
         ({**GPU, "data.text": "tokens", "memory.attention": "flash"}, ["memory.attention"]),
@@ -59,14 +59,14 @@ def complaints(changes: dict[str, Any]) -> list[str]:
             {
                 "precision.compute": "fp8",
                 "model.width": 40,
-                "memory.offload": True,
+                "memory.cpu_offload": True,
                 "memory.attention": "cudnn",
                 "memory.loss_chunks": 99,
             },
             [
                 "precision.compute",
                 "model.width",
-                "memory.offload",
+                "memory.cpu_offload",
                 "memory.attention",
                 "memory.loss_chunks",
             ],
@@ -88,7 +88,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], keys: list[str]) -
         {**GPU, "memory.attention": "cudnn"},
         {**GPU, "memory.attention": "flash"},
         {"data.text": "tokens", "memory.attention": "flash"},
-        {**GPU, "data.text": "tokens", "data.boundaries": False, "memory.attention": "flash"},
+        {**GPU, "data.text": "tokens", "data.document_mask": False, "memory.attention": "flash"},
         {"memory.attention": "math", "memory.loss_chunks": 64},
         {"precision.compute": "fp16", "precision.reduce": "bf16"},
         {"precision.compute": "bf16", "precision.master": "bf16"},

@@ -32,7 +32,7 @@ PLAIN = st.recursive(
 CHANGES = st.fixed_dictionaries(
     {},
     optional={
-        "app": st.dictionaries(st.text(), PLAIN, max_size=4),
+        "user_config": st.dictionaries(st.text(), PLAIN, max_size=4),
         "root": st.text(min_size=1),
         "optim.lr": st.floats(min_value=0, exclude_min=True, allow_infinity=False),
         "train.seed": st.integers(0, 2**63 - 1),
@@ -76,12 +76,12 @@ ANOTHER_VALUE: dict[str, Any] = {
     "cluster.slurm.container.options": ["--container-writable"],
     "launch.max_parallel": 3,
     "launch.nodes": 2,
-    "launch.gpus_per_node": 4,
+    "launch.nproc_per_node": 4,
     "launch.threads_per_worker": 3,
     "launch.collective_timeout_s": 11.0,
     "launch.preload": False,
     "launch.continuation": "none",
-    "retry.in_place": 9,
+    "retry.max_restarts": 9,
     "retry.crash": 9,
     "retry.infra": 9,
     "retry.hang": 9,
@@ -101,7 +101,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "model.width": 128,
     "model.seq_len": 65,
     "model.experts.count": 8,
-    "model.experts.per_token": 1,
+    "model.experts.top_k": 1,
     "model.experts.hidden": None,
     "model.experts.balance_rate": 0.01,
     "model.kv_heads": 1,
@@ -109,13 +109,13 @@ ANOTHER_VALUE: dict[str, Any] = {
     "model.rope_theta": 5e5,
     "model.norm_eps": 1e-6,
     "model.tied": True,
-    "start.kind": "huggingface",
-    "start.path": "/elsewhere",
-    "start.step": 7,
-    "start.item": "ema",
+    "init_from.kind": "huggingface",
+    "init_from.path": "/elsewhere",
+    "init_from.step": 7,
+    "init_from.item": "ema",
     "lora.rank": 2,
     "lora.alpha": 3.0,
-    "lora.layers": ["attention.qkv"],
+    "lora.target_modules": ["attention.qkv"],
     "model.classes": 10,
     "model.depths": [1, 2],
     "model.channels": 16,
@@ -126,8 +126,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "precision.compute": "bf16",
     "precision.reduce": "bf16",
     "precision.master": "bf16",
-    "memory.recompute": "full",
-    "memory.offload": True,
+    "memory.activation_checkpointing": "full",
+    "memory.cpu_offload": True,
     "memory.loss_chunks": 4,
     "memory.compile": True,
     "memory.attention": "math",
@@ -135,7 +135,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.shards": "/other/shards",
     "data.validation": "/held/out",
     "data.text": "tokens",
-    "data.boundaries": False,
+    "data.document_mask": False,
     "data.pack.source": "/texts",
     "data.pack.suffixes": [],
     "data.pack.exclude": ["x"],
@@ -155,7 +155,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "optim.schedule": "linear",
     "optim.min_lr_ratio": 0.2,
     "optim.warmup_steps": 101,
-    "optim.decay_share": 0.2,
+    "optim.decay_ratio": 0.2,
     "optim.base_batch": 64,
     "optim.scale": "sqrt",
     "optim.weight_decay": 0.2,
@@ -210,7 +210,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "parallel.expert": 2,
     "parallel.schedule": "gpipe",
     "parallel.zero": 1,
-    "parallel.reduce": "each",
+    "parallel.no_sync": False,
     "elastic.spares": 2,
     "elastic.min_nodes": 1,
     "elastic.scale_lr": "linear",
@@ -225,19 +225,19 @@ ANOTHER_VALUE: dict[str, Any] = {
     "debug.profile.steps": 5,
     "debug.drill.preempt_at": [5],
     "debug.drill.nodes": [2, 1],
-    "app": {"dropout": 0.1},
+    "user_config": {"dropout": 0.1},
 }
 NEEDED: dict[str, dict[str, Any]] = {
     "precision.master": {"precision.compute": "bf16"},
     "train.validate_every": {"train.validate_every": 10, "data.validation": "/held/out"},
     "data.validation": {"train.validate_every": 10, "data.validation": "/more"},
-    "data.boundaries": {"data.text": "tokens"},
-    "memory.offload": {"cluster.device": "cuda"},
+    "data.document_mask": {"data.text": "tokens"},
+    "memory.cpu_offload": {"cluster.device": "cuda"},
     "parallel.expert": {"launch.nodes": 2},
-    "start.kind": {"start.kind": "checkpoint", "start.item": "model"},
+    "init_from.kind": {"init_from.kind": "checkpoint", "init_from.item": "model"},
     "optim.kind": {"optim.kind": "adamw", "optim.momentum": None},
     "optim.momentum": {"optim.kind": "muon", "optim.momentum": 0.9},
-    "optim.decay_share": {"optim.schedule": "wsd", "optim.decay_share": 0.1},
+    "optim.decay_ratio": {"optim.schedule": "wsd", "optim.decay_ratio": 0.1},
     "optim.base_batch": {"optim.base_batch": 32, "optim.scale": "linear"},
     "optim.scale": {"optim.base_batch": 32, "optim.scale": "linear"},
     "debug.canary.mode": {"debug.canary.mode": "record", "debug.canary.file": "golden.json"},
@@ -301,7 +301,7 @@ def options_with(key: str) -> dict[str, str]:
     model = next((model for model, _ in others), "gpt_nano")
     if key.startswith(OF_EXPERTS):
         model = "gpt_moe_nano"
-    start = "checkpoint" if key.startswith("start.") else "none"
+    start = "checkpoint" if key.startswith("init_from.") else "none"
     lora = "default" if key.startswith("lora.") else "none"
     return {"cluster": cluster, "model": model, "start": start, "lora": lora}
 
@@ -361,7 +361,7 @@ def test_a_key_in_the_wrong_group_is_told_its_place(wrong: str, right: str) -> N
 @pytest.mark.parametrize(
     ("key", "there"),
     [
-        ("parallel.qqqq", "replicate, shard, tensor, pipeline, expert, schedule, zero, reduce"),
+        ("parallel.qqqq", "replicate, shard, tensor, pipeline, expert, schedule, zero, no_sync"),
         ("debug.drill.qqqq", "preempt_at, nodes"),
     ],
 )
@@ -434,7 +434,7 @@ def test_rules_over_several_keys_are_said_at_once() -> None:
         ("debug.ledger", "yes"),
         ("debug.drill.nodes", [0]),
         ("model", 3),
-        ("app", []),
+        ("user_config", []),
     ],
 )
 def test_a_value_out_of_bounds_is_refused_by_its_key(key: str, value: Any) -> None:
@@ -444,7 +444,7 @@ def test_a_value_out_of_bounds_is_refused_by_its_key(key: str, value: Any) -> No
 
 
 def test_data_that_is_not_plain_is_refused() -> None:
-    (line,) = refusal({"app": {"x": {1, 2}}})
+    (line,) = refusal({"user_config": {"x": {1, 2}}})
     assert "no plain data" in line
 
 
@@ -469,8 +469,8 @@ def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> Non
     changes: dict[str, Any] = {**base, key: ANOTHER_VALUE[key]}
     if key == "optim.kind":
         changes["optim.momentum"] = 0.9
-    if key == "start.kind":
-        changes["start.item"] = None
+    if key == "init_from.kind":
+        changes["init_from.item"] = None
     if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
     if key in ("parallel.replicate", "parallel.shard", "parallel.tensor", "parallel.pipeline"):

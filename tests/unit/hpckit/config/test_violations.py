@@ -15,7 +15,7 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 CANARY = {"debug.canary.mode": "check", "debug.canary.file": "golden.json"}
 SMALL = st.integers(1, 12)
-WSD = {"optim.schedule": "wsd", "optim.decay_share": 0.1}
+WSD = {"optim.schedule": "wsd", "optim.decay_ratio": 0.1}
 
 
 def complaints(changes: dict[str, Any]) -> list[str]:
@@ -34,7 +34,7 @@ def test_every_planned_world_splits_the_batch_evenly_or_is_refused(
     base = make_spec()
     spec = replace(
         base,
-        launch=replace(base.launch, nodes=nodes, gpus_per_node=gpus),
+        launch=replace(base.launch, nodes=nodes, nproc_per_node=gpus),
         train=replace(base.train, global_batch=samples, micro_batch=micro),
         debug=replace(base.debug, drill=replace(base.debug.drill, nodes=(drill,))),
     )
@@ -68,7 +68,7 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
     [
         ({"model.heads": 3}, "model.heads"),
         ({"model.vocab": 256}, "model.vocab"),
-        ({"data.boundaries": False}, "data.boundaries"),
+        ({"data.document_mask": False}, "data.document_mask"),
         ({"train.validate_every": 10}, "data.validation"),
         ({"data.validation": "/held/out"}, "data.validation"),
         ({"checkpoint.keep.best": "val_loss"}, "checkpoint.keep.best"),
@@ -77,9 +77,9 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
         ({"optim.momentum": 0.9}, "optim.momentum"),
         ({"optim.schedule": "constant"}, "optim.min_lr_ratio"),
         ({"optim.min_lr_ratio": None}, "optim.min_lr_ratio"),
-        ({"optim.schedule": "wsd"}, "optim.decay_share"),
-        ({"optim.decay_share": 0.1}, "optim.decay_share"),
-        ({**WSD, "train.steps": 100, "optim.warmup_steps": 91}, "optim.decay_share"),
+        ({"optim.schedule": "wsd"}, "optim.decay_ratio"),
+        ({"optim.decay_ratio": 0.1}, "optim.decay_ratio"),
+        ({**WSD, "train.steps": 100, "optim.warmup_steps": 91}, "optim.decay_ratio"),
         ({"optim.base_batch": 64}, "optim.scale"),
         ({"debug.canary.mode": "check"}, "debug.canary.file"),
         ({"debug.canary.file": "golden.json"}, "debug.canary.file"),
@@ -101,10 +101,10 @@ def test_what_cannot_work_together_is_refused_by_its_key(changes: dict[str, Any]
 
 
 def test_all_that_an_optimizer_has_no_use_for_is_said_at_once() -> None:
-    found = complaints({"optim.momentum": 0.9, "optim.decay_share": 0.1, "optim.scale": "sqrt"})
+    found = complaints({"optim.momentum": 0.9, "optim.decay_ratio": 0.1, "optim.scale": "sqrt"})
     assert [line.split(":")[0] for line in found] == [
         "optim.momentum",
-        "optim.decay_share",
+        "optim.decay_ratio",
         "optim.scale",
     ]
 

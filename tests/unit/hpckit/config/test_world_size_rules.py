@@ -15,7 +15,7 @@ from hpckit.config.rules.world_size import world_size_violations
 from hpckit.config.spec_parser import SpecError, parse_spec
 from tests.unit.hpckit.specs_and_processes import make_spec, make_values
 
-FOUR = {"launch.gpus_per_node": 4, "parallel.shard": 1}
+FOUR = {"launch.nproc_per_node": 4, "parallel.shard": 1}
 
 
 @pytest.mark.parametrize(

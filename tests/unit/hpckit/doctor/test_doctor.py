@@ -209,7 +209,7 @@ def test_a_node_is_asked_as_the_job_will_be() -> None:
 
 def test_a_node_is_asked_by_the_request_of_a_run() -> None:
     said = (
-        *("cluster.slurm.gpus=gres", "cluster.slurm.gpu_type=h100", "launch.gpus_per_node=4"),
+        *("cluster.slurm.gpus=gres", "cluster.slurm.gpu_type=h100", "launch.nproc_per_node=4"),
         *("cluster.slurm.memory=64G", "cluster.slurm.exclusive=true", "train.global_batch=32"),
         "launch.nodes=8",
         *("cluster.slurm.setup=[module load it]", "+cluster.slurm.options.licenses=fs"),

@@ -135,7 +135,7 @@ def test_the_file_composes_to_what_was_chosen(
     text = render("mine", site, FACTS, date(2026, 11, 23))
     project_files.write([project_files.NewFile("conf/cluster/mine.yaml", text)], tmp_path)
     monkeypatch.chdir(tmp_path)
-    spec = compose_spec(["cluster=mine", "launch.gpus_per_node=4"])
+    spec = compose_spec(["cluster=mine", "launch.nproc_per_node=4"])
     assert spec.cluster.grace_s == {"gpu": 115}.get(partition, 60)
     assert spec.cluster.slurm is not None
     for key in site.keys:

@@ -30,7 +30,7 @@ from tests.saved_tensors import SavedBytes
 SAMPLES = 3
 Number = Literal["fp32", "bf16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-ONE_EACH = ExpertsSpec(count=8, per_token=1, hidden=None, balance_rate=0.0)
+ONE_EACH = ExpertsSpec(count=8, top_k=1, hidden=None, balance_rate=0.0)
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"model": "gpt_nano"},
     "gpt, wide": {"model": "gpt_nano", "width": 192, "heads": 6, "layers": 5, "vocab": 1024},
@@ -66,7 +66,7 @@ def test_what_is_kept_is_what_autograd_keeps(
     size: str, number: Number, recompute: Recompute
 ) -> None:
     spec = spec_of(SIZES[size], number)
-    spec = replace(spec, memory=replace(spec.memory, recompute=recompute))
+    spec = replace(spec, memory=replace(spec.memory, activation_checkpointing=recompute))
     found = measured(decoder_of(spec), number, recompute)
     moment = footprint(spec, 1).moments["loss"]
     batch = ActivationBatch(SAMPLES, 2 if number == "bf16" else 4, 1)
@@ -102,7 +102,9 @@ def test_recomputing_keeps_less_and_a_larger_batch_more() -> None:
     spec = spec_of({"model": "llama_8b"}, "bf16")
     kept = footprint(spec, 1).moments["loss"].activations
     some, again = (
-        footprint(replace(spec, memory=replace(spec.memory, recompute=how)), 1).moments["loss"]
+        footprint(
+            replace(spec, memory=replace(spec.memory, activation_checkpointing=how)), 1
+        ).moments["loss"]
         for how in ("selective", "full")
     )
     assert 10 * again.activations < 2 * some.activations < kept

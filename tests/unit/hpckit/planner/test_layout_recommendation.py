@@ -24,7 +24,7 @@ WORLD = NODES * PER_NODE
 
 @cache
 def composed(*words: str) -> RunSpec:
-    size = (f"launch.nodes={NODES}", f"launch.gpus_per_node={PER_NODE}")
+    size = (f"launch.nodes={NODES}", f"launch.nproc_per_node={PER_NODE}")
     batch = ("train.global_batch=32", "train.micro_batch=1")
     return compose_spec([*size, *batch, "precision=bf16", *words])
 
@@ -33,7 +33,7 @@ def test_what_is_recommended_composes_to_what_was_looked_at() -> None:
     words = [([*words], parallel) for words, parallel in ladder(composed().parallel, 2, 2)]
     assert len(words) == 8
     for added, parallel in words:
-        nodes = ("launch.nodes=2", "launch.gpus_per_node=2", "train.global_batch=16")
+        nodes = ("launch.nodes=2", "launch.nproc_per_node=2", "train.global_batch=16")
         model = ("model=gpt_moe_nano",) if parallel.expert > 1 else ()
         assert composed(*nodes, *model, *added).parallel == parallel
 
@@ -97,7 +97,7 @@ def test_what_a_pipeline_waits_is_the_schedules_bubble() -> None:
 
 def test_tensor_parallelism_across_nodes_is_dearer_than_inside() -> None:
     inside = composed("model=llama_8b", "parallel=fsdp_tp", "parallel.tensor=8")
-    across = replace(inside, launch=replace(inside.launch, nodes=WORLD, gpus_per_node=1))
+    across = replace(inside, launch=replace(inside.launch, nodes=WORLD, nproc_per_node=1))
     times = [speed(spec, WORLD, CARDS["H100"], 0.4).step.tensor for spec in (inside, across)]
     assert 5 < times[1] / times[0] < 10  # the rates of NVLink and of the network
 
@@ -107,7 +107,7 @@ def test_sharing_experts_costs_time_and_saves_memory() -> None:
     shared = [composed("model=gpt2_moe", f"parallel.expert={ranks}") for ranks in (2, 8)]
     times = [speed(spec, WORLD, CARDS["H100"], 0.4).step.expert for spec in (alone, *shared)]
     assert times[0] == 0.0 < times[1] < times[2]
-    across = replace(shared[1], launch=replace(shared[1].launch, nodes=WORLD, gpus_per_node=1))
+    across = replace(shared[1], launch=replace(shared[1].launch, nodes=WORLD, nproc_per_node=1))
     assert speed(across, WORLD, CARDS["H100"], 0.4).step.expert > 5 * times[2]
     first, *others = (footprint(spec, WORLD).moments["backward"] for spec in (alone, *shared))
     assert first.gathered > others[0].gathered > others[1].gathered
@@ -127,7 +127,7 @@ def test_what_is_in_the_hosts_memory_comes_and_goes_by_its_link() -> None:
     words = ("model=llama_8b", "train.global_batch=64", "cluster.device=cuda")
     here, there = (
         speed(composed(*words, memory), WORLD, CARDS["H100"], 0.4)
-        for memory in ("memory=low", "memory=offload")
+        for memory in ("memory=activation_checkpointing", "memory=offload")
     )
     assert (here.step.offload, here.roofline.host) == (0.0, 0.0)
     part = 8.03e9 / WORLD
@@ -157,7 +157,11 @@ def test_logits_of_a_loss_in_parts_are_computed_again() -> None:
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("model", ["gpt2", "llama_8b"])
 def test_fp8_makes_the_linear_layers_of_blocks_faster_alone(model: str, recompute: str) -> None:
-    words = (f"model={model}", f"memory.recompute={recompute}", "cluster.device=cuda")
+    words = (
+        f"model={model}",
+        f"memory.activation_checkpointing={recompute}",
+        "cluster.device=cuda",
+    )
     slow, fast = (composed(*words, f"precision={name}") for name in ("bf16", "fp8"))
     sixteen, eight = (speed(spec, WORLD, CARDS["H100"], 0.4) for spec in (slow, fast))
     size, tokens = decoder_of(slow), sixteen.tokens / WORLD

@@ -22,7 +22,7 @@ ONE_ONE = ParallelSpec(
     expert=1,
     schedule="1f1b",
     zero=3,
-    reduce="last",
+    no_sync=True,
 )
 INTERLEAVED = replace(ONE_ONE, schedule="interleaved")
 

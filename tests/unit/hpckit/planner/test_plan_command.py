@@ -20,7 +20,7 @@ from hpckit.planner.plan_document import page, write
 from hpckit.planner.run_estimate import Assumptions, RunEstimate, estimate
 from hpckit.submit.compose import compose_spec
 
-LARGE = ["model=llama_8b", "precision=bf16", "launch.nodes=2", "launch.gpus_per_node=8"]
+LARGE = ["model=llama_8b", "precision=bf16", "launch.nodes=2", "launch.nproc_per_node=8"]
 LARGE += ["train.micro_batch=1"]
 ASSUMED = Assumptions(UTILISATION, None, STORAGE_GBPS)
 
@@ -92,7 +92,9 @@ def test_models_of_images_are_planned_by_samples() -> None:
     assert found["checkpoint"] == 4 * (2 * 25_557_032 + 53_120)  # parameters, momenta, moments
     assert found["fits"] is True
     assert found["speed"]["tokens"] == found["ranks"] * found["micro_batches"] * found["samples"]
-    again = plan_of(["experiment=images", "data.shards=/data", "memory.recompute=full"], "H100")
+    again = plan_of(
+        ["experiment=images", "data.shards=/data", "memory.activation_checkpointing=full"], "H100"
+    )
     assert again.speed is not None
     assert 1.2 < again.speed.roofline.compute * 67e12 / again.speed.flops < 4 / 3
     assert "FLOP per sample" in " ".join(typed("experiment=images", "data.shards=/data")[1].split())

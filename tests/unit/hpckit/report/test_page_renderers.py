@@ -168,7 +168,7 @@ def test_findings_of_nodes_are_told(tmp_path: Path) -> None:
 def hostile(tmp_path: Path) -> RunDir:
     """Whoever named the folder, the host, a metric and a value of the config meant harm."""
     name = HOSTILE.replace("/", "").replace("\x00", "")
-    run = ran(tmp_path / name, {"app": {HOSTILE: HOSTILE}})
+    run = ran(tmp_path / name, {"user_config": {HOSTILE: HOSTILE}})
     node: dict[str, Any] = {"time": 1001.0, "kind": "node_unhealthy", "host": HOSTILE}
     write(run, {**node, "node": 1, "problems": [HOSTILE]})
     write(run, {"time": 1002.0, "kind": "degraded", "what": HOSTILE})

@@ -18,15 +18,17 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 
 def test_keys_and_groups_are_set_and_all_else_stays_as_it_was_stored() -> None:
-    before = make_spec({"app": {"note": "${HOME} $(x)", "deep": {"a": 1, "b": 2}}})
+    before = make_spec({"user_config": {"note": "${HOME} $(x)", "deep": {"a": 1, "b": 2}}})
     after = amend_spec(
-        before, ["elastic=spares", "launch.nodes=4", "++app.deep={a: 5}", "hang.step_s=null"], None
+        before,
+        ["elastic=spares", "launch.nodes=4", "++user_config.deep={a: 5}", "hang.step_s=null"],
+        None,
     )
     spares = compose_spec(["elastic=spares", "data.shards=/data/shards"]).elastic
     expected = spec_values(before)
     expected["elastic"] = spec_values(compose_spec(["elastic=spares"]))["elastic"]
     expected["launch"]["nodes"], expected["hang"]["step_s"] = 4, None
-    expected["app"]["deep"]["a"] = 5
+    expected["user_config"]["deep"]["a"] = 5
     assert after.elastic == spares != before.elastic
     assert spec_values(after) == expected
 
@@ -37,10 +39,10 @@ def test_keys_and_groups_are_set_and_all_else_stays_as_it_was_stored() -> None:
         ("launch.node=4", "launch.node: unknown key; did you mean launch.nodes?"),
         ("elastic=spare", "elastic: no option 'spare'"),
         ("experiment=demo", "experiment: is a whole run"),
-        ("~app", "~app: no key can be removed from a run"),
+        ("~user_config", "~user_config: no key can be removed from a run"),
         ("launch.nodes=1,2", "launch.nodes: 'launch.nodes=1,2' is a sweep"),
         ("nodes", "nodes: is no override"),
-        ("app.x=${nowhere}", "app.x: Interpolation key 'nowhere' not found"),
+        ("user_config.x=${nowhere}", "user_config.x: Interpolation key 'nowhere' not found"),
     ],
 )
 def test_what_cannot_be_used_is_named(word: str, said: str) -> None:
@@ -50,13 +52,15 @@ def test_what_cannot_be_used_is_named(word: str, said: str) -> None:
 
 
 def test_what_makes_another_run_is_refused_with_what_to_type() -> None:
-    before, words = make_spec(), ["name=t", "app.note='a b'", "optim.lr=0.5"]
+    before, words = make_spec(), ["name=t", "user_config.note='a b'", "optim.lr=0.5"]
     assert identity_problems(before, make_spec({"launch.nodes": 2}), words) == []
     other = make_spec({"optim.lr": 0.5, "name": "u"})
     assert identity(other) != identity(before)
     (line,) = identity_problems(before, other, words)
     assert line.startswith(f"name ({before.name} -> u), optim.lr (0.0006 -> 0.5): would make")
-    assert line.endswith("python launch.py name=t 'app.note='\"'\"'a b'\"'\"'' optim.lr=0.5")
+    assert line.endswith(
+        "python launch.py name=t 'user_config.note='\"'\"'a b'\"'\"'' optim.lr=0.5"
+    )
     (line,) = identity_problems(before, make_spec({"root": "/elsewhere"}), words)
     assert line.startswith("root: a run stays in the directory where it started")
 

@@ -24,7 +24,7 @@ CASES = {
     "plain": [],
     "full": [
         "launch.nodes=4",
-        "launch.gpus_per_node=4",
+        "launch.nproc_per_node=4",
         *(f"cluster.slurm.{key}" for key in ("partition=gpu", "account=p200", "qos=long")),
         *("cluster.slurm.constraint=a100&nvlink", "cluster.slurm.reservation=maintenance"),
         *("cluster.slurm.exclude=[n07,n12]", "cluster.slurm.time_limit=1-00:00:00"),
@@ -178,7 +178,7 @@ def test_gpus_are_asked_for_as_the_site_wants(
             "cluster.device": "auto",
             "cluster.slurm.gpus": gpus,
             "cluster.slurm.gpu_type": kind,
-            "launch.gpus_per_node": 2,
+            "launch.nproc_per_node": 2,
         }
     )
     found = options(of_a_run(spec))

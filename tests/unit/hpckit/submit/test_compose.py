@@ -14,8 +14,8 @@ from hpckit.submit.compose import compose_spec
 NEEDED = {
     "data=shards": ["data.shards=/data"],
     "data=tokens": ["data.shards=/data"],
-    "start=huggingface": ["start.path=/trained"],
-    "start=checkpoint": ["start.path=runs/base"],
+    "init_from=huggingface": ["init_from.path=/trained"],
+    "init_from=checkpoint": ["init_from.path=runs/base"],
     "parallel=3d": ["launch.nodes=2", "train.micro_batch=4"],
     "experiment=images": ["data.shards=/data"],
     "data=images": ["experiment=images", "data.shards=/data"],
@@ -44,11 +44,17 @@ def test_every_group_has_options() -> None:
 
 def test_options_and_values_reach_the_spec_and_values_win() -> None:
     spec = compose_spec(
-        ["model=gpt_nano", "model.layers=5", "experiment=demo", "app.dropout=0.1", "app.a.b=[1,x]"]
+        [
+            "model=gpt_nano",
+            "model.layers=5",
+            "experiment=demo",
+            "user_config.dropout=0.1",
+            "user_config.a.b=[1,x]",
+        ]
     )
     assert (decoder_of(spec).layers, decoder_of(spec).width) == (5, 64)
     assert (spec.name, spec.launch.nodes) == ("demo", 2)
-    assert spec.app == {"dropout": 0.1, "a": {"b": [1, "x"]}}
+    assert spec.user_config == {"dropout": 0.1, "a": {"b": [1, "x"]}}
 
 
 def test_a_misspelt_option_is_told_the_right_one_and_all_there_are() -> None:
@@ -85,8 +91,10 @@ def test_what_is_no_override_is_named(override: str) -> None:
 
 @pytest.mark.parametrize("value", ["[1,", "{", "'a"])
 def test_a_bracket_that_is_open_is_named(value: str) -> None:
-    (line,) = refusal(f"app.x={value}")
-    assert line.startswith(f"app.x: {value!r} cannot be read; close each bracket and quote (")
+    (line,) = refusal(f"user_config.x={value}")
+    assert line.startswith(
+        f"user_config.x: {value!r} cannot be read; close each bracket and quote ("
+    )
     assert "\n" not in line
 
 

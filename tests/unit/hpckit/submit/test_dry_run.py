@@ -18,7 +18,7 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 
 def test_the_layout_and_the_command_of_each_node_are_told(tmp_path: Path) -> None:
-    spec = make_spec({"launch.nodes": 2, "launch.gpus_per_node": 4, "train.micro_batch": 2})
+    spec = make_spec({"launch.nodes": 2, "launch.nproc_per_node": 4, "train.micro_batch": 2})
     run = RunDir(tmp_path / "with space" / "run")
     text = describe_submission(spec, run, None, earlier=0)
     assert "# layout      2 nodes x 4 workers = 8 ranks on cpu" in text

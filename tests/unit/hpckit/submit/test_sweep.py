@@ -29,7 +29,7 @@ def planned(tmp_path: Path, *overrides: str) -> list[SweepTask]:
         (["a=1,2", "b=x,y"], ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]),
         (["a=range(1,4)"], ["a=1", "a=2", "a=3"]),
         (["a='1,2'", "b=[1,2]"], ["a='1,2' b=[1,2]"]),
-        (["+app.x=1,2"], ["+app.x=1", "+app.x=2"]),
+        (["+user_config.x=1,2"], ["+user_config.x=1", "+user_config.x=2"]),
         (["a=/data/x-{0..9}.tar"], ["a=/data/x-{0..9}.tar"]),
         (["a='x y','$(id)'"], ["a='x y'", "a='$(id)'"]),
     ],

@@ -9,8 +9,8 @@ import pytest
 from hpckit.submit.preflight.torch_version import torch_problems
 from tests.unit.hpckit.specs_and_processes import make_spec
 
-COMPILED = {"memory.compile": True, "memory.recompute": "selective"}
-STAGES = {"parallel.pipeline": 2, "launch.gpus_per_node": 2, "train.micro_batch": 4}
+COMPILED = {"memory.compile": True, "memory.activation_checkpointing": "selective"}
+STAGES = {"parallel.pipeline": 2, "launch.nproc_per_node": 2, "train.micro_batch": 4}
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,8 @@ STAGES = {"parallel.pipeline": 2, "launch.gpus_per_node": 2, "train.micro_batch"
         (
             COMPILED,
             "2.9.1",
-            "memory.compile=true with memory.recompute=selective: needs torch 2.13, not 2.9.1",
+            "memory.compile=true with memory.activation_checkpointing=selective: "
+            "needs torch 2.13, not 2.9.1",
         ),
     ],
 )

@@ -120,7 +120,7 @@ ELASTIC = {"elastic.min_nodes": 1, "launch.nodes": 2, "train.global_batch": 12}
 def test_a_run_takes_all_nodes_that_its_job_comes_back_with(
     changes: dict[str, object], nodes: int, overrides: list[str], expected: int | None
 ) -> None:
-    base = {"train.micro_batch": 1, "launch.gpus_per_node": 1, **changes}
+    base = {"train.micro_batch": 1, "launch.nproc_per_node": 1, **changes}
     found = enlarged_spec(make_spec(base), nodes, overrides)
     assert (found and found.launch.nodes) == expected
 

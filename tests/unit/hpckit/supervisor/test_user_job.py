@@ -12,7 +12,7 @@ ENV = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "4
 
 def test_its_size_is_what_slurm_gave_it() -> None:
     assert of_the_job([], ENV, False) == [
-        *("cluster=slurm", "launch.nodes=2", "launch.gpus_per_node=4"),
+        *("cluster=slurm", "launch.nodes=2", "launch.nproc_per_node=4"),
         "launch.continuation=requeue",
     ]
     assert of_the_job([], {"SLURM_JOB_ID": "7"}, True) == [
@@ -21,7 +21,7 @@ def test_its_size_is_what_slurm_gave_it() -> None:
 
 
 def test_what_is_said_holds() -> None:
-    said = ["cluster=site_gres", "++launch.nodes=1", "launch.gpus_per_node=2"]
+    said = ["cluster=site_gres", "++launch.nodes=1", "launch.nproc_per_node=2"]
     assert of_the_job([*said, "launch.continuation=chain"], ENV, False) == []
 
 

@@ -26,8 +26,8 @@ from hpckit.supervisor.verdict import (
     words_before_first_step,
 )
 
-RETRY = RetrySpec(in_place=3, crash=2, infra=10, hang=2, oom=1)
-NO_RETRY = RetrySpec(in_place=0, crash=0, infra=0, hang=0, oom=0)
+RETRY = RetrySpec(max_restarts=3, crash=2, infra=10, hang=2, oom=1)
+NO_RETRY = RetrySpec(max_restarts=0, crash=0, infra=0, hang=0, oom=0)
 DONE, LEFT, OVERDUE = NodeExit.DONE, NodeExit.LEFT, NodeExit.OVERDUE
 FAILED, REFUSED, STOPPED = NodeExit.FAILED, NodeExit.REFUSED, NodeExit.STOPPED
 NONE, PREEMPT, STOP = WorkerRequest.NONE, WorkerRequest.PREEMPT, WorkerRequest.STOP
@@ -87,7 +87,7 @@ PASTS = st.lists(
 )
 RETRIES = st.builds(
     RetrySpec,
-    in_place=st.just(0),
+    max_restarts=st.just(0),
     **dict.fromkeys(("crash", "infra", "hang", "oom"), st.integers(0, 4)),
 )
 
@@ -316,7 +316,7 @@ def test_progress_resets_the_count_and_other_kinds_do_not_add_to_it(
 
 
 def test_each_kind_that_may_be_retried_has_a_key_of_its_own() -> None:
-    retry = RetrySpec(in_place=9, crash=1, infra=2, hang=3, oom=4)
+    retry = RetrySpec(max_restarts=9, crash=1, infra=2, hang=3, oom=4)
     budgets = {
         kind: budget for kind in VerdictKind if (budget := budget_of(kind, retry)) is not None
     }

@@ -13,11 +13,13 @@ CPU = torch.device("cpu")
 
 
 def test_all_that_a_cpu_lacks_is_said() -> None:
-    spec = make_spec({"cluster.device": "auto", "precision.compute": "fp8", "memory.offload": True})
+    spec = make_spec(
+        {"cluster.device": "auto", "precision.compute": "fp8", "memory.cpu_offload": True}
+    )
     with pytest.raises(TrainingError) as caught:
         require_features(spec, CPU)
     lines = str(caught.value).splitlines()
-    assert [line.split(":")[0] for line in lines] == ["precision.compute=fp8", "memory.offload"]
+    assert [line.split(":")[0] for line in lines] == ["precision.compute=fp8", "memory.cpu_offload"]
 
 
 def test_bf16_is_refused_by_a_gpu_that_emulates_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,4 +37,6 @@ def test_bf16_is_refused_by_a_gpu_that_emulates_it(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_a_cpu_has_is_let_through() -> None:
-    require_features(make_spec({"memory.recompute": "full", "precision.compute": "bf16"}), CPU)
+    require_features(
+        make_spec({"memory.activation_checkpointing": "full", "precision.compute": "bf16"}), CPU
+    )

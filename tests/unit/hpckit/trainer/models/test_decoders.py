@@ -29,7 +29,7 @@ def gpt(layers: int = 2, width: int = 64) -> GptSpec:
 
 def moe(layers: int = 2, width: int = 64) -> GptSpec:
     """With experts of half the size."""
-    experts = ExpertsSpec(count=4, per_token=2, hidden=2 * width, balance_rate=0.001)
+    experts = ExpertsSpec(count=4, top_k=2, hidden=2 * width, balance_rate=0.001)
     return replace(gpt(layers, width), experts=experts)
 
 

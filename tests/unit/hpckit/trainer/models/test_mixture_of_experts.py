@@ -16,7 +16,7 @@ WIDTH, HIDDEN = 16, 24
 
 
 def layer(count: int, per_token: int) -> MixtureOfExperts:
-    size = ExpertsSpec(count=count, per_token=per_token, hidden=HIDDEN, balance_rate=0.1)
+    size = ExpertsSpec(count=count, top_k=per_token, hidden=HIDDEN, balance_rate=0.1)
     made = MixtureOfExperts(WIDTH, size)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -25,7 +25,7 @@ VALUES: dict[str, Any] = {
     "schedule": "cosine",
     "min_lr_ratio": 0.1,
     "warmup_steps": 10,
-    "decay_share": None,
+    "decay_ratio": None,
     "base_batch": None,
     "scale": None,
     "weight_decay": 0.2,
@@ -39,7 +39,7 @@ VALUES: dict[str, Any] = {
 SPEC = OptimSpec(**VALUES)
 MUON = replace(SPEC, kind="muon", momentum=0.95)
 SGD = replace(SPEC, kind="sgd", momentum=0.9, beta1=None, beta2=None, eps=None)
-WSD = replace(SPEC, schedule="wsd", decay_share=0.2)
+WSD = replace(SPEC, schedule="wsd", decay_ratio=0.2)
 
 
 @settings(deadline=None)
@@ -56,7 +56,7 @@ def test_it_rises_to_the_peak_then_only_falls_and_never_below_its_floor(
     steps = warmup + after
     decay = min(share, after / steps) if schedule == "wsd" else None
     spec = replace(
-        SPEC, schedule=schedule, warmup_steps=warmup, min_lr_ratio=low, decay_share=decay
+        SPEC, schedule=schedule, warmup_steps=warmup, min_lr_ratio=low, decay_ratio=decay
     )
     factors = [lr_factor(step, spec, steps) for step in range(steps + 5)]
     rise, fall = factors[:warmup], factors[warmup:]

@@ -74,6 +74,6 @@ def test_of_a_run_that_starts_with_another_adapters_alone_are_drawn(
             spec, make_mesh("cpu", spec.parallel), CPU, is_initialized=False
         )
         drawn.clear()
-        assert parallel_model.initialize(spec.start) == {"path": "there"}
+        assert parallel_model.initialize(spec.init_from) == {"path": "there"}
         names = [name for name, _ in parallel_model.module.named_parameters()]
     assert drawn == [name for name in names if is_adapter(name)]
