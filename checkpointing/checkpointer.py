@@ -18,7 +18,7 @@ from checkpointing.connections import (
     open_store,
 )
 from checkpointing.errors import CheckpointError
-from checkpointing.events import Events
+from checkpointing.events import CheckpointRestored, Events
 from checkpointing.options import CheckpointerKeywords, CheckpointerOptions
 from checkpointing.ranks.node_ranks import ranks_on_node
 from checkpointing.ranks.rank_group import RankGroup
@@ -168,11 +168,12 @@ class Checkpointer:
         if resumed is None:
             return None
         self._events.emit(
-            "checkpoint_restored",
-            step=resumed.step,
-            seconds=time.monotonic() - started_s,
-            bytes=resumed.bytes,
-            tier=resumed.tier,
+            CheckpointRestored(
+                step=resumed.step,
+                seconds=time.monotonic() - started_s,
+                bytes=resumed.bytes,
+                tier=resumed.tier,
+            )
         )
         return resumed.step
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from checkpointing.errors import CheckpointError
-from checkpointing.events import Events
+from checkpointing.events import CheckpointPruned, Events
 from checkpointing.retention import Best, KeepPolicy
 from checkpointing.store.deletion.checkpoint_prune import PruneChoice, prune
 from checkpointing.store.pins_and_labels import BEST, marks, put_mark
@@ -43,7 +43,7 @@ class Pruner:
             logger.warning("cannot prune %s: %s; trying again next time", self._store.url, error)
             return
         for id_ in result.removed:
-            self._events.emit("checkpoint_pruned", step=int(id_.partition("-")[0]), id=id_)
+            self._events.emit(CheckpointPruned(step=int(id_.partition("-")[0]), id=id_))
         for id_, why in result.spared.items():
             logger.warning("checkpoint %s stays for now: %s", id_, why)
 

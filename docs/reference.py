@@ -1,4 +1,5 @@
-"""Writes `docs/cli.md` and `docs/config.md` from the commands and the spec themselves.
+"""Writes `docs/cli.md`, `docs/config.md` and `docs/events.md` from the commands, the spec and the
+schema of events themselves.
 
 python -m docs.reference
 """
@@ -17,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 import typer
 import yaml
 
+from docs.events_reference import events_page
 from hpckit.cli.main import app
 from hpckit.config.config_trees import conf_dir, group_options
 from hpckit.config.renamed_keys import RENAMED, RENAMED_OPTIONS, shown
@@ -256,7 +258,8 @@ def _indented(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Each page that is written, with its text."""
-    texts = {"cli.md": cli_page(), "config.md": config_page()}
+    events = f"{WRITTEN}\n\n{events_page(escaped, _table)}"
+    texts = {"cli.md": cli_page(), "config.md": config_page(), "events.md": events}
     return {FOLDER / name: f"{text.rstrip()}\n" for name, text in texts.items()}
 
 

@@ -21,7 +21,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -35,7 +35,7 @@ from benchmarks.run.recovery import (
     wait,
 )
 from benchmarks.run.recovery_report import report
-from hpckit.events.event_log import Event
+from hpckit.events.schema import StepLogged
 from hpckit.report.ettr import training_share
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import ClusterOptions
@@ -96,12 +96,12 @@ def campaign(job: RecoveryRun, minutes: float, every_s: float, chance: random.Ra
     return done
 
 
-def standstills(steps: list[Event]) -> list[float]:
+def standstills(steps: Sequence[StepLogged]) -> list[float]:
     """Returns the seconds from the last step before each interruption to the first new step."""
     found, reached = [], steps[0]
-    usual_s = median(e["step_s"] for e in steps)
+    usual_s = median(event.step_s for event in steps)
     for event in steps[1:]:
-        if event["step"] > reached["step"]:
+        if event.step > reached.step:
             if event.time - reached.time > 5 * usual_s:
                 found.append(event.time - reached.time)
             reached = event
@@ -121,9 +121,9 @@ def main() -> None:
         pack(Path(name))
         with launched(found, Path(name), _RUN) as job:
             broke = campaign(job, asked.minutes, asked.every, random.Random(asked.seed))
-            steps = list(job.steps())
+            steps = [event for event in job.steps() if isinstance(event, StepLogged)]
     report("ettr", {f"{len(broke)} faults": standstills(steps)})
-    usual_s = median(e["step_s"] for e in steps)
+    usual_s = median(event.step_s for event in steps)
     print(f"{', '.join(broke)}; ETTR {training_share(steps, usual_s):.3f}")
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from checkpointing.connections import Connections
 from checkpointing.errors import ServiceError
+from checkpointing.events import ReplicationOff
 from checkpointing.ranks.peer_address import NetworkLocation, choose_address, network_location
 from checkpointing.restore.memory_restore import CompleteSnapshot
 from checkpointing.service.client.held_snapshots import (
@@ -73,7 +74,7 @@ class PeerReplicas:
             problems = ["there is only one node: use replicas=0, or more nodes"]
         else:
             return
-        self._events.emit("replication_off", reason=problems[0])
+        self._events.emit(ReplicationOff(reason=problems[0]))
         if ranks.rank == 0:
             logger.warning("snapshots are not replicated: %s", problems[0])
 

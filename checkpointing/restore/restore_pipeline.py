@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from checkpointing.connections import Connections, CurrentGeneration
 from checkpointing.errors import CheckpointError, FormatError, StructureError
+from checkpointing.events import CheckpointSkipped
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.resume_source import RestoreResult, Resumer
@@ -61,7 +62,7 @@ class RestorePipeline:
                 self._begin_generation(resumer, resumed, state)
                 return resumed
             logger.warning("checkpoint %s is skipped: %s", resumed.id, reason)
-            self._events.emit("checkpoint_skipped", step=resumed.step, id=resumed.id, reason=reason)
+            self._events.emit(CheckpointSkipped(step=resumed.step, id=resumed.id, reason=reason))
             rejected[resumed.id] = reason
 
     def _resume(self, resumer: Resumer, state: dict[str, Any]) -> RestoreResult | None:

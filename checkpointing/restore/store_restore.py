@@ -11,6 +11,7 @@ from torch import Tensor
 
 from checkpointing.connections import Connections
 from checkpointing.errors import CheckpointError, DamagedError, FormatError, StructureError
+from checkpointing.events import CheckpointAdopted, CheckpointSkipped, SaveAbandoned
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.replica_differences import MarkedDifferences, summary
 from checkpointing.format.torch_dtypes import as_array
@@ -129,9 +130,9 @@ class Restorer:
         found = take_over(self.store, self.run)
         self.owner = found.owner
         for id_ in found.committed:
-            self.events.emit("checkpoint_adopted", step=int(id_.partition("-")[0]), id=id_)
+            self.events.emit(CheckpointAdopted(step=int(id_.partition("-")[0]), id=id_))
         for id_ in found.abandoned:
-            self.events.emit("save_abandoned", step=int(id_.partition("-")[0]), id=id_)
+            self.events.emit(SaveAbandoned(step=int(id_.partition("-")[0]), id=id_))
         self.catalog = read_catalog(self.store, self.run, known=known)
         return bool(self.catalog.entries or self.catalog.problems)
 
@@ -228,7 +229,7 @@ class Restorer:
     def _skip(self, id_: str, step: int, reason: str) -> None:
         self.skipped[id_] = reason
         logger.warning("skipping damaged checkpoint %s: %s", self._where(id_), reason)
-        self.events.emit("checkpoint_skipped", step=step, id=id_, reason=reason)
+        self.events.emit(CheckpointSkipped(step=step, id=id_, reason=reason))
 
     def _skip_suspect(self, stored: StoredManifest, marked: MarkedDifferences) -> None:
         """Report, once, a checkpoint with a difference mark that is newer than the one that is
@@ -238,9 +239,7 @@ class Restorer:
         self.skipped_suspects.add(stored.save.id)
         reason = f"its replicas differ: {summary(marked)}"
         logger.error("skipping %s for an older one: %s", self._where(stored.save.id), reason)
-        self.events.emit(
-            "checkpoint_skipped", step=stored.save.step, id=stored.save.id, reason=reason
-        )
+        self.events.emit(CheckpointSkipped(step=stored.save.step, id=stored.save.id, reason=reason))
 
     def _where(self, id_: str) -> str:
         return f"checkpoint {id_} of run {self.run!r} in {self.store.url}"

@@ -10,15 +10,28 @@ from enum import Enum
 from typing import Any
 
 from checkpointing.errors import SaveError
-from checkpointing.events import Events
+from checkpointing.events import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointPruned,
+    CheckpointSpooled,
+    Event,
+    Events,
+    ReplicasDiffer,
+    SaveDropped,
+    ServiceLost,
+    SpoolFailed,
+    TierChosen,
+    event_with,
+)
 
 logger = logging.getLogger("checkpointing")
 
 # messages of the service about the save tier and the spool, and the events that they become
-_LOCAL = {
-    "tier": "checkpoint_tier",
-    "spooled": "checkpoint_spooled",
-    "spool_failed": "spool_failed",
+_LOCAL: dict[str, type[Event]] = {
+    "tier": TierChosen,
+    "spooled": CheckpointSpooled,
+    "spool_failed": SpoolFailed,
 }
 
 
@@ -132,22 +145,22 @@ class OutcomeListener:
         elif kind == "failed" and step is not None:
             self.trouble = message["error"]
             if self.end(step, SaveStatus.FAILED, self.trouble):
-                self._events.emit("checkpoint_failed", step=step, error=self.trouble)
+                self._events.emit(CheckpointFailed(step=step, error=self.trouble))
         elif kind == "dropped":
             why = "dropped for a newer one: the store is slower than the saves"
             if self.end(message["step"], SaveStatus.GONE, why):
-                self._events.emit("save_dropped", step=step)
+                self._events.emit(SaveDropped(step=message["step"]))
         elif kind == "service_failed":
             self._service_failed(f"the node's checkpoint service: {message['error']}")
         elif kind == "displaced":
             self._displaced()
         elif kind == "service_lost":
-            self._events.emit("service_lost")
+            self._events.emit(ServiceLost())
         elif kind in _LOCAL:
             fields = {key: value for key, value in message.items() if key != "kind"}
-            self._events.emit(_LOCAL[kind], **fields)
+            self._events.emit(event_with(_LOCAL[kind], time.time(), fields))
         elif kind == "checkpoint_pruned":
-            self._events.emit(kind, step=step, id=message["id"])
+            self._events.emit(CheckpointPruned(step=message["step"], id=message["id"]))
 
     def _service_failed(self, why: str) -> None:
         """Record that the service cannot be started again for now; the saves under way wait for
@@ -176,7 +189,7 @@ class OutcomeListener:
             if step in self._started_s:
                 self.seconds = fields["seconds"] = now_s - self._started_s[step]
         # the event is emitted before the threads that wait for the step continue
-        self._events.emit("checkpoint_committed", step=step, store=self._url, **fields)
+        self._events.emit(CheckpointCommitted(step=step, store=self._url, **fields))
         if differing := message.get("differing"):
             self._replicas_differ(step, fields.get("id"), differing)
         self._set(step, SaveOutcome(SaveStatus.COMMITTED))
@@ -191,7 +204,7 @@ class OutcomeListener:
                 differing["summary"],
                 ", and restore() prefers one that is not" if differing["is_suspect"] else "",
             )
-        self._events.emit("replicas_differ", step=step, id=id_, **differing)
+        self._events.emit(ReplicasDiffer(step=step, id=id_, **differing))
 
     def _set(self, step: int, outcome: SaveOutcome) -> None:
         with self._changed:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from checkpointing.connections import Connections, CurrentGeneration
 from checkpointing.errors import CheckpointError, SaveError
+from checkpointing.events import CheckpointStarted, SaveSkipped
 from checkpointing.format.object_keys import check_step
 from checkpointing.save.commit_wait import wait_together
 from checkpointing.save.save_options import SaveOptions, open_shipper
@@ -65,7 +66,7 @@ class SavePipeline:
         leaves, stepped = to_save(state), optimizers(state)
         planned = self._prepared(step, leaves, stepped)
         self._begin(step)
-        self._events.emit("checkpoint_started", step=step)
+        self._events.emit(CheckpointStarted(step=step))
         is_compared = self._options.check.is_due(self._saves)
         self._saves += 1
         request = SaveRequest(
@@ -127,6 +128,6 @@ class SavePipeline:
         slot = self.shipper.claim(request.step, planned)
         if isinstance(slot, str):
             self._outcomes.end(request.step, SaveStatus.GONE, slot)
-            self._events.emit("save_skipped", step=request.step, reason=slot)
+            self._events.emit(SaveSkipped(step=request.step, reason=slot))
         else:
             self.shipper.ship(request, slot, planned, leaves, self._generation.value)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from checkpointing.connections import Connections
 from checkpointing.errors import ServiceError
+from checkpointing.events import CheckpointFailed, CheckpointStaged
 from checkpointing.format.replica_differences import NOT_TAKEN, to_bytes
 from checkpointing.format.values.json_values import Json
 from checkpointing.save.save_outcomes import OutcomeListener, SaveStatus
@@ -170,7 +171,7 @@ class SnapshotShipper(ABC):
         logger.error("step %d is not saved: %s", step, why)
         self._client.unstaged(step)
         self._outcomes.end(step, SaveStatus.GONE, why)
-        self._events.emit("checkpoint_failed", step=step, error=why)
+        self._events.emit(CheckpointFailed(step=step, error=why))
 
     def _slot_for(self, step: int, planned: SavePlan) -> int | str:
         """Returns a slot for the snapshot of `step`, or why there is none."""
@@ -226,9 +227,10 @@ class SnapshotShipper(ABC):
 
     def _emit_staged(self, request: SaveRequest, size: int) -> None:
         self._events.emit(
-            "checkpoint_staged",
-            step=request.step,
-            waited_s=self.waited_s,
-            seconds=time.monotonic() - request.started_s,
-            bytes=size,
+            CheckpointStaged(
+                step=request.step,
+                waited_s=self.waited_s,
+                seconds=time.monotonic() - request.started_s,
+                bytes=size,
+            )
         )

@@ -33,6 +33,7 @@ from hpckit.agent.workers.torchrun_command import Rendezvous
 from hpckit.agent.workers.worker_processes import STEP_SIGNALS, WorkerResources, Workers
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject, StraysKilled
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.process_environment import NodeEnvironment, job_of
 from hpckit.rundir.directory import RunDir, store_and_name
@@ -187,7 +188,7 @@ class Agent:
         siblings = [process.pid for process in psutil.Process(os.getppid()).children()]
         if swept := kill_strays(self._run.path, self._node, siblings):
             with EventLog(self._run.events, generation=generation) as events:
-                events.emit("strays_killed", node=self._node, pids=swept)
+                events.emit(StraysKilled(node=self._node, pids=swept))
 
     def _end_without_supervisor(self) -> None:
         """Without a supervisor: on Slurm, makes snapshots in memory durable, and ends the job if
@@ -228,7 +229,9 @@ class Agent:
         if not end_services(*place, within_s, lost=self._ranks_lost(lost)):
             with EventLog(self._run.events) as events:
                 what = "a checkpoint service was still writing when its node had to be released"
-                events.emit("degraded", node=self._node, what=what)
+                events.emit(
+                    Degraded(subject=DegradedSubject.CHECKPOINT_SERVICE, node=self._node, what=what)
+                )
 
     def _ranks_lost(self, places: Sequence[int]) -> list[int]:
         """Returns the ranks at these places, if no other node holds replicas of their snapshots."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hpckit.events.event_log import Event
+from checkpointing.events import event_with
+from hpckit.events.schema import Event
 
 LATE_S = 1800.0
 """Seconds by which an event may be older than one written before it: a rank buffers its steps for a
@@ -31,8 +29,13 @@ def in_order(written: Iterable[Event]) -> list[Event]:
             offsets.append(newest - event.time)
             time = newest
         newest = max(newest, time)
-        found.append(event if time == event.time else replace(event, time=time))
+        found.append(event if time == event.time else _at(event, time))
     return sorted(found, key=lambda event: event.time)
+
+
+def _at(event: Event, time: float) -> Event:
+    """Returns the event with another time."""
+    return event_with(type(event), time, dict(event.__dict__))
 
 
 def _nearest(time: float, offsets: list[float], newest: float) -> float:

@@ -15,34 +15,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpckit.events.clock_order import in_order
+from hpckit.events.schema import Event as Event
+from hpckit.events.schema import event_taking
 
 log = logging.getLogger(__name__)
 
 _CLOSED = -1
 _YEAR_10000_S = 253_402_300_800  # no calendar here can represent dates from then on
-
-
-@dataclass(frozen=True)
-class Event:
-    """One event; `fields` holds all but time and kind."""
-
-    time: float
-    """Seconds since the epoch."""
-    kind: str
-    fields: dict[str, Any]
-
-    def __getitem__(self, key: str) -> Any:
-        return self.fields[key]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.fields.get(key, default)
 
 
 class EventLog:
@@ -55,14 +40,21 @@ class EventLog:
         # the file lock does not exclude threads of one process
         self._lock = threading.Lock()
 
-    def emit(self, kind: str, **fields: Any) -> None:
-        """Appends an event with the present time, unless `fields` has a `time`. Values have to be
-        plain JSON; NaN and infinity are kept.
+    def emit(self, event: Event) -> None:
+        """Appends an event. Values have to be plain JSON; NaN and infinity are kept.
 
         An event that cannot be written, or that comes after `close`, goes to the log, as a lost
         event must not end a run.
         """
-        line = json.dumps({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
+        self._write({"time": event.time, "kind": event.kind, **self._common, **event.fields})
+
+    def emit_kind(self, kind: str, **fields: Any) -> None:
+        """Appends an event of any kind with the present time, as `emit` does: for kinds of the
+        user's own, and for callbacks such as `on_event` of a `Checkpointer`."""
+        self._write({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record)
         try:
             with self._lock:
                 self._append(line)
@@ -145,7 +137,7 @@ def read_events(path: Path) -> list[Event]:
 def _parse(line: bytes, path: Path) -> Event | None:
     try:
         fields = json.loads(line)
-        event = Event(time=float(fields.pop("time")), kind=str(fields.pop("kind")), fields=fields)
+        event = event_taking(float(fields.pop("time")), str(fields.pop("kind")), fields)
         if 0 <= event.time < _YEAR_10000_S:
             return event
         log.warning("%s: skipped an event without a time: %.80r", path, line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import Event, RunStarted, SuccessorQueued
 
 
 def since_start(events: Iterable[Event]) -> list[Event]:
@@ -14,9 +14,9 @@ def since_start(events: Iterable[Event]) -> list[Event]:
     found: list[Event] = []
     jobs: set[str] = set()  # jobs that continue a former one by themselves
     for event in events:
-        if event.kind == "successor_queued":
-            jobs.add(event["job"])
-        elif event.kind == "run_started" and event.get("job") not in jobs:
-            found, jobs = [], {event["job"]} if event.get("job") else set()
+        if isinstance(event, SuccessorQueued):
+            jobs.add(event.job)
+        elif isinstance(event, RunStarted) and event.job not in jobs:
+            found, jobs = [], {event.job} if event.job else set()
         found.append(event)
     return found

@@ -43,6 +43,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import EventTail
+from hpckit.events.schema import StepLogged, Validated
 from hpckit.report.overview import Queue, look
 from hpckit.rundir.directory import RunDir, run_directory
 from hpckit.submit.arrays.override_product import multiply
@@ -115,9 +116,9 @@ def distribution(text: str, sweep: object) -> BaseDistribution:
 def measured(run: RunDir, metric: str) -> float | None:
     """What the newest step that has the metric says of it; None: no step has it."""
     found = [
-        (int(event["step"]), event.time, float(event[metric]))
+        (event.step, event.time, float(event[metric]))
         for event in EventTail(run.events).read()
-        if event.kind in ("step", "validated") and event.get(metric) is not None
+        if isinstance(event, StepLogged | Validated) and event.get(metric) is not None
     ]
     return max(found)[2] if found else None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hpckit.config.spec import PrometheusSpec
 from hpckit.events.event_log import EventLog, EventTail
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.exporter.endpoint import Endpoint
 from hpckit.exporter.exposition import MetricSample, exposition
 from hpckit.exporter.run_metrics import RunMetrics
@@ -131,7 +132,7 @@ class Exporter:
             self._reported.add(what)
             log.warning(what)
             with EventLog(self._run.events, node=self._node) as events:
-                events.emit("degraded", what=what)
+                events.emit(Degraded(subject=DegradedSubject.METRICS, what=what))
 
 
 def worker_samples(

@@ -61,6 +61,10 @@ METRICS = (
         *("hpckit_tracker_undelivered_total", "counter", ("run", "tracker")),
         "Records that W&B or MLflow were not told.",
     ),
+    Metric(
+        *("hpckit_degradations_total", "counter", ("run", "subject")),
+        "How often the run reported that it is degraded, by what is degraded.",
+    ),
     Metric("hpckit_worker_step", "gauge", _WORKER, "Steps that this worker has finished."),
     Metric(
         *("hpckit_worker_heartbeat_age_seconds", "gauge", _WORKER),

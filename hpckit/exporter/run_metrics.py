@@ -6,7 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from hpckit.events.event_log import Event
+from checkpointing.events import CheckpointCommitted, CheckpointFailed
+from hpckit.events.schema import (
+    Degraded,
+    Event,
+    GenerationEnded,
+    GenerationStarted,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    StepLogged,
+    TrackerUndelivered,
+    TrainingStarted,
+)
 from hpckit.exporter.exposition import MetricSample
 from hpckit.report.progress import interruptions
 
@@ -24,35 +36,40 @@ _SAVE_METRICS = {
     "hpckit_checkpoint_bytes": "bytes",
     "hpckit_checkpoint_new_bytes": "new_bytes",
 }
-_BOUNDARIES = ("generation_ended", "run_started", "run_ended", "run_failed", "training_started")
+_Boundary = GenerationEnded | RunStarted | RunEnded | RunFailed | TrainingStarted
+_UNKNOWN_SUBJECT = "unknown"
 
 
 class RunMetrics:
     """The metrics of one run."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, Event] = {}
+        self._newest: dict[type[Event], Event] = {}
         self._boundaries: list[Event] = []
         self._step: int | None = None
         self._started_s: float | None = None
         self._failures = 0
         self._undelivered: Counter[str] = Counter()
+        self._degraded: Counter[str] = Counter()
 
     def take(self, event: Event) -> None:
         """Updates the metrics with the next event. Missing fields of a damaged event are
         ignored."""
-        self._newest[event.kind] = event
-        if event.kind in _BOUNDARIES and (event.kind != "generation_ended" or event.get("verdict")):
+        self._newest[type(event)] = event
+        is_complete = not isinstance(event, GenerationEnded) or event.get("verdict")
+        if isinstance(event, _Boundary) and is_complete:
             self._boundaries.append(event)
-        match event.kind:
-            case "step":
+        match event:
+            case StepLogged():
                 self._step = _number(event.get("step"), self._step)
-            case "training_started":
+            case TrainingStarted():
                 self._step = _number(event.get("step"), self._step)  # it may have decreased
                 self._started_s = event.time
-            case "checkpoint_failed":
+            case CheckpointFailed():
                 self._failures += 1
-            case "tracker_undelivered":
+            case Degraded():
+                self._degraded[str(event.subject or _UNKNOWN_SUBJECT)] += 1
+            case TrackerUndelivered():
                 tracker = str(event.get("tracker"))
                 self._undelivered[tracker] += _number(event.get("records"), 0)
 
@@ -65,31 +82,33 @@ class RunMetrics:
             yield MetricSample("hpckit_restarts_total", (run, kind), count)
         for tracker, count in self._undelivered.items():
             yield MetricSample("hpckit_tracker_undelivered_total", (run, tracker), count)
+        for subject, count in self._degraded.items():
+            yield MetricSample("hpckit_degradations_total", (run, subject), count)
 
     def _run_samples(self, run: str) -> Iterator[MetricSample]:
         if self._step is not None:
             yield MetricSample("hpckit_step", (run,), self._step)
-        yield from self._fields(run, "run_started", {"hpckit_steps": "steps"})
+        yield from self._fields(run, RunStarted, {"hpckit_steps": "steps"})
         about = {"hpckit_generation": "generation", "hpckit_nodes": "nodes"}
-        yield from self._fields(run, "generation_started", about)
-        yield from self._fields(run, "training_started", {"hpckit_ranks": "world_size"})
+        yield from self._fields(run, GenerationStarted, about)
+        yield from self._fields(run, TrainingStarted, {"hpckit_ranks": "world_size"})
 
     def _record_samples(self, run: str) -> Iterator[MetricSample]:
-        if record := self._newest.get("step"):
+        if record := self._newest.get(StepLogged):
             yield MetricSample("hpckit_record_timestamp_seconds", (run,), record.time)
-            yield from self._fields(run, "step", _RECORD_METRICS)
+            yield from self._fields(run, StepLogged, _RECORD_METRICS)
 
     def _save_samples(self, run: str, now_s: float) -> Iterator[MetricSample]:
         yield MetricSample("hpckit_checkpoint_failures_total", (run,), self._failures)
-        yield from self._fields(run, "checkpoint_committed", _SAVE_METRICS)
-        saved = self._newest.get("checkpoint_committed")
+        yield from self._fields(run, CheckpointCommitted, _SAVE_METRICS)
+        saved = self._newest.get(CheckpointCommitted)
         at = _number(saved.get("step"), 0) if saved else 0
         since_s = saved.time if saved else self._started_s
         if self._step is not None and since_s is not None:
             yield MetricSample("hpckit_checkpoint_lag_steps", (run,), max(0, self._step - at))
             yield MetricSample("hpckit_checkpoint_lag_seconds", (run,), max(0.0, now_s - since_s))
 
-    def _fields(self, run: str, kind: str, names: dict[str, str]) -> Iterator[MetricSample]:
+    def _fields(self, run: str, kind: type[Event], names: dict[str, str]) -> Iterator[MetricSample]:
         event = self._newest.get(kind)
         for name, key in names.items():
             if (value := _number(event.get(key) if event else None, None)) is not None:

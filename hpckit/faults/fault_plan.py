@@ -10,6 +10,7 @@ from pathlib import Path
 from checkpointing import local_folder
 from data.source.address import Address
 from hpckit.events.event_log import Event, read_events
+from hpckit.events.schema import NodesChosen, WorkerStarted
 from hpckit.faults.checkpoint_damage import MANIFESTS, PACKS, newest
 from hpckit.faults.injection.failing_syscalls import CALLS
 from hpckit.faults.injection.process_faults import FULL_S, SLOW_S, STOPPED_S
@@ -271,8 +272,8 @@ def training_nodes(it: Overview) -> Sequence[int]:
 def nodes_of(events: Sequence[Event], generation: int, count: int) -> Sequence[int]:
     """Return the numbers of the nodes of a generation of `count` nodes; if the job has spares, an
     event says which."""
-    chosen = (e for e in events if e.kind == "nodes_chosen" and e["generation"] == generation)
-    found: list[int] | None = next((e["nodes"] for e in chosen), None)
+    chosen = (e for e in events if isinstance(e, NodesChosen) and e.generation == generation)
+    found: list[int] | None = next((e.nodes for e in chosen), None)
     return range(count) if found is None else found
 
 
@@ -292,11 +293,13 @@ def _require_retry(key: str, allowed: int) -> None:
 
 def _node_of(it: Overview, rank: int) -> int:
     events = read_events(it.run.events)
-    found = [e for e in events if e.kind == "worker_started" and _is_of(e, it, rank)]
+    found = [e for e in events if isinstance(e, WorkerStarted) and _is_of(e, it, rank)]
     if not found:
         raise DrillError(f"--rank: {rank} is not there in generation {it.progress.generation}")
-    return int(found[-1]["node"])
+    node = found[-1].node
+    assert node is not None  # workers add it
+    return node
 
 
-def _is_of(event: Event, it: Overview, rank: int) -> bool:
-    return (event["rank"], event["generation"]) == (rank, it.progress.generation)
+def _is_of(event: WorkerStarted, it: Overview, rank: int) -> bool:
+    return (event.rank, event.generation) == (rank, it.progress.generation)

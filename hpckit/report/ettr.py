@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import StepLogged
 
 
-def training_share(steps: Sequence[Event], step_s: float) -> float:
+def training_share(steps: Sequence[StepLogged], step_s: float) -> float:
     """Return the time of steps that count as a share of the time from the first record to the last.
 
     Args:
@@ -18,6 +18,6 @@ def training_share(steps: Sequence[Event], step_s: float) -> float:
     """
     if len(steps) < 2:
         return 0.0
-    numbers = [event["step"] for event in steps]
+    numbers = [event.step for event in steps]
     whole_s = steps[-1].time - steps[0].time
     return float((max(numbers) - min(numbers)) * step_s / whole_s) if whole_s > 0 else 0.0

@@ -13,8 +13,20 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from checkpointing.events import CheckpointCommitted, CheckpointStarted
 from hpckit.config.rules.validation import PREFIX
-from hpckit.events.event_log import Event
+from hpckit.events.schema import (
+    Event,
+    GenerationEnded,
+    GenerationStarted,
+    RunEnded,
+    RunStarted,
+    StepLogged,
+    StragglerFound,
+    TrainingStarted,
+    Validated,
+    WorkerLost,
+)
 
 
 @dataclass(frozen=True)
@@ -75,15 +87,15 @@ class History:
     """Number of steps that the run is to have."""
     lives: tuple[TrainingAttempt, ...]
     interruptions: tuple[Interruption, ...]
-    kept: dict[int, Event]
+    kept: dict[int, StepLogged]
     """The record of each kept step that was logged, from the last attempt that did the step."""
-    repeated: tuple[Event, ...]
+    repeated: tuple[StepLogged, ...]
     """Records of steps that do not count: repeated later, or lost."""
-    validated: dict[int, Event]
+    validated: dict[int, Validated]
     """The newest results of validation by step."""
-    committed: tuple[Event, ...]
+    committed: tuple[CheckpointCommitted, ...]
     """Events of committed checkpoints."""
-    slow_ranks: tuple[Event, ...]
+    slow_ranks: tuple[StragglerFound, ...]
     """Events of stragglers, one for each time that a rank became one."""
     samples: int | None
     """Number of samples of the dataset; None: documents were packed, and not counted by step."""
@@ -99,7 +111,7 @@ class History:
     @property
     def step_s(self) -> float:
         """Median duration of a step in seconds; 0 if none was logged."""
-        return median([float(event["step_s"]) for event in self.kept.values()] or [0.0])
+        return median([float(event.step_s) for event in self.kept.values()] or [0.0])
 
     def record(self) -> dict[str, Any]:
         """Return the history as JSON values; times are seconds since the epoch."""
@@ -118,7 +130,7 @@ class History:
                 {name: event[name] for name in ("rank", "host", "step", "z", "excess")}
                 for event in self.slow_ranks
             ],
-            "checkpoints": [event["step"] for event in self.committed],
+            "checkpoints": [event.step for event in self.committed],
             "validated": [
                 {name: found for name, found in event.fields.items() if _is_of_validation(name)}
                 for _, event in sorted(self.validated.items())
@@ -143,24 +155,24 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
     lives = _attempts(events)
     if lives and lives[-1].end == "running" and not alive:
         lives = (*lives[:-1], replace(lives[-1], end="killed"))
-    records = [event for event in events if event.kind == "step"]
+    records = [event for event in events if isinstance(event, StepLogged)]
     reached = lives[-1].end_step if lives else 0
-    kept = {int(event["step"]): event for event in records if event["step"] <= reached}
-    started = [event for event in events if event.kind == "training_started"]
+    kept = {event.step: event for event in records if event.step <= reached}
+    started = [event for event in events if isinstance(event, TrainingStarted)]
     history = History(
-        steps=next((e["steps"] for e in reversed(events) if e.kind == "run_started"), None),
+        steps=next((e.steps for e in reversed(events) if isinstance(e, RunStarted)), None),
         lives=lives,
         interruptions=(),
         kept=kept,
-        repeated=tuple(event for event in records if kept.get(event["step"]) is not event),
+        repeated=tuple(event for event in records if kept.get(event.step) is not event),
         validated={
-            int(event["step"]): event
+            event.step: event
             for event in events
-            if event.kind == "validated" and event["step"] <= reached
+            if isinstance(event, Validated) and event.step <= reached
         },
-        committed=tuple(event for event in events if event.kind == "checkpoint_committed"),
-        slow_ranks=tuple(event for event in events if event.kind == "straggler"),
-        samples=started[-1].get("samples") if started else None,
+        committed=tuple(event for event in events if isinstance(event, CheckpointCommitted)),
+        slow_ranks=tuple(event for event in events if isinstance(event, StragglerFound)),
+        samples=started[-1].samples if started else None,
         started=events[0].time if events else 0.0,
         finished=events[-1].time if events else 0.0,
     )
@@ -172,7 +184,7 @@ def _is_of_validation(name: str) -> bool:
 
 
 def _attempts(events: Sequence[Event]) -> tuple[TrainingAttempt, ...]:
-    starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
+    starts = [i for i, event in enumerate(events) if isinstance(event, TrainingStarted)]
     return tuple(_attempt_at(events, i, end) for i, end in pairwise([*starts, len(events)]))
 
 
@@ -180,35 +192,36 @@ def _attempt_at(events: Sequence[Event], start: int, end: int) -> TrainingAttemp
     """Return the attempt that begins with `events[start]`; the next one, if any, begins at
     `end`."""
     first, during = events[start], events[start + 1 : end]
-    generation = first["generation"]
+    assert isinstance(first, TrainingStarted)
+    generation = first.generation
     nodes = next(
         (
-            event["nodes"]
+            event.nodes
             for event in reversed(events[:start])
-            if event.kind == "generation_started" and event["generation"] == generation
+            if isinstance(event, GenerationStarted) and event.generation == generation
         ),
         0,
     )
     ended, why, reason = _end_of(generation, during, is_last=end == len(events))
-    steps = [first["step"]]
-    steps += [e["step"] for e in during if e.kind in ("step", "checkpoint_started", "worker_lost")]
-    steps += [
-        e["step"] for e in during if e.kind == "generation_ended" and e["generation"] == generation
-    ]
+    steps = [first.step]
+    for event in during:
+        is_end = isinstance(event, GenerationEnded) and event.generation == generation
+        if is_end or isinstance(event, StepLogged | CheckpointStarted | WorkerLost):
+            steps.append(event["step"])
     return TrainingAttempt(
         generation=generation,
-        attempt=first.get("attempt", 0),
-        world_size=first["world_size"],
+        attempt=first.attempt or 0,
+        world_size=first.world_size,
         nodes=nodes,
-        start_step=first["step"],
+        start_step=first.step,
         end_step=max(steps),
         started=first.time,
         ended=ended,
         end=why,
         reason=reason,
-        position=first.get("position"),
-        global_batch=first.get("global_batch"),
-        restore_s=first.get("restore_s", 0.0),
+        position=first.position,
+        global_batch=first.global_batch,
+        restore_s=first.restore_s or 0.0,
     )
 
 
@@ -216,32 +229,32 @@ def _end_of(
     generation: int, during: Sequence[Event], is_last: bool
 ) -> tuple[float | None, str, str]:
     for event in during:
-        if event.kind == "generation_ended" and event["generation"] == generation:
-            return event.time, str(event["verdict"]), str(event["reason"])
+        if isinstance(event, GenerationEnded) and event.generation == generation:
+            return event.time, event.verdict, event.reason
     for event in during:
-        if event.kind == "worker_lost":
+        if isinstance(event, WorkerLost):
             return event.time, "worker lost", "restarted in place"
-    if any(event.kind == "run_started" for event in during):
+    if any(isinstance(event, RunStarted) for event in during):
         return None, "killed", "the supervisor was killed; started again"
-    if is_last and not any(event.kind == "run_ended" for event in during):
+    if is_last and not any(isinstance(event, RunEnded) for event in during):
         return None, "running", ""
     return None, "failed", "restarted in place"
 
 
 def _interruptions(
-    lives: Sequence[TrainingAttempt], records: Sequence[Event], step_s: float
+    lives: Sequence[TrainingAttempt], records: Sequence[StepLogged], step_s: float
 ) -> tuple[Interruption, ...]:
     found = []
-    by_life: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    by_life: dict[tuple[int, int], list[StepLogged]] = defaultdict(list)
     for event in records:
-        by_life[event["generation"], event.get("attempt", 0)].append(event)
+        by_life[event.generation, event.attempt or 0].append(event)
     reached = 0
     for before, after in pairwise(lives):
         reached = max(reached, before.end_step)
         own = by_life[after.generation, after.attempt]
         last = _time_of_last_step(by_life[before.generation, before.attempt], before)
         ended = before.ended if before.ended is not None else last
-        fresh = [event.time for event in own if event["step"] > reached]
+        fresh = [event.time for event in own if event.step > reached]
         # if an attempt reaches no new step, all of it up to its last step was lost
         progress = min(fresh) - step_s if fresh else _time_of_last_step(own, after)
         found.append(
@@ -257,5 +270,5 @@ def _interruptions(
     return tuple(found)
 
 
-def _time_of_last_step(own: Sequence[Event], life: TrainingAttempt) -> float:
+def _time_of_last_step(own: Sequence[StepLogged], life: TrainingAttempt) -> float:
     return max((event.time for event in own), default=life.started)

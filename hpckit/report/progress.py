@@ -6,14 +6,33 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TypeVar
 
+from checkpointing.events import CheckpointCommitted, ReplicasDiffer
 from hpckit.config.rules.validation import PREFIX
-from hpckit.events.event_log import Event
+from hpckit.events.schema import (
+    Degraded,
+    Event,
+    GenerationEnded,
+    GenerationStarted,
+    JobRequeued,
+    RunEnded,
+    RunEvent,
+    RunFailed,
+    RunRefused,
+    RunStarted,
+    StepLogged,
+    StragglerFound,
+    StragglerOver,
+    SuccessorCancelled,
+    SuccessorQueued,
+    TrainingStarted,
+    Validated,
+    WorkerLost,
+)
 from hpckit.report.ettr import training_share
 
-_OF_SUCCESSORS = ("queued", "successor")
-"""Words in a degradation's text that only appear if it is about the successor job."""
+_Kind = TypeVar("_Kind", bound=Event)
 _RECENT = 20
 """Number of step records that the rate is computed from."""
 
@@ -72,92 +91,93 @@ class RunProgress:
 
 def build_progress(events: Sequence[Event]) -> RunProgress:
     """Build the progress from `events` in the order of time."""
-    begun = _last(events, "run_started")
+    begun = _last(events, RunStarted)
     life = events[events.index(begun) :] if begun else events
-    trained, generation = _last(life, "training_started"), _last(events, "generation_started")
-    saved, step = _last(events, "checkpoint_committed"), _last(events, "step")
-    ended = _last(life, "run_ended")
-    failed = _last(events, "run_failed", "run_refused")
-    if failed and any(e.kind == "run_started" and e.time > failed.time for e in events):
+    trained, generation = _last(life, TrainingStarted), _last(events, GenerationStarted)
+    saved, step = _last(events, CheckpointCommitted), _last(events, StepLogged)
+    ended = _last(life, RunEnded)
+    failed = next((e for e in reversed(events) if isinstance(e, RunFailed | RunRefused)), None)
+    if failed and any(isinstance(e, RunStarted) and e.time > failed.time for e in events):
         failed = None
-    recent = [e for e in events if e.kind == "step" and _is_recent(e, generation)][-_RECENT:]
-    worst = _last(life, "degraded")
+    steps = [event for event in events if isinstance(event, StepLogged)]
+    recent = [event for event in steps if _is_recent(event, generation)][-_RECENT:]
+    worst = _last(life, Degraded)
     return RunProgress(
-        steps=_get(_last(events, "run_started"), "steps"),
-        step=_reached(step, _last(events, "training_started")),
+        steps=begun.steps if begun else None,
+        step=_reached(step, _last(events, TrainingStarted)),
         step_time=step.time if step else None,
-        step_s=median([float(e["step_s"]) for e in recent]) if recent else None,
-        tokens_per_s=_get(recent[-1], "tokens_per_s") if recent else None,
-        data_wait=_get(recent[-1], "data_wait_share") if recent else None,
-        ettr=_ettr([e for e in events if e.kind == "step"]),
-        loss=_get(step, "loss"),
-        validated=_validated(_last(events, "validated")),
-        saved_step=_get(saved, "step") or 0,
+        step_s=median([float(event.step_s) for event in recent]) if recent else None,
+        tokens_per_s=recent[-1].tokens_per_s if recent else None,
+        data_wait=recent[-1].data_wait_share if recent else None,
+        ettr=_ettr(steps),
+        loss=step.loss if step else None,
+        validated=_validated(_last(events, Validated)),
+        saved_step=saved.step if saved else 0,
         saved_time=saved.time if saved else None,
-        generation=_get(generation, "generation") or 0,
-        nodes=_get(generation, "nodes") or 0,
-        ranks=_get(trained, "world_size") or 0,
-        hosts=tuple(_get(begun, "hosts") or ()),
-        job=_get(begun, "job"),
+        generation=generation.generation if generation else 0,
+        nodes=generation.nodes if generation else 0,
+        ranks=trained.world_size if trained else 0,
+        hosts=tuple((begun and begun.hosts) or ()),
+        job=begun.job if begun else None,
         successor=_successor(events),
         no_successor=_no_successor(life),
         begun=begun.time if begun else None,
-        is_training=_trains(trained, generation, _last(life, "worker_lost")),
-        ended=_get(ended, "verdict"),
-        failure=_get(failed, "error"),
+        is_training=_trains(trained, generation, _last(life, WorkerLost)),
+        ended=ended.verdict if ended else None,
+        failure=failed.error if failed else None,
         interruptions=interruptions(events),
-        degraded=_get(worst, "what"),
+        degraded=worst.what if worst else None,
         stragglers=_stragglers(life[life.index(trained) :] if trained else []),
-        differing=_differing(_last(life, "replicas_differ")),
+        differing=_differing(_last(life, ReplicasDiffer)),
     )
 
 
-def _ettr(steps: Sequence[Event]) -> float | None:
+def _ettr(steps: Sequence[StepLogged]) -> float | None:
     if len(steps) < 2:
         return None
-    return min(1.0, training_share(steps, median(float(e["step_s"]) for e in steps)))
+    return min(1.0, training_share(steps, median(float(event.step_s) for event in steps)))
 
 
 def interruptions(events: Sequence[Event]) -> dict[str, int]:
     """Count how often each kind of interruption hit the run, after which it continued."""
     found = Counter(
-        str(event["verdict"])
+        str(event.verdict)
         for event in events
-        if event.kind == "generation_ended" and not event.get("final", False)
+        if isinstance(event, GenerationEnded) and not event.final
     )
     found["killed"] = _silent_ends(events)
     found["worker lost"] = _restarts_in_place(events)
     return {kind: count for kind, count in found.items() if count}
 
 
-def describe_straggler(event: Event) -> str:
-    """Describe an event "straggler"."""
-    longer = f"takes {event['excess']:.0%} longer than ranks with the same work"
-    return f"rank {event['rank']} on {event['host']} {longer}"
+def describe_straggler(event: StragglerFound) -> str:
+    """Describe a straggler."""
+    longer = f"takes {event.excess:.0%} longer than ranks with the same work"
+    return f"rank {event.rank} on {event.host} {longer}"
 
 
-def validated_words(event: Event) -> str:
-    """Describe an event "validated"."""
+def validated_words(event: Validated) -> str:
+    """Describe the results of a validation."""
     found = {name: value for name, value in event.fields.items() if name.startswith(PREFIX)}
     return ", ".join(f"{name} {value:.4g}" for name, value in found.items())
 
 
-def _validated(event: Event | None) -> str | None:
-    return f"{validated_words(event)} at step {event['step']:,}" if event else None
+def _validated(event: Validated | None) -> str | None:
+    return f"{validated_words(event)} at step {event.step:,}" if event else None
 
 
-def _differing(event: Event | None) -> str | None:
-    return None if event is None else f"at step {event['step']:,}: {event['summary']}"
+def _differing(event: ReplicasDiffer | None) -> str | None:
+    return None if event is None else f"at step {event.step:,}: {event.summary}"
 
 
 def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:
     """Return the ranks of the newest attempt that are still slow."""
     found: dict[int, str] = {}
     for event in attempt:
-        if event.kind == "straggler":
-            found[event["rank"]] = describe_straggler(event)
-        elif event.kind == "straggler_over":
-            found.pop(event["rank"], None)
+        if isinstance(event, StragglerFound):
+            found[event.rank] = describe_straggler(event)
+        elif isinstance(event, StragglerOver):
+            found.pop(event.rank, None)
     return tuple(found[rank] for rank in sorted(found))
 
 
@@ -165,25 +185,29 @@ def _silent_ends(events: Sequence[Event]) -> int:
     """Count supervisors that were followed by another one without having recorded their end."""
     count, is_open = 0, False
     for event in events:
-        if event.kind == "run_started":
+        if isinstance(event, RunStarted):
             count += is_open
             is_open = True
-        elif event.kind in ("run_ended", "run_failed"):
+        elif isinstance(event, RunEnded | RunFailed):
             is_open = False
     return count
 
 
 def _restarts_in_place(events: Sequence[Event]) -> int:
-    return sum(event.kind == "training_started" and event.get("attempt", 0) > 0 for event in events)
+    return sum(isinstance(event, TrainingStarted) and _attempt(event) > 0 for event in events)
+
+
+def _attempt(event: TrainingStarted | WorkerLost) -> int:
+    return event.attempt or 0
 
 
 def _successor(events: Sequence[Event]) -> str | None:
     """Return the job that was queued last, unless it has begun or was cancelled."""
     queued: str | None = None
     for event in events:
-        if event.kind == "successor_queued":
-            queued = str(event["job"])
-        elif event.kind in ("successor_cancelled", "run_started") and event.get("job") == queued:
+        if isinstance(event, SuccessorQueued):
+            queued = event.job
+        elif isinstance(event, SuccessorCancelled | RunStarted) and event.job == queued:
             queued = None
     return queued
 
@@ -192,38 +216,37 @@ def _no_successor(life: Sequence[Event]) -> str | None:
     """Return the newest reason why there is no successor job, unless one was queued since."""
     found: str | None = None
     for event in life:
-        if event.kind in ("successor_queued", "job_requeued"):
-            found = None
-        elif event.kind == "degraded" and any(word in event["what"] for word in _OF_SUCCESSORS):
-            found = str(event["what"])
-        elif event.kind == "successor_cancelled":
-            found = f"job {event['job']} was cancelled"
+        match event:
+            case SuccessorQueued() | JobRequeued():
+                found = None
+            case Degraded() if event.is_of_successor:
+                found = event.what
+            case SuccessorCancelled():
+                found = f"job {event.job} was cancelled"
     return found
 
 
-def _trains(trained: Event | None, generation: Event | None, lost: Event | None) -> bool:
+def _trains(
+    trained: TrainingStarted | None, generation: GenerationStarted | None, lost: WorkerLost | None
+) -> bool:
     """Whether it trains; compared by generation numbers, since the clocks of nodes may differ."""
     if trained is None or not _is_recent(trained, generation):
         return False
     is_of_it = lost is not None and _is_recent(lost, generation)
-    return not (is_of_it and lost and lost.get("attempt", 0) >= trained.get("attempt", 0))
+    return not (is_of_it and lost and _attempt(lost) >= _attempt(trained))
 
 
-def _is_recent(event: Event, generation: Event | None) -> bool:
-    return generation is not None and event.get("generation") == generation["generation"]
+def _is_recent(event: RunEvent, generation: GenerationStarted | None) -> bool:
+    return generation is not None and event.generation == generation.generation
 
 
-def _reached(step: Event | None, trained: Event | None) -> int:
+def _reached(step: StepLogged | None, trained: TrainingStarted | None) -> int:
     """Return the number of finished steps: a restart may have gone back behind the last logged
     one."""
     if step is None or (trained is not None and trained.time > step.time):
-        return int(trained["step"]) if trained else 0
-    return int(step["step"])
+        return trained.step if trained else 0
+    return step.step
 
 
-def _last(events: Sequence[Event], *kinds: str) -> Event | None:
-    return next((event for event in reversed(events) if event.kind in kinds), None)
-
-
-def _get(event: Event | None, key: str) -> Any:
-    return event.get(key) if event else None
+def _last(events: Sequence[Event], kind: type[_Kind]) -> _Kind | None:
+    return next((event for event in reversed(events) if isinstance(event, kind)), None)

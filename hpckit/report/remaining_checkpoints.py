@@ -17,9 +17,13 @@ def left_checkpoints(run: RunDir, history: History) -> list[CheckpointInfo]:
     Raises:
         CheckpointError, FileNotFoundError: their store cannot be looked at, or is gone.
     """
-    ids = {event["id"] for event in history.committed}
+    ids = {event.id for event in history.committed}
     here = (run.checkpoints / "hpckit.json").is_file()
-    stores = {str(run.checkpoints)} if here else {event["store"] for event in history.committed}
+    stores = (
+        {str(run.checkpoints)}
+        if here
+        else {event.store for event in history.committed if event.store}
+    )
     found = [
         info
         for url in stores

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import Event, NodeLost, NodeUnhealthy
 from hpckit.events.since_last_start import since_start
 
 AGE_S = 24 * 3600.0
@@ -66,13 +66,15 @@ def excludable_nodes(events: Iterable[Event], now: float) -> tuple[ExcludableNod
     found: dict[str, ExcludableNode] = {}
     lost: dict[str, list[float]] = {}
     for event in recent:
-        if event.kind == "node_lost" and event.get("is_absent"):
-            found.setdefault(event["host"], _absent(event))
-        elif event.kind == "node_lost":
-            lost.setdefault(event["host"], []).append(event.time)
-        elif event.kind == "node_unhealthy" and event["host"] is not None:
-            problem = "; ".join(event["problems"])
-            found[event["host"]] = ExcludableNode(event["host"], problem, event.time, True)
+        if not isinstance(event, NodeLost | NodeUnhealthy) or event.host is None:
+            continue
+        if isinstance(event, NodeUnhealthy):
+            problem = "; ".join(event.problems)
+            found[event.host] = ExcludableNode(event.host, problem, event.time, True)
+        elif event.is_absent:
+            found.setdefault(event.host, _absent(event.host, event))
+        else:
+            lost.setdefault(event.host, []).append(event.time)
     for host, when in lost.items():
         if len(when) >= LOSSES and host not in found:
             found[host] = ExcludableNode(
@@ -81,10 +83,10 @@ def excludable_nodes(events: Iterable[Event], now: float) -> tuple[ExcludableNod
     return tuple(found[host] for host in sorted(found))
 
 
-def _absent(event: Event) -> ExcludableNode:
-    said = event.get("said")
+def _absent(host: str, event: NodeLost) -> ExcludableNode:
+    said = event.said
     problem = f"no agent started: {said}" if said else "no agent started, for an unknown reason"
-    return ExcludableNode(event["host"], problem, event.time, False)
+    return ExcludableNode(host, problem, event.time, False)
 
 
 def choose_exclusions(

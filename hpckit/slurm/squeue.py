@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import Event, RunStarted, SuccessorQueued, TaskQueued
 from hpckit.rundir.directory import RunDir
 
 _TIMEOUT_S = 30.0
@@ -131,8 +131,8 @@ def _time(text: str) -> float | None:
 def numbers_of(run: RunDir, events: Iterable[Event]) -> list[str]:
     """Returns the numbers of all jobs that the run directory records, in ascending order."""
     found = {str(number) for number in run.job_numbers()}
-    kinds = ("task_queued", "run_started", "successor_queued")
-    found |= {str(e["job"]) for e in events if e.kind in kinds and e.get("job") is not None}
+    named = (e for e in events if isinstance(e, TaskQueued | RunStarted | SuccessorQueued))
+    found |= {str(event.job) for event in named if event.job is not None}
     return sorted(found, key=_order)
 
 

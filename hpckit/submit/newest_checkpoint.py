@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from checkpointing import CheckpointError, list_run
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import Event, EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ class SavedStep:
         except (CheckpointError, OSError) as error:
             what = f"cannot list the checkpoints: {error}"
             log.warning(what)
-            self._events.emit("degraded", generation=generation, what=what)
+            self._events.emit(
+                Degraded(subject=DegradedSubject.CHECKPOINT_STORE, generation=generation, what=what)
+            )
 
 
 def newest_step(spec: RunSpec, run: RunDir) -> int:

@@ -15,6 +15,7 @@ from checkpointing.service.client.service_stop import end_services
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import RunEnded
 from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import RunDir, lock_paths, store_and_name
@@ -154,7 +155,7 @@ def _record(it: Overview) -> None:
     how = "without a last save" if p.begun else "before any of its steps"
     verdict = Verdict(VerdictKind.STOPPED, True, f"ended by hpckit cancel, {how}")
     with EventLog(it.run.events, submission=number) as events:
-        events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
+        events.emit(RunEnded(verdict=verdict.kind, status=verdict.exit_status))
     saved = {"generation": p.generation, "submission": number, "saved_step": p.saved_step}
     about = {**saved, "steps": p.steps, "time": time.time()}
     write_json(it.run.verdict, {**asdict(verdict), **about})

@@ -20,8 +20,34 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from checkpointing.events import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointSkipped,
+    ReplicasDiffer,
+)
 from hpckit.agent.verdict_record import EXIT_STATUS, LEAVES, REFUSED, VerdictKind
 from hpckit.events.event_log import Event, EventTail
+from hpckit.events.schema import (
+    DataBound,
+    Degraded,
+    GenerationEnded,
+    GenerationStarted,
+    HangDetected,
+    LeaveRequested,
+    NodesChosen,
+    NodeUnhealthy,
+    OutOfMemory,
+    RunEnded,
+    RunFailed,
+    RunRefused,
+    StepLogged,
+    StragglerFound,
+    StragglerOver,
+    TrainingStarted,
+    Validated,
+    WorkerLost,
+)
 from hpckit.report.progress import describe_straggler, validated_words
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
@@ -30,8 +56,6 @@ TICK_S = 0.2
 # A terminal shows every step on a bar; a log file gets a line at this interval.
 LINE_EVERY_S = 10.0
 FULL_BYTES = 1 << 20
-
-_END_KINDS = ("run_ended", "run_refused", "run_failed")
 
 
 class Follower:
@@ -98,33 +122,36 @@ class Follower:
 
     def _show_new(self, bar: Progress, task: TaskID) -> None:
         for event in self._tail.read():
-            if event.kind in _END_KINDS and event.get("submission") == self._submission:
+            if (
+                isinstance(event, RunEnded | RunRefused | RunFailed)
+                and event.submission == self._submission
+            ):
                 self._end(event)
-            elif event.kind == "step":
+            elif isinstance(event, StepLogged):
                 self._show_step(event, bar, task)
             elif line := describe(event):
                 bar.console.print(f"[dim]{_clock(event)}[/] {line}", highlight=False)
-            if event.kind == "training_started":
-                name = f"gen {event['generation']}"
-                bar.update(task, description=name, completed=event["step"])
-            if event.kind == "asked":
+            if isinstance(event, TrainingStarted):
+                name = f"gen {event.generation}"
+                bar.update(task, description=name, completed=event.step)
+            if isinstance(event, LeaveRequested):
                 self._is_stop_seen = True
 
-    def _end(self, event: Event) -> None:
+    def _end(self, event: RunEnded | RunRefused | RunFailed) -> None:
         """Takes the exit status from the submission's last event."""
-        if event.kind == "run_ended":
+        if isinstance(event, RunEnded):
             self._status = int(event["status"])
             return
-        self._say(f"[red]{event.kind.replace('_', ' ')}[/]: {escape(str(event['error']))}")
-        self._status = REFUSED if event.kind == "run_refused" else EXIT_STATUS[VerdictKind.INFRA]
+        self._say(f"[red]{event.kind.replace('_', ' ')}[/]: {escape(str(event.error))}")
+        self._status = REFUSED if isinstance(event, RunRefused) else EXIT_STATUS[VerdictKind.INFRA]
 
-    def _show_step(self, event: Event, bar: Progress, task: TaskID) -> None:
+    def _show_step(self, event: StepLogged, bar: Progress, task: TaskID) -> None:
         metrics = describe_metrics(event)
-        bar.update(task, completed=event["step"], metrics=metrics)
+        bar.update(task, completed=event.step, metrics=metrics)
         if not self._console.is_terminal and event.time - self._last_line > LINE_EVERY_S:
             self._last_line = event.time
             self._console.print(
-                f"{_clock(event)} step {event['step']}/{self._steps}  {metrics}",
+                f"{_clock(event)} step {event.step}/{self._steps}  {metrics}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -151,7 +178,7 @@ class Follower:
         self._console.print(text, highlight=False, soft_wrap=True)
 
 
-def describe_metrics(event: Event) -> str:
+def describe_metrics(event: StepLogged) -> str:
     """Returns the available metrics of a step in a form that fits beside a bar in 80 columns.
 
     `data` and `ckpt` are the shares of the step spent waiting for data and for a save.
@@ -164,63 +191,63 @@ def describe_metrics(event: Event) -> str:
         "samples_per_s": "{:,.0f} samples/s",
     }
     found = [text.format(event[key]) for key, text in words.items() if event.get(key) is not None]
-    waits = {"data_wait_s": "data", "checkpoint_stall_s": "ckpt"}
-    for key, name in waits.items():
-        if event.get(key) is not None and event.get("step_s"):
-            found.append(f"{name} {event[key] / event['step_s']:.0%}")
+    waits = {"data": event.data_wait_s, "ckpt": event.checkpoint_stall_s}
+    for name, wait_s in waits.items():
+        if wait_s is not None and event.get("step_s"):
+            found.append(f"{name} {wait_s / event.step_s:.0%}")
     return " ".join(found)
 
 
 def describe(event: Event) -> str | None:
     """Returns the line about `event` for a person who follows the run, or None if it is of no
-    interest."""
+    interest. An event that is being followed has not been validated: a field may be missing."""
     get = event.get
-    match event.kind:
-        case "generation_started":
+    match event:
+        case GenerationStarted():
             nodes = _count(get("nodes"), "node")
             return f"generation {get('generation')} starts on {nodes}"
-        case "training_started":
+        case TrainingStarted():
             return f"training on {_count(get('world_size'), 'rank')} from step {get('step')}"
-        case "asked":
+        case LeaveRequested():
             return f"[yellow]{get('request')}[/]: all ranks are asked to save and exit"
-        case "worker_lost":
+        case WorkerLost():
             return f"[yellow]worker lost[/] on node {get('node')} at step {get('step')}"
-        case "hang":
+        case HangDetected():
             what = f"[yellow]hang[/] on node {get('node')} after step {get('step')}"
             return f"{what}: stacks in {escape(' '.join(get('stacks', [])) or 'none')}"
-        case "node_unhealthy":
+        case NodeUnhealthy():
             where = get("host") or f"node {get('node')}"
             return f"[yellow]{where} is left out[/]: {escape('; '.join(get('problems', [])))}"
-        case "out_of_memory":
+        case OutOfMemory():
             where = f"on node {get('node')} after step {get('step')}"
             return f"[yellow]out of memory[/] ({get('memory')}) {where}"
-        case "nodes_chosen" if len(get("nodes")) < get("wanted"):
+        case NodesChosen() if len(get("nodes")) < get("wanted"):
             return (
                 f"[yellow]continuing with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
             )
-        case "validated":
+        case Validated():
             return f"step {get('step')}: {validated_words(event)} in {get('seconds'):.1f} s"
-        case "checkpoint_committed":
+        case CheckpointCommitted():
             mib = get("bytes", 0) / 2**20
             return f"checkpoint {get('step')} committed, {mib:.1f} MiB in {get('seconds'):.1f} s"
-        case "checkpoint_failed" | "checkpoint_skipped":
+        case CheckpointFailed() | CheckpointSkipped():
             why = get("reason") or get("error")
             what = event.kind.removeprefix("checkpoint_")
             return f"[red]checkpoint {get('step')} {what}[/]: {escape(str(why))}"
-        case "replicas_differ":
+        case ReplicasDiffer():
             what = escape(str(get("summary")))
             return f"[red]replicas differ[/] at step {get('step')}: {what}"
-        case "degraded":
+        case Degraded():
             return f"[yellow]degraded[/]: {escape(str(get('what')))}"
-        case "data_bound":
+        case DataBound():
             tone = "green" if get("bound") == "consumer" else "yellow"
             return f"[{tone}]data[/] at step {get('step')}: {escape(str(get('diagnosis')))}"
-        case "straggler":
+        case StragglerFound():
             return f"[yellow]straggler[/] at step {get('step')}: {describe_straggler(event)}"
-        case "straggler_over":
+        case StragglerOver():
             what = f"rank {get('rank')} on {get('host')} keeps up again"
             return f"[green]straggler[/] at step {get('step')}: {what}"
-        case "generation_ended":
+        case GenerationEnded():
             colour = {"done": "green", **dict.fromkeys(("stopped", *LEAVES), "yellow")}
             kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"
             return f"generation {get('generation')} ended: {kind}, {escape(str(get('reason')))}"

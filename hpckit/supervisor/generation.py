@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hpckit.agent.message_channel import Message
 from hpckit.agent.verdict_record import Verdict
+from hpckit.events.schema import Degraded, DegradedSubject, GenerationStarted, NodesChosen
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.supervisor.failure_context import failure_context
 from hpckit.supervisor.generation_history import GenerationHistory
@@ -61,10 +62,9 @@ class WorkerGeneration:
         """Starts the agents that are missing on the nodes of the job."""
         self._resources.store.clear()
         self._events.emit(
-            "generation_started",
-            generation=self.number,
-            nodes=self._required.wanted,
-            from_step=self._from_step,
+            GenerationStarted(
+                generation=self.number, nodes=self._required.wanted, from_step=self._from_step
+            )
         )
         with failure_context(f"make the folder for the logs of generation {self.number}"):
             self._run.generation_logs(self.number).mkdir(parents=True)
@@ -79,14 +79,16 @@ class WorkerGeneration:
         )
         if setup.note:
             log.warning(setup.note)
-            self._events.emit("degraded", generation=self.number, what=setup.note)
+            subject = DegradedSubject.DEVICES
+            self._events.emit(Degraded(subject=subject, generation=self.number, what=setup.note))
         if self._spec.elastic.spares or len(hellos) < self._required.wanted:
             self._events.emit(
-                "nodes_chosen",
-                generation=self.number,
-                nodes=sorted(hellos),
-                hosts=[str(hello["host"]) for hello in hellos.values()],
-                wanted=self._required.wanted,
+                NodesChosen(
+                    generation=self.number,
+                    nodes=sorted(hellos),
+                    hosts=[str(hello["host"]) for hello in hellos.values()],
+                    wanted=self._required.wanted,
+                )
             )
         self._history.add_start(hellos)
         self._agents.start_generation(setup.starts)

@@ -12,6 +12,7 @@ from hpckit.agent.verdict_record import LEAVES, Verdict, VerdictKind
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import GenerationEnded
 from hpckit.rundir.directory import RunDir
 from hpckit.supervisor.disk_reserve import DiskReserve
 from hpckit.supervisor.tensorboard_backfill import finish_curves
@@ -51,14 +52,15 @@ class GenerationRecorder:
             verdict = replace(verdict, reason=full)
         log.info("generation %d: %s (%s)", generation, verdict.kind, verdict.reason)
         self._events.emit(
-            "generation_ended",
-            generation=generation,
-            verdict=verdict.kind,
-            reason=verdict.reason,
-            final=verdict.final,
-            step=min((report.step for report in reports), default=0),
-            saved_step=saved_step,
-            words=words,
+            GenerationEnded(
+                generation=generation,
+                verdict=verdict.kind,
+                reason=verdict.reason,
+                final=verdict.final,
+                step=min((report.step for report in reports), default=0),
+                saved_step=saved_step,
+                words=words,
+            )
         )
         self.write_verdict(generation, verdict, saved_step)
         if verdict.final:

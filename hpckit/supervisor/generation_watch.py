@@ -6,6 +6,14 @@ import logging
 import time
 
 from hpckit.events.event_log import EventTail
+from hpckit.events.schema import (
+    Degraded,
+    DegradedSubject,
+    ForkUnusable,
+    LeaveRequested,
+    StepLogged,
+    TrainingStarted,
+)
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.rendezvous_names import participants
 from hpckit.supervisor.generation_history import GenerationHistory
@@ -75,20 +83,22 @@ class GenerationWatch:
     def _read_events(self) -> None:
         """Reads the events that other processes have written since the last call."""
         for event in self._tail.read():
-            match event.kind:
-                case "step":
-                    self._resources.drill.at_step(event["step"])
-                case "training_started":
+            match event:
+                case StepLogged():
+                    self._resources.drill.at_step(event.step)
+                case TrainingStarted():
                     self._history.snapshot_holders.record_training(self._history.nodes)
-                case "fork_unusable":
-                    self._report_unusable_fork(str(event["why"]))
+                case ForkUnusable():
+                    self._report_unusable_fork(event.why)
 
     def _report_unusable_fork(self, why: str) -> None:
         """Reports once for a job that workers are not forked from a preloaded process."""
         if not self._history.is_unusable_fork_reported:
             self._history.is_unusable_fork_reported = True
             what = f"workers start without launch.preload: {why}"
-            self._events.emit("degraded", generation=self._number, what=what)
+            self._events.emit(
+                Degraded(subject=DegradedSubject.FORK_SERVER, generation=self._number, what=what)
+            )
 
     def _is_overdue(self) -> bool:
         return self._deadline_s is not None and time.monotonic() > self._deadline_s
@@ -98,7 +108,7 @@ class GenerationWatch:
         Slurm may end this process before its verdict."""
         self._request, name = request, request.name.lower()
         log.info("the agents are asked to end the generation: %s", name)
-        self._events.emit("asked", generation=self._number, request=name)
+        self._events.emit(LeaveRequested(generation=self._number, request=name))
         self._resources.agents.ask(request)
         if request is WorkerRequest.STOP and self._resources.chain is not None:
             self._resources.chain.drop()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hpckit.agent.device_assignment import visible_gpus
 from hpckit.agent.rendezvous_store import RendezvousStore
 from hpckit.events.event_log import Event
+from hpckit.events.schema import StraysKilled
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.submit.newest_checkpoint import SavedStep
 from hpckit.supervisor.agents.agent_launch import JobNodes, LocalNodes, SlurmNodes
@@ -79,7 +80,7 @@ def open_resources(
         nodes = _job_nodes(supervised, gpus)
     with failure_context("end what an earlier supervisor has left on this node"):
         if killed := kill_strays(run.path):
-            events.emit("strays_killed", pids=killed)
+            events.emit(StraysKilled(pids=killed))
     saved_step = SavedStep(supervised.spec, run, events, written)
     drain_s = None if supervised.job is None else supervised.report_limit_s
     with (

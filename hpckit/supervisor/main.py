@@ -10,6 +10,7 @@ from pathlib import Path
 from hpckit.agent.verdict_record import REFUSED
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import RunHeldError
 from hpckit.rundir.requeue_link import supervisor_command
@@ -37,7 +38,12 @@ def _resized(run: RunDir, number: int) -> int:
         return enlarge_submission(run, number, os.environ)
     except (RunHeldError, SpecError, OSError) as error:
         with EventLog(run.events, submission=number) as events:
-            events.emit("degraded", what=f"the run continues with as many nodes as before: {error}")
+            events.emit(
+                Degraded(
+                    subject=DegradedSubject.RESIZE,
+                    what=f"the run continues with as many nodes as before: {error}",
+                )
+            )
         return number
 
 

@@ -23,6 +23,14 @@ from checkpointing.service.client.service_stop import end_services
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.last_step import last_step
 from hpckit.events.event_log import EventLog, read_events
+from hpckit.events.schema import (
+    Degraded,
+    DegradedSubject,
+    RunEnded,
+    RunFailed,
+    RunRefused,
+    RunStarted,
+)
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.rundir.directory import RunDir, store_and_name
 from hpckit.rundir.lock import RunHeldError
@@ -67,11 +75,11 @@ def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = Non
         try:
             status = _supervise(run, submission, gpus, events)
         except RunHeldError as error:
-            events.emit("run_refused", error=str(error))
+            events.emit(RunRefused(error=str(error)))
             raise
         except Exception as error:
             log.exception("the supervisor failed")
-            events.emit("run_failed", error=describe_failure(error))
+            events.emit(RunFailed(error=describe_failure(error)))
             raise
     if status and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
         sys.exit(status)  # otherwise submitit's process ends with 0, and the job as a success
@@ -113,8 +121,14 @@ def supervise_job(
     continues in another job. The caller holds the run lock."""
     run, events, job = supervised.run, supervised.events, supervised.job
     controls.recorder.reserve_space()
-    place = {} if job is None else {"job": job.job, "hosts": list(job.hosts)}
-    events.emit("run_started", pid=os.getpid(), steps=last_step(supervised.spec), **place)
+    events.emit(
+        RunStarted(
+            pid=os.getpid(),
+            steps=last_step(supervised.spec),
+            job=None if job is None else job.job,
+            hosts=None if job is None else list(job.hosts),
+        )
+    )
     written = read_events(run.events)
     history = GenerationHistory(past_of(written))
     with (
@@ -130,7 +144,7 @@ def supervise_job(
         if chain is not None:
             chain.drop() if verdict.final else chain.keep(KEEP_S)
     controls.recorder.complete_curves(verdict, controls.requests.has_any)
-    events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
+    events.emit(RunEnded(verdict=verdict.kind, status=verdict.exit_status))
     return verdict
 
 
@@ -162,4 +176,9 @@ def _end_services(supervised: SupervisedRun) -> None:
     services."""
     place = store_and_name(supervised.spec, supervised.run)
     if not end_services(*place, supervised.report_limit_s):
-        supervised.events.emit("degraded", what="a checkpoint service is still writing")
+        supervised.events.emit(
+            Degraded(
+                subject=DegradedSubject.CHECKPOINT_SERVICE,
+                what="a checkpoint service is still writing",
+            )
+        )

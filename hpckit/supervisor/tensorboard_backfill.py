@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from hpckit.events.event_log import EventLog, EventTail
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.system.os_errors import describe
 from hpckit.trainer.metrics.tensorboard_curves import bytes_written, point_of
@@ -38,7 +39,7 @@ def finish_curves(run: RunDir, events: EventLog, is_asked_to_leave: Callable[[],
             "</dev/null"
         )
         log.warning(what)
-        events.emit("degraded", what=what)
+        events.emit(Degraded(subject=DegradedSubject.TENSORBOARD, what=what))
 
 
 def _has_missing_records(run: RunDir) -> bool:

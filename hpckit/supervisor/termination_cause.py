@@ -14,6 +14,7 @@ import time
 
 from hpckit.config.spec import ClusterSpec
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation, is_cancelled
 from hpckit.slurm.scontrol import field, show_job
@@ -45,7 +46,7 @@ class TerminationCause:
         """Returns whether the job has to leave because of its time limit."""
         if self._is_orphan():
             what = "this node was unreachable, so that an agent of another node ended the job"
-            self._events.emit("degraded", what=what)
+            self._events.emit(Degraded(subject=DegradedSubject.NODE_CONNECTION, what=what))
             return False
         return is_time_up(self._job, self._cluster)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hpckit.agent.exit_report import HANG, ExitReport, NodeExit, WorkerError
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.spec import RetrySpec
-from hpckit.events.event_log import Event
+from hpckit.events.schema import Event, GenerationEnded, GenerationStarted
 from hpckit.events.since_last_start import since_start
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.memory_kinds import MemoryKind
@@ -60,14 +60,12 @@ def past_of(events: Iterable[Event]) -> list[PastGeneration]:
     found: list[PastGeneration] = []
     from_step = 0
     for event in since_start(events):
-        match event.kind:
-            case "generation_started":
-                from_step = int(event["from_step"])
-            case "generation_ended":
-                progress = int(event["saved_step"]) > from_step
-                found.append(
-                    PastGeneration(VerdictKind(event["verdict"]), progress, event.get("words"))
-                )
+        match event:
+            case GenerationStarted():
+                from_step = event.from_step or 0
+            case GenerationEnded():
+                progress = (event.saved_step or 0) > from_step
+                found.append(PastGeneration(VerdictKind(event.verdict), progress, event.words))
     return found
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from data import Batch, Loader
 from hpckit.config.spec import ImageSpec, RunSpec
+from hpckit.events.schema import AttentionChosen
 from hpckit.planner.model.image_layers import per_sample
 from hpckit.trainer.batches.labelled_images import ImageCrop, LabelledImages, stack
 from hpckit.trainer.batches.loaders import build_validation, open_loader
@@ -52,7 +53,7 @@ def main(cfg: RunSpec) -> None:
             run.track(ema=ema)
         run.when_new(partial(initialize_parameters, cfg.init_from, parallel_model, ema, run))
         if parallel_model.attention:
-            run.emit_event("attention", backend=parallel_model.attention)
+            run.emit_event(AttentionChosen(backend=parallel_model.attention))
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients, colours)):
             with run.timed("host_to_device"):
                 images, labels = on_device(batch.data, colours)

@@ -10,6 +10,7 @@ from torch import Tensor
 from data import Batch, Loader, Packing
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import InitFromSpec, RunSpec
+from hpckit.events.schema import AttentionChosen, ParametersRead
 from hpckit.planner.model.flops import per_token
 from hpckit.trainer.batches.byte_text import PADDING, ByteWindow
 from hpckit.trainer.batches.loaders import build_validation, open_loader
@@ -41,7 +42,7 @@ def main(cfg: RunSpec) -> None:
         )
         if ema:
             run.track(ema=ema)
-        run.emit_event("attention", backend=parallel_model.attention)
+        run.emit_event(AttentionChosen(backend=parallel_model.attention))
         run.when_new(partial(initialize_parameters, cfg.init_from, parallel_model, ema, run))
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
             with run.timed("host_to_device"):
@@ -69,7 +70,7 @@ def initialize_parameters(
     if ema:
         ema.restart()
     if about:
-        run.emit_event("parameters_read", **about)
+        run.emit_event(ParametersRead(**about))
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:

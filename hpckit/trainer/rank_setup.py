@@ -9,7 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from hpckit.config.batch_size import global_batch, lr_scale
 from hpckit.config.spec import RunSpec
-from hpckit.events.event_log import EventLog
+from hpckit.events.event_log import Event, EventLog
+from hpckit.events.schema import AllReduceMeasured
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.trainer.device.device_capability import require_features
@@ -54,10 +55,10 @@ class RankContext:
         `optim.scale`."""
         return lr_scale(self.cfg, self.env.world_size)
 
-    def emit_once(self, kind: str, **fields: object) -> None:
+    def emit_once(self, event: Event) -> None:
         """Write an event on rank 0, once for all ranks."""
         if self.env.rank == 0:
-            self.events.emit(kind, **fields)
+            self.events.emit(event)
 
 
 def set_up_rank(cfg: RunSpec, env: WorkerEnvironment) -> RankContext:
@@ -83,5 +84,5 @@ def set_up_rank(cfg: RunSpec, env: WorkerEnvironment) -> RankContext:
     context = RankContext(cfg, env, heartbeats, device, mesh, coordinate_in(mesh), attempt, events)
     if cfg.health.all_reduce:
         seconds = check_all_reduce(device)
-        context.emit_once("all_reduce", seconds=seconds, world_size=env.world_size)
+        context.emit_once(AllReduceMeasured(seconds=seconds, world_size=env.world_size))
     return context

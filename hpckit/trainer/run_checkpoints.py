@@ -59,7 +59,7 @@ class RunCheckpoints:
             max_unsaved=spec.max_unsaved_minutes,
             check_replicas=spec.check_replicas or False,
             may_differ=spec.may_differ,
-            on_event=context.events.emit,
+            on_event=context.events.emit_kind,
         )
         self._is_due = limit_clock_checks(
             self._checkpointer.due, policy, agreement.is_clock_check_due

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from data import Batch, Loader
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
+from hpckit.events.schema import CanaryEnded, Event, TrainingStarted
 from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.trainer.errors import TrainingError
@@ -173,9 +174,18 @@ class TrainingRun:
             raise TrainingError("run.log belongs inside the loop over run.steps(loader)")
         self._records.metrics.log(values)
 
-    def emit_event(self, kind: str, **fields: Any) -> None:
-        """Write an event of the run on rank 0, once for all ranks."""
-        self._context.emit_once(kind, **fields)
+    def emit_event(self, kind: str | Event, **fields: Any) -> None:
+        """Write an event of the run on rank 0, once for all ranks.
+
+        Args:
+            kind: an event of `hpckit.events.schema`; or the name of a kind of your own, which the
+                schema does not have.
+            fields: the fields of an event of your own, as plain JSON.
+        """
+        if isinstance(kind, Event):
+            self._context.emit_once(kind)
+        elif self.rank == 0:
+            self._context.events.emit_kind(kind, **fields)
 
     def evaluate(self, batches: Iterable[Batch], measure: Measure) -> dict[str, float]:
         """Return the means, by name, of what `measure` returns for each sample of all ranks'
@@ -206,7 +216,7 @@ class TrainingRun:
             self._checkpoints.save_last(self._step, self._state(), self._records.metrics)
         self._checkpoints.close()
         if self._canary and not is_leaving:
-            self.emit_event("canary", **self._canary.end(is_first=self.rank == 0))
+            self.emit_event(CanaryEnded(**self._canary.end(is_first=self.rank == 0)))
         self._agreement.close()
         dist.barrier()
         self._report(WorkerPhase.LEFT if is_leaving else WorkerPhase.DONE)
@@ -226,7 +236,7 @@ class TrainingRun:
         warnings.warn("run.share is run.local_batch now", FutureWarning, stacklevel=2)
         return self.local_batch
 
-    def tell(self, kind: str, **fields: Any) -> None:
+    def tell(self, kind: str | Event, **fields: Any) -> None:
         """Write an event; the earlier name of `emit_event`."""
         warnings.warn("run.tell is run.emit_event now", FutureWarning, stacklevel=2)
         self.emit_event(kind, **fields)
@@ -249,14 +259,17 @@ class TrainingRun:
         self._report(WorkerPhase.RESUMED)
         log.info("training from step %d of %d", self._step, last_step(self._cfg))
         position = loader.state_dict()
+        # packed documents span steps
+        samples = None if "pack" in position else loader.samples
         self.emit_event(
-            "training_started",
-            step=self._step,
-            world_size=self.world_size,
-            global_batch=self.global_batch,
-            samples=None if "pack" in position else loader.samples,  # packed documents span steps
-            position=position["position"],
-            restore_s=time.monotonic() - begun_s,
+            TrainingStarted(
+                step=self._step,
+                world_size=self.world_size,
+                global_batch=self.global_batch,
+                samples=samples,
+                position=position["position"],
+                restore_s=time.monotonic() - begun_s,
+            )
         )
 
     def _batches(self, loader: Loader) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from hpckit.config.last_step import last_step
 from hpckit.config.rules.validation import PREFIX
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventTail
+from hpckit.events.schema import Validated
 from hpckit.ipc.heartbeat_table import WorkerPhase, WorkerRequest
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import StepMetrics
@@ -200,7 +201,7 @@ def was_validated(step: int, events: Path) -> bool:
     """Whether the run was validated after `step`, by the events as rank 0 reads them.
     Collective."""
     is_found = dist.get_rank() == 0 and any(
-        event.kind == "validated" and event["step"] == step for event in EventTail(events).read()
+        isinstance(event, Validated) and event.step == step for event in EventTail(events).read()
     )
     flag = torch.tensor(float(is_found), device=collective_device())
     dist.broadcast(flag, src=0)

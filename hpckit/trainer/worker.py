@@ -19,6 +19,7 @@ from data import DataError
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import WorkerStarted
 from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
@@ -52,7 +53,7 @@ def main() -> int:
         install_signal_guard(env.attach_heartbeats().request)
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-        events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
+        events.emit(WorkerStarted(rank=env.rank, attempt=env.attempt, pid=os.getpid()))
     try:
         spec = read_spec(at.run.spec(at.submission))
         find_entry(spec.entry)(spec)

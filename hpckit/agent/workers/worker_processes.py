@@ -26,6 +26,7 @@ from hpckit.agent.workers.torchrun_command import (
 from hpckit.agent.workers.worker_environment import variables_of
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import HangDetected, NodeEnded, OutOfMemory, WorkerLost
 from hpckit.ipc.heartbeat_table import Heartbeat, HeartbeatTable, WorkerRequest
 from hpckit.ipc.process_environment import STORE_TOKEN, NodeEnvironment, worker_variables
 from hpckit.system.child_processes import kill_all, spawn
@@ -120,7 +121,7 @@ class Workers:
             report.write(self.at.run.exit_report(self.at.generation, self.at.node))
         except OSError as error:
             log.error("the report could not be written: %s", error)
-        self._events.emit("node_ended", exit=how, step=report.step, attempts=report.attempts)
+        self._events.emit(NodeEnded(exit=how, step=report.step, attempts=report.attempts))
         self._close()
         return report
 
@@ -162,11 +163,7 @@ class Workers:
                 self._known_lost.add(slot.pid)
                 log.warning("worker %d (process %d) was lost at step %d", rank, slot.pid, slot.step)
                 self._events.emit(
-                    "worker_lost",
-                    local_rank=rank,
-                    pid=slot.pid,
-                    step=slot.step,
-                    attempt=slot.attempt,
+                    WorkerLost(local_rank=rank, pid=slot.pid, step=slot.step, attempt=slot.attempt)
                 )
 
     def _report_memory_failures(self, lost: Collection[int]) -> None:
@@ -174,7 +171,7 @@ class Workers:
             log.error(
                 "worker %d is out of memory (%s) after step %d", rank, failure.memory, failure.step
             )
-            self._events.emit("out_of_memory", local_rank=rank, **asdict(failure))
+            self._events.emit(OutOfMemory(local_rank=rank, **asdict(failure)))
 
     def _kill_hung(self) -> None:
         """Kills hung workers after dumping their stacks; torchrun restarts them, also on other
@@ -195,11 +192,12 @@ class Workers:
         files = self._collectives(slots)
         files += stack_dumps.write_stacks([slot.pid for slot in new.values()], logs)
         self._events.emit(
-            "hang",
-            step=step,
-            phase=phase.name.lower(),
-            local_ranks=list(new),
-            stacks=[str(path) for path in files],
+            HangDetected(
+                step=step,
+                phase=phase.name.lower(),
+                local_ranks=list(new),
+                stacks=[str(path) for path in files],
+            )
         )
         write_hang(logs, step, hang_detection.attempts(slots), files, phase)
         for slot in new.values():

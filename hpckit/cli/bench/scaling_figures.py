@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from hpckit.cli.bench.world_shapes import WorldShape
-from hpckit.events.event_log import Event
+from hpckit.events.schema import Event, StepLogged
 
 WARM_UP = 5
 """Number of first steps that are left out: some of them wait for memory, caches and compilers."""
@@ -49,15 +49,16 @@ def point(
     Raises:
         ValueError: too few of its steps were recorded.
     """
-    steps = [e for e in events if e.kind == "step" and e["step"] > WARM_UP]
-    plain = [e for e in steps if "traced_step_s" not in e.fields]
+    steps = [e for e in events if isinstance(e, StepLogged) and e.step > WARM_UP]
+    plain = [e for e in steps if e.traced_step_s is None]
     if not plain:
         raise ValueError(f"no step after the first {WARM_UP} was recorded")
-    traced = [e for e in steps if e.get("traced_step_s")]
-    step_s = median(e["step_s"] for e in plain)
-    tokens = [e["tokens_per_s"] * e["step_s"] for e in plain if e.get("tokens_per_s")]
-    shares = [e["communication_exposed_s"] / e["traced_step_s"] for e in traced]
-    waits = [e.get("data_wait_s", 0.0) / e["step_s"] for e in plain]
+    step_s = median(e.step_s for e in plain)
+    tokens = [e.tokens_per_s * e.step_s for e in plain if e.tokens_per_s]
+    shares = [
+        (e.communication_exposed_s or 0.0) / e.traced_step_s for e in steps if e.traced_step_s
+    ]
+    waits = [(e.data_wait_s or 0.0) / e.step_s for e in plain]
     return ScalingPoint(
         model=model,
         world=world,

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from hpckit.events.event_log import Event, read_events
+from hpckit.events.schema import StepLogged
 from hpckit.faults.campaign.campaign_runner import CampaignOutcome
 from hpckit.faults.campaign.fault_schedule import STEP_S
 from hpckit.faults.campaign.recovery_time import RecoveryTime, recovery_time
@@ -57,12 +58,12 @@ class CampaignResult:
 def result_of(outcome: CampaignOutcome) -> CampaignResult:
     """Compute the result from the events of the campaign's run."""
     events = read_events(outcome.run.events)
-    steps = [event for event in events if event.kind == "step"]
+    steps = [event for event in events if isinstance(event, StepLogged)]
     seconds = steps[-1].time - steps[0].time if steps else 0.0
     rows = tuple(_rows(outcome, events))
     return CampaignResult(
         faults=len(outcome.struck),
-        steps=max((event["step"] for event in steps), default=0),
+        steps=max((event.step for event in steps), default=0),
         seconds=seconds,
         ettr=training_share(steps, STEP_S),
         predicted=_predicted(rows, seconds, _pace_s(outcome.reference)),
@@ -96,7 +97,7 @@ def cells(row: FaultKindRow) -> list[str]:
 
 def _pace_s(run: RunDir) -> float:
     """Return the seconds from step to step, including saves, where nothing was wrong."""
-    steps = [event for event in read_events(run.events) if event.kind == "step"]
+    steps = [event for event in read_events(run.events) if isinstance(event, StepLogged)]
     share = training_share(steps, STEP_S)
     return max(STEP_S, STEP_S / share) if share else STEP_S
 

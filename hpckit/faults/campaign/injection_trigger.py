@@ -9,6 +9,7 @@ from functools import partial
 from socket import gethostname
 
 from hpckit.events.event_log import Event, EventTail
+from hpckit.events.schema import StepLogged, TrainingStarted
 from hpckit.faults.campaign.campaign_runs import resume_run
 from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.fault_schedule import ScheduledFault
@@ -114,9 +115,9 @@ class InjectionTrigger:
         def is_past() -> bool:
             later = self._events[self._known :]
             if self._restarts(struck.kind):
-                started = [i for i, e in enumerate(later) if e.kind == "training_started"]
+                started = [i for i, e in enumerate(later) if isinstance(e, TrainingStarted)]
                 later = later[started[0] :] if started else []
-            return any(e.kind == "step" and e["step"] > struck.step for e in later)
+            return any(isinstance(e, StepLogged) and e.step > struck.step for e in later)
 
         self._wait(is_past, f"a new step after this: {struck.what}")
 
@@ -178,7 +179,7 @@ class InjectionTrigger:
         return self._step() > step
 
     def _step(self) -> int:
-        return max((e["step"] for e in self._events if e.kind == "step"), default=0)
+        return max((e.step for e in self._events if isinstance(e, StepLogged)), default=0)
 
 
 class _ActiveTimeout:

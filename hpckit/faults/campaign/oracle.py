@@ -13,6 +13,7 @@ from itertools import chain
 import psutil
 
 from checkpointing import list_run, verify
+from checkpointing.events import CheckpointCommitted
 from checkpointing.service.protocol.socket_address import SOCKET, all_sockets, service_key
 from data import open_dataset
 from data.read.sample_stream import order_of
@@ -104,12 +105,16 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
     return found
 
 
+def _losses(history: History) -> dict[int, float]:
+    return {step: e.loss for step, e in history.kept.items() if e.loss is not None}
+
+
 def loss_problems(history: History, whole: History, steps: int) -> list[str]:
     """Check that losses equal those of the undisturbed run bit for bit as long as the number of
     ranks is the same, and nearly equal from a state that other numbers of ranks have trained. A
     loss that is not finite equals none."""
-    mine = {step: event["loss"] for step, event in history.kept.items()}
-    due = {step: event["loss"] for step, event in whole.kept.items() if step <= steps}
+    mine = _losses(history)
+    due = {step: loss for step, loss in _losses(whole).items() if step <= steps}
     world = whole.lives[0].world_size if whole.lives else 0
     exact = min(_exact_until(history.lives, world), _exact_until(whole.lives, world))
     missing = sorted(due.keys() - mine.keys())
@@ -142,11 +147,11 @@ def checkpoint_problems(
     process may not have recorded those, or the prune), and that all existing ones are undamaged."""
     url, name = str(checkpoint_root(spec, run)), run_name(spec)
     there = {info.id: info for info in list_run(url, name, interactive_store_options())}
-    committed = [e for e in events if e.kind == "checkpoint_committed"]
+    committed = [e for e in events if isinstance(e, CheckpointCommitted)]
     found = [
         f"checkpoint {e.get('id')} of step {e['step']} was told to be durable, and is not there"
         for e in committed
-        if e.get("id") not in there
+        if e.id not in there
         and sum(info.step >= e["step"] for info in there.values()) < spec.checkpoint.keep.last
     ]
     if not there:

@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import (
+    Event,
+    GenerationEnded,
+    RunEnded,
+    RunStarted,
+    StepLogged,
+    TrainingStarted,
+    WorkerStarted,
+)
 from hpckit.faults.campaign.fault_log import RecordedFault
 
 _KNOWN = ("worker_lost", "hang", "node_lost", "asked", "node_ended", "generation_ended")
@@ -41,15 +49,15 @@ def recovery_time(
         until: time of the next fault.
     """
     later = [event for event in events if struck.time <= event.time < until]
-    trains = next((e for e in later if e.kind == "training_started"), None)
+    trains = next((e for e in later if isinstance(e, TrainingStarted)), None)
     if trains is None:
         return None
-    new = (e for e in later if e.kind == "step" and e.time >= trains.time)
+    new = (e for e in later if isinstance(e, StepLogged) and e.time >= trains.time)
     step = next((e for e in new if e["step"] > struck.step), None)
     if step is None:
         return None
     before = [e for e in later if e.time <= trains.time]
-    there_s = max((e.time for e in before if e.kind == "worker_started"), default=trains.time)
+    there_s = max((e.time for e in before if isinstance(e, WorkerStarted)), default=trains.time)
     # as the clocks of hosts differ, ranks may be there before their loss is recorded
     known_s = min(there_s, next((e.time for e in before if e.kind in _KNOWN), struck.time))
     queue_s = min(there_s - known_s, sum(_queues(before)))
@@ -66,8 +74,8 @@ def _queues(events: Sequence[Event]) -> Iterator[float]:
     """Return the seconds that the run waited for each of its next jobs."""
     left_s: float | None = None
     for event in events:
-        if event.kind in ("generation_ended", "run_ended"):
+        if isinstance(event, GenerationEnded | RunEnded):
             left_s = event.time
-        elif event.kind == "run_started" and left_s is not None:
+        elif isinstance(event, RunStarted) and left_s is not None:
             yield event.time - left_s
             left_s = None

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from checkpointing import CheckpointError, CheckpointInfo
-from hpckit.events.event_log import Event
+from checkpointing.events import CheckpointCommitted
 from hpckit.events.event_validation import ValidatedEvents, read_valid_events
+from hpckit.events.schema import Event
 from hpckit.report.history import build_history
 from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.page.page_content import PageContent, RecordDamage, build_content
@@ -41,7 +42,7 @@ def read_content(
 
 def _left(run: RunDir, events: Sequence[Event]) -> tuple[list[CheckpointInfo] | None, str | None]:
     """Return the checkpoints that still exist; or None, and why they are not known."""
-    history = build_history([event for event in events if event.kind == "checkpoint_committed"])
+    history = build_history([event for event in events if isinstance(event, CheckpointCommitted)])
     try:
         return left_checkpoints(run, history), None
     except (CheckpointError, FileNotFoundError) as error:

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from checkpointing import CheckpointInfo
-from hpckit.events.event_log import Event
+from checkpointing.events import CheckpointCommitted, ReplicasDiffer
+from hpckit.events.schema import (
+    AgentKilled,
+    DataBound,
+    Degraded,
+    Event,
+    NodeLost,
+    NodeUnhealthy,
+    StepLogged,
+    StragglerFound,
+)
 from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point, downsample
@@ -138,7 +148,7 @@ def build_content(
         answer=answer(overview, budget, now),
         in_steps=step_time(history),
         loss=_curve("loss", _values(kept, "loss")),
-        again=_curve("loss", sorted(_values(((e["step"], e) for e in history.repeated), "loss"))),
+        again=_curve("loss", sorted(_values(((e.step, e) for e in history.repeated), "loss"))),
         validation=_curve("loss", _values(sorted(history.validated.items()), "val_loss")),
         speed=_speed(kept),
         saved=tuple(_saved(history.committed, left)),
@@ -149,7 +159,7 @@ def build_content(
 
 
 def _values(records: Iterable[tuple[int, Event]], name: str) -> list[tuple[int, float]]:
-    return [(step, e.fields[name]) for step, e in records if e.fields.get(name) is not None]
+    return [(step, value) for step, e in records if (value := e.get(name)) is not None]
 
 
 def _curve(unit: str, points: Sequence[tuple[int, float]]) -> Curve:
@@ -157,7 +167,7 @@ def _curve(unit: str, points: Sequence[tuple[int, float]]) -> Curve:
     return Curve(unit, downsample(points), len(points), odd)
 
 
-def _speed(kept: Sequence[tuple[int, Event]]) -> Curve:
+def _speed(kept: Sequence[tuple[int, StepLogged]]) -> Curve:
     """Return the speed in the first unit that any record has."""
     for name, unit in _SPEEDS:
         if points := _values(kept, name):
@@ -166,19 +176,19 @@ def _speed(kept: Sequence[tuple[int, Event]]) -> Curve:
 
 
 def _saved(
-    committed: Iterable[Event], left: Iterable[CheckpointInfo] | None
+    committed: Iterable[CheckpointCommitted], left: Iterable[CheckpointInfo] | None
 ) -> Iterator[SavedCheckpoint]:
     there = {info.id: info for info in left or ()}
     for event in committed:
-        info = there.get(event["id"])
+        info = there.get(event.id or "")
         is_whole = info is not None and info.state in _KEPT
         yield SavedCheckpoint(
-            step=event["step"],
-            id=event["id"],
+            step=event.step,
+            id=event.id or "",
             time=event.time,
-            seconds=event.get("seconds"),
-            bytes=event.get("bytes"),
-            new_bytes=event.get("new_bytes"),
+            seconds=event.seconds,
+            bytes=event.bytes,
+            new_bytes=event.new_bytes,
             stored_bytes=info.bytes if info is not None and is_whole else None,
             state="unknown" if left is None else _state(info),
         )
@@ -189,40 +199,44 @@ def _state(info: CheckpointInfo | None) -> str:
 
 
 def _loader_totals(
-    kept: Sequence[tuple[int, Event]], events: Iterable[Event]
+    kept: Sequence[tuple[int, StepLogged]], events: Iterable[Event]
 ) -> LoaderTotals | None:
     counts = ("data_hits", "data_misses", "data_bypasses", "data_errors")
-    if not any(event.get(counts[0]) is not None for _, event in kept):
+    if not any(event.data_hits is not None for _, event in kept):
         return None
     series = (_values(kept, name) for name in counts)
     hits, misses, bypasses, errors = (
         int(sum(n for _, n in one if math.isfinite(n))) for one in series
     )
-    bound = [event for event in events if event.kind == "data_bound"]
-    last = f"{bound[-1]['bound']}: {bound[-1]['diagnosis']}" if bound else None
+    bound = [event for event in events if isinstance(event, DataBound)]
+    last = f"{bound[-1].bound}: {bound[-1].diagnosis}" if bound else None
     return LoaderTotals(hits, misses, bypasses, errors, last)
 
 
 def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
     for event in events:
-        where = str(event.get("host") or "")
-        if not where and event.get("node") is not None:
-            where = f"node {event['node']}"
-        match event.kind:
-            case "node_unhealthy":
-                text = "; ".join(event["problems"])
+        where = _where(event)
+        match event:
+            case NodeUnhealthy():
+                text = "; ".join(event.problems)
                 yield RunFinding(event.time, "unhealthy node", where, text)
-            case "node_lost":
+            case NodeLost():
                 text = "its agent was lost without having been asked to leave"
                 yield RunFinding(event.time, "lost node", where, text)
-            case "agent_killed":
+            case AgentKilled():
                 text = "its agent was killed and replaced; snapshots in the node's memory were kept"
                 yield RunFinding(event.time, "killed agent", where, text)
-            case "straggler":
-                text = f"{describe_straggler(event)}, from step {event['step']:,} on"
+            case StragglerFound():
+                text = f"{describe_straggler(event)}, from step {event.step:,} on"
                 yield RunFinding(event.time, "straggler", where, text)
-            case "degraded":
-                yield RunFinding(event.time, "degraded", where, event["what"])
-            case "replicas_differ":
-                text = f"at step {event['step']:,}: {event['summary']}"
+            case Degraded():
+                yield RunFinding(event.time, "degraded", where, event.what)
+            case ReplicasDiffer():
+                text = f"at step {event.step:,}: {event.summary}"
                 yield RunFinding(event.time, "replicas differ", where, text)
+
+
+def _where(event: Event) -> str:
+    """Return the node that an event of any kind is about, as far as it says so."""
+    host, node = event.get("host"), event.get("node")
+    return str(host) if host else "" if node is None else f"node {node}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import StepLogged
 from hpckit.events.step_phases import NAMES, PARTS, Part
 from hpckit.report.history import History
 
@@ -50,13 +50,12 @@ class MeasuredStepTime:
 def step_time(history: History) -> MeasuredStepTime:
     """Return the time of the kept steps of the run."""
     covered = list(_covered(history))
-    seconds = sum(steps * event["step_s"] for event, steps in covered)
-    memory = "peak_memory_bytes", "peak_rss_bytes"
-    peaks = {name: [e[name] for e, _ in covered if e.get(name)] for name in memory}
-    is_gpu = bool(peaks[memory[0]])
-    peak = peaks[memory[0]] or peaks[memory[1]]
-    traced = [e for e, _ in covered if e.get("traced_step_s")]
-    traced_s = sum(e["traced_step_s"] for e in traced)
+    seconds = sum(steps * event.step_s for event, steps in covered)
+    of_gpu = [event.peak_memory_bytes for event, _ in covered if event.peak_memory_bytes]
+    peaks = of_gpu or [event.peak_rss_bytes for event, _ in covered if event.peak_rss_bytes]
+    traced = [event for event, _ in covered if event.traced_step_s]
+    traced_s = sum(event.traced_step_s or 0.0 for event in traced)
+    exposed_s = sum(event.communication_exposed_s or 0.0 for event in traced)
     return MeasuredStepTime(
         steps=sum(steps for _, steps in covered),
         seconds=seconds,
@@ -64,25 +63,25 @@ def step_time(history: History) -> MeasuredStepTime:
         tokens_per_s=_mean(covered, "tokens_per_s"),
         samples_per_s=_mean(covered, "samples_per_s"),
         mfu=_mean(covered, "mfu"),
-        peak_bytes=max(peak) if peak else None,
-        is_gpu=is_gpu,
+        peak_bytes=max(peaks) if peaks else None,
+        is_gpu=bool(of_gpu),
         traced=len(traced),
-        exposed=sum(e["communication_exposed_s"] for e in traced) / traced_s if traced_s else None,
+        exposed=exposed_s / traced_s if traced_s else None,
     )
 
 
-def _covered(history: History) -> Iterator[tuple[Event, int]]:
+def _covered(history: History) -> Iterator[tuple[StepLogged, int]]:
     """Yield each kept record with the number of steps that it covers."""
     starts = {(life.generation, life.attempt): life.start_step for life in history.lives}
     before = 0
     for step, event in sorted(history.kept.items()):
-        life = (event.get("generation"), event.get("attempt", 0))
+        life = (event.generation, event.attempt or 0)
         yield event, step - max(before, starts.get(life, 0))
         before = step
 
 
-def _parts(covered: Sequence[tuple[Event, int]]) -> dict[Part, float]:
-    if not any(NAMES[-1] in event.fields for event, _ in covered):
+def _parts(covered: Sequence[tuple[StepLogged, int]]) -> dict[Part, float]:
+    if all(event.other_s is None for event, _ in covered):
         return {}
     return {
         part: sum(steps * event.get(name, 0.0) for event, steps in covered)
@@ -90,10 +89,10 @@ def _parts(covered: Sequence[tuple[Event, int]]) -> dict[Part, float]:
     }
 
 
-def _mean(covered: Sequence[tuple[Event, int]], name: str) -> float | None:
+def _mean(covered: Sequence[tuple[StepLogged, int]], name: str) -> float | None:
     """Return the mean over the time of the records that have the field."""
     known = [
-        (event[name], steps * event["step_s"])
+        (event[name], steps * event.step_s)
         for event, steps in covered
         if event.get(name) is not None
     ]

@@ -68,7 +68,7 @@ def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, s
     if speed := speed_words(it):
         yield "speed", speed
     for event in history.slow_ranks:
-        yield "straggler", f"{escape(describe_straggler(event))}, from step {event['step']} on"
+        yield "straggler", f"{escape(describe_straggler(event))}, from step {event.step} on"
     if it.parts:
         loop = bottleneck(it)
         yield "bottleneck", escape(describe(it, loop))

@@ -90,10 +90,10 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
 def _validation(history: History) -> str:
     """Return the newest validation, and the lowest loss."""
     newest = history.validated[max(history.validated)]
-    text = f"{validated_words(newest)} at step {newest['step']}"
+    text = f"{validated_words(newest)} at step {newest.step}"
     losses = {s: e["val_loss"] for s, e in history.validated.items() if e.get("val_loss")}
-    best = min(losses, key=losses.__getitem__, default=newest["step"])
-    return text if best == newest["step"] else f"{text}; lowest {losses[best]:.4g} at step {best}"
+    best = min(losses, key=losses.__getitem__, default=newest.step)
+    return text if best == newest.step else f"{text}; lowest {losses[best]:.4g} at step {best}"
 
 
 def _verdict(run: RunDir) -> str:

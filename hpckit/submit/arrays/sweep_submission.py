@@ -13,6 +13,7 @@ from typing import Any
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import TaskQueued
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.expected_start import start_time
@@ -145,6 +146,6 @@ def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[P
         raise SpecError(sbatch_problems(error)) from error
     for (task, number), job in zip(prepared, jobs, strict=True):
         with EventLog(task.run.events, submission=number) as events:
-            events.emit("task_queued", job=job.job_id)  # the array has another name than the run
+            events.emit(TaskQueued(job=job.job_id))  # the array has another name than the run
     pairs = zip(prepared, jobs, strict=True)
     return {task.run.path: job.job_id for (task, _), job in pairs}

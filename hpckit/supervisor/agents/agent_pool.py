@@ -15,6 +15,7 @@ from hpckit.agent.message_channel import Channel, HeartbeatThread, Message
 from hpckit.agent.node_health.health_rules import clock_problem, skew_s
 from hpckit.config.spec import HealthSpec
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import AgentStarted
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.system.child_processes import Process, kill_all
 
@@ -327,7 +328,7 @@ class AgentPool:
         process = self._start(node)
         self._agents[node] = AgentHandle(node, process, self._health)
         self._heartbeats.set_channels([agent.channel for agent in self._agents.values()])
-        self._events.emit("agent_started", generation=self._generation, node=node, pid=process.pid)
+        self._events.emit(AgentStarted(generation=self._generation, node=node, pid=process.pid))
 
     def _awaited_agents(self) -> list[AgentHandle]:
         there = [m for m in self._agents.values() if not m.is_lost()]

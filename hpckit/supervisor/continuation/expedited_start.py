@@ -13,6 +13,7 @@ import subprocess
 import time
 
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject, StartExpedited
 from hpckit.slurm.scontrol import run_scontrol
 
 log = logging.getLogger(__name__)
@@ -40,11 +41,11 @@ def expedite_start(job: str, delay_s: int, events: EventLog, within_s: float) ->
         time.sleep(_RETRY_S)
     if problem is None:
         log.info("job %s may start in %d s", job, delay_s)
-        events.emit("begins_soon", job=job, seconds=delay_s)
+        events.emit(StartExpedited(job=job, seconds=delay_s))
         return
     what = f"job {job} is held back by Slurm, for two minutes by default: {problem}"
     log.warning(what)
-    events.emit("degraded", what=what)
+    events.emit(Degraded(subject=DegradedSubject.EXPEDITED_START, what=what))
 
 
 def delay(text: str | None) -> int:

@@ -9,7 +9,17 @@ import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from checkpointing.events import CheckpointCommitted
 from hpckit.events.event_log import Event, EventLog
+from hpckit.events.schema import (
+    Degraded,
+    DegradedSubject,
+    JobRequeued,
+    RunEnded,
+    RunStarted,
+    SuccessorCancelled,
+    SuccessorQueued,
+)
 from hpckit.events.since_last_start import since_start
 from hpckit.slurm.allocation import is_requeued
 from hpckit.slurm.scontrol import run_scontrol
@@ -117,7 +127,7 @@ class JobChain:
                 self._wake.wait(AGAIN_S if self._is_kept else RETRY_S)
             return
         log.info("successor job %s is queued", job)
-        self._events.emit("successor_queued", job=job)
+        self._events.emit(SuccessorQueued(job=job))
         self.job = job
         self._is_queued.set()
 
@@ -129,12 +139,12 @@ class JobChain:
         self._was_refused = True
         problem = " ".join(str(error).split()) or type(error).__name__
         what = f"no successor job can be queued, and another attempt follows every {RETRY_S:.0f} s"
-        self._events.emit("degraded", what=f"{what}: {problem}")
+        self._events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=f"{what}: {problem}"))
 
     def _is_cancelled(self, job: str) -> bool:
         problem = cancel(job)
         if problem is None:
-            self._events.emit("successor_cancelled", job=job)
+            self._events.emit(SuccessorCancelled(job=job))
         else:
             log.error("job %s is not cancelled: %s", job, problem)
         return problem is None
@@ -142,7 +152,9 @@ class JobChain:
     def _report_still_queued(self) -> None:
         what = f"job {self.job}, which was to continue the run, is not cancelled"
         advice = f"use scancel {self.job}; if it starts, it ends at once"
-        self._events.emit("degraded", what=f"{what}: {advice}")
+        self._events.emit(
+            Degraded(subject=DegradedSubject.SUCCESSOR_CANCELLATION, what=f"{what}: {advice}")
+        )
 
 
 def requeue_job(job: str, events: EventLog, within_s: float) -> bool:
@@ -153,7 +165,7 @@ def requeue_job(job: str, events: EventLog, within_s: float) -> bool:
         problem = run_scontrol(["requeue", job], _QUERY_S)
         if problem is None or is_requeued(job):
             log.info("job %s is requeued", job)
-            events.emit("job_requeued", job=job)
+            events.emit(JobRequeued(job=job))
             return True
         log.error("job %s is not requeued: %s", job, problem)
         if time.monotonic() > deadline:
@@ -165,7 +177,7 @@ def requeue_job(job: str, events: EventLog, within_s: float) -> bool:
 def _report_no_successor(events: EventLog) -> None:
     what = "no successor job is queued: start the run again with the same command"
     log.error(what)
-    events.emit("degraded", what=what)
+    events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=what))
 
 
 def cancel(job: str) -> str | None:
@@ -188,8 +200,8 @@ def silent_jobs(events: Iterable[Event]) -> int:
     end or a checkpoint, since a person started the run."""
     count = 0
     for event in since_start(events):
-        if event.kind == "run_started":
+        if isinstance(event, RunStarted):
             count += 1
-        elif event.kind in ("run_ended", "checkpoint_committed"):
+        elif isinstance(event, RunEnded | CheckpointCommitted):
             count = 0
     return max(count - 1, 0)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import write_requeue_links
 from hpckit.slurm.scontrol import run_scontrol
@@ -19,7 +20,7 @@ def remember(run: RunDir, submission: int, base: Path, env: Mapping[str, str]) -
     cannot, it prints a message and emits a `degraded` event."""
     if problems := write_requeue_links(run.submission(submission), base, env):
         what = f"a requeue of this job would read config and code again: {'; '.join(problems)}"
-        _report(run, submission, what)
+        _report(run, submission, DegradedSubject.REQUEUE_LINK, what)
 
 
 def take_name(run: RunDir, submission: int, env: Mapping[str, str]) -> None:
@@ -29,10 +30,10 @@ def take_name(run: RunDir, submission: int, env: Mapping[str, str]) -> None:
     problem = run_scontrol(["update", f"JobId={job}", f"JobName={run.name}"], _TIMEOUT_S)
     if problem is not None:
         what = f"hpckit status, why and cancel cannot find job {job}, which has another name"
-        _report(run, submission, f"{what}: {problem}")
+        _report(run, submission, DegradedSubject.JOB_NAME, f"{what}: {problem}")
 
 
-def _report(run: RunDir, submission: int, what: str) -> None:
+def _report(run: RunDir, submission: int, subject: DegradedSubject, what: str) -> None:
     print(what, flush=True)
     with EventLog(run.events, submission=submission) as events:
-        events.emit("degraded", what=what)
+        events.emit(Degraded(subject=subject, what=what))

@@ -9,6 +9,7 @@ from functools import partial
 
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import Event, EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation
 from hpckit.slurm.queued_jobs import queued
@@ -99,7 +100,7 @@ def is_hopeless(silent: int, events: EventLog) -> bool:
         return False
     what = f"{silent} jobs in a row left neither a verdict nor a checkpoint: no other job is queued"
     log.error(what)
-    events.emit("degraded", what=what)
+    events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=what))
     return True
 
 

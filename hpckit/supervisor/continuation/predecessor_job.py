@@ -17,6 +17,17 @@ from pathlib import Path
 from hpckit.agent.orphaned_job import is_running
 from hpckit.agent.verdict_record import VerdictKind
 from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.events.schema import (
+    Degraded,
+    DegradedSubject,
+    GenerationEnded,
+    GenerationStarted,
+    LeaveRequested,
+    RunEnded,
+    RunStarted,
+    SuccessorCancelled,
+    SuccessorQueued,
+)
 from hpckit.events.since_last_start import since_start
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.rundir.directory import RunDir, lock_paths
@@ -48,7 +59,12 @@ def hold_run(supervised: SupervisedRun) -> Iterator[None]:
         mine = supervised.job_number
         if mine is None or not is_given_up(former_job(read_events(run.events)), mine):
             return False
-        events.emit("degraded", what=f"{error}; its job has ended: waiting for the process to end")
+        events.emit(
+            Degraded(
+                subject=DegradedSubject.RUN_LOCK,
+                what=f"{error}; its job has ended: waiting for the process to end",
+            )
+        )
         return True
 
     what = f"submission {supervised.submission} of {run.name}"
@@ -92,13 +108,12 @@ def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
     Args:
         job: the number of this job. None: it is not a Slurm job.
     """
-    ended = None if job is None else end_before(read_events(run.events), job)
-    if ended is None:
+    if job is None or (ended := end_before(read_events(run.events), job)) is None:
         return False
     what = f"job {job} was not cancelled when the run ended ({ended}): it ends at once"
     log.warning(what)
-    events.emit("degraded", what=what)
-    events.emit("successor_cancelled", job=job)
+    events.emit(Degraded(subject=DegradedSubject.SUCCESSOR_CANCELLATION, what=what))
+    events.emit(SuccessorCancelled(job=job))
     return True
 
 
@@ -106,27 +121,26 @@ def end_before(events: Iterable[Event], job: str) -> str | None:
     """Returns how the run has ended for good since a person started it, if `job` was queued by a
     job of that run and not by a person; else None."""
     found = since_start(events)
-    if not any(e.kind == "successor_queued" and str(e["job"]) == job for e in found):
+    if not any(isinstance(e, SuccessorQueued) and e.job == job for e in found):
         return None
     ended: str | None = None
     for event in found:
-        match event.kind:
-            case "generation_started":
+        match event:
+            case GenerationStarted():
                 ended = None
-            case "generation_ended" if event.get("final"):
-                ended = str(event["verdict"])
-            case "run_ended" if event.get("verdict") in _FINAL_VERDICTS:
-                ended = str(event["verdict"])
-            case "asked" if event.get("request") == WorkerRequest.STOP.name.lower():
+            case GenerationEnded() if event.final:
+                ended = event.verdict
+            case RunEnded() if event.verdict in _FINAL_VERDICTS:
+                ended = event.verdict
+            case LeaveRequested() if event.request == WorkerRequest.STOP.name.lower():
                 ended = str(VerdictKind.STOPPED)  # whatever became of its process
     return ended
 
 
 def former_job(events: Iterable[Event]) -> str | None:
     """Returns the job of the supervisor that started last, or None if it was in none."""
-    started = [event for event in events if event.kind == "run_started"]
-    job = started[-1].get("job") if started else None
-    return str(job) if job is not None else None
+    started = [event for event in events if isinstance(event, RunStarted)]
+    return started[-1].job if started else None
 
 
 def is_given_up(former: str | None, mine: str, ask: Callable[[str], str] | None = None) -> bool:

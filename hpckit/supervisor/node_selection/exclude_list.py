@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hpckit.config.rules.violations import fewest_nodes
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog, read_events
+from hpckit.events.schema import Degraded, DegradedSubject, NodesExcluded
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import hostnames
 from hpckit.slurm.node_exclusion import PartitionNodes, choose_exclusions, excludable_nodes
@@ -43,13 +44,18 @@ class ExcludeList:
             return ()
         if not self._known:  # a job that may get no node would never start
             names = ", ".join(one.host for one in bad)
-            self._events.emit("degraded", what=f"the next job may get {names} again: {_UNKNOWN}")
+            self._events.emit(
+                Degraded(
+                    subject=DegradedSubject.EXCLUDE_LIST,
+                    what=f"the next job may get {names} again: {_UNKNOWN}",
+                )
+            )
             return ()
         excluded, spared = choose_exclusions(bad, self._known, fewest_nodes(self._spec))
         if spared:
             what = f"too few nodes would be left without {', '.join(spared)}: not excluded"
             log.warning(what)
-            self._events.emit("degraded", what=what)
+            self._events.emit(Degraded(subject=DegradedSubject.EXCLUDE_LIST, what=what))
         return tuple(excluded)
 
     def keep_from(
@@ -68,11 +74,11 @@ class ExcludeList:
         problem = _update(job, (*self._by_config, *hosts), within_s)
         if problem is None:
             log.info("job %s excludes nodes %s", job, ", ".join(hosts))
-            self._events.emit("nodes_excluded", job=job, hosts=list(hosts))
+            self._events.emit(NodesExcluded(job=job, hosts=list(hosts)))
         else:
             what = f"job {job} may get {', '.join(hosts)} again: {problem}"
             log.error(what)
-            self._events.emit("degraded", what=what)
+            self._events.emit(Degraded(subject=DegradedSubject.EXCLUDE_LIST, what=what))
 
     def _nodes(self) -> PartitionNodes | None:
         """Returns the nodes that the job may get, or None if Slurm does not report them."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import AgentKilled, NodeLost, NodeUnhealthy
 from hpckit.slurm.allocation import Allocation
 from hpckit.slurm.node_exclusion import drain_line
 
@@ -39,8 +40,7 @@ class NodeProblemReporter:
     def report_lost(self, generation: int, nodes: Iterable[int]) -> None:
         """Reports nodes of the job whose agents are lost without a request to leave."""
         for node in nodes if self._job is not None else ():
-            where = {"node": node, "host": self._host(node)}
-            self._events.emit("node_lost", generation=generation, **where)
+            self._events.emit(NodeLost(generation=generation, node=node, host=self._host(node)))
 
     def report_absent(self, generation: int, nodes: Mapping[int, str | None]) -> None:
         """Reports once each node of the job on which no agent started, with the last line of its
@@ -48,10 +48,10 @@ class NodeProblemReporter:
         for node, said in sorted(nodes.items()) if self._job is not None else ():
             if node not in self._reported_absent:
                 self._reported_absent.add(node)
-                where = {"node": node, "host": self._host(node)}
+                host = self._host(node)
                 log.error("no agent started on %s: %s", self.name(node), said or "its log is empty")
                 self._events.emit(
-                    "node_lost", generation=generation, **where, is_absent=True, said=said
+                    NodeLost(generation=generation, node=node, host=host, is_absent=True, said=said)
                 )
 
     def name(self, node: int) -> str:
@@ -62,19 +62,19 @@ class NodeProblemReporter:
     def report_replaced(self, generation: int, nodes: Iterable[int]) -> None:
         """Reports nodes whose agents were killed and replaced."""
         for node in nodes:
-            where = {"node": node, "host": self._host(node)}
-            self._events.emit("agent_killed", generation=generation, **where)
+            self._events.emit(AgentKilled(generation=generation, node=node, host=self._host(node)))
 
     def _emit(self, generation: int, node: int, problems: Sequence[str]) -> None:
         host, what = self._host(node), "; ".join(problems)
         log.error("node %d (%s) is left out: %s", node, host or "this machine", what)
         self._events.emit(
-            "node_unhealthy",
-            generation=generation,
-            node=node,
-            host=host,
-            problems=list(problems),
-            admin=drain_line(host, what) if host is not None else None,
+            NodeUnhealthy(
+                generation=generation,
+                node=node,
+                host=host,
+                problems=list(problems),
+                admin=drain_line(host, what) if host is not None else None,
+            )
         )
 
     def _host(self, node: int) -> str | None:

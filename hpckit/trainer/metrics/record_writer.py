@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import event_of
 from hpckit.trainer.metrics.tensorboard_process import TensorBoardProcess
 from hpckit.trainer.trackers.tracker_builder import close_all
 from hpckit.trainer.trackers.tracker_delivery import TrackerDelivery
@@ -70,8 +71,8 @@ class StepRecordWriter:
                 self._error = error
 
     def _write(self, record: StepRecord, more: Mapping[str, float]) -> None:
-        about = {"time": record.time, "step": record.step}
-        self._events.emit(record.kind, **about, **more, **record.values)
+        fields = {"step": record.step, **more, **record.values}
+        self._events.emit(event_of(record.time, record.kind, fields))
         self._curves.ensure()
         for tracker in self._trackers:
             tracker.put(record)

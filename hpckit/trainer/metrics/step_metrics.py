@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hpckit.events import step_phases
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import DataBound
 from hpckit.trainer.device.peak_flops import known_peak
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory import peak_memory
@@ -174,7 +175,7 @@ class StepMetrics:
             self._records.write("step", step, record)
         diagnosis = self._diagnosis.update(loader_sums, now - since)
         if diagnosis and self._records is not None:
-            self._events.emit("data_bound", step=step, **diagnosis)
+            self._events.emit(DataBound(step=step, **diagnosis))
         return True
 
     def means(self, names: Sequence[str]) -> dict[str, float]:

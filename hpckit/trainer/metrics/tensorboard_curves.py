@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.events.event_log import Event, EventLog, EventTail
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.system.atomic_files import read_json, write_json
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def write_until(is_over: Callable[[], bool], events: Path, folder: Path) -> None
         what = f"no more TensorBoard files: {error}"
         log.error(what)
         with EventLog(events) as event_log:
-            event_log.emit("degraded", what=what)
+            event_log.emit(Degraded(subject=DegradedSubject.TENSORBOARD, what=what))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
 
 log = logging.getLogger(__name__)
 
@@ -72,4 +73,6 @@ class TensorBoardProcess:
         """Report that training continues without TensorBoard files; the events have all records."""
         self._process, self._is_gone = None, True
         log.error("no more TensorBoard files: %s", why)
-        self._events.emit("degraded", what=f"no more TensorBoard files: {why}")
+        self._events.emit(
+            Degraded(subject=DegradedSubject.TENSORBOARD, what=f"no more TensorBoard files: {why}")
+        )

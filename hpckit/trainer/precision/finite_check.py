@@ -18,6 +18,7 @@ from torch.nn.utils import get_total_norm
 
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.events.schema import NotFinite
 from hpckit.events.since_last_start import since_start
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import reduced
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 NAMES = ("loss", "grad_norm")
 """Names of the metrics that are checked if a training function logs them."""
-_KIND = "not_finite"
 
 
 class NotFiniteError(RuntimeError):
@@ -91,7 +91,7 @@ class FiniteCheck:
         what = f"step {step}: {finding}"
         is_repeated = self._was_seen(step)
         if dist.get_rank() == 0:
-            self._events.emit(_KIND, step=step, what=what)
+            self._events.emit(NotFinite(step=step, what=what))
         if is_repeated:
             raise TrainingError(
                 f"{what}, as when it was computed before, so no machine is at fault. The "
@@ -134,5 +134,5 @@ def _is_finite(parts: list[Tensor]) -> bool:
 def was_seen(events: Iterable[Event], step: int, every: int) -> bool:
     """Whether the run was not finite at `step` before, since a person started it last, as far as
     checks every `every` steps can tell."""
-    known = (event["step"] for event in since_start(events) if event.kind == _KIND)
+    known = (event.step for event in since_start(events) if isinstance(event, NotFinite))
     return any(abs(one - step) < every for one in known)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import StragglerFound, StragglerOver
 from hpckit.trainer.parallel.collectives import collective_device
 from hpckit.trainer.timing.step_trace import StepTrace, StepTracer
 from hpckit.trainer.timing.stragglers import IN_A_ROW, Stragglers, slow_ranks
@@ -56,16 +57,15 @@ class CommunicationMonitor:
     def _judge(self, step: int, traced: Sequence[StepTrace], groups: Sequence[int]) -> None:
         slow = slow_ranks([one.own_s for one in traced], groups)
         new, over = self._stragglers.judge(slow)
-        rank = dist.get_rank()
+        rank, host = dist.get_rank(), socket.gethostname()
         for slow_rank in new:
             if slow_rank.rank == rank:
                 z, excess = slow_rank.z, slow_rank.excess
-                self._emit("straggler", step, z=z, excess=excess, traces=IN_A_ROW)
+                self._events.emit(
+                    StragglerFound(step=step, host=host, z=z, excess=excess, traces=IN_A_ROW)
+                )
         if rank in over:
-            self._emit("straggler_over", step)
-
-    def _emit(self, kind: str, step: int, **about: float) -> None:
-        self._events.emit(kind, step=step, host=socket.gethostname(), **about)
+            self._events.emit(StragglerOver(step=step, host=host))
 
 
 def means(traced: Sequence[StepTrace]) -> dict[str, float]:

@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from hpckit.config.spec import ProfileSpec
+from hpckit.events.schema import Degraded, DegradedSubject, Event, Profiled
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class Profiler:
     not profiled."""
 
     def __init__(
-        self, spec: ProfileSpec, folder: Path, name: str, emit: Callable[..., None]
+        self, spec: ProfileSpec, folder: Path, name: str, emit: Callable[[Event], None]
     ) -> None:
         """Args:
         name: prefix of the file names, which no other rank or attempt has.
@@ -69,9 +70,14 @@ class Profiler:
             (self._folder / f"{self._name}.txt").write_text(table, encoding="utf-8")
         except OSError as error:
             log.error("the trace could not be written: %s", error)
-            self._emit("degraded", what=f"no trace of steps {self._steps}: {error}")
+            self._emit(
+                Degraded(
+                    subject=DegradedSubject.PROFILER,
+                    what=f"no trace of steps {self._steps}: {error}",
+                )
+            )
         else:
-            self._emit("profiled", steps=self._steps, trace=str(trace))
+            self._emit(Profiled(steps=self._steps, trace=str(trace)))
 
     @property
     def _steps(self) -> str:

@@ -27,6 +27,7 @@ from torch.distributed.launcher.api import elastic_launch
 
 import hpckit.trainer.language_model  # noqa: F401  for what it imports
 from hpckit.events.event_log import EventLog
+from hpckit.events.schema import ForkUnusable
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.system.child_processes import die_with_parent
 from hpckit.trainer import worker
@@ -111,7 +112,7 @@ def _report_unusable(env: WorkerEnvironment, why: str) -> None:
     print(f"rank {env.rank} is started as a program of its own: {why}", file=sys.stderr)
     at = env.at
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-        events.emit("fork_unusable", rank=env.rank, attempt=env.attempt, why=why)
+        events.emit(ForkUnusable(rank=env.rank, attempt=env.attempt, why=why))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpckit.config.rules.secrets import without_secrets
-from hpckit.events.event_log import EventLog
+from hpckit.events.event_log import Event, EventLog
+from hpckit.events.schema import Degraded, DegradedSubject, TrackerBack, TrackerUndelivered
 from hpckit.trainer.trackers.delivery_mark import DeliveryMark, read_mark, write_mark
 from hpckit.trainer.trackers.tracker_interface import (
     StepRecord,
@@ -94,7 +95,7 @@ class TrackerDelivery:
             left = self._lost + self._in_delivery + len(self._waiting)
             if left:
                 log.error("%d records were not delivered to %s", left, self._name)
-                self._events.emit("tracker_undelivered", tracker=self._name, records=left)
+                self._events.emit(TrackerUndelivered(tracker=self._name, records=left))
             self._is_given_up = True  # the events will be closed
 
     def _serve(self) -> None:
@@ -192,7 +193,7 @@ class TrackerDelivery:
         if self._is_unavailable:
             self._is_unavailable = False
             log.info("%s is available again", self._name)
-            self._emit("tracker_back", tracker=self._name)
+            self._emit(TrackerBack(tracker=self._name))
             self._report_lost(1)
 
     def _report_lost(self, at_least: int) -> None:
@@ -204,16 +205,16 @@ class TrackerDelivery:
                 return
             self._lost = 0
         log.warning("%d records were not delivered to %s", lost, self._name)
-        self._emit("tracker_undelivered", tracker=self._name, records=lost)
+        self._emit(TrackerUndelivered(tracker=self._name, records=lost))
 
     def _report(self, what: str) -> None:
         log.warning(what)
-        self._emit("degraded", what=what)
+        self._emit(Degraded(subject=DegradedSubject.TRACKER, what=what))
 
-    def _emit(self, kind: str, **fields: object) -> None:
+    def _emit(self, event: Event) -> None:
         with self._changed:
             if not self._is_given_up:
-                self._events.emit(kind, **fields)
+                self._events.emit(event)
 
 
 def _one_line(error: Exception) -> str:

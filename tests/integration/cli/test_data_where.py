@@ -169,7 +169,7 @@ def test_where_of_a_run_by_its_events(tmp_path: Path, shards: Path) -> None:
     make(store, 6, {}, {"loader": {**state, "position": 44}}, run="run")
     with EventLog(run / "events.jsonl", attempt=0, rank=0) as events:
         for generation, (step, position, batch) in enumerate(((0, 0, 8), (4, 32, 6), (6, 44, 10))):
-            events.emit(
+            events.emit_kind(
                 "training_started",
                 **{"generation": generation, "step": step, "position": position},
                 **{"global_batch": batch, "world_size": 2, "samples": 120, "restore_s": 0.1},

@@ -112,12 +112,12 @@ def test_or_not_where_that_cannot_be_known() -> None:
 
 def test_a_supervisor_speaks_by_events_that_are_its_own(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events") as log:
-        log.emit("agent_started", node=0)
+        log.emit_kind("agent_started", node=0)
         overheard = SupervisorLiveness(tmp_path / "events")
         for kind in ("step", "degraded", "checkpoint_committed", "strays_killed"):
-            log.emit(kind)
+            log.emit_kind(kind)
         assert not overheard.has_written(), "agents and ranks say these"
-        log.emit("agent_started", node=0)
+        log.emit_kind("agent_started", node=0)
         assert overheard.has_written()
         assert overheard.has_written(), "it has, and has not said more since"
 

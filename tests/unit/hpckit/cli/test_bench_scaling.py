@@ -22,6 +22,7 @@ from hpckit.cli.bench.world_shapes import (
 from hpckit.cli.main import app
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.submit.compose import compose_spec
 
 COUNTS = st.integers(1, 1000)
@@ -37,7 +38,7 @@ def point_on(
 
 def step(number: int, **fields: float) -> Event:
     about = {"step": number, "step_s": 0.1, "tokens_per_s": 640.0, "data_wait_s": 0.02}
-    return Event(0.0, "step", {**about, **fields})
+    return event_of(0.0, "step", {**about, **fields})
 
 
 @given(COUNTS, COUNTS)

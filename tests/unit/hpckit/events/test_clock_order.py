@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from hpckit.events.clock_order import LATE_S, in_order
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 
 HOUR_S = 3600.0
 
 
 def written(*times: float) -> list[Event]:
-    return [Event(time, str(number), {"n": number}) for number, time in enumerate(times)]
+    return [event_of(time, str(number), {"n": number}) for number, time in enumerate(times)]
 
 
 def order(events: list[Event]) -> list[int]:

@@ -19,7 +19,7 @@ path, who, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 print("ready", flush=True); sys.stdin.readline()
 with EventLog(path, who=who) as log:
     for n in range(count):
-        log.emit("tick", n=n, filling="x" * ((n * 37 + who) % 9000))
+        log.emit_kind("tick", n=n, filling="x" * ((n * 37 + who) % 9000))
 """
 
 HALF_A_LINE = """
@@ -66,7 +66,7 @@ def test_a_writer_waits_for_another_that_is_in_the_middle_of_a_line(tmp_path: Pa
         assert slow.stdin is not None
         slow.stdin.write("\n")
         slow.stdin.flush()
-        log.emit("fast")
+        log.emit_kind("fast")
     assert [event.kind for event in read_events(path)] == ["slow", "fast"]
 
 
@@ -74,14 +74,14 @@ def test_threads_that_append_at_once_lose_and_tear_nothing(tmp_path: Path) -> No
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log, ThreadPoolExecutor(4) as threads:
         for n in range(400):
-            threads.submit(log.emit, "tick", n=n, filling="x" * n)
+            threads.submit(log.emit_kind, "tick", n=n, filling="x" * n)
     assert sorted(event["n"] for event in read_events(path)) == list(range(400))
 
 
 def test_fields_kind_and_common_fields_come_back(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path, generation=3) as log:
-        log.emit("step", step=7, nested={"a": [1, None]}, text="é\n")
+        log.emit_kind("step", step=7, nested={"a": [1, None]}, text="é\n")
     (event,) = read_events(path)
     assert event.kind == "step"
     assert event.fields == {"generation": 3, "step": 7, "nested": {"a": [1, None]}, "text": "é\n"}
@@ -91,7 +91,7 @@ def test_fields_kind_and_common_fields_come_back(tmp_path: Path) -> None:
 def test_a_diverging_loss_survives(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
-        log.emit("step", loss=math.nan, norm=math.inf, low=-math.inf)
+        log.emit_kind("step", loss=math.nan, norm=math.inf, low=-math.inf)
     (event,) = read_events(path)
     assert math.isnan(event["loss"])
     assert (event["norm"], event["low"]) == (math.inf, -math.inf)
@@ -102,14 +102,14 @@ def test_a_torn_line_costs_nothing_but_itself_and_is_said(
 ) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
-        log.emit("a")
+        log.emit_kind("a")
     with path.open("a") as file:
         file.write('{"time": 1.0, "kind": "to')
     assert [event.kind for event in read_events(path)] == ["a"]
     assert caplog.text == ""  # it may still become whole
     with EventLog(path) as log:
-        log.emit("b")
-        log.emit("c")
+        log.emit_kind("b")
+        log.emit_kind("c")
     assert [event.kind for event in read_events(path)] == ["a", "b", "c"]
     assert "torn line" in caplog.text
     assert str(path) in caplog.text
@@ -131,10 +131,10 @@ def test_a_tail_gives_each_whole_line_once_and_waits_for_the_rest(tmp_path: Path
     tail = EventTail(path)
     assert list(tail.read()) == []
     with EventLog(path) as log:
-        log.emit("a", n=1)
+        log.emit_kind("a", n=1)
         assert fields(list(tail.read())) == [{"n": 1}]
-        log.emit("a", n=2)
-        log.emit("a", n=3)
+        log.emit_kind("a", n=2)
+        log.emit_kind("a", n=3)
         assert fields(list(tail.read())) == [{"n": 2}, {"n": 3}]
         assert list(tail.read()) == []
     with path.open("a") as file:
@@ -149,7 +149,7 @@ def test_a_tail_left_early_goes_on_where_it_was_left(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
         for n in range(3):
-            log.emit("a", n=n)
+            log.emit_kind("a", n=n)
     tail = EventTail(path)
     assert next(tail.read())["n"] == 0
     assert [event["n"] for event in tail.read()] == [1, 2]
@@ -158,13 +158,13 @@ def test_a_tail_left_early_goes_on_where_it_was_left(tmp_path: Path) -> None:
 def test_a_tail_from_the_end_sees_only_what_comes(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
-        log.emit("a", n=1)
+        log.emit_kind("a", n=1)
         tail = EventTail(path, from_end=True)
-        log.emit("a", n=2)
+        log.emit_kind("a", n=2)
     assert fields(list(tail.read())) == [{"n": 2}]
     late = EventTail(tmp_path / "later.jsonl", from_end=True)
     with EventLog(tmp_path / "later.jsonl") as log:
-        log.emit("a", n=3)
+        log.emit_kind("a", n=3)
     assert fields(list(late.read())) == [{"n": 3}]
 
 
@@ -181,7 +181,7 @@ def test_what_comes_after_the_end_is_written_to_no_other_file(
     log = EventLog(tmp_path / "events.jsonl")
     log.close()
     with open(tmp_path / "other", "a+") as other:  # which has the number of the log's file
-        log.emit("late")
+        log.emit_kind("late")
         log.close()
         assert other.tell() == 0
         other.write("mine")

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpointing.events import EVENT_KINDS
 from hpckit.events.event_log import Event
 from hpckit.events.event_validation import (
-    NEEDED,
     is_valid,
     read_valid_events,
     without_unread_fields,
 )
+from hpckit.events.schema import event_of
 from hpckit.report.history import build_history
 from hpckit.report.performance.measured_step_time import step_time
 from hpckit.report.progress import build_progress
@@ -37,24 +38,24 @@ JSON = OTHERS | st.integers() | st.floats()
     ],
 )
 def test_a_record_with_a_wrong_value_is_not_sound(name: str, value: Any) -> None:
-    assert is_valid(without_unread_fields(Event(1.0, "step", STEP)))
-    assert not is_valid(without_unread_fields(Event(1.0, "step", {**STEP, name: value})))
+    assert is_valid(without_unread_fields(event_of(1.0, "step", STEP)))
+    assert not is_valid(without_unread_fields(event_of(1.0, "step", {**STEP, name: value})))
 
 
 def test_a_loss_may_be_no_number_and_what_is_not_read_may_be_anything() -> None:
     told = {**STEP, "loss": float("nan"), "mine": "text", "tokens_per_s": None}
-    found = without_unread_fields(Event(1.0, "step", told))
+    found = without_unread_fields(event_of(1.0, "step", told))
     assert is_valid(found)
     assert "mine" not in found.fields
-    assert is_valid(Event(1.0, "unheard_of", {"step": "x"}))
+    assert is_valid(event_of(1.0, "unheard_of", {"step": "x"}))
 
 
 @settings(max_examples=50)
 @given(
     st.lists(
         st.builds(
-            lambda kind, fields: Event(1.0, kind, fields),
-            st.sampled_from(sorted(NEEDED)),
+            lambda kind, fields: event_of(1.0, kind, fields),
+            st.sampled_from(sorted(EVENT_KINDS)),
             st.dictionaries(st.sampled_from(NAMES), JSON | st.integers(0, 9)),
         ),
         max_size=12,

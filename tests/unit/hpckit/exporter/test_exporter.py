@@ -32,8 +32,8 @@ def run(tmp_path: Path) -> RunDir:
     found = RunDir(tmp_path / "gpt-1")
     found.path.mkdir()
     with EventLog(found.events) as events:
-        events.emit("training_started", step=0, world_size=1)
-        events.emit("step", step=5, loss=2.5)
+        events.emit_kind("training_started", step=0, world_size=1)
+        events.emit_kind("step", step=5, loss=2.5)
     return found
 
 
@@ -75,7 +75,7 @@ def test_a_file_is_kept_up_and_goes_with_its_agent(run: RunDir, folder: Path) ->
             assert stat.S_IMODE(file.stat().st_mode) == 0o644, "node_exporter is another user"
             assert {"hpckit_loss", "hpckit_checkpoint_lag_seconds"} <= names(file.read_text())
             with EventLog(run.events) as events:
-                events.emit("step", step=7, loss=1.5)
+                events.emit_kind("step", step=7, loss=1.5)
             until(lambda: 'hpckit_loss{run="gpt-1"} 1.5' in file.read_text())
             it.rest()
             until(lambda: "hpckit_worker_step" not in file.read_text())

@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from hpckit.events.event_log import Event, read_events
+from hpckit.events.event_log import read_events
+from hpckit.events.schema import event_of
 from hpckit.exporter.exporter import worker_samples
 from hpckit.exporter.exposition import MetricSample, exposition
 from hpckit.exporter.metric_names import METRICS, Metric
@@ -48,7 +49,7 @@ def values(standing: RunMetrics, now_s: float = 1000.0) -> dict[str, float]:
 def standing(*told: tuple[float, str, dict[str, Any]]) -> RunMetrics:
     found = RunMetrics()
     for time_s, kind, fields in told:
-        found.take(Event(time_s, kind, fields))
+        found.take(event_of(time_s, kind, fields))
     return found
 
 
@@ -115,6 +116,9 @@ def test_a_run_as_it_stands() -> None:
             (700.0, "step", record),
             (710.0, "tracker_undelivered", {"tracker": "mlflow", "records": 5}),
             (720.0, "tracker_undelivered", {"tracker": "mlflow", "records": 2}),
+            (721.0, "degraded", {"subject": "tracker", "what": "mlflow cannot be reached"}),
+            (722.0, "degraded", {"subject": "tracker", "what": "mlflow cannot be reached"}),
+            (723.0, "degraded", {"what": "written by an earlier release"}),
         )
     )
     assert math.isnan(found.pop("hpckit_loss"))
@@ -126,6 +130,7 @@ def test_a_run_as_it_stands() -> None:
         **{"hpckit_checkpoint_bytes": 1000, "hpckit_checkpoint_new_bytes": 10},
         **{"hpckit_checkpoint_lag_steps": 10, "hpckit_checkpoint_lag_seconds": 500},
         **{"hpckit_checkpoint_failures_total": 1, "hpckit_tracker_undelivered_total/mlflow": 7},
+        **{"hpckit_degradations_total/tracker": 2, "hpckit_degradations_total/unknown": 1},
     }
 
 

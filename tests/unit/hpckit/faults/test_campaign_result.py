@@ -20,7 +20,7 @@ def test_a_run_that_no_fault_has_reached_has_a_result(tmp_path: Path, steps: int
     run = RunDir(tmp_path)
     with EventLog(run.events) as events:
         for step in range(1, steps + 1):
-            events.emit("step", generation=1, step=step, step_s=0.2)
+            events.emit_kind("step", generation=1, step=step, step_s=0.2)
     found = result_of(CampaignOutcome(run, run, (), ("not one fault was done.",)))
     assert (found.faults, found.steps, found.rows) == (0, steps, ())
     assert "- not one fault was done." in markdown(found)

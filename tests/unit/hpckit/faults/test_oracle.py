@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.faults.campaign.oracle import loss_problems
 from hpckit.report.history import History, build_history
 
@@ -17,9 +17,9 @@ def history(*lives: tuple[int, int, Mapping[int, float]]) -> History:
     events = []
     for number, (world, start, losses) in enumerate(lives, 1):
         begun = {"generation": number, "world_size": world, "step": start}
-        events.append(Event(100.0 * number, "training_started", begun))
+        events.append(event_of(100.0 * number, "training_started", begun))
         events += [
-            Event(100.0 * number + step, "step", told(number, step, loss))
+            event_of(100.0 * number + step, "step", told(number, step, loss))
             for step, loss in losses.items()
         ]
     return build_history(events)

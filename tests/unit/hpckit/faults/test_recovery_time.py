@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpckit.events.event_log import Event
+from hpckit.events.schema import StepLogged, event_of
 from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.recovery_time import RecoveryTime, recovery_time
 from hpckit.faults.fault_plan import DrillKind
@@ -13,8 +14,12 @@ from hpckit.report.ettr import training_share
 KILLED = RecordedFault(100.0, DrillKind.WORKER, 50, "SIGKILL")
 
 
+def step(time: float, number: int) -> StepLogged:
+    return StepLogged(time=time, step=number, step_s=1.0)
+
+
 def event(time: float, kind: str, **fields: object) -> Event:
-    return Event(time, kind, fields)
+    return event_of(time, kind, fields)
 
 
 RESTART = [
@@ -78,8 +83,8 @@ def test_what_was_not_come_through_has_no_split(events: list[Event]) -> None:
 
 
 def test_the_share_of_training_counts_each_step_once() -> None:
-    steps = [event(float(at), "step", step=at) for at in range(11)]
+    steps = [step(float(at), at) for at in range(11)]
     assert training_share(steps, 1.0) == 1.0
-    again = [*steps[:6], *(event(e.time + 5, "step", step=e["step"] - 3) for e in steps[6:])]
+    again = [*steps[:6], *(step(one.time + 5, one.step - 3) for one in steps[6:])]
     assert training_share(again, 1.0) == pytest.approx(7 / 15)
     assert training_share(steps[:1], 1.0) == 0.0

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.report.history import History, build_history
 
 
@@ -22,7 +23,7 @@ class Story:
 
     def tell(self, kind: str, after: float = 0.0, **fields: Any) -> None:
         self.now += after
-        self.events.append(Event(self.now, kind, fields))
+        self.events.append(event_of(self.now, kind, fields))
 
     def supervisor(self, steps: int = 100) -> None:
         self.tell("run_started", steps=steps, pid=1)

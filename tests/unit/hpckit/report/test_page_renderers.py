@@ -87,7 +87,7 @@ def test_many_attempts_share_a_lane_and_a_long_table_is_cut(tmp_path: Path) -> N
 
 def saved(run: RunDir, *steps: int) -> None:
     with EventLog(run.events, generation=2, attempt=0) as log:
-        checkpointer = Checkpointer(run.checkpoints, run=run.name, on_event=log.emit)
+        checkpointer = Checkpointer(run.checkpoints, run=run.name, on_event=log.emit_kind)
         for step in steps:
             checkpointer.save(step, {"w": torch.randn(1000), "x": X})
             checkpointer.wait()

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.report.progress import build_progress
 
 
 def event(time: float, kind: str, **fields: Any) -> Event:
-    return Event(time, kind, fields)
+    return event_of(time, kind, fields)
 
 
 def steps(start: float, generation: int, numbers: range, step_s: float) -> list[Event]:

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.report.progress import build_progress
 from hpckit.report.run_state import RunState, decide, is_current
 from hpckit.slurm.squeue import parse_queue
 
 
 def event(time: float, kind: str, **fields: Any) -> Event:
-    return Event(time, kind, fields)
+    return event_of(time, kind, fields)
 
 
 def job(number: int, state: str) -> str:

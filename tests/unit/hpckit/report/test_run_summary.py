@@ -36,11 +36,11 @@ def ran(path: Path, steps: int, missing: int | None = None, twice: int | None = 
     run.submission(1).mkdir(parents=True)
     run.spec(1).write_text(dump_spec(make_spec({"train.global_batch": 1})))
     with EventLog(run.events, generation=1, attempt=0) as log:
-        log.emit("generation_started", nodes=1)
-        log.emit("training_started", step=0, world_size=1, samples=SAMPLES)
+        log.emit_kind("generation_started", nodes=1)
+        log.emit_kind("training_started", step=0, world_size=1, samples=SAMPLES)
         for step in range(1, steps + 1):
-            log.emit("step", step=step, loss=2.0 / step, step_s=0.5)
-        log.emit("generation_ended", verdict="done", reason="because", step=steps)
+            log.emit_kind("step", step=step, loss=2.0 / step, step_s=0.5)
+        log.emit_kind("generation_ended", verdict="done", reason="because", step=steps)
     ledger = SampleLedgerWriter(run.ledger, generation=1, attempt=0, rank=0)
     for step in range(steps):
         for _ in range((step != missing) + (step == twice)):
@@ -88,7 +88,7 @@ def test_a_sample_seen_twice_is_named(tmp_path: Path) -> None:
 def saved(run: RunDir, store: Path, *steps: int) -> None:
     """Checkpoints of the run, told as a worker tells of them."""
     with EventLog(run.events, generation=1, attempt=0) as log:
-        checkpointer = Checkpointer(store, run=run.name, on_event=log.emit)
+        checkpointer = Checkpointer(store, run=run.name, on_event=log.emit_kind)
         for step in steps:
             checkpointer.save(step, {"w": torch.full((1000,), float(step))})
             checkpointer.wait()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.events.step_phases import NAMES, PARTS, Part
 from hpckit.report.history import build_history
 from hpckit.report.performance.bottleneck import PARTS as LOOPS
@@ -27,12 +28,14 @@ def record(step: int, generation: int = 1, /, **parts: float) -> Event:
     """Of a step whose parts these are."""
     seconds = {name: parts.pop(name, 0.0) for name in NAMES}
     about = {"generation": generation, "attempt": 0, "step": step, "step_s": sum(seconds.values())}
-    return Event(10.0 * generation + step, "step", {**about, **seconds, **parts})
+    return event_of(10.0 * generation + step, "step", {**about, **seconds, **parts})
 
 
 def life(start: int, generation: int = 1, restore_s: float = 0.0) -> Event:
     about = {"generation": generation, "attempt": 0, "step": start, "world_size": 2}
-    return Event(10.0 * generation + start, "training_started", {**about, "restore_s": restore_s})
+    return event_of(
+        10.0 * generation + start, "training_started", {**about, "restore_s": restore_s}
+    )
 
 
 def spent(
@@ -85,7 +88,7 @@ def test_traces_are_put_together_by_their_time() -> None:
 
 
 def test_records_that_are_not_split_are_no_bottleneck() -> None:
-    old = Event(1.0, "step", {"generation": 1, "step": 4, "step_s": 0.5, "data_wait_s": 0.4})
+    old = event_of(1.0, "step", {"generation": 1, "step": 4, "step_s": 0.5, "data_wait_s": 0.4})
     history = build_history([life(0), old])
     assert step_time(history).parts == {}
     assert [name for name, _ in speed_facts(history, None)] == ["time"]
@@ -159,7 +162,7 @@ def test_the_lines_of_a_run() -> None:
         [
             life(0),
             record(10, forward_s=0.5, backward_s=0.4, data_wait_s=0.1, **GPU, **traced),
-            Event(40.0, "straggler", slow),
+            event_of(40.0, "straggler", slow),
         ]
     )
     told = dict(speed_facts(history, make_spec()))

@@ -8,6 +8,7 @@ import pytest
 
 from hpckit.agent.verdict_record import VerdictKind
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.report.overview import Overview
 from hpckit.report.progress import build_progress
 from hpckit.report.run_state import RunState
@@ -19,8 +20,8 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 NOW = 2000.0
 EVENTS = [
-    Event(1000, "run_started", {"job": "1", "steps": 100}),
-    Event(1001, "checkpoint_committed", {"step": 40}),
+    event_of(1000, "run_started", {"job": "1", "steps": 100}),
+    event_of(1001, "checkpoint_committed", {"step": 40}),
 ]
 
 
@@ -102,9 +103,9 @@ def test_a_lack_of_memory_is_no_reason_to_try_the_same_again() -> None:
 
 
 SAID = "no job can be queued to go on after this one, tried again each 15 s: QOSMaxSubmitJobLimit"
-REFUSED = Event(1002, "degraded", {"what": SAID})
-QUEUED = Event(1003, "successor_queued", {"job": "2"})
-CANCELLED = Event(1004, "successor_cancelled", {"job": "2"})
+REFUSED = event_of(1002, "degraded", {"what": SAID})
+QUEUED = event_of(1003, "successor_queued", {"job": "2"})
+CANCELLED = event_of(1004, "successor_cancelled", {"job": "2"})
 RUNS = "1|RUNNING|1000|1900|15:00|2|low|n[1-2]|(null)|None|t"
 WAITS = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
 
@@ -116,7 +117,12 @@ WAITS = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
         ("chain", [QUEUED], [], None),  # Slurm does not answer
         ("requeue", [], [RUNS], None),
         ("chain", [REFUSED], [RUNS], REFUSED["what"]),
-        ("requeue", [Event(1002, "degraded", {"what": "no other is queued"})], [RUNS], "no other"),
+        (
+            "requeue",
+            [event_of(1002, "degraded", {"what": "no other is queued"})],
+            [RUNS],
+            "no other",
+        ),
         ("chain", [], [RUNS], "its supervisor has not said so yet"),
         ("chain", [QUEUED], [RUNS], "job 2, which was to follow, is not in Slurm's queue any more"),
         ("chain", [QUEUED, CANCELLED], [RUNS], "job 2 was cancelled"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.slurm.node_exclusion import (
     AGE_S,
     ExcludableNode,
@@ -21,7 +22,7 @@ NOW = 1e6
 
 
 def at(ago_s: float, kind: str, **fields: Any) -> Event:
-    return Event(NOW - ago_s, kind, fields)
+    return event_of(NOW - ago_s, kind, fields)
 
 
 def unhealthy(ago_s: float, host: str | None, *problems: str) -> Event:

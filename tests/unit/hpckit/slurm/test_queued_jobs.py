@@ -49,7 +49,7 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     run = RunDir(tmp_path / "t-1a2b3c4d")
     run.path.mkdir()
     with EventLog(run.events) as events:
-        events.emit("successor_queued", job="8")
+        events.emit_kind("successor_queued", job="8")
     tool = tmp_path / "squeue"
     tool.write_text(f'#!/bin/sh\necho "8|PENDING|{run.name}|(null)"\n')
     tool.chmod(0o755)

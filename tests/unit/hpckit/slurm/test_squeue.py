@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.squeue import QueueError, jobs_of, numbers_of, parse_queue, queue
 
@@ -45,9 +45,9 @@ def test_a_runs_jobs_have_its_number_and_its_name(tmp_path: Path) -> None:
     (run.submitit / "10_submitted.pkl").touch()
     (run.submitit / "10_submission.sh").touch()
     events = [
-        Event(1.0, "run_started", {"job": "2"}),
-        Event(2.0, "successor_queued", {"job": "11"}),
-        Event(3.0, "run_started", {}),
+        event_of(1.0, "run_started", {"job": "2"}),
+        event_of(2.0, "successor_queued", {"job": "11"}),
+        event_of(3.0, "run_started", {}),
     ]
     numbers = numbers_of(run, events)
     assert numbers == ["2", "10", "11"]
@@ -58,7 +58,7 @@ def test_a_runs_jobs_have_its_number_and_its_name(tmp_path: Path) -> None:
 
 def test_a_task_of_an_array_has_the_name_of_the_sweep(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "s-bad1d42b")
-    numbers = numbers_of(run, [Event(1.0, "task_queued", {"job": "2_10"})])
+    numbers = numbers_of(run, [event_of(1.0, "task_queued", {"job": "2_10"})])
     assert numbers == ["2_10"]
     lines = [
         WAITING.replace("2|", f"2_{task}|", 1).replace("s-bad1d42b", name)

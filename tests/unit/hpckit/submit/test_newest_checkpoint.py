@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from checkpointing import Checkpointer
-from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.events.schema import event_of
 from hpckit.rundir.directory import RunDir, run_name
 from hpckit.submit.newest_checkpoint import SavedStep, newest_step
 from hpckit.submit.preparation import move_aside
@@ -49,7 +50,7 @@ def test_a_store_out_of_reach_is_no_progress_and_no_reason_to_give_up(tmp_path: 
     whole = record.read_bytes()
     with EventLog(run.events, submission=1) as events:
         record.write_bytes(b"{}")
-        saved = SavedStep(spec, run, events, [Event(1.0, "checkpoint_committed", {"step": 3})])
+        saved = SavedStep(spec, run, events, [event_of(1.0, "checkpoint_committed", {"step": 3})])
         assert saved.step == 3
         record.write_bytes(whole)
         assert not saved.update(1), "how old that one is was not known"

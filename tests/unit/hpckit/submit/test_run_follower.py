@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from hpckit.events.event_log import Event, EventLog, EventTail
+from hpckit.events.event_log import EventLog, EventTail
+from hpckit.events.schema import event_of
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.run_follower import Follower, describe
 from tests.unit.hpckit.specs_and_processes import line_of, python
@@ -23,7 +24,7 @@ ENDED = {"generation": 2, "verdict": "crash", "reason": "rank 0: ValueError: x"}
 
 def shown(kind: str, **fields: Any) -> str:
     """The line as it stands on the terminal, without its colours."""
-    line = describe(Event(0.0, kind, fields))
+    line = describe(event_of(0.0, kind, fields))
     assert line is not None
     return Text.from_markup(line).plain
 
@@ -80,8 +81,8 @@ def test_each_event_of_interest_is_told(kind: str, fields: dict[str, Any], line:
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_events_are_passed_over(kind: str) -> None:
-    assert describe(Event(0.0, kind, {"step": 1, "status": 0})) is None
-    assert describe(Event(0.0, "nodes_chosen", {"nodes": [0, 2], "wanted": 2})) is None
+    assert describe(event_of(0.0, kind, {"step": 1, "status": 0})) is None
+    assert describe(event_of(0.0, "nodes_chosen", {"nodes": [0, 2], "wanted": 2})) is None
 
 
 @pytest.mark.parametrize("reason", ["cannot open [/data/x]", "index [i] is out of bounds"])
@@ -110,11 +111,11 @@ def follow(run: RunDir, alive: bool) -> tuple[int, str]:
 def test_following_ends_with_the_runs_own_status(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     with EventLog(run.events, generation=1) as log:
-        log.emit("generation_started", nodes=2)
-        log.emit("training_started", step=0, world_size=2)
-        log.emit("step", step=1, loss=2.5, tokens_per_s=1234.0)
-        log.emit("run_ended", submission=2, status=0)
-        log.emit("run_ended", submission=1, status=70)
+        log.emit_kind("generation_started", nodes=2)
+        log.emit_kind("training_started", step=0, world_size=2)
+        log.emit_kind("step", step=1, loss=2.5, tokens_per_s=1234.0)
+        log.emit_kind("run_ended", submission=2, status=0)
+        log.emit_kind("run_ended", submission=1, status=70)
     status, text = follow(run, alive=True)
     assert status == 70
     assert "generation 1 starts on 2 nodes" in text
@@ -127,7 +128,7 @@ def test_what_kept_the_supervisor_from_its_work_is_told(
 ) -> None:
     run = RunDir(tmp_path)
     with EventLog(run.events, submission=1) as log:
-        log.emit(kind, error="in use by [somebody]")
+        log.emit_kind(kind, error="in use by [somebody]")
     told, text = follow(run, alive=True)
     assert told == status
     assert "in use by [somebody]" in text

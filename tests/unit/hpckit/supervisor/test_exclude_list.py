@@ -23,7 +23,7 @@ class Parts:
         self.run, self.bin = RunDir(folder), folder / "bin"
         self.bin.mkdir()
         self.log = EventLog(self.run.events)
-        self.log.emit("run_started", job="1")
+        self.log.emit_kind("run_started", job="1")
         self.put("sinfo", SINFO)
         self.put("scontrol", f'[ "$1" = show ] && echo n3 || echo "$@" >> {folder}/asked')
 
@@ -33,7 +33,7 @@ class Parts:
 
     def found(self, *hosts: str) -> None:
         for host in hosts:
-            self.log.emit("node_unhealthy", host=host, problems=["bad"])
+            self.log.emit_kind("node_unhealthy", host=host, problems=["bad"])
 
     def exclusion(self, nodes: int, *by_config: str) -> ExcludeList:
         batch = {"train.global_batch": 24, "train.micro_batch": 1}

@@ -22,9 +22,9 @@ def run(tmp_path: Path) -> RunDir:
     """Five steps, of which the files have three."""
     run = RunDir(tmp_path)
     with EventLog(run.events, generation=1, attempt=0, rank=0) as events:
-        events.emit("training_started", step=0, world_size=1)
+        events.emit_kind("training_started", step=0, world_size=1)
         for step in range(1, 6):
-            events.emit("step", step=step, loss=float(step))
+            events.emit_kind("step", step=step, loss=float(step))
             if step == 3:
                 write_until(lambda: True, run.events, run.tensorboard)
     return run

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.events.schema import event_of
 from hpckit.supervisor.continuation import job_chain as module
 from hpckit.supervisor.continuation.job_chain import JobChain, requeue_job, silent_jobs
 from tests.unit.hpckit.specs_and_processes import until
@@ -193,9 +194,9 @@ def test_one_that_cannot_be_cancelled_is_not_said_to_be(
 )
 def test_jobs_that_were_killed_before_they_had_anything_are_counted(story: str, count: int) -> None:
     names = {"S": "run_started", "E": "run_ended", "C": "checkpoint_committed"}
-    events = [Event(0.0, "successor_queued", {"job": "1"})] if story else []
+    events = [event_of(0.0, "successor_queued", {"job": "1"})] if story else []
     events += [
-        Event(float(at), names[letter], {"job": "1"}) for at, letter in enumerate(story, start=1)
+        event_of(float(at), names[letter], {"job": "1"}) for at, letter in enumerate(story, start=1)
     ]
     assert silent_jobs(events) == count
 
@@ -204,8 +205,8 @@ def test_those_before_a_person_has_started_the_run_again_are_not() -> None:
     def begins(job: str) -> list[Event]:
         successor = str(int(job) + 1)
         return [
-            Event(float(job), "run_started", {"job": job}),
-            Event(float(job), "successor_queued", {"job": successor}),
+            event_of(float(job), "run_started", {"job": job}),
+            event_of(float(job), "successor_queued", {"job": successor}),
         ]
 
     killed = [event for job in ("1", "2", "3") for event in begins(job)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.events.schema import event_of
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import RunHeldError, RunLock
 from hpckit.supervisor.continuation.predecessor_job import (
@@ -80,9 +81,9 @@ def test_a_run_that_nobody_holds_asks_nobody(tmp_path: Path) -> None:
 
 def test_the_former_job_is_the_one_that_began_last() -> None:
     assert former_job([]) is None
-    began = [Event(1.0, "run_started", {"job": job}) for job in ("1", "7_0")]
-    assert former_job([*began, Event(2.0, "step", {"step": 1})]) == "7_0"
-    assert former_job([*began, Event(3.0, "run_started", {})]) is None, "it was in none"
+    began = [event_of(1.0, "run_started", {"job": job}) for job in ("1", "7_0")]
+    assert former_job([*began, event_of(2.0, "step", {"step": 1})]) == "7_0"
+    assert former_job([*began, event_of(3.0, "run_started", {})]) is None, "it was in none"
 
 
 def test_what_slurm_gives_up() -> None:
@@ -115,7 +116,7 @@ Told = tuple[str, dict[str, Any]]
 
 
 def story(*told: Told) -> list[Event]:
-    return [Event(float(at), kind, fields) for at, (kind, fields) in enumerate(told)]
+    return [event_of(float(at), kind, fields) for at, (kind, fields) in enumerate(told)]
 
 
 BEGUN: Told = ("run_started", {"job": "7"})
@@ -155,7 +156,7 @@ def test_it_says_so(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     with EventLog(run.events) as events:
         for kind, fields in (BEGUN, NEXT, GENERATION, ended("done", True)):
-            events.emit(kind, **fields)
+            events.emit_kind(kind, **fields)
         assert not is_needless(run, None, events)
         assert not is_needless(run, "9", events)
         assert is_needless(run, "8", events)

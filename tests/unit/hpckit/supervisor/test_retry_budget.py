@@ -2,15 +2,16 @@ from __future__ import annotations
 
 from hpckit.agent.verdict_record import VerdictKind
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.supervisor.verdict import used_retries
 
 
 def life(*generations: tuple[str, int]) -> list[Event]:
     """A supervisor's generations: how each ended, and the newest checkpoint's step then."""
-    events, saved = [Event(0, "run_started", {})], 0
+    events, saved = [event_of(0, "run_started", {})], 0
     for verdict, step in generations:
-        events.append(Event(0, "generation_started", {"from_step": saved}))
-        events.append(Event(0, "generation_ended", {"verdict": verdict, "saved_step": step}))
+        events.append(event_of(0, "generation_started", {"from_step": saved}))
+        events.append(event_of(0, "generation_ended", {"verdict": verdict, "saved_step": step}))
         saved = step
     return events
 

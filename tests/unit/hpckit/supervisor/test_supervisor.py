@@ -104,7 +104,7 @@ def test_a_run_that_has_ended_lacks_no_curve(
     monkeypatch.setattr(module, "open_resources", no_resources)
     monkeypatch.setattr(module, "run_generations", lambda *_: verdict)
     with EventLog(in_a_job.events, submission=1) as events:
-        events.emit("step", step=1, loss=2.0)
+        events.emit_kind("step", step=1, loss=2.0)
         assert supervise_job(in_a_job, events) is verdict
     assert list(in_a_job.tensorboard.glob("events.out.tfevents.*"))
 

@@ -14,6 +14,7 @@ from hpckit.agent.verdict_record import EXIT_STATUS, LEAVES, Verdict, VerdictKin
 from hpckit.agent.verdict_record import REFUSED as NOT_STARTED
 from hpckit.config.spec import RetrySpec
 from hpckit.events.event_log import Event
+from hpckit.events.schema import event_of
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.supervisor.verdict import (
@@ -223,8 +224,8 @@ def test_memory_and_hangs_have_their_own_kinds_before_the_first_step_too() -> No
 def test_the_words_of_an_earlier_job_count_too() -> None:
     def told(words: str | None) -> list[Event]:
         fields = {"generation": 1, "verdict": "crash", "saved_step": 0, "words": words}
-        start = Event(1.0, "generation_started", {"generation": 1, "from_step": 0})
-        return [start, Event(2.0, "generation_ended", fields)]
+        start = event_of(1.0, "generation_started", {"generation": 1, "from_step": 0})
+        return [start, event_of(2.0, "generation_ended", fields)]
 
     assert past_of(told("E: #")) == [PastGeneration(VerdictKind.CRASH, False, "E: #")]
     assert past_of(told(None)) == [PastGeneration(VerdictKind.CRASH, False)]
@@ -370,7 +371,7 @@ def test_nothing_that_ended_looks_like_something_that_was_not_started() -> None:
 
 
 def happened(kind: str, **fields: Any) -> Event:
-    return Event(0.0, kind, fields)
+    return event_of(0.0, kind, fields)
 
 
 def generation(verdict: str, from_step: int, saved_step: int) -> list[Event]:

@@ -42,10 +42,10 @@ def catch_up(tmp: Path) -> None:
 def test_a_curve_goes_on_where_the_life_before_was_saved(tmp_path: Path) -> None:
     for at, steps in ((0, range(1, 6)), (3, range(4, 7))):
         with EventLog(tmp_path / "events.jsonl", generation=1, attempt=at, rank=0) as events:
-            events.emit("training_started", step=at, world_size=1)
+            events.emit_kind("training_started", step=at, world_size=1)
             for step in steps:
-                events.emit("step", step=step, loss=step + at / 4, lr=0.5)
-            events.emit("validated", step=steps[-1], seconds=2.0, val_loss=at)
+                events.emit_kind("step", step=step, loss=step + at / 4, lr=0.5)
+            events.emit_kind("validated", step=steps[-1], seconds=2.0, val_loss=at)
         catch_up(tmp_path)
     folder = tmp_path / "tensorboard"
     assert read(folder, "loss") == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.75), (5, 5.75), (6, 6.75)]
@@ -58,11 +58,11 @@ def test_a_curve_goes_on_where_the_life_before_was_saved(tmp_path: Path) -> None
 
 def test_what_is_told_of_a_life_before_its_first_record_is_not_lost(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events.jsonl") as events:
-        events.emit("step", step=7, loss=7.0)
+        events.emit_kind("step", step=7, loss=7.0)
         catch_up(tmp_path)
-        events.emit("training_started", step=4)
+        events.emit_kind("training_started", step=4)
         catch_up(tmp_path)  # of a process that is killed here
-        events.emit("step", step=5, loss=5.0)
+        events.emit_kind("step", step=5, loss=5.0)
     catch_up(tmp_path)
     assert read(tmp_path / "tensorboard", "loss") == [(5, 5.0)]
 
@@ -86,7 +86,7 @@ def test_a_damaged_mark_costs_nothing(tmp_path: Path, mark: str) -> None:
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / MARK).write_text(mark)
     with EventLog(tmp_path / "events.jsonl") as events:
-        events.emit("step", step=1, loss=1.0)
+        events.emit_kind("step", step=1, loss=1.0)
     catch_up(tmp_path)
     assert read(tmp_path / "tensorboard", "loss") == [(1, 1.0)]
 

@@ -11,16 +11,17 @@ import torch.distributed as dist
 from torch import nn
 
 from hpckit.events.event_log import Event, EventLog
+from hpckit.events.schema import event_of
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.precision.finite_check import FiniteCheck, NotFiniteError, not_finite, was_seen
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 
 def told(step: int) -> Event:
-    return Event(0.0, "not_finite", {"step": step})
+    return event_of(0.0, "not_finite", {"step": step})
 
 
-STARTED = Event(0.0, "run_started", {})
+STARTED = event_of(0.0, "run_started", {})
 
 
 @pytest.mark.parametrize(

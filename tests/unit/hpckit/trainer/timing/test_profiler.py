@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from hpckit.config.spec import ProfileSpec
+from hpckit.events.schema import Event
 from hpckit.trainer.timing.profiler import Profiler
-from tests.integration.rank_worlds import Recorder
 
 
-def play(folder: Path, first: int, last: int, start: int | None = 3, steps: int = 2) -> Recorder:
+def play(folder: Path, first: int, last: int, start: int | None = 3, steps: int = 2) -> list[Event]:
     """Each step multiplies a matrix of its own size."""
-    told = Recorder()
-    profiler = Profiler(ProfileSpec(start=start, steps=steps), folder, "rank0", told)
+    told: list[Event] = []
+    profiler = Profiler(ProfileSpec(start=start, steps=steps), folder, "rank0", told.append)
     for step in range(first, last + 1):
         profiler.begin_step(step)
         matrix = torch.ones(step, step)
@@ -39,8 +39,8 @@ def test_the_steps_that_were_asked_for_are_traced_and_no_others(tmp_path: Path) 
     told = play(tmp_path / "profile", 1, 6)
     assert products(tmp_path / "profile") == [3, 4]
     assert "aten::mm" in (tmp_path / "profile" / "rank0.txt").read_text()
-    ((kind, fields),) = told
-    assert (kind, fields["steps"]) == ("profiled", "3 to 4")
+    (event,) = told
+    assert (event.kind, event["steps"]) == ("profiled", "3 to 4")
 
 
 def test_it_ends_with_the_run(tmp_path: Path) -> None:
@@ -60,5 +60,5 @@ def test_a_trace_that_cannot_be_written_does_not_end_the_run(
     (tmp_path / "profile").write_text("a file in the way")
     with caplog.at_level(logging.INFO):
         told = play(tmp_path / "profile", 1, 6)
-    assert told.kinds() == ["degraded"]
+    assert [event.kind for event in told] == ["degraded"]
     assert "aten::mm" in caplog.text, "the table is in the log"

@@ -1,0 +1,612 @@
+"""Defines the kinds of events in `events.jsonl`: one class each, with who emits it, when, and what
+its fields mean. Those of checkpoints are in `checkpointing.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any
+
+from checkpointing.events import EVENT_KINDS, Count, Seconds, event_kind, event_with
+from checkpointing.events import Event as Event
+from hpckit.events.end_reasons import KINDS
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A constraint on a field: its value is one of `values`."""
+
+    values: frozenset[str]
+
+
+VerdictName = Annotated[str, OneOf(frozenset(KINDS))]
+"""How a generation or a run ended."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunEvent(Event):
+    """An event of a run. The log that it is written to adds the fields of the process that it
+    belongs to."""
+
+    submission: Count | None = None
+    """The number of the submission; supervisors and commands add it."""
+    generation: Count | None = None
+    """The number of the generation; agents and ranks add it."""
+    attempt: Count | None = None
+    """The number of the attempt in its generation, from 0; ranks add it."""
+    node: Count | None = None
+    """The number of the node in its job; agents and their workers add it."""
+    rank: Count | None = None
+    """The rank of the worker among all workers of the generation; ranks add it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class UnknownEvent(RunEvent):
+    """An event of a kind that is not in the schema: one of the user's own, of an earlier release,
+    or of a later one. `event["name"]` and `event.get("name")` return its fields."""
+
+    kind: str = field()
+    """The name of the kind, as it is written."""
+
+
+class DegradedSubject(StrEnum):
+    """What a degraded run has to do without, or with less of."""
+
+    SUCCESSOR = "successor"
+    """No job is queued to continue the run."""
+    SUCCESSOR_CANCELLATION = "successor_cancellation"
+    """A successor job that is not wanted any more was not cancelled in time."""
+    EXPEDITED_START = "expedited_start"
+    """Slurm holds a requeued job back."""
+    EXCLUDE_LIST = "exclude_list"
+    """The next job may get bad nodes again."""
+    REQUEUE_LINK = "requeue_link"
+    """A requeued job reads config and code again."""
+    JOB_NAME = "job_name"
+    """The job does not have the name of the run, by which commands find it."""
+    RESIZE = "resize"
+    """A requeued job with more nodes than before uses as many as before."""
+    RUN_LOCK = "run_lock"
+    """The process of a job that is over still holds the run lock."""
+    NODE_CONNECTION = "node_connection"
+    """The node of the supervisor was out of reach, so that another node ended the job."""
+    FORK_SERVER = "fork_server"
+    """Workers are started as new programs, as they cannot be forked."""
+    DEVICES = "devices"
+    """The run has not the devices that it was to have."""
+    CHECKPOINT_SERVICE = "checkpoint_service"
+    """A checkpoint service was still writing when it had to end."""
+    CHECKPOINT_STORE = "checkpoint_store"
+    """The supervisor cannot look up the newest checkpoint."""
+    TENSORBOARD = "tensorboard"
+    """TensorBoard files lack records."""
+    TRACKER = "tracker"
+    """A tracker does not get all records, or not now."""
+    PROFILER = "profiler"
+    """A trace of the profiler is lost."""
+    METRICS = "metrics"
+    """The exporter cannot publish metrics."""
+
+
+@event_kind("run_started", added=("steps",))
+class RunStarted(RunEvent):
+    """The supervisor emits this when it holds the run lock and begins."""
+
+    pid: Count | None = None
+    """The process id of the supervisor."""
+    steps: Count | None
+    """The number of steps that the run is to have; null if it has no end."""
+    job: str | None = None
+    """Slurm's id of the job; absent outside of Slurm."""
+    hosts: list[str] | None = None
+    """Slurm's names of the nodes of the job; absent outside of Slurm."""
+
+
+@event_kind("run_ended")
+class RunEnded(RunEvent):
+    """The supervisor emits this when it ends with a verdict, and `hpckit cancel` when no supervisor
+    is left to do so."""
+
+    verdict: str
+    """The kind of the last verdict."""
+    status: Count | None = None
+    """The exit status of the supervisor."""
+
+
+@event_kind("run_failed")
+class RunFailed(RunEvent):
+    """The supervisor emits this when it ends because of an error of its own."""
+
+    error: str
+    """The error, for people."""
+
+
+@event_kind("run_refused")
+class RunRefused(RunEvent):
+    """The supervisor emits this when it does not begin because another process holds the run
+    lock."""
+
+    error: str
+    """Which process holds the lock, for people."""
+
+
+@event_kind("task_queued")
+class TaskQueued(RunEvent):
+    """The login node emits this for each run that it submits as a task of a job array."""
+
+    job: str
+    """Slurm's id of the task."""
+
+
+@event_kind("strays_killed")
+class StraysKilled(RunEvent):
+    """A supervisor or an agent emits this when it has ended processes that a former one left on its
+    node."""
+
+    pids: list[int]
+    """The ids of these processes."""
+
+
+@event_kind("generation_started", added=("from_step",))
+class GenerationStarted(RunEvent):
+    """The supervisor emits this before it waits for the agents of a new generation."""
+
+    generation: Count = field()
+    """The number of the generation, from 1."""
+    nodes: Count
+    """The number of nodes that the generation is to have."""
+    from_step: Count | None
+    """The number of steps in the newest checkpoint."""
+
+
+@event_kind("nodes_chosen")
+class NodesChosen(RunEvent):
+    """The supervisor emits this when a generation starts on other nodes than all of its job: with
+    spares, or with fewer nodes."""
+
+    nodes: list[Count]
+    """The numbers of the chosen nodes."""
+    hosts: list[str] | None = None
+    """The names of the chosen nodes."""
+    wanted: Count
+    """The number of nodes that the generation was to have."""
+
+
+@event_kind("generation_ended", added=("saved_step", "words"))
+class GenerationEnded(RunEvent):
+    """The supervisor emits this when it has judged how a generation ended."""
+
+    generation: Count = field()
+    """The number of the generation."""
+    verdict: VerdictName
+    """How it ended."""
+    reason: str
+    """Why, for people."""
+    final: bool | None = None
+    """Whether no further generation follows in any job."""
+    step: Count
+    """The number of steps that all nodes have finished."""
+    saved_step: Count | None
+    """The number of steps in the newest checkpoint."""
+    words: str | None
+    """The error of a worker in a form by which the next one is compared; null if there is none."""
+
+
+@event_kind("asked")
+class LeaveRequested(RunEvent):
+    """The supervisor emits this when it passes a request to leave on to all agents."""
+
+    request: str
+    """The request, such as `stop`, `preempt` or `time_limit`."""
+
+
+@event_kind("agent_started")
+class AgentStarted(RunEvent):
+    """The supervisor emits this when it has started the agent of a node."""
+
+    pid: int | None = None
+    """The id of the process, on the supervisor's node, that started it."""
+
+
+@event_kind("agent_killed")
+class AgentKilled(RunEvent):
+    """The supervisor emits this when an agent was killed and its watchdog has started it again."""
+
+    host: str | None
+    """Slurm's name of the node; null outside of Slurm."""
+
+
+@event_kind("node_lost")
+class NodeLost(RunEvent):
+    """The supervisor emits this when the agent of a node is lost without a request to leave, or
+    never came."""
+
+    host: str | None
+    """Slurm's name of the node; null outside of Slurm."""
+    is_absent: bool | None = None
+    """True if no agent ever came on the node."""
+    said: str | None = None
+    """The last line of the agent's log, if it never came."""
+
+
+@event_kind("node_unhealthy", added=("admin",))
+class NodeUnhealthy(RunEvent):
+    """The supervisor emits this when a node is left out because its health checks fail."""
+
+    host: str | None
+    """Slurm's name of the node; null outside of Slurm."""
+    problems: list[str]
+    """What is wrong with the node, for people."""
+    admin: str | None
+    """The command by which an administrator drains the node; null outside of Slurm."""
+
+
+@event_kind("nodes_excluded")
+class NodesExcluded(RunEvent):
+    """The supervisor emits this when Slurm has taken the list of nodes that the next job is not to
+    get."""
+
+    job: str
+    """Slurm's id of the next job."""
+    hosts: list[str]
+    """Slurm's names of the excluded nodes."""
+
+
+@event_kind("node_ended")
+class NodeEnded(RunEvent):
+    """The agent emits this when all workers of its node have ended."""
+
+    exit: str
+    """How they ended, such as `done`, `left`, `failed` or `hang`."""
+    step: Count
+    """The number of steps that all of them have finished."""
+    attempts: Count
+    """The number of attempts that there were."""
+
+
+@event_kind("successor_queued")
+class SuccessorQueued(RunEvent):
+    """The supervisor emits this when Slurm has taken a job that continues the run."""
+
+    job: str
+    """Slurm's id of the successor job."""
+
+
+@event_kind("successor_cancelled")
+class SuccessorCancelled(RunEvent):
+    """The supervisor emits this when the successor job is cancelled, or has left by itself."""
+
+    job: str
+    """Slurm's id of the successor job."""
+
+
+@event_kind("job_requeued")
+class JobRequeued(RunEvent):
+    """The supervisor emits this when Slurm will run its own job again."""
+
+    job: str
+    """Slurm's id of the job."""
+
+
+@event_kind("begins_soon")
+class StartExpedited(RunEvent):
+    """The supervisor emits this when Slurm has taken an earlier start time of the requeued job."""
+
+    job: str
+    """Slurm's id of the job."""
+    seconds: Seconds
+    """The seconds from the end of the present job to the start time."""
+
+
+@event_kind("worker_started")
+class WorkerStarted(RunEvent):
+    """Each rank emits this when its process begins."""
+
+    pid: Count | None = None
+    """The id of the process."""
+
+
+@event_kind("fork_unusable")
+class ForkUnusable(RunEvent):
+    """Each rank emits this when it is started as a new program because it cannot be forked."""
+
+    why: str
+    """Why it cannot be forked, for people."""
+
+
+@event_kind("worker_lost")
+class WorkerLost(RunEvent):
+    """The agent emits this when a worker has ended without a word."""
+
+    local_rank: Count | None = None
+    """The rank of the worker among those of its node."""
+    pid: Count | None = None
+    """The id of its process."""
+    step: Count
+    """The number of steps that it had finished."""
+
+
+@event_kind("out_of_memory")
+class OutOfMemory(RunEvent):
+    """The agent emits this when a worker has ended because memory ran out."""
+
+    local_rank: Count
+    """The rank of the worker among those of its node."""
+    memory: str
+    """The kind of memory: `gpu` or `host`."""
+    step: Count
+    """The number of steps that it had finished."""
+    by_kernel: bool | None = None
+    """Whether the kernel killed the worker or one of its child processes."""
+
+
+@event_kind("hang", added=("phase",))
+class HangDetected(RunEvent):
+    """The agent emits this when it ends workers that have finished no step for too long."""
+
+    step: Count
+    """The least number of steps that one of them had finished."""
+    phase: str | None
+    """The phase that this worker was in."""
+    local_ranks: list[Count]
+    """The ranks of these workers among those of their node."""
+    stacks: list[str]
+    """The files with their stacks and with the collectives of the node."""
+
+
+@event_kind("all_reduce")
+class AllReduceMeasured(RunEvent):
+    """Rank 0 emits this when the check of an all-reduce before training has passed."""
+
+    seconds: Seconds
+    """The seconds that the all-reduce took."""
+    world_size: Count
+    """The number of ranks."""
+
+
+@event_kind("attention")
+class AttentionChosen(RunEvent):
+    """Rank 0 emits this when the model is built."""
+
+    backend: str | None
+    """The implementation of attention that is used; null if the model has no attention."""
+
+
+@event_kind("parameters_read")
+class ParametersRead(RunEvent):
+    """Rank 0 emits this when the parameters of another model have been loaded to start from."""
+
+    path: str
+    """The folder or store that they were read from."""
+    id: str | None = None
+    """The name of the checkpoint, if it was one."""
+    item: str | None = None
+    """The item of that checkpoint."""
+
+
+@event_kind("training_started", added=("samples",))
+class TrainingStarted(RunEvent):
+    """Rank 0 emits this when all ranks have restored their state and train."""
+
+    generation: Count = field(init=False)
+    """The number of the generation."""
+    step: Count
+    """The number of steps that are finished already."""
+    world_size: Count
+    """The number of ranks."""
+    global_batch: Count | None = None
+    """The number of samples of each step."""
+    samples: Count | None
+    """The number of samples of the dataset; null if documents are packed."""
+    position: Count | None = None
+    """The number of samples that all finished steps took, or the loader's cursor if documents are
+    packed."""
+    restore_s: Seconds | None = None
+    """The seconds that the ranks took to restore their state."""
+
+
+@event_kind("step")
+class StepLogged(RunEvent):
+    """Rank 0 emits this as the record of each logged step. Means over ranks of what the training
+    function logs are fields under the names that it gives them, beside those here."""
+
+    generation: Count = field(init=False)
+    """The number of the generation."""
+    step: Count
+    """The number of finished steps, this one included."""
+    step_s: Seconds
+    """The seconds of a step since the record before."""
+    loss: float | None = None
+    """The loss, if the training function logs it."""
+    tokens_per_s: float | None = None
+    """The tokens per second of all ranks."""
+    samples_per_s: float | None = None
+    """The samples per second of all ranks."""
+    mfu: float | None = None
+    """The model FLOPs utilization, as a share of the peak of all devices."""
+    peak_memory_bytes: float | None = None
+    """The highest peak of allocated memory of a GPU, in bytes."""
+    peak_rss_bytes: float | None = None
+    """The highest peak of resident memory of a rank without a GPU, in bytes."""
+    data_wait_share: float | None = None
+    """The share of the time in which loaders had no batch ready."""
+    data_hits: float | None = None
+    """The number of shards that the node store had."""
+    data_misses: float | None = None
+    """The number of shards that were fetched."""
+    data_bypasses: float | None = None
+    """The number of shards that were read without the node store."""
+    data_errors: float | None = None
+    """The number of errors while data was read."""
+    traced_step_s: float | None = None
+    """The seconds of a step that was traced since the record before, as a mean over ranks."""
+    communication_exposed_s: float | None = None
+    """The seconds of that step in which a rank only waited for communication."""
+    data_wait_s: float | None = None
+    """The seconds of a step in which a rank waited for data, as a mean over ranks."""
+    host_to_device_s: float | None = None
+    """The seconds of a step in which batches were copied to the device."""
+    forward_s: float | None = None
+    """The seconds of the forward pass of a step."""
+    backward_s: float | None = None
+    """The seconds of the backward pass of a step."""
+    compute_s: float | None = None
+    """The seconds of forward and backward passes that are interleaved, as in a pipeline."""
+    optimizer_s: float | None = None
+    """The seconds of the optimizer in a step."""
+    checkpoint_stall_s: float | None = None
+    """The seconds of a step in which training waited for a save."""
+    validation_s: float | None = None
+    """The seconds of validation, per step since the record before."""
+    other_s: float | None = None
+    """The seconds of a step that belong to no other phase."""
+
+
+@event_kind("validated")
+class Validated(RunEvent):
+    """Rank 0 emits this with the results of a validation, which are fields whose names begin with
+    `val_`."""
+
+    step: Count
+    """The number of finished steps."""
+    seconds: Seconds | None = None
+    """The seconds that the validation took."""
+
+
+@event_kind("not_finite")
+class NotFinite(RunEvent):
+    """Rank 0 emits this when a loss, a norm of gradients or a parameter is NaN or infinite."""
+
+    step: Count
+    """The number of the step at which it was found."""
+    what: str
+    """What is not finite, for people."""
+
+
+@event_kind("data_bound")
+class DataBound(RunEvent):
+    """Rank 0 emits this when what limits the loaders has changed."""
+
+    step: Count | None = None
+    """The number of finished steps."""
+    bound: str
+    """What limits the loaders, such as `consumer`, which is training itself."""
+    diagnosis: str
+    """The diagnosis, for people."""
+
+
+@event_kind("straggler")
+class StragglerFound(RunEvent):
+    """A rank emits this when it has taken longer than ranks with the same work in several traced
+    steps in a row."""
+
+    rank: Count = field(init=False)
+    """The rank."""
+    host: str
+    """The name of its node."""
+    step: Count
+    """The number of finished steps."""
+    z: float
+    """The robust z-score of its time."""
+    excess: float
+    """The share by which its time is longer than that of the others."""
+    traces: Count | None = None
+    """The number of traced steps in a row."""
+
+
+@event_kind("straggler_over")
+class StragglerOver(RunEvent):
+    """A rank that was a straggler emits this when it keeps up again."""
+
+    rank: Count = field(init=False)
+    """The rank."""
+    host: str | None = None
+    """The name of its node."""
+    step: Count | None = None
+    """The number of finished steps."""
+
+
+@event_kind("profiled")
+class Profiled(RunEvent):
+    """A rank emits this when it has written a trace of torch's profiler."""
+
+    steps: str
+    """The steps of the trace, for people."""
+    trace: str
+    """The file with the trace."""
+
+
+@event_kind("canary")
+class CanaryEnded(RunEvent):
+    """Rank 0 emits this at the end of a canary, which records or compares the first steps of a
+    run."""
+
+    steps: Count
+    """The number of steps of the canary."""
+    recorded: str | None = None
+    """The file that the steps were written to, if there was no record to compare with."""
+    checked: str | None = None
+    """The file with the record that the steps were compared with."""
+    largest_difference: float | None = None
+    """The largest relative difference from the record."""
+
+
+@event_kind("tracker_undelivered")
+class TrackerUndelivered(RunEvent):
+    """Rank 0 emits this when a tracker will not get records: too many wait for it, it rejected
+    them, or the attempt has ended."""
+
+    tracker: str
+    """The name of the tracker."""
+    records: Count
+    """The number of these records."""
+
+
+@event_kind("tracker_back")
+class TrackerBack(RunEvent):
+    """Rank 0 emits this when a tracker that was out of reach takes records again."""
+
+    tracker: str
+    """The name of the tracker."""
+
+
+@event_kind("degraded", added=("subject",))
+class Degraded(RunEvent):
+    """Supervisors, agents and ranks emit this when the run gets less than was requested, and goes
+    on without it."""
+
+    subject: DegradedSubject | None
+    """What is degraded; readers decide by it."""
+    what: str
+    """What the run goes on without, and why, for people."""
+
+    @property
+    def is_of_successor(self) -> bool:
+        """Whether no job is queued to continue the run. In files of earlier releases only the text
+        says so."""
+        if self.subject is None:
+            return any(word in self.what for word in _SUCCESSOR_WORDS)
+        return self.subject == DegradedSubject.SUCCESSOR
+
+
+_SUCCESSOR_WORDS = ("queued", "successor")
+"""The words that, in a degradation without a subject, only appear if it is about the successor
+job."""
+
+
+def event_of(time: float, kind: str, fields: Mapping[str, Any]) -> Event:
+    """Returns the event of the class of `kind`, or an `UnknownEvent`, with whatever fields it has.
+
+    Args:
+        time: in seconds since the epoch.
+    """
+    return event_taking(time, kind, dict(fields))
+
+
+def event_taking(time: float, kind: str, fields: dict[str, Any]) -> Event:
+    """Does the same as `event_of`; the event takes `fields` over and changes them."""
+    if cls := EVENT_KINDS.get(kind):
+        return event_with(cls, time, fields)
+    fields["kind"] = kind
+    return event_with(UnknownEvent, time, fields)
