@@ -156,7 +156,7 @@ def test_a_manifest_that_is_gone_heals_with_its_packs(
     sweep(again, grace_s=3600.0)  # the packs are condemned and there still
     done = repair(again, "run", made, [other])
     assert done.key == made.manifest(1)
-    assert sum("condemned" in text for text in done.healed) == 3
+    assert sum("marked for deletion" in text for text in done.healed) == 3
     sweep(again, grace_s=0)
     assert r.problems(folder) == []
     assert r.holds(folder, made, STATE)

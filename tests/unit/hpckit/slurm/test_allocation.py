@@ -29,7 +29,7 @@ def commands(folder: Path, **scripts: str) -> dict[str, str]:
 
 
 def test_outside_of_a_job_there_is_no_allocation() -> None:
-    with pytest.raises(RuntimeError, match="no job"):
+    with pytest.raises(RuntimeError, match="not in a Slurm job"):
         allocation({})
 
 

@@ -34,7 +34,7 @@ def test_a_reason_with_spaces_and_a_name_with_anything_are_read_whole() -> None:
 
 @pytest.mark.parametrize("line", ["1|RUNNING", RUNNING.replace("|2|", "|two|"), "no queue today"])
 def test_a_line_of_another_form_is_refused_and_shown(line: str) -> None:
-    with pytest.raises(QueueError, match="is not understood") as told:
+    with pytest.raises(QueueError, match="cannot parse this line") as told:
         parse_queue(line)
     assert line in str(told.value)
 
