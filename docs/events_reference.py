@@ -24,8 +24,8 @@ _HEAD = """# Events
 agents and ranks append to it.
 
 - Events of other kinds are kept when they are read: kinds of your own, which
-  `run.emit_event(kind, **fields)` writes, and kinds of other releases. So are fields that a kind does not
-  have, such as metrics of your own in a step record.
+  `run.emit_event(kind, **fields)` writes, and kinds of other releases. So are fields that a kind
+  does not have, such as metrics of your own in a step record.
 - A field of which the type says so may be absent. Every other field is written, as null where null
   is a value.
 - A line is left out and counted if it is no JSON object with time and kind, or if a field is
