@@ -190,7 +190,7 @@ def test_what_fails_before_the_first_step_is_told_with_its_log_and_not_tried_for
     log = typed.run.node_logs(2, 0) / "torchrun.log"
     found = typed.json("why")
     assert found["verdict"]["kind"] == "permanent"
-    assert f"{says} ({log}) (twice, before the first step" in found["verdict"]["reason"]
+    assert f"{says} ({log}) (twice before the first step" in found["verdict"]["reason"]
     assert says.partition(": ")[2] in " ".join(output.split())
     assert found["commands"] == [f"hpckit logs {typed.run.path} --first-error"]
     assert typed.run.generation_numbers() == [1, 2]

@@ -78,7 +78,7 @@ def test_preempted_on_the_same_world(tmp_path: Path, shards: Path, reference: Ru
     assert [gap.repeated for gap in story.interruptions] == [0, 0]
     assert [life.start_step >= at for life, at in zip(story.lives[1:], (13, 37), strict=True)]
     assert curve(run, "loss") == pytest.approx(losses(run))
-    drawn = [path for path in run.logs.rglob("*") if says(path, "parameters are drawn")]
+    drawn = [path for path in run.logs.rglob("*") if says(path, "the parameters are initialized")]
     assert drawn
     assert {path.relative_to(run.logs).parts[0] for path in drawn} == {"g001"}, (
         "for a new run alone"
