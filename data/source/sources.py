@@ -5,7 +5,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +24,9 @@ from data.source.protocol import (
 from data.source.retry import Attempts, SourceRetryPolicy
 
 _log = logging.getLogger(__name__)
+
+_FAILURES = (TransientSourceError, PermanentSourceError, TagMismatchError)
+"""What a source raises when a request has failed."""
 
 T = TypeVar("T")
 
@@ -121,7 +123,9 @@ class Sources:
         source, host = self._source(address.scheme), self._host(address)
         attempts = Attempts(self._retry, url, self._closing)
         while True:
-            with self._attempt(attempts, f"from byte {start}"):
+            self._count(requests=1)
+            what = f"from byte {start}"
+            try:
                 with host.stream():
                     for piece in source.stream(url, start, tag):
                         start += len(piece)
@@ -129,6 +133,9 @@ class Sources:
                         yield piece
                         self._paced(url, len(piece))
                 return
+            except _FAILURES as error:
+                failure = error
+            self._note_failure(attempts, what, failure)
 
     def close(self) -> None:
         """Stop retrying; waiting threads are woken."""
@@ -156,23 +163,24 @@ class Sources:
         source, host = self._source(address.scheme), self._host(address)
         attempts = Attempts(self._retry, url, self._closing)
         while True:
-            with self._attempt(attempts, what), host.request():
-                return call(source)
+            self._count(requests=1)
+            try:
+                with host.request():
+                    return call(source)
+            except _FAILURES as error:
+                failure = error
+            self._note_failure(attempts, what, failure)
 
-    @contextmanager
-    def _attempt(self, attempts: Attempts, what: str) -> Iterator[None]:
-        """Run one attempt of a request. After a transient error, which is logged, return when the
-        next attempt is due. Raises FetchError, ObjectChangedError."""
-        self._count(requests=1)
-        try:
-            yield
-            return
-        except TransientSourceError as error:
-            transient = error
-        except (PermanentSourceError, TagMismatchError) as error:
-            raise _final_error(attempts, what, error) from None
+    def _note_failure(self, attempts: Attempts, what: str, error: Exception) -> None:
+        """Log the failure of an attempt, and return when the next one is due.
+
+        It is called outside of the handler of `error`, so that what it raises has no context: that
+        may show a URL with its signature. Raises FetchError, ObjectChangedError.
+        """
+        if not isinstance(error, TransientSourceError):
+            raise _final_error(attempts, what, error)
         self._count(retries=1)
-        attempts.failed(what, transient)
+        attempts.failed(what, error)
         if attempts.tries in (1, 4) or attempts.tries % 16 == 0:
             _log.warning("%s: trying again: %s", masked(attempts.url), attempts.log[-1])
 
@@ -243,7 +251,7 @@ def _fields(kind: Callable[..., T], given: Mapping[str, Any], scheme: str) -> T:
 
 
 def _final_error(attempts: Attempts, what: str, error: Exception) -> Exception:
-    """Return the error to raise, without a cause: the cause may show a URL with its signature."""
+    """Return the error to raise."""
     attempts.note(what, error)
     if isinstance(error, TagMismatchError):
         return attempts.error(f"changed while it was read: {error}", ObjectChangedError)

@@ -20,7 +20,7 @@ from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import WorkerStarted
-from hpckit.ipc.heartbeat_table import WorkerPhase
+from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.system.atomic_files import write_json
@@ -49,6 +49,9 @@ def main() -> int:
     )
     where = f"rank {env.rank} of {env.world_size}, attempt {env.attempt}, on {env.device}"
     log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
+    if _is_refused(env):
+        log.error("an earlier attempt failed permanently: this one ends before it starts")
+        return 1
     if "SLURM_JOB_ID" in os.environ:
         install_signal_guard(env.attach_heartbeats().request)
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
@@ -61,6 +64,13 @@ def main() -> int:
         _report_failure(env, error)
         raise
     return 0
+
+
+def _is_refused(env: WorkerEnvironment) -> bool:
+    """Returns whether a worker of this node has reported that no further attempt can help. torchrun
+    may start the next attempt before the agent has read that."""
+    table = HeartbeatTable.attach(env.heartbeat_table, env.local_world_size)
+    return any(slot.phase is WorkerPhase.REFUSED for slot in table.slots())
 
 
 def find_entry(name: str) -> Callable[[RunSpec], None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,9 @@ import torch.distributed
 from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
 from data import DataError
 from hpckit.config.spec_parser import SpecError
+from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
+from hpckit.ipc.process_environment import NodeEnvironment, worker_variables
+from hpckit.rundir.directory import RunDir
 from hpckit.trainer.worker import find_entry, is_passing, is_permanent
 
 
@@ -72,3 +78,20 @@ def test_what_the_network_or_storage_has_caused_may_pass(
     error: BaseException, passing: bool
 ) -> None:
     assert is_passing(error) is passing
+
+
+def test_an_attempt_after_a_permanent_failure_ends_before_it_starts(tmp_path: Path) -> None:
+    """torchrun may start it before the agent has read the heartbeat table."""
+    table, path = HeartbeatTable.create(2)
+    run = RunDir(tmp_path)
+    run.node_logs(1, 0).mkdir(parents=True)
+    at = NodeEnvironment(run, submission=1, generation=1, node=0, nodes=1)
+    env = {**os.environ, **at.to_env(), **worker_variables("cpu", path, is_memory_here=True)}
+    env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    env |= {"TORCHELASTIC_RESTART_COUNT": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    table.report(1, WorkerPhase.REFUSED, 7, 0)
+    ended = subprocess.run([sys.executable, "-m", "hpckit.trainer.worker"], env=env)
+    assert ended.returncode == 1
+    assert "failed permanently" in run.rank_log(1, 0, 0).read_text()
+    assert not run.events.exists()
+    assert table.slots()[1].phase is WorkerPhase.REFUSED
