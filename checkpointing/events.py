@@ -150,7 +150,7 @@ class Events:
         try:
             self._on_event(event.kind, **event.fields)
         except Exception:
-            # an exception in the callback must not cost a checkpoint
+            # an exception in the callback must not lose a checkpoint
             logger.exception("on_event failed for %r", event)
 
 

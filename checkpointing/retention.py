@@ -186,7 +186,7 @@ def parse_keep(text: str) -> KeepPolicy:
     """Parse a retention policy as a user writes it: "last=3", "best=loss", "model:every=1000".
 
     Raises:
-        ValueError: `text` is no policy; the message lists the known ones.
+        ValueError: `text` is not a policy; the message lists the known ones.
     """
     head, _, argument = text.partition("=")
     items, _, kind = head.rpartition(":")

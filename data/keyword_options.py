@@ -20,7 +20,7 @@ def takes_fields_of(
     `Class(first, field=value, ...)`: the fields are defined, documented and type-checked in the
     dataclass alone.
 
-    The constructor raises TypeError for arguments that are no fields, as any function does.
+    The constructor raises TypeError for arguments that are not fields, as any function does.
     """
 
     def decorate(

@@ -20,7 +20,7 @@ from checkpointing.integrations.huggingface import CheckpointerCallback
 
 
 class LossPrinter(Trainer):  # type: ignore[misc, unused-ignore]
-    """Says each step's loss to the last bit."""
+    """Prints each step's loss to the last bit."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss: torch.Tensor = super().training_step(*args, **kwargs)

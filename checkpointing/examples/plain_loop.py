@@ -1,4 +1,4 @@
-"""A loop of one's own that can be killed at any time and resumes when it is started again.
+"""Runs a loop without a framework that can be killed at any time and resumes when started again.
 
 python -m checkpointing.examples.plain_loop --root /tmp/ckpts
 torchrun --nproc-per-node=2 -m checkpointing.examples.plain_loop --root /tmp/ckpts-of-two
@@ -18,7 +18,7 @@ from checkpointing import Checkpointer, Last, Minutes, SaveError, Steps
 
 
 def batch_of(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a rank trains on in a step: a function of both, so that there is no state of it."""
+    """Returns what a rank trains on in a step: a function of both, so that it has no state."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     x = torch.randn(32, 64, generator=generator)
     return x, x.sin().sum(1, keepdim=True)

@@ -1,9 +1,9 @@
-"""torchtitan's parts in a loop as its Trainer has it, which resumes after it was killed.
+"""Runs torchtitan's parts in a loop like that of its Trainer, which resumes after it was killed.
 
 python -m checkpointing.examples.torchtitan_loop --root /tmp/titan
 torchrun --nproc-per-node=2 -m checkpointing.examples.torchtitan_loop --root /tmp/titan-of-two
 
-The Trainer itself needs GPUs. In its config, `checkpoint=Checkpoints.Config(...)` is all there is.
+The Trainer itself needs GPUs. Its config only needs `checkpoint=Checkpoints.Config(...)`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from checkpointing.integrations.torchtitan import Checkpoints
 
 
 class Numbers(IterableDataset[torch.Tensor]):
-    """Those of one data-parallel rank, and where it is in them."""
+    """The samples of one data-parallel rank, and its position in them."""
 
     def __init__(self, rank: int) -> None:
         self._rank, self._next = rank, 0
@@ -43,7 +43,7 @@ class Numbers(IterableDataset[torch.Tensor]):
 
 
 class TrainProgress:
-    """What the Trainer keeps of itself."""
+    """The state that the Trainer keeps of itself."""
 
     step = 0
 

@@ -24,7 +24,7 @@ def load(data: bytes, where: str = "it") -> tuple[dict[str, Any], bool]:
     messages.
 
     Raises:
-        DamagedError: `data` is no JSON object.
+        DamagedError: `data` is not a JSON object.
     """
     try:
         body = json.loads(data)
@@ -47,7 +47,7 @@ def _canonical(body: dict[str, Any]) -> bytes:
 class JsonReader:
     """Typed access to a parsed JSON object; every mismatch is a DamagedError that names the field.
 
-    Types are exact (true is no number), and integers are neither negative nor above int64.
+    Types are exact (true is not a number), and integers are neither negative nor above int64.
     """
 
     def __init__(self, body: object, where: str) -> None:

@@ -53,7 +53,7 @@ class ManifestHeader:
     metrics: Mapping[str, float] = field(default_factory=dict)
     revision: int = 0
     dropped: tuple[str, ...] = ()  # items that it had and that retention removed
-    source: str = ""  # of an imported checkpoint: what it was made from, for display
+    source: str = ""  # the source of an imported checkpoint, for display
     marked: MarkedDifferences | None = None  # its difference mark; None: no known differences
 
     @property

@@ -55,7 +55,7 @@ def check_run(run: str) -> str:
     """Returns `run`.
 
     Raises:
-        ValueError: it is no valid name.
+        ValueError: it is not a valid name.
     """
     if not _RUN.fullmatch(run):
         raise ValueError(
@@ -69,7 +69,7 @@ def check_mark(name: str) -> str:
     """Returns `name`.
 
     Raises:
-        ValueError: it is no valid name.
+        ValueError: it is not a valid name.
     """
     if not _MARK.fullmatch(name):
         raise ValueError(
@@ -86,7 +86,7 @@ def check_step(step: int) -> int:
     """Returns `step`.
 
     Raises:
-        ValueError: it is no valid step.
+        ValueError: it is not a valid step.
     """
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP:
         raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
@@ -106,7 +106,7 @@ def parts(run: str) -> str:
 
 
 def parse_manifest(key: str) -> tuple[SaveId, int] | None:
-    """Returns the save and the revision in a manifest's key; None if it is no manifest's key."""
+    """Returns the save and the revision in a manifest's key; None if it is another key."""
     match = _MANIFEST.fullmatch(key)
     if match is None:
         return None
@@ -114,7 +114,7 @@ def parse_manifest(key: str) -> tuple[SaveId, int] | None:
 
 
 def parse_part(key: str) -> tuple[SaveId, int] | None:
-    """Returns the save and the rank in a part record's key; None if it is no part record's key."""
+    """Returns the save and the rank in a part record's key; None if it is another key."""
     match = _PART.fullmatch(key)
     return (SaveId(match[1], int(match[2]), match[3]), int(match[4])) if match else None
 

@@ -60,7 +60,7 @@ def parse_trailer(data: Buffer, size: int) -> tuple[int, int]:
     bytes.
 
     Raises:
-        DamagedError: this is no whole pack.
+        DamagedError: this is not a whole pack.
     """
     if len(data) != TRAILER.itemsize:
         raise DamagedError(f"a pack of {size} bytes is too short to be one")

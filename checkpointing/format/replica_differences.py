@@ -218,7 +218,7 @@ def dump_groups(groups: Sequence[ReplicaGroup]) -> list[dict[str, Any]]:
 
 def load_groups(read: JsonReader, key: str) -> tuple[ReplicaGroup, ...]:
     """Raises:
-    DamagedError: it is no list of groups.
+    DamagedError: it is not a list of groups.
     """
     return tuple(
         ReplicaGroup(
@@ -266,7 +266,7 @@ def dump_marked(marked: MarkedDifferences) -> dict[str, Any]:
 
 def load_marked(read: JsonReader) -> MarkedDifferences:
     """Raises:
-    DamagedError: it is no difference mark.
+    DamagedError: it is not a difference mark.
     """
     found, total = list[ReplicaDifference](), 0
     for one in read.children("first"):

@@ -1,7 +1,7 @@
 """A callback for Hugging Face's `Trainer` that saves and resumes it with the Checkpointer.
 
 saver = CheckpointerCallback(root, run="gpt", every=Minutes(10))
-saver.train(trainer)  # in place of trainer.train(): goes on where the run was
+saver.train(trainer)  # in place of trainer.train(): continues where the run was
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def lists_of(checkpoint: Checkpoint) -> set[str]:
 
 
 def lists_in(names: Iterable[str], values: Mapping[str, Json]) -> set[str]:
-    """As `lists_of`, for leaves with these names; `values` has those that are no tensors."""
+    """As `lists_of`, for leaves with these names; `values` has those that are not tensors."""
     lists = guess(names)
     for name, is_list in _outlined(values):
         (lists.add if is_list else lists.discard)(name)

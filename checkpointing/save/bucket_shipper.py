@@ -31,9 +31,9 @@ STREAMS = 2  # states in memory: the one being sent, and the one before until it
 class BucketShipper(SnapshotShipper):
     """Copies states through buckets that the service empties meanwhile.
 
-    The ranks begin and end a save together: a save that fails on one fails on all, and no rank goes
-    on training, where it might wait for the others in a collective, before all are done. On each
-    node the service reads one rank after the other, so it needs the memory of only one.
+    The ranks begin and end a save together: a save that fails on one fails on all, and no rank
+    continues to train, where it might wait for the others in a collective, before all are done.
+    On each node the service reads one rank after the other, so it needs the memory of only one.
     """
 
     slots = 1  # `needs` counts the memory of all buckets together
@@ -83,7 +83,7 @@ class BucketShipper(SnapshotShipper):
         return self._stager.arenas
 
     def await_memory(self) -> None:
-        """Returns at once: buckets are allocated when they are prepared."""
+        """Returns immediately: buckets are allocated when they are prepared."""
 
     def _send_arena(self) -> None:
         stager = self._stager

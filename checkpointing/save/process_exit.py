@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-EXIT_WAIT_S = 60.0  # longest time that an ending process waits for its node's service to be back
+EXIT_WAIT_S = 60.0  # longest time that an ending process waits for its node's service to restart
 
 
 class Saver(Protocol):

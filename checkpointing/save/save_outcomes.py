@@ -36,7 +36,7 @@ _LOCAL: dict[str, type[Event]] = {
 
 
 class SaveStatus(Enum):
-    """How far a save has come."""
+    """The state of a save."""
 
     UNDER_WAY = "under way"  # being staged, or staged, or being written
     COMMITTED = "committed"

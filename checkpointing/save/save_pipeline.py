@@ -107,7 +107,7 @@ class SavePipeline:
         self._started.clear()
 
     def note_restored(self) -> None:
-        """Record that the restored state is durable, unless it was saved anew."""
+        """Record that the restored state is durable, unless it was saved again."""
         self.may_hold_unsaved = bool(self._started)
 
     def _prepared(self, step: int, leaves: Leaves, stepped: list[Optimizer]) -> SavePlan:

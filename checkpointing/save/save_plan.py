@@ -1,4 +1,4 @@
-"""Plans what this rank saves of a state and where it lies in a slot. A plan is made anew only when
+"""Plans what this rank saves of a state and where it lies in a slot. A new plan is made only when
 the structure of the state changes."""
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             owned |= {_memory(parameter) for parameter in group["params"]}
-        # state under a key that is no parameter may be of any type
+        # state under a key that is not a parameter may be of any type
         for state in optimizer.state.values():
             its = state.values() if isinstance(state, Mapping) else (state,)
             owned |= {_memory(value) for value in its if isinstance(value, Tensor)}

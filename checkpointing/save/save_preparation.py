@@ -50,7 +50,7 @@ class Preparer:
 
         Raises:
             SaveError, TypeError: as `Planner.plan`, and `compare_ranks`.
-            StageError: a node has not enough memory.
+            StageError: a node does not have enough memory.
         """
         planned = self._planner.plan(leaves, stepped)
         prepare = partial(self._shipper.prepare, planned, leaves.tensors, stepped)
@@ -84,5 +84,5 @@ class Preparer:
         self._ranks.all_or_none(target.expect)
         planned = self.ready(target.leaves, optimizers(state))
         self._ranks.all_or_none(self._shipper.await_memory)
-        with suppress(ServiceError):  # the first save meets it again, and reports it
+        with suppress(ServiceError):  # the first save raises it again, and reports it
             self._shipper.send_layout(planned)

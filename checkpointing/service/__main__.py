@@ -2,7 +2,7 @@
 configuration on stdin.
 
 It writes one line of JSON to stdout that says whether the service is ready. The process leaves the
-session of its starter, so that what ends a job's trainers does not end it, and exits by itself once
+session of its starter, so that what ends a job's trainers does not end it, and exits once
 nobody needs it any more.
 """
 

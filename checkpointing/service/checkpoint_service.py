@@ -68,8 +68,8 @@ class CheckpointService:
 
     def configure(self, config: ServiceConfig) -> None:
         """Apply the settings of a trainer that connects, which may differ from those that the
-        service was started with. Retention, compression and the options of the store apply at once,
-        all others when the service is started again."""
+        service was started with. Retention, compression and the options of the store apply
+        immediately, all others when the service is started again."""
         self._renew(config)
         before = self.config
         self.config = replace(before, keep=config.keep, compress=config.compress)

@@ -32,8 +32,8 @@ class Budget:
             trainer is bound to; empty: those of the process that starts it.
         nice: what is added to its niceness, so that trainers come first.
         bytes_per_s: upper bound of what it sends to the store; None: no bound.
-        local_bytes: most bytes of the run's snapshots on the node's own disk; None: what the disk
-            holds.
+        local_bytes: upper bound of the run's snapshots on the node's own disk; None: the size of
+            the disk.
         peer_bytes_per_s: upper bound of the replicas that it sends to another node; None: no bound.
     """
 
@@ -143,7 +143,7 @@ def dump(config: ServiceConfig) -> str:
     """Return the configuration as JSON.
 
     Raises:
-        ServiceError: an option of the storage is no plain value.
+        ServiceError: an option of the storage is not a plain value.
     """
     keep = [_dump_policy(policy) for policy in config.keep]
     plain = {f.name: getattr(config, f.name) for f in fields(config)}

@@ -1,4 +1,4 @@
-"""The service as a process: one per socket, which runs until nobody needs it."""
+"""Runs the service as a process: one per socket, until no trainer needs it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _serve(server: TrainerServer, service: CheckpointService, must_end: threadin
 def _must_end_event() -> threading.Event:
     must_end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: must_end.set())
-    # from a terminal: the trainers disconnect by themselves
+    # from a terminal: the trainers disconnect on their own
     for other in (signal.SIGINT, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     return must_end

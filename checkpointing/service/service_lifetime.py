@@ -1,4 +1,4 @@
-"""Decides when a service ends by itself: a pure rule."""
+"""Decides when a service ends on its own: a pure rule."""
 
 from __future__ import annotations
 

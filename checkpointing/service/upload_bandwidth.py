@@ -28,8 +28,9 @@ class BandwidthTokenBucket:
         self._lock = threading.Lock()
 
     def take(self, amount: float) -> None:
-        """Wait until `amount` may be spent. It is taken at once and the debt is slept off, so that
-        large and small amounts get the same rate, in the order of the calls."""
+        """Wait until `amount` may be spent. It is taken immediately, below zero if necessary, and
+        the caller sleeps until the debt is paid, so that large and small amounts get the same
+        rate, in the order of the calls."""
         with self._lock:
             now_s = self._clock()
             filled = self._level + (now_s - self._last_s) * self._per_s

@@ -79,7 +79,7 @@ class Arena:
         from now on, unless this raises.
 
         Raises:
-            StageError: it is no arena: it is not sealed against changes of its size, or it is
+            StageError: it is not an arena: it is not sealed against changes of its size, or it is
                 empty.
         """
         try:

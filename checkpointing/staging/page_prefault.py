@@ -11,8 +11,8 @@ _STEP = 32 << 20  # bytes between two checks of whether to continue
 
 
 class Prefault:
-    """Allocates the pages that are needed soon at once, and the rest slowly once those were waited
-    for: during the first steps, and not during the restore before them. Thread-safe."""
+    """Allocates the pages that are needed soon immediately, and the rest slowly once those were
+    waited for: during the first steps, and not during the restore before them. Thread-safe."""
 
     def __init__(self, arena: Arena, first: int) -> None:
         """

@@ -55,8 +55,8 @@ class StagePiece:
         name: name of the tensor; several pieces may be boxes of one tensor.
         tensor: the live tensor; for a DTensor, this rank's part.
         box: what to stage of it, in its own coordinates (of a DTensor, local ones); None: all.
-        shape: shape of the whole tensor, by which buckets are cut; None: it is no part.
-        offsets: where the box begins in the whole tensor; None: it is no part.
+        shape: shape of the whole tensor, by which buckets are cut; None: it is not a part.
+        offsets: where the box begins in the whole tensor; None: it is not a part.
     """
 
     name: str
@@ -354,7 +354,7 @@ class StagingBuffers:
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
-        self._lent: NDArray[np.uint8] = np.empty(0, np.uint8)  # what is left of the lent memory
+        self._lent: NDArray[np.uint8] = np.empty(0, np.uint8)  # the rest of the lent memory
 
     def lend(self, memory: NDArray[np.uint8]) -> None:
         """Allocate buffers from this memory as far as it goes, until `release`."""
@@ -400,7 +400,7 @@ def stride_for(nbytes: int) -> int:
 
 
 def take_fingerprints(compared: Sequence[ComparedCells]) -> list[int]:
-    """Returns the fingerprints of the cells, in their order, at once."""
+    """Returns the fingerprints of the cells, in their order, computed before it returns."""
     return [fingerprint(one.cells) for one in compared]
 
 

@@ -454,6 +454,6 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
 
 
 def _step_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that say how a step is computed, which layout and devices decide anew
+    """Returns the options that say how a step is computed, which layout and devices decide again
     each time."""
     return {key: group[key] for key in WAYS if key in group}

@@ -12,7 +12,7 @@ Leaves, below the name of the item:
     group_of.NAME           the number of its group
     place_of.NAME           its place in the group, from 0
     containers.NAME.KEY     what a tree of tensors is made of, where `KEY` is one
-    own_state.KEY           state under a text, of no parameter: the same, and
+    own_state.KEY           state under a string, of no parameter: the same, and
     own_containers.KEY      what it is made of, where it has tensors
     empty_group.NUMBER      the options of a group without parameters
     class                   the optimizer's, without its module
@@ -53,7 +53,7 @@ _KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
 OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
 CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
-"""Options that say how a step is computed, which layout and devices decide anew each time."""
+"""Options that say how a step is computed, which layout and devices decide again each time."""
 _PROGRAM_OPTIONS = frozenset((*WAYS, "param_names"))
 """Options that keep the program's value. The names of a group's parameters are not saved either,
 because they would be saved once for each parameter."""

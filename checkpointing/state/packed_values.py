@@ -51,7 +51,7 @@ def unpack(value: Any) -> Any:
     """Returns the value that was given to `pack`.
 
     Raises:
-        FormatError: some bytes are no tensor or array of numbers.
+        FormatError: some bytes are not a tensor or an array of numbers.
     """
     if type(value) in (list, tuple):
         return type(value)(unpack(child) for child in value)

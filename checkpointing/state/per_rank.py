@@ -74,7 +74,7 @@ def blank(tree: Any) -> Any:
 
 
 def check_differing(how: str) -> None:
-    """Raises ValueError if `how` is none of `Differing`."""
+    """Raises ValueError if `how` is not one of `Differing`."""
     if how not in ("error", "warn"):
         raise ValueError(f"differing is 'error' or 'warn', not {how!r}")
 
@@ -122,8 +122,8 @@ def fingerprints(leaves: Leaves) -> dict[str, bytes]:
 
 
 def difference_among(by_rank: Sequence[Mapping[str, bytes]]) -> str | None:
-    """Describes what ranks hold under one name with different contents; None if there is
-    nothing."""
+    """Describes what ranks hold under one name with different contents; None if nothing
+    differs."""
     first: dict[str, tuple[int, bytes]] = {}
     others: dict[str, list[int]] = {}
     for rank, held in enumerate(by_rank):

@@ -1,4 +1,4 @@
-"""Creates an object only if there is none, also where the backend has no such operation."""
+"""Creates an object only if it does not exist, also where the backend has no such operation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLAIM, _BODY, _TICK = ".claim", ".body", ".tick"
 
 
 class NoExclusiveCreateError(Exception):
-    """The backend refuses to create an object only if there is none."""
+    """The backend cannot create an object only if it does not exist."""
 
 
 class ExclusiveCreator:

@@ -11,7 +11,7 @@ def check_key(key: str) -> str:
     """Returns `key`.
 
     Raises:
-        ValueError: it is no valid key, see `Storage`.
+        ValueError: it is not a valid key, see `Storage`.
     """
     for part in key.split("/"):
         if part in (".", "..") or not _PART.fullmatch(part):
@@ -42,7 +42,7 @@ def check_prefix(prefix: str) -> str:
 
 def check_range(start: int, length: int) -> None:
     """Raises:
-    ValueError: it is no range of bytes.
+    ValueError: it is not a range of bytes.
     """
     if start < 0 or length < 0:
         raise ValueError(f"range of {length} bytes from byte {start}: neither may be negative")

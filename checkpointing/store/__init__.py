@@ -1,2 +1,2 @@
-"""Holds what may be done with a store and its checkpoints: open, list, read, pin; without torch;
+"""Opens a store, and lists, reads and pins its checkpoints, without importing torch;
 the service, restores, interop and the CLI import it."""

@@ -44,7 +44,7 @@ class CheckpointInfo:
     problem: str | None = None
     differing: str | None = None  # the tensors of which ranks held different replicas
     is_suspect: bool = False  # so that `restore` prefers another checkpoint
-    source: str = ""  # of an imported checkpoint: what it was made of
+    source: str = ""  # the source of an imported checkpoint
 
     @property
     def save(self) -> SaveId:

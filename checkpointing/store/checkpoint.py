@@ -46,7 +46,7 @@ class Checkpoint:
         Raises:
             FileNotFoundError: it was removed.
             DamagedError, FormatError: it cannot be used.
-            SaveError: it is no checkpoint, but an abandoned save.
+            SaveError: it is an abandoned save and not a checkpoint.
         """
         self.store, self.stored = store, stored
         self._document: ManifestDocument = store.document(stored)

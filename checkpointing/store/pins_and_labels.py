@@ -16,7 +16,7 @@ from checkpointing.store.store import Store
 
 PIN = "pin-"
 BEST = "best"
-"""The mark of the checkpoint that a run's retention policies take for its best."""
+"""The mark of the checkpoint that a run's retention policies consider its best."""
 
 
 def pin(store: Store, save: SaveId, why: str) -> None:
@@ -52,7 +52,7 @@ def put_mark(store: Store, save: SaveId, name: str, why: str, *, pinned: bool = 
 
     Raises:
         CheckpointError: the checkpoint does not exist; or a prune has begun to remove it, and then
-            the mark was made all the same, in case that the checkpoint stays.
+            the mark was made all the same, in case the checkpoint stays.
     """
     mark = CheckpointMark(save.id, pinned, why, time.time())
     key = object_keys.mark(save.run, object_keys.check_mark(name))

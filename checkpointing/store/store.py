@@ -1,4 +1,4 @@
-"""A store: opens it, and lists and reads its manifests."""
+"""Opens a store, and lists and reads its manifests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Store:
             create: create a store there if there is none.
 
         Raises:
-            FileNotFoundError: there is none (and not `create`).
+            FileNotFoundError: there is no store, and `create` is False.
             StoreError: it is out of reach.
             FormatError: the store has a version or a feature that is not known here.
         """

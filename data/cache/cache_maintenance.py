@@ -35,7 +35,7 @@ class CachedShardInfo:
 def listed(root: Path) -> list[CachedShardInfo]:
     """List all shards of the cache, most recently used first.
 
-    Raises DataError if `root` is no folder, OSError if it cannot be read.
+    Raises DataError if `root` is not a folder, OSError if it cannot be read.
     """
     folder = _folder(root)
     uses, now_s = next_use_plans.next_uses(folder.plans), time.monotonic()

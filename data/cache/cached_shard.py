@@ -93,7 +93,7 @@ class CachedShard:
             return self._file if self._whole else None
 
     def quarantine(self, reason: str) -> None:
-        """Report that what was read is damaged: the shard is fetched once more for later reads.
+        """Report that what was read is damaged: the shard is fetched again for later reads.
 
         A download that is still under way is waited for; if the hash of the shard is known, it
         gives the right bytes.

@@ -91,7 +91,7 @@ class NodeStore:
             of `NodeStoreOptions`, or by `from_options` as a whole.
 
     Raises DataError for a folder that cannot be used safely or an invalid option. A disk that fails
-    is no error: shards are then read from their source, see `metrics`.
+    is not an error: shards are then read from their source, see `metrics`.
     """
 
     @takes_fields_of(NodeStoreOptions)
@@ -131,7 +131,7 @@ class NodeStore:
         return NodeStore.from_options, (self.folder, self._options)
 
     def open(self, ref: ShardRef, *, when_s: float = 0.0) -> CachedShard:
-        """Open a shard; returns at once, while missing bytes are fetched in the background.
+        """Open a shard; returns immediately, while missing bytes are fetched in the background.
 
         Args:
             when_s: seconds until it is needed: no shard that is needed sooner is evicted for it.

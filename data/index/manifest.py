@@ -152,7 +152,7 @@ class Manifest:
 def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> Manifest:
     """Open the manifest at a path, in a folder, or at a URL.
 
-    Raises IndexFileError if it is no manifest or damaged, and what the source raises.
+    Raises IndexFileError if it is not a manifest or damaged, and what the source raises.
     """
     text = str(place)
     if shard_access.is_url(text):

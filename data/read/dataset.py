@@ -248,8 +248,7 @@ def _manifest(shards: Shards, sources: Sources) -> Manifest:
 
 
 def _warn_of_others(folder: Path, manifest: Manifest) -> None:
-    """Warn of shards in the folder that are not in the manifest, as if somebody forgot to index
-    them."""
+    """Warn of shards in the folder that are not in the manifest, which may have been forgotten."""
     if not folder.is_dir():
         return
     there = sorted(str(path) for path in folder.absolute().glob("*.tar"))

@@ -122,7 +122,7 @@ class Loader(Iterable[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved; the world size and batch size may differ.
 
-        Raises FingerprintError if it belongs to another stream, DataError if it is no state of a
+        Raises FingerprintError if it belongs to another stream, DataError if it is not a state of a
         loader or iteration has begun.
         """
         if self._began:
@@ -268,7 +268,7 @@ def _topology(options: LoaderOptions) -> Topology:
 
 def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
     """Return how many batches one thread makes before it passes them on, and the decision whether
-    the consumer reads by itself.
+    the consumer itself reads.
 
     These are more than 1 and not None only if batches are small, there is no transform or collate
     of the user's, and no shard is remote, so that no read waits for one.

@@ -27,7 +27,7 @@ _SCHEMES_OF_CACHES = ("filecache", "blockcache", "simplecache", "cached")
 class FsspecSource:
     """A `Backend` of URLs that fsspec knows.
 
-    Drivers may wait for ever, so each call runs in a thread of its own and is abandoned after
+    Drivers may wait forever, so each call runs in a thread of its own and is abandoned after
     `stall_s`.
 
     Args:

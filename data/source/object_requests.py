@@ -29,7 +29,7 @@ _PASSING = (408, 409, 425, 429)
 _EPOCH = datetime.fromtimestamp(0, UTC)  # the time that obstore reports if the server gives none
 _MOST = timedelta(days=7)  # the limit of a whole answer: only its pauses are limited
 
-# obstore has one thread pool per process, which a fork loses: the child would wait for ever
+# obstore has one thread pool per process, which a fork loses: the child would wait forever
 _used_by: int | None = None
 
 

@@ -123,7 +123,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         """Continue where `state` was saved by this class, a `Loader`, a `WebLoader`, or a
         StatefulDataLoader with any number of workers; ranks and batches may differ.
 
-        Raises FingerprintError if it belongs to another stream, DataError if it is no such state or
+        Raises FingerprintError if it belongs to another stream, DataError if it is not a state or
         iteration has begun. Where opening the shards takes requests, errors in the state are raised
         when iteration begins.
         """

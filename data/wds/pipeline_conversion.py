@@ -186,7 +186,7 @@ def _shuffles(stage: Stage) -> bool:
 
 
 def kind_of_or_none(stage: Stage) -> StageKind | None:
-    """Return the kind of an object, None if it is no stage."""
+    """Return the kind of an object, None if it is not a stage."""
     try:
         return kind_of(stage)
     except DataError:

@@ -89,7 +89,7 @@ def _select(
 
 
 def _walk(source: Path, exclude: Sequence[str], skipped: Counter[str]) -> Iterator[str]:
-    """Yield relative names of all entries that are no folders. No link to a folder is followed, so
+    """Yield relative names of all entries that are not folders. No link to a folder is followed, so
     the walk ends."""
     folders = [""]
     while folders:

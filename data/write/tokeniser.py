@@ -28,10 +28,10 @@ class Tokeniser:
         """
         Args:
             path: a `tokenizer.json`.
-            end: the token that ends each document; None: the one of `ENDS` that there is.
+            end: the token that ends each document; None: the one of `ENDS` that exists.
 
         Raises:
-            DataError: the library is missing, the file is no tokenizer, or has no such token.
+            DataError: the library is missing, the file is not a tokenizer, or has no such token.
         """
         self.content = content = _read(path)
         """The content of the file."""
@@ -45,7 +45,7 @@ class Tokeniser:
 
     def members(self, texts: Sequence[str]) -> list[bytes]:
         """Return the tokens of each text and the end token, without tokens that a model would need
-        in front."""
+        before them."""
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._member(encoding.ids) for encoding in found]
 

@@ -32,7 +32,7 @@ def doctor(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Check whether this site has what a run needs, and say what to change.
+    """Check whether this site has what a run needs, and print what to change.
 
     Example: hpckit doctor cluster=slurm checkpoint.url=s3://bucket/ckpts --node
 

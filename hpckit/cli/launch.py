@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""All arguments are parsed by launch.py."""
+"""Settings with which typer leaves all arguments to launch.py."""
 
 
 def launch(ctx: typer.Context) -> None:

@@ -80,7 +80,8 @@ def _show(run: RunDir, wanted: LogSelection, most: int, json: bool) -> None:
 
 
 def _others(run: RunDir) -> str:
-    """Return what Slurm and submitit have kept of a job that ended before its first line."""
+    """Return a hint at the files of Slurm and submitit, for a job that ended before its first
+    line."""
     found = [*run.logs.glob("batch-*.log"), *run.submitit.glob("*.err")]
     written = [path for path in found if path.stat().st_size]
     return f"; look at {max(written, key=lambda p: p.stat().st_mtime)}" if written else ""
@@ -117,7 +118,7 @@ def _head(path: Path) -> None:
 
 
 class _Over:
-    """Whether the run is over, which is checked at intervals."""
+    """A check of whether the run is over, which is made at intervals."""
 
     def __init__(self, run: RunDir) -> None:
         self._run, self._next, self._is_over = run, 0.0, False
@@ -169,7 +170,7 @@ def find_first_error(run: RunDir, generation: int | None) -> tuple[int, WorkerEr
     """Return the error of the rank that failed first in a generation, or of its torchrun.
 
     Args:
-        generation: None: the newest that has one.
+        generation: the number of the generation; None: the newest that has an error.
     """
     numbers = run.generation_numbers() if generation is None else [generation]
     for number in reversed(numbers):

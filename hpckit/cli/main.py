@@ -45,7 +45,7 @@ def _of_all(
         ),
     ] = False,
 ) -> None:
-    """Its help is the program's."""
+    """Holds the options of the program itself."""
 
 
 app.add_typer(ckpt.app, name="ckpt")

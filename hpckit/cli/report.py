@@ -20,7 +20,7 @@ STDOUT = Path("-")
 
 
 class ReportFormat(StrEnum):
-    """The format of a page, which is also the ending of its file."""
+    """The format of a page, which is also the suffix of its file."""
 
     HTML = "html"
     MD = "md"
@@ -98,7 +98,7 @@ def _form_of(out: Path | None) -> ReportFormat:
 
 
 def _show(run: RunDir) -> ValidatedEvents:
-    """Print the summary; returns the events that it was made from."""
+    """Print the summary, and return the events that it was made from."""
     from rich.console import Console
 
     from hpckit.events.event_validation import read_valid_events
@@ -112,7 +112,7 @@ def _show(run: RunDir) -> ValidatedEvents:
 def _write(
     runs: Sequence[RunDir], form: ReportFormat, out: Path | None, told: ValidatedEvents | None
 ) -> None:
-    """Write the page. `told`: the events of the only run, if they were read already."""
+    """Write the page. `told` holds the events of the only run, if they were read already."""
     from rich.text import Text
 
     from hpckit.cli.common.command_output import CommandOutput, clean

@@ -1,4 +1,4 @@
-"""`hpckit resume`. What it needs is imported when it runs: that takes longer
+"""`hpckit resume`. Its imports are made when it runs, as they take longer
 than the help of other commands, which the same program prints."""
 
 from __future__ import annotations

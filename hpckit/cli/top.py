@@ -68,7 +68,7 @@ class TopScreen:
         self.is_over = False
 
     def look(self) -> None:
-        """Refresh all runs; the same one stays selected."""
+        """Refresh all runs and keep the selected one."""
         from hpckit.report.overview import Queue, look, runs_below
 
         name = self._runs[self._chosen].run.name if self._runs else None
@@ -86,7 +86,7 @@ class TopScreen:
         return view_of(self._runs, self._chosen, self._detail, self._title, time.time())
 
     def press(self, key: str) -> None:
-        """Handle a key; "" and unknown ones do nothing."""
+        """Handle a key; "" and unknown keys have no effect."""
         from hpckit.cli.common.terminal_keys import DOWN, UP
 
         if self._asked is not None and key:
@@ -124,7 +124,7 @@ class TopScreen:
 
 
 def _log(it: Overview) -> str:
-    """Return the end of its log, as of `hpckit logs`."""
+    """Return the last lines of the supervisor's log, as `hpckit logs` does."""
     from rich.markup import escape
 
     try:

@@ -50,7 +50,7 @@ def budget_of_run(it: Overview, events: Sequence[Event] | None = None) -> RetryB
     """Return the retry budget of a verdict after which further attempts may follow.
 
     Args:
-        events: of the run, if they were read already.
+        events: the run's events, if they were read already.
     """
     from hpckit.agent.verdict_record import VerdictKind
     from hpckit.events.event_log import read_events

@@ -1,4 +1,5 @@
-"""The number of samples of a step on a number of ranks, and the learning rate for it. Pure."""
+"""Pure functions for the number of samples of a step on a number of ranks, and the learning rate
+for it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The record of a canary: values of a run's first steps, and the comparison with others. Without
-torch."""
+"""The record of a canary: values of a run's first steps, and their comparison with others. This
+module does not import torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CanaryRecord:
     world_size: int
     device: str
     steps: list[Values]
-    """Values of step 1 and the following."""
+    """The values of each step, from step 1 on."""
 
     @property
     def origin(self) -> str:
@@ -44,7 +44,7 @@ class CanaryRecord:
 
 
 def read_golden(path: Path) -> CanaryRecord:
-    """Reads a record. Raises ValueError if there is no file, or it holds no record."""
+    """Reads a record. Raises ValueError if the file does not exist or holds no record."""
     try:
         return TypeAdapter(CanaryRecord).validate_python(
             json.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def identity_of(spec: RunSpec) -> str:
 
 
 def canary_problems(spec: RunSpec) -> list[str]:
-    """Returns why a canary has nothing to be checked against; empty if it has."""
+    """Returns the reasons why a canary cannot be compared with a record; empty if it can."""
     canary = spec.debug.canary
     if canary.mode != "check" or canary.file is None:
         return []
@@ -83,13 +83,13 @@ def canary_problems(spec: RunSpec) -> list[str]:
 def difference(
     golden: Sequence[Mapping[str, float]], step: int, seen: Mapping[str, float], tolerance: float
 ) -> str | None:
-    """Returns in which value step `step` (from 1) differs, and by how much, or None if it does
-    not."""
+    """Returns a text that says which value of step `step` (from 1) differs and by how much, or
+    None if none does."""
     expected = golden[step - 1]
     if expected.keys() != seen.keys():
         return f"step {step} has {', '.join(seen)}, recorded were {', '.join(expected)}"
     for name, value in expected.items():
-        if not math.isclose(seen[name], value, rel_tol=tolerance):  # nan is close to no number
+        if not math.isclose(seen[name], value, rel_tol=tolerance):  # NaN is not close to any number
             by = relative(seen[name], value)
             return (
                 f"step {step}: {name} is {seen[name]:.9g}, recorded was {value:.9g}: {by:.2g} off"
@@ -98,7 +98,7 @@ def difference(
 
 
 def relative(one: float, other: float) -> float:
-    """Returns the difference as a share of the larger of the two."""
+    """Returns the difference divided by the larger absolute value."""
     return abs(one - other) / (max(abs(one), abs(other)) or 1.0)
 
 

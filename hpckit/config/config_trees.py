@@ -17,7 +17,7 @@ def packaged(name: str, what: str) -> Path:
     installed package, or beside it in a checkout.
 
     Raises:
-        SpecError: neither has it.
+        SpecError: neither of them has the file.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / name, package.parent / name):
@@ -43,7 +43,7 @@ def project_tree(root: Path) -> Path | None:
 
 
 def has_tree(root: Path) -> bool:
-    """Whether `root/conf` has a folder with the name of one of hpckit's groups."""
+    """Returns whether `root/conf` has a folder with the name of one of hpckit's groups."""
     names = [name for group in _folders(conf_dir()) for name in group_folders(group.name)]
     return any((root / "conf" / name).is_dir() for name in names)
 

@@ -26,7 +26,7 @@ class AddedKey:
     key: str
     """Path with dots."""
     value: Any
-    """The value with which runs are as they were without the key."""
+    """The value that implies the behaviour of runs before the key was added."""
     kind: str | None = None
     """The `kind` of the group that has the key; None: all kinds."""
 
@@ -40,8 +40,8 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("checkpoint.check_replicas", 1),
     AddedKey("checkpoint.may_differ", []),
 )
-"""In the order of their addition. Nothing may be removed here, nor from the spec, as runs that
-stored the key could not continue."""
+"""The added keys, in the order of their addition. No key may be removed from here or from
+the spec, as runs that stored the key could not continue."""
 
 
 def completed(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def reduced(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str, A
 def group_of(
     key: str, values: dict[str, Any], kind: str | None = None
 ) -> tuple[dict[str, Any] | None, str]:
-    """Returns the group of a key in `values`, if there is one that may have it, and the key's name
-    in it.
+    """Returns the group of a key in `values`, or None if no group may have the key, and the key's
+    name in the group.
 
     Args:
         kind: the `kind` that the group must have; None: any.

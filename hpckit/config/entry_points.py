@@ -1,10 +1,10 @@
-"""Training functions of hpckit, and their data."""
+"""The training functions of hpckit, and constants of their data."""
 
 from __future__ import annotations
 
 LANGUAGE_MODEL = "hpckit.training.language_model:main"
-"""Trains a decoder of `conf/model/` on bytes or tokens of text."""
+"""The training function that trains a decoder of `conf/model/` on bytes or tokens of text."""
 BYTES_AND_END = 257
-"""Number of its tokens for bytes: all bytes, and the end of a document."""
+"""The number of tokens when text is read as bytes: all bytes, and the end of a document."""
 IMAGES = "hpckit.training.images:main"
-"""Trains a model of `conf/model/` that classifies images."""
+"""The training function that trains a model of `conf/model/` that classifies images."""

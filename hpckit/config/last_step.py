@@ -1,4 +1,4 @@
-"""The number of steps of a run. Pure."""
+"""The number of steps of a run, by a pure function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linear layers in a block of a model, by name. Pure."""
+"""The linear layers in a block of a model, by name, as pure functions."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def adapted(model: DecoderSpec, lora: LoraSpec) -> dict[str, LinearLayer]:
 
 
 def is_meant(name: str, asked: str) -> bool:
-    """Whether `asked` is the name of a layer, or a dotted prefix of it."""
+    """Returns whether `asked` is the name of a layer, or a dotted prefix of it."""
     return f"{name}.".startswith(f"{asked}.")

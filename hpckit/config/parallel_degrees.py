@@ -1,4 +1,4 @@
-"""The number of ranks of each kind of parallelism. Pure."""
+"""The number of ranks of each kind of parallelism, as pure functions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from math import gcd, prod
 from hpckit.config.spec import ParallelSpec, RunSpec
 
 REST = -1
-"""The degree that takes all ranks which the other degrees leave."""
+"""The degree that stands for all ranks which remain after the other degrees."""
 NAMES = ("pipeline", "replicate", "shard", "tensor")
 """Kinds of parallelism, outermost first: ranks with successive numbers are neighbours in the last
-one."""
+kind."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,18 @@ def degrees(parallel: ParallelSpec, world: int) -> ParallelDegrees:
 
 
 def gathers_layers(zero: int, found: ParallelDegrees) -> bool:
-    """Whether sharded parameters are gathered layer by layer in forward and backward, and not once
-    a step. A pipeline would gather each layer for each of its interleaved micro-batches."""
+    """Returns whether sharded parameters are gathered layer by layer in forward and backward, and
+    not once a step. A pipeline would gather each layer for each of its interleaved
+    micro-batches."""
     return zero == 3 and found.pipeline == 1
 
 
 def is_wrapped(spec: RunSpec, world: int) -> bool:
-    """Whether FSDP2 is needed for a model on `world` ranks. It is not if each layer is on one rank
-    alone, in that rank's memory, and all is in fp32.
+    """Returns whether FSDP2 is needed for a model on `world` ranks. It is not needed if each layer
+    is on only one rank, in that rank's memory, and all is in fp32.
 
-    With other formats, it casts parameters and the activations between blocks, and sums gradients.
-    Its hooks and its DTensors cost milliseconds of each step (`benchmarks/README.md`).
+    With other formats, FSDP2 casts parameters and the activations between blocks, and sums
+    gradients. Its hooks and its DTensors cost milliseconds of each step (`benchmarks/README.md`).
     """
     formats = {spec.precision.compute, spec.precision.reduce, spec.precision.master}
     found = degrees(spec.parallel, world)
@@ -104,7 +105,8 @@ def is_wrapped(spec: RunSpec, world: int) -> bool:
 
 
 def describe(parallel: ParallelSpec, world: int) -> str:
-    """Returns the usual name: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4, fsdp", "ep 4, fsdp"."""
+    """Returns the usual name of the parallelism: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4,
+    fsdp", "ep 4, fsdp"."""
     found = degrees(parallel, world)
     parts = [f"pp {found.pipeline} ({parallel.schedule})"] if found.pipeline > 1 else []
     if found.tensor > 1:
@@ -126,7 +128,7 @@ def _data_name(parallel: ParallelSpec, found: ParallelDegrees) -> str:
 
 
 def _product(degrees: dict[str, int]) -> str:
-    """Formats degrees without those that are 1, unless all are."""
+    """Formats degrees, and omits those that are 1 unless all are."""
     shown = {name: degree for name, degree in degrees.items() if degree > 1} or degrees
     return " x ".join(f"{name} {degree}" for name, degree in shown.items())
 

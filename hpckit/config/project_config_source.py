@@ -1,5 +1,5 @@
 """Hydra's access to the config tree of a project, whose files may have the spellings of earlier
-releases. Only what composes a config imports this module, as it imports Hydra."""
+releases. Only modules that compose a config import this one, as it imports Hydra."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ProjectConfigSource(FileConfigSource):
         return super().list(self._place(config_path), results_filter)
 
     def _place(self, config_path: str) -> str:
-        """Returns where a file or a folder is, which may be in the folder of an earlier name."""
+        """Returns the path of a file or a folder, which may be in the folder of an earlier name."""
         group, slash, rest = config_path.partition("/")
         for name in group_folders(group):
             place = f"{name}{slash}{rest}"
@@ -78,14 +78,14 @@ def current_file(
     package: str | None = None,
     own: renamed_keys.Groups | None = None,
 ) -> dict[str, Any]:
-    """Returns the values of a config file with present names. Pure but for warnings.
+    """Returns the values of a config file with present names. Warnings are its only side effect.
 
     Args:
-        values: what the file holds, with its list of defaults.
+        values: the content of the file, with its list of defaults.
         config_path: GROUP/OPTION.
         origin: the path of the file, for warnings.
         package: the package of its header; None: the group.
-        own: the project's options with earlier names of hpckit's own, which stay what they are.
+        own: the project's options with earlier names of hpckit's own, which keep their names.
 
     Raises:
         BothSpellingsError: a key is given by both of its names.
@@ -104,7 +104,8 @@ def current_file(
 def _current_defaults(
     entries: Any, group: str, origin: str, own: renamed_keys.Groups | None
 ) -> Iterator[Any]:
-    """Yields the entries of a list of defaults: an option of this group, or of the one named."""
+    """Yields the entries of a list of defaults: options of this group, or of the group that they
+    name."""
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, str):
             yield _option(group, entry, origin, own)

@@ -1,7 +1,7 @@
 """Config keys, values and options that had other names in earlier releases, in one table.
 
 The earlier spellings are accepted in overrides, in YAML files of projects and in stored specs. Each
-one that somebody has typed causes one `FutureWarning`, which says what it is now.
+spelling that a user has typed causes one `FutureWarning`, which gives the present one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RenamedKey:
     new: str
     """Present path, in the same group."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The present value for each earlier one; values that are not in it are the same."""
+    """The present value for each earlier one; other values have not changed."""
 
     def present(self, value: Any) -> Any:
         """Returns the present value for an earlier one."""
@@ -63,7 +63,7 @@ _OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w.]*)(?P<rest>=.*
 _QUOTED = re.compile(r"(['\"])(\w+)\1")
 _INTERPOLATION = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _said: dict[Any, Any] = {}
-"""What the `warnings` module remembers, so that each spelling is said once."""
+"""The registry of the `warnings` module, by which each spelling is reported only once."""
 
 
 class BothSpellingsError(ValueError):
@@ -85,8 +85,8 @@ def current_option(group: str, option: str, own: Groups | None = None) -> str:
     """Returns the present name of an option.
 
     Args:
-        own: options of each group that the user has; one of them that has an earlier name of
-            hpckit's own stays what it is.
+        own: the user's options of each group; an option that has an earlier name of one of hpckit's
+            own keeps its name.
     """
     if option in (own or {}).get(group, ()):
         return option
@@ -94,7 +94,7 @@ def current_option(group: str, option: str, own: Groups | None = None) -> str:
 
 
 def current_text(text: str) -> str:
-    """Returns `text` with the present names of the keys in its interpolations, as `${key}`."""
+    """Returns `text` with the present names of the keys in its interpolations, such as `${key}`."""
     return _INTERPOLATION.sub(lambda found: f"${{{current_key(found[1])}}}", text)
 
 
@@ -154,11 +154,11 @@ def current_values(
     """Returns nested `values` with the present names of keys and the present values.
 
     Args:
-        origin: where somebody has typed them, as the warnings say; None: nobody has, and there are
-            no warnings.
-        under: the path of the group that has these values; "" for a whole spec.
-        may_override: whether a key by its earlier name takes the place of the same one by its
-            present name, as that holds a default.
+        origin: the place where a user has typed them, which the warnings give; None: no user
+            has typed them, and there are no warnings.
+        under: the path of the group that has these values; "" for a whole spec. may_override:
+        whether the value under an earlier name replaces the one under the present name, which holds
+            a default.
 
     Raises:
         BothSpellingsError: a key is given by both of its names.
@@ -193,8 +193,8 @@ def _rename(group: dict[str, Any], old: str, new: str, value: Any) -> None:
 
 
 def first_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the `values` of a whole spec with the names and values that keys had first, as
-    identities are computed from these."""
+    """Returns the `values` of a whole spec with the names and values that keys had at first,
+    because identities are computed from these."""
     result = deepcopy(dict(values))
     for one in RENAMED:
         group, new = group_of(one.new, result)
@@ -212,5 +212,5 @@ def earlier_names(group: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def warn_of(old: str, new: str, origin: str) -> None:
-    """Issues a `FutureWarning` that an earlier spelling is another one now."""
+    """Issues a `FutureWarning` that gives the present spelling of an earlier one."""
     warnings.warn_explicit(f"{old} is {new} now", FutureWarning, origin, 1, registry=_said)

@@ -22,7 +22,8 @@ from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS
 
 # Keys that do not change a run's identity, as they set where, how fast or how carefully it runs,
-# not what it trains. So the same experiment finds its directory again with another number of nodes.
+# not what it trains. Thus the same experiment finds its directory again with another number of
+# nodes.
 _NOT_IDENTITY = (
     ("root",),
     ("cluster",),
@@ -59,8 +60,8 @@ _NOT_IDENTITY = (
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A YAML loader without aliases, of which a few lines can expand to gigabytes. No spec is
-    written with any."""
+    """A YAML loader that refuses aliases, because a few lines of them can expand to gigabytes. No
+    spec is written with aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -84,15 +85,16 @@ def parse_spec(
     Keys that are missing because `values` come from an earlier release get the values that they had
     then (`earlier_versions`), and earlier names of keys are accepted (`renamed_keys`). Unknown
     keys, wrong types and values out of bounds are reported together; rules that span keys are
-    checked once each key is valid by itself.
+    checked only if each single key is valid.
 
     Args:
-        origin: what warnings about earlier names give as their place; None: there are no warnings.
-        may_override: whether a key by its earlier name takes the place of the same one by its
-            present name. False: both together are refused.
+        origin: the place that warnings about earlier names give; None: there are no warnings.
+        may_override: whether the value under an earlier name replaces the one under the present
+        name. False: both
+            together are refused.
 
     Raises:
-        SpecError: with every violation found.
+        SpecError: the spec is not valid; the error holds every violation that was found.
     """
     stored = _without_version(values)
     try:
@@ -131,8 +133,9 @@ def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _without_plugins() -> Iterator[None]:
-    """Disables pydantic's plug-ins in the block. None is needed for a spec, and the search for them
-    reads metadata of all installed packages, which takes some 25 ms. Later code has them."""
+    """Disables pydantic's plug-ins in the block. A spec needs none, and the search for them reads
+    the metadata of all installed packages, which takes about 25 ms. They are enabled again
+    afterwards."""
     name = "PYDANTIC_DISABLE_PLUGINS"
     before = os.environ.get(name)
     os.environ[name] = "__all__"
@@ -149,7 +152,7 @@ def read_spec(path: Path) -> RunSpec:
     """Reads the spec in the YAML file at `path`, which an earlier release may have written.
 
     Raises:
-        SpecError: the file is damaged, or not valid.
+        SpecError: the file is damaged, or its spec is not valid.
     """
     values = _stored_values(path)
     try:
@@ -200,8 +203,8 @@ def dump_spec(spec: RunSpec, version: int = earlier_versions.VERSION) -> str:
 
 
 def identity(spec: RunSpec) -> str:
-    """Returns eight hex digits that change exactly when the experiment does; its name is no part of
-    it."""
+    """Returns eight hex digits that change exactly when the experiment does; the name of the run
+    has no influence."""
     values = renamed_keys.first_values(_experiment(spec))
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
@@ -223,7 +226,7 @@ def _experiment(spec: RunSpec) -> dict[str, Any]:
         *parents, last = path
         where = values
         for key in parents:
-            where = where.get(key, {})  # a group added in a later release may be left out
+            where = where.get(key, {})  # a group that was added in a later release may be missing
         where.pop(last, None)
     return values
 
@@ -269,8 +272,8 @@ def _sentence(message: str) -> str:
 
 
 def _suggestion(loc: list[str]) -> str:
-    """Suggests what the key may have meant: a similar key of its group, or the same key of another
-    one."""
+    """Returns a suggestion for a mistyped key: a similar key of its group, or the same key of
+    another group."""
     siblings = _keys_under(loc[:-1])
     names = {**dict(renamed_keys.earlier_names(loc[:-1])), **{name: name for name in siblings}}
     near = difflib.get_close_matches(loc[-1], list(names), n=1, cutoff=0.75)

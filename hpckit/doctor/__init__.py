@@ -1,2 +1,2 @@
 """Checks of a site before the first job: Slurm's settings, a node, folders, the store, the
-installation. Imports submit, slurm, config, system; init and cli import it."""
+installation. It imports submit, slurm, config and system; init and cli import it."""

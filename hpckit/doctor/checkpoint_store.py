@@ -39,7 +39,7 @@ class StoreFacts:
 
 
 def probe(url: str) -> StoreFacts:
-    """Write, read, list and remove objects.
+    """Write, read, list and remove objects, and return what was measured.
 
     Raises:
         CheckpointError: one of these requests failed.
@@ -55,7 +55,7 @@ def probe(url: str) -> StoreFacts:
     ):
         if folder is not None:
             undo.callback(_remove_empty, [folder / name, *made])
-        storage.list(f"{name}/")  # if nothing answers, a small request shows it soonest
+        storage.list(f"{name}/")  # a small request fails soonest if the storage does not answer
         put_s = _timed(lambda: storage.put(keys[0], [content]))
         undo.callback(storage.delete, keys)
         now_s = time.time()

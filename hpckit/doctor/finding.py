@@ -21,7 +21,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding about one subject, in a line, with what to change unless it is OK."""
+    """A finding about one subject, as one line, with advice on what to change unless it is OK."""
 
     level: Level
     subject: str

@@ -24,7 +24,7 @@ class FolderIdentity:
 
 
 def identify_folder(folder: str) -> FolderIdentity:
-    """Identify a folder on this machine."""
+    """Return the identity of a folder on this machine."""
     above = Path(folder).absolute()
     while not above.is_dir() and above != above.parent:
         above = above.parent
@@ -33,7 +33,7 @@ def identify_folder(folder: str) -> FolderIdentity:
 
 
 def shared_folders(spec: RunSpec) -> dict[str, str]:
-    """Return the folders of a run that all its nodes have to share, by the config key that names
+    """Return the folders of a run that all its nodes must share, by the config key that names
     them."""
     found = {"root": spec.root}
     if spec.checkpoint.url is not None and (store := local_folder(spec.checkpoint.url)) is not None:
@@ -42,7 +42,7 @@ def shared_folders(spec: RunSpec) -> dict[str, str]:
 
 
 def own_folders(spec: RunSpec) -> dict[str, str]:
-    """Return the folders that each node has for itself, if they are set and contain no variable."""
+    """Return the folders that are local to each node, if they are set and contain no variable."""
     assert spec.cluster.slurm is not None
     named = {"data.cache": spec.data.cache, "cluster.slurm.scratch": spec.cluster.slurm.scratch}
     return {key: str(one) for key, one in named.items() if one is not None and "$" not in str(one)}
@@ -66,7 +66,7 @@ def judge_shared(key: str, here: FolderIdentity, there: FolderIdentity) -> Findi
 
 
 def judge_own(key: str, there: FolderIdentity) -> Finding:
-    """Check a folder that each node has for itself. Pure."""
+    """Check a folder that is local to each node. Pure."""
     if there.is_writable:
         return Finding(Level.OK, "folders", f"{key}: may be made below {there.above}")
     do = f"{key}: a folder on a disk of the node; null: the session's own"
@@ -79,7 +79,7 @@ def judge_places(
     here: Sequence[FolderIdentity],
     there: Sequence[FolderIdentity],
 ) -> Iterator[Finding]:
-    """Compare the folders of all keys, of which both machines were asked. Pure."""
+    """Compare the folders of all keys on both machines. Pure."""
     mine, theirs = ({one.folder: one for one in seen} for seen in (here, there))
     for key, folder in shared.items():
         yield judge_shared(key, mine[folder], theirs[folder])

@@ -22,7 +22,7 @@ def version_line() -> str:
 
 
 def judge_installation() -> Finding:
-    """Check whether the running code belongs to the package that pip knows by its name."""
+    """Check whether the running code belongs to the package `hpckit` that pip has installed."""
     return judge(_metadata(), str(_code()))
 
 
@@ -30,7 +30,7 @@ def judge(metadata: Mapping[str, str] | None, code: str) -> Finding:
     """Return the finding. Pure.
 
     Args:
-        metadata: of the installed package `hpckit`; None: there is none.
+        metadata: the metadata of the installed package `hpckit`; None: it is not installed.
         code: the folder of this code.
     """
     here = f"{VERSION}, from {code}"

@@ -1,4 +1,4 @@
-"""Checks of a machine: facts are collected on it, and judged anywhere."""
+"""Checks of a machine: facts are collected on it, and can be judged on another one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder
 from hpckit.doctor.scratch_disks import ScratchDisk, own_disks
 
 FILES = 4096
-"""Number of open files that a rank with its shards, sockets and snapshots may reach."""
+"""Number of files that a rank may have open, with its shards, sockets and snapshots."""
 SHARED_BYTES = 4 << 30
 """Bytes of /dev/shm below which only the snapshot of a small model fits."""
 _SHARED = "/dev/shm"
@@ -93,7 +93,7 @@ def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
     """Return the findings about a machine. Pure.
 
     Args:
-        wants_gpus: the config is for GPUs, or uses those that exist.
+        wants_gpus: whether the config is for GPUs, or uses those that exist.
     """
     torch = "no torch" if facts.torch is None else f"torch {facts.torch}"
     software = f"{facts.host}: Python {facts.python}, {torch}"
@@ -207,7 +207,8 @@ def _lines(command: tuple[str, ...]) -> list[str]:
 
 
 def main() -> int:
-    """Run as a program on another machine: print the facts as JSON; the arguments are folders."""
+    """Print the facts of this machine as JSON. The command-line arguments are folders to
+    identify."""
     json.dump(asdict(ask(sys.argv[1:])), sys.stdout)
     return 0
 

@@ -1,4 +1,4 @@
-"""Runs Slurm's commands, and a probe on a node of the cluster."""
+"""Functions that run Slurm's commands, and a probe on a node of the cluster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _OF_RUN = {
     *("wckey", "output", "error", "signal", "dependency", "requeue", "no-requeue", "no-kill"),
     *("mail-type", "mail-user", "comment"),
 }
-"""Options of a batch script that are about the run and not about its nodes."""
+"""Options of a batch script that concern the run and not its nodes."""
 
 
 class ProbeError(RuntimeError):
-    """There was no answer; the message says why in a line."""
+    """Raised if there was no answer; the message is one line that gives the reason."""
 
 
 def command_output(command: Sequence[str], within_s: float = _QUICK_S) -> str:
-    """Return what a command prints.
+    """Return the output of a command.
 
     Raises:
         ProbeError: it does not exist, fails, or takes too long.
@@ -56,11 +56,11 @@ def ask_node(spec: RunSpec, host: str | None, folders: Sequence[str] = ()) -> Ma
     """Collect the facts about one node of the kind that a job of `spec` gets, by a short job.
 
     Args:
-        host: its name; None: any.
+        host: the name of the node; None: any node.
         folders: folders to identify there.
 
     Raises:
-        ProbeError: it did not answer.
+        ProbeError: the node did not answer.
     """
     try:
         output = _job_output([*srun_words(spec, host), *folders])
@@ -128,7 +128,11 @@ def _job_output(command: Sequence[str]) -> str:
 
 
 def _cancel_job(asked: subprocess.Popen[str]) -> None:
-    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):  # two end it at once
+    for number in (
+        signal.SIGINT,
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # two SIGINTs end srun immediately
         if asked.poll() is not None:
             return
         asked.send_signal(number)

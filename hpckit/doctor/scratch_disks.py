@@ -1,4 +1,4 @@
-"""Finds folders for scratch files on a machine's own disks, by the names that sites give them."""
+"""Finds folders for scratch files on a machine's own disks, by names that are common at sites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-# /tmp is not among them: at many sites it is small, in memory, or cleared for each job
+# /tmp is not listed, as at many sites it is small, in memory, or cleared for each job
 NAMES = (
     *("/local", "/localscratch", "/local_scratch", "/lscratch", "/scratch/local", "/localdisk"),
     *("/local/scratch", "/nvme", "/mnt/nvme", "/ssd", "/mnt/ssd", "/scratch", "/var/scratch"),
@@ -28,7 +28,7 @@ class ScratchDisk:
 
 
 def own_disks() -> tuple[ScratchDisk, ...]:
-    """Return the folders on this machine; the one with the most free space first."""
+    """Return the folders on this machine, the one with the most free space first."""
     kinds = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
     folders = (Path(name, *more) for name in NAMES for more in ((), (getpass.getuser(),)))
     there = [
@@ -40,7 +40,7 @@ def own_disks() -> tuple[ScratchDisk, ...]:
 
 
 def kind_of(folder: Path, kinds: Mapping[str, str]) -> str | None:
-    """Return the type of the file system that contains `folder`, from those by their mount
-    points."""
+    """Return the type of the file system that contains `folder`; `kinds` has it by mount point."""
+
     above: Iterable[Path] = (folder, *folder.parents)
     return next((kinds[str(one)] for one in above if str(one) in kinds), None)

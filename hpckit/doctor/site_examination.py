@@ -33,12 +33,12 @@ from hpckit.slurm.cluster_config import (
 def examine(
     spec: RunSpec, root: Path, asks_node: bool, host: str | None = None
 ) -> Iterator[tuple[str, Finding]]:
-    """Yield findings as they come, each with the part that it is about.
+    """Yield findings as they are made, each with the part of the site that it is about.
 
     Args:
-        root: folder of the runs, where checkpoints are too unless the spec says otherwise.
-        asks_node: have Slurm run the checks of a machine on one of its nodes.
-        host: on this one; None: any.
+        root: the folder of the runs, which also holds the checkpoints unless the spec names a
+        store. asks_node: whether Slurm runs the checks of a machine on one of its nodes. host: the
+        name of that node; None: any node.
     """
     wants_gpus = spec.cluster.device != "cpu"
     yield "here", judge_installation()
@@ -79,7 +79,7 @@ def _qos(config: Record, spec: RunSpec) -> Record | None:
         return None
     try:
         return parse_qos(command_output(qos_command(name)))
-    except ProbeError:  # reported as not known
+    except ProbeError:  # it is reported as unknown
         return None
 
 

@@ -10,7 +10,7 @@ from hpckit.doctor.finding import Finding, Level
 from hpckit.slurm.cluster_config import PreemptionGrace, grace_of, minutes_of, seconds_of
 
 OLDEST = (20, 11)
-"""The first Slurm whose srun knows --overlap."""
+"""The first version of Slurm whose srun has --overlap."""
 HOLD_S = 120
 """Slurm's default of cred_expire, during which a requeued job is held."""
 
@@ -21,10 +21,10 @@ def findings(
     spec: RunSpec,
     qos: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """Return what matters to a run of `spec`, which is for Slurm.
+    """Return findings about settings that matter to a run of `spec`, which is for Slurm.
 
     Args:
-        qos: of its jobs, where that decides on preemption; see `grace_of`.
+        qos: the QOS of its jobs, if that decides on preemption; see `grace_of`.
     """
     assert spec.cluster.slurm is not None
     yield _version(config.get("SLURM_VERSION", ""))
@@ -133,10 +133,10 @@ def _grace(name: str, grace: PreemptionGrace | None, wanted_s: float) -> Finding
 
 
 def _batch_signal(config: Mapping[str, str]) -> Finding | None:
-    """Check that the batch process of a job is signalled on a preemption, as its steps always
+    """Check whether the batch process of a job is signalled on a preemption, as its steps always
     are."""
     options = f"{config.get('PreemptParameters', '')},{config.get('SlurmctldParameters', '')}"
-    if "send_user_signal" in options:  # preempt_send_user_signal, in older versions
+    if "send_user_signal" in options:  # older versions call it preempt_send_user_signal
         return None
     what = "a preempted job's own --signal is not sent: its nodes are told, and tell the supervisor"
     do = "an administrator: PreemptParameters=send_user_signal, if preemptions come without a save"

@@ -16,9 +16,10 @@ def in_order(written: Iterable[Event]) -> list[Event]:
     """Returns events ordered by time. `written` is their order in the file, which does not depend
     on clocks.
 
-    The times of a clock that is far behind are shifted to those of the events before, so that what
-    followed is not placed earlier. A clock that jumps ahead is believed, as a jump cannot be
-    distinguished from a wait. So the order holds, but durations across such a jump are unknown.
+    The times of a clock that is far behind are shifted to those of the events before, so that later
+    events are not placed earlier. A clock that jumps ahead is trusted, as a jump cannot be
+    distinguished from a wait. Thus the order is right, but durations across such a jump are
+    unknown.
     """
     found: list[Event] = []
     offsets = [0.0]
@@ -39,7 +40,7 @@ def _at(event: Event, time: float) -> Event:
 
 
 def _nearest(time: float, offsets: list[float], newest: float) -> float:
-    """Returns the time by the clock offset, of those found so far, that fits best."""
+    """Returns the time with the clock offset that fits best among those found so far."""
     if len(offsets) == 1:
         return time
     return min((time + offset for offset in offsets), key=lambda one: abs(one - newest))

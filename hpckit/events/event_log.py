@@ -1,10 +1,10 @@
-"""`events.jsonl`: the events of a run, one JSON object per line, whose times all reports are based
-on.
+"""`events.jsonl` holds the events of a run, one JSON object per line. All reports are based on
+their times.
 
-Supervisor, agents and ranks of all nodes append to one file. Each line is one write to a descriptor
-in append mode, under a POSIX record lock: append alone is not atomic on NFS, where the lock also
-makes the client look up the file's true end. A line that a crash cut short is closed by the next
-writer and skipped by readers.
+The supervisor, the agents and the ranks of all nodes append to one file. Each line is one write to
+a descriptor in append mode, under a POSIX record lock: append alone is not atomic on NFS, where the
+lock also makes the client look up the file's true end. A line that a crash has truncated is
+terminated by the next writer and skipped by readers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpckit.events.schema import event_taking
 log = logging.getLogger(__name__)
 
 _CLOSED = -1
-_YEAR_10000_S = 253_402_300_800  # no calendar here can represent dates from then on
+_YEAR_10000_S = 253_402_300_800  # Python's calendar cannot represent dates from then on
 
 
 class EventLog:
@@ -43,14 +43,14 @@ class EventLog:
     def emit(self, event: Event) -> None:
         """Appends an event. Values have to be plain JSON; NaN and infinity are kept.
 
-        An event that cannot be written, or that comes after `close`, goes to the log, as a lost
+        An event that cannot be written, or that comes after `close`, is only logged, as a lost
         event must not end a run.
         """
         self._write({"time": event.time, "kind": event.kind, **self._common, **event.fields})
 
     def emit_kind(self, kind: str, **fields: Any) -> None:
-        """Appends an event of any kind with the present time, as `emit` does: for kinds of the
-        user's own, and for callbacks such as `on_event` of a `Checkpointer`."""
+        """Appends an event of any kind with the present time, as `emit` does. It is for the
+        user's own kinds, and for callbacks such as `on_event` of a `Checkpointer`."""
         self._write({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class EventLog:
         return b"\n" if torn else b""
 
     def close(self) -> None:
-        """Closes the log, after which events of other threads are not written any more."""
+        """Closes the log. Later events of other threads are not written."""
         with self._lock:
             handle, self._handle = self._handle, _CLOSED
             if handle != _CLOSED:
@@ -130,7 +130,8 @@ class EventTail:
 
 
 def read_events(path: Path) -> list[Event]:
-    """Returns all events of the file, ordered by `in_order`; none if there is no file."""
+    """Returns all events of the file, ordered by `in_order`; an empty list if the file does not
+    exist."""
     return in_order(EventTail(path).read())
 
 

@@ -1,5 +1,5 @@
-"""Validation of events before they are used, as a damaged line may still be JSON. What is valid
-follows from the types and constraints of the fields in `hpckit.events.schema`."""
+"""Validation of events before they are used, as a damaged line may still be JSON. The types and
+constraints of the fields in `hpckit.events.schema` define which events are valid."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hpckit.rundir.directory import RunDir
 
 Check = Callable[[Any], bool]
 _HIGHEST = 2**63
-"""Counts and durations are less than it."""
+"""The exclusive upper bound of counts and durations."""
 _NUMERIC_KINDS = (StepLogged, Validated)
 """Kinds of events whose fields are all numbers."""
 _NUMBERS = frozenset((int, float))
 
 READ = frozenset(one.name for one in fields(StepLogged)) - {"kind", "submission", "node", "rank"}
-"""The fields that are used of step records, of which there may be a million."""
+"""The fields of step records that are used. A run may have a million of these records."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ValidatedEvents:
     events: list[Event]
     """Ordered by time; step records have only the fields that are used."""
     torn: int
-    """Number of lines that are no event."""
+    """Number of lines that do not hold an event."""
     unsound: int
     """Number of events with a missing field or one of a wrong type."""
 
@@ -53,8 +53,8 @@ def read_valid_events(run: RunDir) -> ValidatedEvents:
 
 
 def is_valid(event: Event) -> bool:
-    """Whether an event has the fields of its kind, with values of their types. Events of unknown
-    kinds are valid, and so are fields that the kind does not have."""
+    """Returns whether an event has the fields of its kind, with values of their types. Events of
+    unknown kinds are valid, and so are fields that the kind does not have."""
     cls: Any = type(event)
     if cls is UnknownEvent:
         return True
@@ -71,8 +71,8 @@ def is_valid(event: Event) -> bool:
 
 
 def without_unread_fields(event: Event) -> Event:
-    """Returns a step record with only the fields that are used, without nulls; other events
-    unchanged."""
+    """Returns a step record with only the fields that are used and not null; returns
+    other events unchanged."""
     if type(event) is not StepLogged:
         return event
     find = event.__dict__.get
@@ -88,13 +88,13 @@ def _rules(cls: Any) -> tuple[frozenset[str], tuple[tuple[str, Check], ...]]:
     declared = [one for one in fields(cls) if one.name not in ("time", "kind")]
     needed = {one.name for one in declared if one.default is MISSING} - ADDED_FIELDS[cls]
     checks = [(one.name, check_of(hints[one.name])) for one in declared]
-    if cls in _NUMERIC_KINDS:  # that they are numbers was checked at once
+    if cls in _NUMERIC_KINDS:  # `is_valid` has checked that all of them are numbers
         checks = [(name, check) for name, check in checks if check not in _PLAIN_NUMBERS]
     return frozenset(needed), tuple(checks)
 
 
 def check_of(hint: Any) -> Check:
-    """Returns the check whether a JSON value is of a declared type."""
+    """Returns a function that checks whether a JSON value has a declared type."""
     if get_origin(hint) is Annotated:
         return _constrained(*get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
@@ -125,7 +125,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """NaN and infinity are numbers here, as a loss may be one."""
+    """Returns whether a value is a number. NaN and infinity are, as a loss may be one of them."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

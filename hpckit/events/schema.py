@@ -1,5 +1,5 @@
-"""Defines the kinds of events in `events.jsonl`: one class each, with who emits it, when, and what
-its fields mean. Those of checkpoints are in `checkpointing.events`."""
+"""Defines the kinds of events in `events.jsonl`: one class for each kind, which says who emits it,
+when, and what its fields mean. Events of checkpoints are in `checkpointing.events`."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class UnknownEvent(RunEvent):
 
 
 class DegradedSubject(StrEnum):
-    """What a degraded run has to do without, or with less of."""
+    """What a degraded run lacks, wholly or in part."""
 
     SUCCESSOR = "successor"
     """No job is queued to continue the run."""
     SUCCESSOR_CANCELLATION = "successor_cancellation"
     """A successor job that is not wanted any more was not cancelled in time."""
     EXPEDITED_START = "expedited_start"
-    """Slurm holds a requeued job back."""
+    """Slurm delays the start of a requeued job."""
     EXCLUDE_LIST = "exclude_list"
-    """The next job may get bad nodes again."""
+    """The next job may get unhealthy nodes again."""
     REQUEUE_LINK = "requeue_link"
     """A requeued job reads config and code again."""
     JOB_NAME = "job_name"
@@ -70,11 +70,11 @@ class DegradedSubject(StrEnum):
     RUN_LOCK = "run_lock"
     """The process of a job that is over still holds the run lock."""
     NODE_CONNECTION = "node_connection"
-    """The node of the supervisor was out of reach, so that another node ended the job."""
+    """The node of the supervisor could not be reached, so that another node ended the job."""
     FORK_SERVER = "fork_server"
-    """Workers are started as new programs, as they cannot be forked."""
+    """Workers are started as new processes, as they cannot be forked."""
     DEVICES = "devices"
-    """The run has not the devices that it was to have."""
+    """The run does not have the devices that it was meant to have."""
     CHECKPOINT_SERVICE = "checkpoint_service"
     """A checkpoint service was still writing when it had to end."""
     CHECKPOINT_STORE = "checkpoint_store"
@@ -82,7 +82,7 @@ class DegradedSubject(StrEnum):
     TENSORBOARD = "tensorboard"
     """TensorBoard files lack records."""
     TRACKER = "tracker"
-    """A tracker does not get all records, or not now."""
+    """A tracker does not get all records, or gets them later."""
     PROFILER = "profiler"
     """A trace of the profiler is lost."""
     METRICS = "metrics"
@@ -96,7 +96,7 @@ class RunStarted(RunEvent):
     pid: Count | None = None
     """The process id of the supervisor."""
     steps: Count | None
-    """The number of steps that the run is to have; null if it has no end."""
+    """The number of steps that the run is meant to have; null if it has no end."""
     job: str | None = None
     """Slurm's id of the job; absent outside of Slurm."""
     hosts: list[str] | None = None
@@ -119,7 +119,7 @@ class RunFailed(RunEvent):
     """The supervisor emits this when it ends because of an error of its own."""
 
     error: str
-    """The error, for people."""
+    """The error, as text for people."""
 
 
 @event_kind("run_refused")
@@ -128,7 +128,7 @@ class RunRefused(RunEvent):
     lock."""
 
     error: str
-    """Which process holds the lock, for people."""
+    """The process that holds the lock, as text for people."""
 
 
 @event_kind("task_queued")
@@ -155,7 +155,7 @@ class GenerationStarted(RunEvent):
     generation: Count = field()
     """The number of the generation, from 1."""
     nodes: Count
-    """The number of nodes that the generation is to have."""
+    """The number of nodes that the generation is meant to have."""
     from_step: Count | None
     """The number of steps in the newest checkpoint."""
 
@@ -170,7 +170,7 @@ class NodesChosen(RunEvent):
     hosts: list[str] | None = None
     """The names of the chosen nodes."""
     wanted: Count
-    """The number of nodes that the generation was to have."""
+    """The number of nodes that the generation was meant to have."""
 
 
 @event_kind("generation_ended", added=("saved_step", "words"))
@@ -182,7 +182,7 @@ class GenerationEnded(RunEvent):
     verdict: VerdictName
     """How it ended."""
     reason: str
-    """Why, for people."""
+    """The reason, as text for people."""
     final: bool | None = None
     """Whether no further generation follows in any job."""
     step: Count
@@ -195,7 +195,7 @@ class GenerationEnded(RunEvent):
 
 @event_kind("asked")
 class LeaveRequested(RunEvent):
-    """The supervisor emits this when it passes a request to leave on to all agents."""
+    """The supervisor emits this when it forwards a request to leave to all agents."""
 
     request: str
     """The request, such as `stop`, `preempt` or `time_limit`."""
@@ -220,14 +220,14 @@ class AgentKilled(RunEvent):
 @event_kind("node_lost")
 class NodeLost(RunEvent):
     """The supervisor emits this when the agent of a node is lost without a request to leave, or
-    never came."""
+    never started."""
 
     host: str | None
     """Slurm's name of the node; null outside of Slurm."""
     is_absent: bool | None = None
-    """True if no agent ever came on the node."""
+    """True if no agent ever started on the node."""
     said: str | None = None
-    """The last line of the agent's log, if it never came."""
+    """The last line of the agent's log, if the agent never started."""
 
 
 @event_kind("node_unhealthy", added=("admin",))
@@ -237,15 +237,15 @@ class NodeUnhealthy(RunEvent):
     host: str | None
     """Slurm's name of the node; null outside of Slurm."""
     problems: list[str]
-    """What is wrong with the node, for people."""
+    """The problems of the node, as texts for people."""
     admin: str | None
     """The command by which an administrator drains the node; null outside of Slurm."""
 
 
 @event_kind("nodes_excluded")
 class NodesExcluded(RunEvent):
-    """The supervisor emits this when Slurm has taken the list of nodes that the next job is not to
-    get."""
+    """The supervisor emits this when Slurm has accepted the list of nodes that the next job must
+    not get."""
 
     job: str
     """Slurm's id of the next job."""
@@ -262,12 +262,12 @@ class NodeEnded(RunEvent):
     step: Count
     """The number of steps that all of them have finished."""
     attempts: Count
-    """The number of attempts that there were."""
+    """The number of attempts in the generation."""
 
 
 @event_kind("successor_queued")
 class SuccessorQueued(RunEvent):
-    """The supervisor emits this when Slurm has taken a job that continues the run."""
+    """The supervisor emits this when Slurm has accepted a job that continues the run."""
 
     job: str
     """Slurm's id of the successor job."""
@@ -275,7 +275,8 @@ class SuccessorQueued(RunEvent):
 
 @event_kind("successor_cancelled")
 class SuccessorCancelled(RunEvent):
-    """The supervisor emits this when the successor job is cancelled, or has left by itself."""
+    """The supervisor emits this when the successor job is cancelled, or has left the queue without
+    a request."""
 
     job: str
     """Slurm's id of the successor job."""
@@ -291,7 +292,8 @@ class JobRequeued(RunEvent):
 
 @event_kind("begins_soon")
 class StartExpedited(RunEvent):
-    """The supervisor emits this when Slurm has taken an earlier start time of the requeued job."""
+    """The supervisor emits this when Slurm has accepted an earlier start time of the requeued
+    job."""
 
     job: str
     """Slurm's id of the job."""
@@ -309,15 +311,15 @@ class WorkerStarted(RunEvent):
 
 @event_kind("fork_unusable")
 class ForkUnusable(RunEvent):
-    """Each rank emits this when it is started as a new program because it cannot be forked."""
+    """Each rank emits this when it is started as a new process because it cannot be forked."""
 
     why: str
-    """Why it cannot be forked, for people."""
+    """The reason why it cannot be forked, as text for people."""
 
 
 @event_kind("worker_lost")
 class WorkerLost(RunEvent):
-    """The agent emits this when a worker has ended without a word."""
+    """The agent emits this when a worker has ended without a report."""
 
     local_rank: Count | None = None
     """The rank of the worker among those of its node."""
@@ -329,7 +331,7 @@ class WorkerLost(RunEvent):
 
 @event_kind("out_of_memory")
 class OutOfMemory(RunEvent):
-    """The agent emits this when a worker has ended because memory ran out."""
+    """The agent emits this when a worker has ended because it ran out of memory."""
 
     local_rank: Count
     """The rank of the worker among those of its node."""
@@ -343,10 +345,10 @@ class OutOfMemory(RunEvent):
 
 @event_kind("hang", added=("phase",))
 class HangDetected(RunEvent):
-    """The agent emits this when it ends workers that have finished no step for too long."""
+    """The agent emits this when it ends workers that have not finished a step for too long."""
 
     step: Count
-    """The least number of steps that one of them had finished."""
+    """The number of steps that the slowest of them had finished."""
     phase: str | None
     """The phase that this worker was in."""
     local_ranks: list[Count]
@@ -481,7 +483,7 @@ class NotFinite(RunEvent):
     step: Count
     """The number of the step at which it was found."""
     what: str
-    """What is not finite, for people."""
+    """What is not finite, as text for people."""
 
 
 @event_kind("data_bound")
@@ -493,7 +495,7 @@ class DataBound(RunEvent):
     bound: str
     """What limits the loaders, such as `consumer`, which is training itself."""
     diagnosis: str
-    """The diagnosis, for people."""
+    """The diagnosis, as text for people."""
 
 
 @event_kind("straggler")
@@ -532,7 +534,7 @@ class Profiled(RunEvent):
     """A rank emits this when it has written a trace of torch's profiler."""
 
     steps: str
-    """The steps of the trace, for people."""
+    """The steps of the trace, as text for people."""
     trace: str
     """The file with the trace."""
 
@@ -565,7 +567,7 @@ class TrackerUndelivered(RunEvent):
 
 @event_kind("tracker_back")
 class TrackerBack(RunEvent):
-    """Rank 0 emits this when a tracker that was out of reach takes records again."""
+    """Rank 0 emits this when a tracker that could not be reached accepts records again."""
 
     tracker: str
     """The name of the tracker."""
@@ -573,18 +575,18 @@ class TrackerBack(RunEvent):
 
 @event_kind("degraded", added=("subject",))
 class Degraded(RunEvent):
-    """Supervisors, agents and ranks emit this when the run gets less than was requested, and goes
-    on without it."""
+    """Supervisors, agents and ranks emit this when the run gets less than was requested, and
+    continues without it."""
 
     subject: DegradedSubject | None
-    """What is degraded; readers decide by it."""
+    """What is degraded, for programs that read the event."""
     what: str
-    """What the run goes on without, and why, for people."""
+    """What the run continues without, and why, as text for people."""
 
     @property
     def is_of_successor(self) -> bool:
-        """Whether no job is queued to continue the run. In files of earlier releases only the text
-        says so."""
+        """Whether no job is queued to continue the run. In files of earlier releases, only the text
+        tells this."""
         if self.subject is None:
             return any(word in self.what for word in _SUCCESSOR_WORDS)
         return self.subject == DegradedSubject.SUCCESSOR
@@ -596,7 +598,7 @@ job."""
 
 
 def event_of(time: float, kind: str, fields: Mapping[str, Any]) -> Event:
-    """Returns the event of the class of `kind`, or an `UnknownEvent`, with whatever fields it has.
+    """Returns the event of the class of `kind`, or an `UnknownEvent`, with all given fields.
 
     Args:
         time: in seconds since the epoch.
@@ -605,7 +607,7 @@ def event_of(time: float, kind: str, fields: Mapping[str, Any]) -> Event:
 
 
 def event_taking(time: float, kind: str, fields: dict[str, Any]) -> Event:
-    """Does the same as `event_of`; the event takes `fields` over and changes them."""
+    """Does the same as `event_of`, but the event keeps `fields` itself and changes it."""
     if cls := EVENT_KINDS.get(kind):
         return event_with(cls, time, fields)
     fields["kind"] = kind

@@ -1,5 +1,5 @@
 """Selects the events since a person last started the run, including those of successor and requeued
-jobs. Pure."""
+jobs, by a pure function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def since_start(events: Iterable[Event]) -> list[Event]:
     """Returns the events from the last `run_started` whose job was not queued by the job before
     it."""
     found: list[Event] = []
-    jobs: set[str] = set()  # jobs that continue a former one by themselves
+    jobs: set[str] = set()  # jobs that continue a former one without a person
     for event in events:
         if isinstance(event, SuccessorQueued):
             jobs.add(event.job)

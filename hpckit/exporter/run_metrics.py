@@ -116,5 +116,5 @@ class RunMetrics:
 
 
 def _number(value: Any, other: Any) -> Any:
-    """Returns `value`, or `other` if it is no number."""
+    """Returns `value`, or `other` if it is not a number."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else other

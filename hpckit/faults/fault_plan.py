@@ -297,7 +297,7 @@ def _node_of(it: Overview, rank: int) -> int:
     if not found:
         raise DrillError(f"--rank: {rank} is not there in generation {it.progress.generation}")
     node = found[-1].node
-    assert node is not None  # workers add it
+    assert node is not None  # the workers add it
     return node
 
 

@@ -8,8 +8,8 @@ gone:
   after_s: 20
   rate: 2
 
-The words of a command go to no shell; `{host}`, `{node}` and `{job}` in them are the victim's, and
-`{other}` is the host of another node that trains.
+The words of a command are not passed to a shell; `{host}`, `{node}` and `{job}` in them are the
+victim's, and `{other}` is the host of another node that trains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files that `hpckit init` writes: all of them are new, or none is written."""
+"""The files that `hpckit init` writes. None is written if one of them exists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def starter() -> list[NewFile]:
     """Return a training function, its experiment and its test."""
     folder = Path(__file__).parent / "starter"
     files = [NewFile(to, (folder / name).read_text("utf-8")) for name, to in _STARTER.items()]
-    # runs are no code: git ignores them, and so the code snapshot of each run does not contain them
+    # git ignores runs, so that the code snapshot of a run does not contain them
     return [*files, NewFile("runs/.gitignore", "*\n")]
 
 
@@ -40,7 +40,7 @@ def wrappers() -> list[NewFile]:
     """Return the scripts for users who submit jobs themselves.
 
     Raises:
-        SpecError: they are not in this installation.
+        SpecError: this installation does not have them.
     """
     folder = packaged("slurm", WRAPPERS[0])
     return [
@@ -53,7 +53,7 @@ def write(files: Sequence[NewFile], folder: Path) -> None:
     """Write the files in `folder`, which is created if needed.
 
     Raises:
-        SpecError: some exist already; nothing was written.
+        SpecError: some of them exist already, and nothing was written.
         OSError: they cannot be written.
     """
     if there := [folder / file.name for file in files if (folder / file.name).exists()]:

@@ -1,4 +1,4 @@
-"""Chooses the keys of a site's file from what was found. Pure."""
+"""Chooses the keys of a site's file from the facts about the site. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class SiteKey:
     name: str
     value: Value
     how: Literal["found", "assumed"]
-    """Whether it was read from the site, or has to be checked by somebody who knows it."""
+    """Whether the value was read from the site, or has to be checked by somebody who knows the
+    site."""
     why: str
     is_slurm: bool = True
 
@@ -57,11 +58,11 @@ def choose(
     """Choose the keys of a site.
 
     Args:
-        machine: what was asked of a node, or of this machine where none was.
-        on_node: it was a node.
+        machine: the facts of a node, or of this machine if no node was inspected.
+        on_node: whether `machine` is a node.
 
     Raises:
-        SpecError: what was asked for does not exist, or the partition is ambiguous.
+        SpecError: a choice of the user does not exist, or the partition is ambiguous.
     """
     partition, why = partition_of(facts, wanted.partition)
     name = partition["PartitionName"]
@@ -105,7 +106,7 @@ def partition_of(facts: SiteFacts, wanted: str | None) -> tuple[Record, str]:
 
 
 def nodes_with_gpus(partition: Record, nodes: Sequence[Record]) -> int:
-    """Return the number of its nodes with GPUs; 0 while it is not up."""
+    """Return the number of nodes of the partition with GPUs; 0 while the partition is not up."""
     name = partition.get("PartitionName")
     return sum(
         name in node.get("Partitions", "").split(",") and bool(kinds_of(node.get("Gres", "")))
@@ -196,7 +197,7 @@ def _memory(partition: Record, nodes: Sequence[Record]) -> SiteKey:
         mib = _number(node.get("RealMemory", ""))
         sizes.append(mib and mib - (_number(node.get("MemSpecLimit", "")) or 0))
     most = _least([*sizes, _number(partition.get("MaxMemPerNode", ""))])
-    most = most if most is not None and most > 1 else None  # 1: it was not configured
+    most = most if most is not None and most > 1 else None  # 1 means that it was not configured
     return SiteKey("memory", most and f"{most}M", *_whole(most, "memory"))
 
 

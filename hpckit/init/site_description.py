@@ -27,14 +27,14 @@ class DescribedSite:
 
 
 def describe(name: str | None, wanted: SiteRequest, asks_node: bool) -> DescribedSite | None:
-    """Return the file of the site of this machine; None: there is no Slurm here.
+    """Return the file of the site of this machine, or None if this machine has no Slurm.
 
     Args:
-        name: of the site; None: Slurm's name of the cluster.
-        asks_node: query a node by a job.
+        name: the name of the site; None: Slurm's name of the cluster.
+        asks_node: whether a job inspects a node.
 
     Raises:
-        SpecError: Slurm or the node does not answer, or what was chosen does not exist.
+        SpecError: Slurm or the node does not answer, or a choice of the user does not exist.
     """
     try:
         facts = ask_site(getpass.getuser())

@@ -39,17 +39,17 @@ class SiteFacts:
     partitions: Sequence[Record]
     nodes: Sequence[Record]
     accounts: SlurmAccounts | None
-    """The user's accounts. None: there is no accounting, or it does not know this user."""
+    """The user's accounts. None: Slurm has no accounting, or no account of this user."""
     walls: Mapping[str, str]
-    """The longest time of a job by QOS, for those that limit it."""
+    """The time limit of a job by QOS, for each QOS that has one."""
     has_pyxis: bool
 
 
 def ask_site(user: str) -> SiteFacts | None:
-    """Query Slurm. None: there is no Slurm here.
+    """Return the facts about this machine's Slurm, or None if it has no Slurm.
 
     Raises:
-        ProbeError: there is, and it does not answer.
+        ProbeError: Slurm does not answer.
     """
     if shutil.which(CONFIG[0]) is None:
         return None
@@ -90,7 +90,7 @@ def parse_walls(text: str) -> list[tuple[str, str]]:
 
 
 def _has_pyxis() -> bool:
-    """Whether srun has the options of pyxis."""
+    """Returns whether srun has the options of pyxis."""
     try:
         return "--container-image" in command_output(("srun", "--help"))
     except ProbeError:

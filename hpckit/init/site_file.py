@@ -28,7 +28,7 @@ def site_name(cluster: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether it is a valid name of an option."""
+    """Returns whether a text is a valid name of an option."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -12,7 +12,7 @@ _OURS = ("hpckit/", "checkpointing/", "data/")
 def place(traceback: str, code: Path) -> str | None:
     """Return `file:line, in function` of the most relevant frame: the last one of the user's code
     in the code snapshot `code`, else the last one in the snapshot, else the last one. Files of the
-    snapshot are given by their path in it. None: there is no frame."""
+    snapshot are given by their path in it. It is None if there is no frame."""
     frames = [(_inside(m[1], code), m[1], m[2], m[3]) for m in _FRAME.finditer(traceback)]
     users = [frame for frame in frames if frame[0] and not frame[0].startswith(_OURS)]
     snapshot = [frame for frame in frames if frame[0]]

@@ -15,7 +15,7 @@ _RANK = re.compile(r"rank(\d+)\.log")
 
 @dataclass(frozen=True)
 class LogSelection:
-    """Which log was asked for; without any field: the supervisor's."""
+    """The log that the user has selected; without any field, the supervisor's."""
 
     rank: int | None = None
     node: int | None = None
@@ -45,7 +45,7 @@ def find_log(run: RunDir, wanted: LogSelection) -> Path | None:
 
 
 def describe_logs(run: RunDir) -> str:
-    """Describe which logs there are, for a user who has asked for another one."""
+    """Describe the existing logs, for a user who has asked for another one."""
     numbers = run.generation_numbers()
     if not numbers:
         return "no generation has begun"

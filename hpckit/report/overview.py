@@ -145,7 +145,7 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
     """Gather the present state of the run.
 
     Args:
-        events: of the run, if they were read already.
+        events: the run's events, if they were read already.
 
     Raises:
         OSError: its directory cannot be read.

@@ -229,7 +229,8 @@ def _no_successor(life: Sequence[Event]) -> str | None:
 def _trains(
     trained: TrainingStarted | None, generation: GenerationStarted | None, lost: WorkerLost | None
 ) -> bool:
-    """Whether it trains; compared by generation numbers, since the clocks of nodes may differ."""
+    """Returns whether it trains; compared by generation numbers, since the clocks of nodes may
+    differ."""
     if trained is None or not _is_recent(trained, generation):
         return False
     is_of_it = lost is not None and _is_recent(lost, generation)

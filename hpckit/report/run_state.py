@@ -32,8 +32,8 @@ class RunState(StrEnum):
 
 
 def is_current(verdict: Mapping[str, Any] | None, progress: RunProgress) -> bool:
-    """Whether the verdict is about the newest supervisor: it is what that recorded to have ended
-    with, or is newer than its start."""
+    """Returns whether the verdict is about the newest supervisor: it is what that recorded to have
+    ended with, or is newer than its start."""
     if verdict is None:
         return False
     if progress.begun is None or progress.ended == verdict.get("kind"):

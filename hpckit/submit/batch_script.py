@@ -18,14 +18,15 @@ from hpckit.submit.signal_hold import IGNORED
 
 _NO_FLAGS = {"setup", "additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"}
 MOST_TASKS = 1_000_000
-"""Tasks of an array that may run at once, if the spec sets no number; submitit's default is 256."""
+"""The number of tasks of an array that may run concurrently if the spec sets none; submitit's
+default is 256."""
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What a job has beside the requests of the spec."""
+    """The properties of a job beside the requests of the spec."""
 
     name: str
     folder: Path
@@ -38,7 +39,7 @@ class BatchJob:
     exclude: tuple[str, ...] = ()
     """Nodes to exclude, beside those of the spec."""
     hold: str = SIGNAL_HOLD
-    """Name of the module in the snapshot that blocks signals until there is a supervisor."""
+    """Name of the module in the snapshot that blocks signals until a supervisor handles them."""
 
 
 def of_run(

@@ -26,7 +26,7 @@ from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.text.suggestions import did_you_mean
 
 _EXPERIMENT = "experiment"
-"""The group whose options are whole runs; it is no group of keys."""
+"""The group whose options are whole runs; it is not a group of keys."""
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -36,8 +36,8 @@ def compose_spec(
     """Returns the validated spec of `overrides` on the config tree `conf` (default: hpckit's own,
     extended by `conf/` of `project`, which is by default the one around the working directory).
 
-    Values are added with Hydra's `++`, so that unknown keys get through to the spec's own check,
-    which names all of them at once and what they may have meant.
+    Values are added with Hydra's `++`, so that the spec's own check sees unknown keys. It reports
+    all of them together, with suggestions.
 
     Raises:
         SpecError: with all problems that can be found at once.
@@ -101,7 +101,7 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
 
 
 def _present(overrides: Sequence[str], groups: Groups) -> list[str]:
-    """Returns overrides with the present names of what earlier releases called otherwise."""
+    """Returns overrides with the present names of keys, values and options that were renamed."""
     try:
         return current_overrides(overrides, groups)
     except BothSpellingsError as error:
@@ -109,7 +109,7 @@ def _present(overrides: Sequence[str], groups: Groups) -> list[str]:
 
 
 def _amend_refusals(item: Override) -> list[str]:
-    """Returns why an override cannot apply to an existing run."""
+    """Returns the reasons why an override cannot apply to an existing run."""
     if item.key_or_group == _EXPERIMENT:
         return [
             f"{_EXPERIMENT}: is a whole run; give keys or groups, or start it with hpckit launch"
@@ -241,7 +241,7 @@ def _quoted(value: str) -> str:
 
 
 def _refusals(item: Override, groups: Groups) -> list[str]:
-    """Returns why this override by itself cannot be used."""
+    """Returns the reasons why this single override cannot be used."""
     key = item.key_or_group
     if key.split(".")[0] == "hydra":
         return [f"{key}: Hydra only composes here; its own settings have no effect"]

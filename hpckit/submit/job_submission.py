@@ -80,7 +80,8 @@ def submit_job(
         after, exclude: as in `batch_script.of_run`.
 
     Raises:
-        SubmitError: there is no Slurm here, or it refuses the job; says why.
+        SubmitError: this machine has no Slurm, or Slurm refuses the job; the message has the
+        reason.
     """
     run.logs.mkdir(exist_ok=True)
     with _executor(spec, batch_script.of_run(run, submission, after, exclude)) as executor:
@@ -97,7 +98,8 @@ def submit_array(
     the same resources.
 
     Raises:
-        SubmitError: there is no Slurm here, or it refuses the array; says why.
+        SubmitError: this machine has no Slurm, or Slurm refuses the array; the message has the
+        reason.
     """
     for run, _ in runs:
         run.logs.mkdir(exist_ok=True)
@@ -126,7 +128,7 @@ def _executor(spec: RunSpec, place: batch_script.BatchJob) -> Iterator[submitit.
 
 
 def _restrict_access(folder: Path) -> None:
-    """Makes submitit's pickle files accessible to this user alone."""
+    """Makes submitit's pickle files accessible only to this user."""
     for path in folder.glob("*_submitted.pkl"):
         path.chmod(0o600)
 

@@ -35,8 +35,8 @@ class LaunchCommand:
     json: bool = False
 
     def say(self, message: str) -> None:
-        """Prints a message that is not the answer. With --json, standard output is only for the
-        document."""
+        """Prints a message that is not part of the result. With --json, standard output is only for
+        the document."""
         print(message, file=sys.stderr if self.json else sys.stdout)
 
 
@@ -156,7 +156,8 @@ def _start(wanted: SubmissionRequest, command: LaunchCommand) -> int:
 
 
 def refuse(reasons: Sequence[str]) -> int:
-    """Prints to standard error why nothing was started, and returns the exit status for that."""
+    """Prints the reasons why nothing was started to standard error, and returns the exit status for
+    that."""
     for reason in reasons:
         print(f"error: {reason}", file=sys.stderr)
     return REFUSED

@@ -83,7 +83,7 @@ def program() -> str:
 
 
 class SpecKey(NamedTuple):
-    """One key of the spec, as its docstring describes it."""
+    """One key of the spec, with its docstring."""
 
     name: str
     kind: str

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class SavedStep:
     """The step of the newest checkpoint, which is looked up again after each generation.
 
-    A store that is temporarily out of reach does not end the run: the last known step stays, and no
-    progress is counted.
+    A store that cannot be reached for a while does not end the run: the last known step is kept,
+    and no progress is counted.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class SavedStep:
             written: events of the run, which are used if the store does not answer.
         """
         self._spec, self._run, self._events = spec, run, events
-        self._is_known = False  # from the store, and not from events
+        self._is_known = False  # whether the step comes from the store, and not from events
         saved = (int(event["step"]) for event in written if event.kind == "checkpoint_committed")
         self.step = max(saved, default=0)
         """The step; 0: there is no checkpoint."""
@@ -59,7 +59,7 @@ def newest_step(spec: RunSpec, run: RunDir) -> int:
     """Returns the step of the checkpoint that the run would continue from, or 0 if there is none.
 
     Raises:
-        CheckpointError: the store is out of reach or damaged.
+        CheckpointError: the store cannot be reached, or is damaged.
     """
     found = list_run(checkpoint_root(spec, run), run_name(spec))
     whole = [info for info in found if info.state == "committed"]

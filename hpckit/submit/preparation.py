@@ -49,7 +49,7 @@ class SubmissionRequest:
 
 @dataclass(frozen=True)
 class CommandOptions:
-    """What distinguishes the commands that prepare submissions."""
+    """The properties that distinguish the commands that prepare submissions."""
 
     title: str
     """The name of the command, for other processes that find the run locked."""
@@ -66,7 +66,7 @@ def compose(overrides: Sequence[str], base: Path, project: Project) -> RunSpec:
         base: the folder that relative paths start from.
 
     Raises:
-        SpecError: the config cannot be used; has all problems that can be found at once.
+        SpecError: the config cannot be used; the error has all problems that can be found together.
     """
     return with_absolute_paths(compose_spec(overrides, project=project), base)
 
@@ -89,7 +89,7 @@ def check(
         pack: packs missing shards. None: they are not packed.
 
     Raises:
-        SpecError: has all problems.
+        SpecError: there are problems; the error has all of them.
     """
     assert isinstance(wanted.code, Project)  # an earlier submission was checked already
     found = preflight(wanted.spec, wanted.run, wanted.code, pack)

@@ -20,7 +20,7 @@ from hpckit.submit.newest_checkpoint import newest_step
 from hpckit.submit.preflight.checks import place_problems, with_absolute_paths
 
 _MAX_KEYS = 4
-"""Most keys that a message lists, of those that would make another run."""
+"""The largest number of keys that a message lists among those that would make another run."""
 
 
 def amended(run: RunDir, submission: int, overrides: Sequence[str]) -> RunSpec:
@@ -46,7 +46,8 @@ def overrides_of(run: RunDir, submission: int) -> list[str]:
 
 
 def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> list[str]:
-    """Returns why `after` is not the same run as `before`, and what to type instead. Pure.
+    """Returns the reasons why `after` is not the same run as `before`, and what to type instead.
+    Pure.
 
     Args:
         words: the overrides with which to start the other run.

@@ -144,13 +144,13 @@ def _conclude(it: Overview) -> None:
 
 
 def _clean_up(run: RunDir, spec: RunSpec) -> None:
-    """Ends what a killed supervisor leaves on this machine."""
+    """Ends the processes that a killed supervisor has left on this machine."""
     kill_strays(run.path)
     end_services(*store_and_name(spec, run), _SERVICES_S)
 
 
 def _record(it: Overview) -> None:
-    """Writes the verdict. The newest checkpoint may be newer than it says."""
+    """Writes the verdict. The newest checkpoint may be newer than the one in the verdict."""
     number, p = it.run.submission_numbers()[-1], it.progress
     how = "without a last save" if p.begun else "before any of its steps"
     verdict = Verdict(VerdictKind.STOPPED, True, f"ended by hpckit cancel, {how}")

@@ -1,4 +1,4 @@
-"""Follows a run in the terminal that started it, as a view of `events.jsonl`."""
+"""Follows a run in the terminal that started it, by the events in `events.jsonl`."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Follower:
     def __init__(
         self, run: RunDir, submission: int, steps: int, console: Console, tail: EventTail
     ) -> None:
-        """`tail` is where to start reading; it must be made before the submission, so that no event
-        is missed."""
+        """`tail` determines where reading starts; it must be made before the submission, so that no
+        event is missed."""
         self._run = run
         self._submission = submission
         self._steps = steps

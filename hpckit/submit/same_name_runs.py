@@ -14,8 +14,8 @@ _MAX = 3  # keys that are listed
 
 def same_name_note(spec: RunSpec, run: RunDir) -> str | None:
     """Returns a line about the newest other run of this name if this run is new, or None. The
-    directory's name has the identity of an experiment, so the runs do not conflict; the line says
-    that no earlier run continues, and why."""
+    directory's name has the identity of an experiment, so the runs do not conflict; the line tells
+    the user that no earlier run continues, and why."""
     if run.submission_numbers():
         return None
     others = sorted(_others(spec.name, run), key=lambda path: path.stat().st_mtime)

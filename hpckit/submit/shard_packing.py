@@ -16,11 +16,11 @@ _NOT_A_FOLDER = ("*", "?", "[", "{", "://")
 
 
 def packing_problem(pack: PackSpec, shards: str) -> str | None:
-    """Returns why nothing may be packed into `shards`, an absolute path or a URL, or None if it
-    may.
+    """Returns the reason why nothing may be packed into `shards`, an absolute path or a URL, or
+    None.
 
     Python's sources are packed only into the place that their own option names: a user who names
-    another place means shards of their own, and would train on the wrong data if these are missing.
+    another place has their own shards, and would train on the wrong data if these are missing.
     """
     if pack.source == _STDLIB:
         if Path(shards) == (place := stdlib_place()):

@@ -3,12 +3,13 @@ them.
 
     exec python -IS .../hpckit/submit/signal_hold.py ARGUMENTS
 
-It becomes `python ARGUMENTS`, which imports for seconds, above all from a shared file system. A
-preemption in that time would end the job before it has a successor. The shell before it ignores
-these signals (`IGNORED`); blocked signals stay pending for the process that this one becomes.
+It becomes `python ARGUMENTS`, whose imports take seconds, in particular from a shared file system.
+A preemption during that time would end the job before it has a successor. The shell before it
+ignores these signals (`IGNORED`); blocked signals stay pending for the process that this one
+becomes.
 
-It is run by its path, without site-packages, and so uses only the standard library and takes
-milliseconds.
+It is run by its path and without site-packages, so it uses only the standard library and
+takes milliseconds.
 """
 
 import os
@@ -17,7 +18,7 @@ import sys
 
 HELD = (signal.SIGUSR2, signal.SIGTERM)
 IGNORED = "trap '' USR2 TERM"
-"""A shell line by which these signals end nothing that runs before this program."""
+"""A shell line with which these signals do not end what runs before this program."""
 
 
 def main() -> None:

@@ -48,13 +48,13 @@ def add_submission(
     """Writes a new submission into the run directory and returns its number. The caller holds the
     run lock.
 
-    The submission appears whole or not at all: it is written under a hidden name, then renamed.
+    The submission appears atomically: it is written under a hidden name, and then renamed.
 
     Args:
         require_allowed: called before the submission appears; raises an error to prevent it.
 
     Raises:
-        CodeSnapshotError, OSError: the submission could not be written; there is none then.
+        CodeSnapshotError, OSError: the submission could not be written, and does not exist.
     """
     earlier = newest_snapshot.newest_snapshot(run.path.parent, project.root)
 
@@ -129,7 +129,7 @@ def _write_amended(
 ) -> None:
     source = run.submission(earlier)
     before = yaml.safe_load((source / "overrides.yaml").read_text(encoding="utf-8"))
-    # the copied code reads it, which may be of an earlier release
+    # the copied code, which may be of an earlier release, reads it
     write_text(folder / "spec.yaml", dump_spec(spec, stored_version(source / "spec.yaml")))
     write_text(folder / "overrides.yaml", yaml.safe_dump([*before, *overrides]))
     shutil.copy2(source / "dirty.diff", folder / "dirty.diff")

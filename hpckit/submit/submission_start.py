@@ -71,7 +71,7 @@ def _start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int
         if detach:
             console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
             return 0
-        gc.enable()  # launch.py disables it, and this may take weeks
+        gc.enable()  # launch.py has disabled it, and following may take weeks
         status = follower.follow(lambda: not job.done())
     if status != REFUSED:
         show_end(run)

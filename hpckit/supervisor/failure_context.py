@@ -1,4 +1,4 @@
-"""Describes what was being done when an error occurred, for messages."""
+"""Adds the interrupted operation to errors, and describes errors in messages."""
 
 from __future__ import annotations
 

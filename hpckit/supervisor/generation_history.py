@@ -1,4 +1,4 @@
-"""What the generations of a run so far tell about the next one."""
+"""The history of a run's generations, which determines what the next generation needs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the generations of a job share: its nodes, their agents, the rendezvous store and the
-records of the run."""
+"""The resources that the generations of a job share: its nodes, their agents, the rendezvous store
+and the records of the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpckit.system.child_processes import kill_strays
 
 @dataclass(frozen=True)
 class JobControls:
-    """What a supervisor has before it opens the resources of its job."""
+    """The objects that a supervisor has before it opens the resources of its job."""
 
     requests: SupervisorRequests
     cause: TerminationCause

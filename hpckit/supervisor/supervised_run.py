@@ -18,7 +18,7 @@ REPORT_MARGIN_S = 10.0
 
 @dataclass(frozen=True)
 class SupervisedRun:
-    """What is fixed for the whole life of a supervisor."""
+    """The properties that do not change during the life of a supervisor."""
 
     run: RunDir
     submission: int

@@ -21,7 +21,7 @@ from hpckit.trainer.metrics.tensorboard_curves import bytes_written, point_of
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 30.0
-"""The most seconds that a job waits for it."""
+"""The largest number of seconds that a job waits for it."""
 _POLL_S = 0.05
 
 

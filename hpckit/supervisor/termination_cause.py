@@ -1,8 +1,8 @@
 """Determines why Slurm ends a job: a person cancelled it, its time limit is near, or it is
 preempted.
 
-The signal alone does not tell. Slurm records the time of a preemption; without one, the end of the
-job is near. The limit may have been changed since the job started.
+The signal alone does not reveal the cause. Slurm records the time of a preemption; without one, the
+end of the job is near. The limit may have been changed since the job started.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ documents that the signal may come up to a minute early."""
 
 
 class TerminationCause:
-    """Why the Slurm job of this process, if it is in one, was signalled to end."""
+    """Determines why the Slurm job of this process, if it is in one, was signalled to end."""
 
     def __init__(
         self, run: RunDir, job: Allocation | None, cluster: ClusterSpec, events: EventLog

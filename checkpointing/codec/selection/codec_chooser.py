@@ -84,7 +84,7 @@ class CodecChooser:
             state.left -= size
             state.left_on_base -= size
             due = state.left_on_base < 0 if with_base else state.left < 0
-            if due:  # at once, so that no other thread samples, too
+            if due:  # immediately, so that no other thread samples, too
                 state.left = min(size, SIZE) * len(GAINS) / self._share
                 state.left_on_base = state.left if with_base else state.left_on_base
             return due

@@ -46,7 +46,7 @@ def branch_kind(tree: Any) -> BranchKind | None:
     """Returns the kind of a branch; None for a dict whose keys are strings other than numbers.
 
     Raises:
-        TypeError: a key of a dict is no plain value.
+        TypeError: a key of a dict is not a plain value.
     """
     if (name := registered_classes.name_of(tree)) is not None:
         return BranchKind({"class": name}, is_placed=False)

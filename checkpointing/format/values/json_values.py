@@ -45,7 +45,7 @@ def encode(value: Any, path: str) -> Json:
     """Returns a JSON copy of `value`, independent of later changes to it.
 
     Raises:
-        TypeError: something at `path` is no plain value. Types are compared exactly, because a
+        TypeError: something at `path` is not a plain value. Types are compared exactly, because a
             subclass (an enum, a named tuple that is not registered) would be decoded as another
             type.
     """
@@ -78,7 +78,7 @@ def decode(value: Json) -> Any:
     Raises:
         FormatError: there is a tag that this version does not know, or an object of a class that
             the program has not registered.
-        DamagedError: it is no result of `encode`.
+        DamagedError: it is not a result of `encode`.
     """
     try:
         return _decode(value)

@@ -71,7 +71,7 @@ def fields_of(value: Any, path: str) -> dict[str, Any]:
         path: name of the object, for the error.
 
     Raises:
-        TypeError: it has attributes that are no fields and would be lost, or lacks a field.
+        TypeError: it has attributes that are not fields and would be lost, or lacks a field.
     """
     names, kind = _field_names(type(value)), type(value).__qualname__
     if lacking := [name for name in names if not hasattr(value, name)]:

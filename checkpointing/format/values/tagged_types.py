@@ -55,7 +55,7 @@ def load(tag: str, inner: Any) -> Any:
 
     Raises:
         FormatError: its kind is unknown to this version, or to this machine's numpy or torch.
-        TypeError, ValueError: it is no result of `dump`.
+        TypeError, ValueError: it is not a result of `dump`.
     """
     if tag not in _LOADERS:
         raise FormatError(f"unknown kind of value {tag!r}: written by a newer version of hpckit?")

@@ -78,7 +78,7 @@ def read_contents(folder: Path) -> DcpFolderContents:
     """Returns the contents of a folder.
 
     Raises:
-        FileNotFoundError: the folder is no DCP checkpoint, or an unfinished one.
+        FileNotFoundError: the folder is not a complete DCP checkpoint.
         FormatError: it is of an unknown kind, or its pickle refers to classes that it should not.
         DamagedError: its metadata is damaged.
     """

@@ -61,7 +61,7 @@ def export_safetensors(
     """Write tensors to `folder` in Hugging Face's layout. Returns the files.
 
     Tensors of one item are named without it ("model/layers.0.weight": "layers.0.weight"), those of
-    several with it ("model.layers.0.weight"). Values that are no tensors are left out. A few
+    several with it ("model.layers.0.weight"). Values that are not tensors are left out. A few
     chunks are in memory at a time; the files get their names when all are durable.
 
     Args:

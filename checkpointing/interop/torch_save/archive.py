@@ -86,7 +86,7 @@ def open_archive(path: Path) -> Iterator[TorchArchive]:
     """Open the file for the duration of the block.
 
     Raises:
-        FormatError: it is no file of torch.save, or it is compressed or from before torch 1.6.
+        FormatError: it is not a file of torch.save, or it is compressed or from before torch 1.6.
         DamagedError: it is damaged.
         OSError: reading failed.
     """

@@ -43,7 +43,7 @@ def flatten_tree(
     """Add the leaves of a tree. Returns its outline. A branch without tensors is one value.
 
     Raises:
-        TypeError: something is no plain value.
+        TypeError: something is not a plain value.
         FormatError: two leaves have one name.
     """
     kind = _KINDS.get(type(tree))

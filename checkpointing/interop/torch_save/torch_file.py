@@ -56,7 +56,7 @@ def import_torch(
         on_bytes: called with the number of raw bytes written.
 
     Raises:
-        FormatError: it is no file of torch.save from 1.6 on, or contains something that is neither
+        FormatError: torch.save of 1.6 or later did not write it, or something in it is neither
             a dense tensor nor a plain value; nothing was saved.
         DamagedError: the file is damaged; nothing was saved.
         SaveError, StoreError: the checkpoint was not committed.

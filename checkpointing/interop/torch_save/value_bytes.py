@@ -41,7 +41,7 @@ def loaded_tensor(data: Buffer, dtype: str, shape: Shape, where: str) -> NDArray
     """Returns the bits of the tensor in bytes of torch.save.
 
     Raises:
-        DamagedError: they are no such tensor.
+        DamagedError: they are not a tensor of that kind.
     """
     tensor = _load(data, where)
     if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
@@ -60,7 +60,7 @@ def loaded_value(data: Buffer, where: str) -> Json:
 
     Raises:
         DamagedError: it cannot be read without running code.
-        FormatError: it is no plain value.
+        FormatError: it is not a plain value.
     """
     value = _load(data, where)
     try:
@@ -77,7 +77,7 @@ def value_to_save(data: Buffer, name: str, original: object) -> Json:
         original: the object given to torch.save, if known, for the error message.
 
     Raises:
-        SaveError: it is no plain value.
+        SaveError: it is not a plain value.
     """
     try:
         value = _unpickled(data)
@@ -90,7 +90,7 @@ def encoded(value: object, name: str) -> Json:
     """Returns a plain value in encoded form.
 
     Raises:
-        SaveError: it is no plain value.
+        SaveError: it is not a plain value.
     """
     try:
         return encode(value, name)
@@ -99,7 +99,7 @@ def encoded(value: object, name: str) -> Json:
 
 
 def refusal(name: str, original: object) -> SaveError:
-    """Returns the error that says why a value cannot be saved: what in it is no plain value."""
+    """Returns the error that says why a value cannot be saved: what in it is not a plain value."""
     try:
         encoded(original, name)
     except SaveError as error:

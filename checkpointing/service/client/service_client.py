@@ -58,7 +58,7 @@ class ServiceClient:
 
         Args:
             ranks: all ranks on this node.
-            on_message: called with messages that are no answers, from a thread of this object.
+            on_message: called with messages that are not answers, from a thread of this object.
 
         Raises:
             ServiceError: the service cannot be started.
@@ -147,7 +147,7 @@ class ServiceClient:
         skipped then.
 
         A service that does not answer is waited for once and not asked again until a message comes
-        from it: a skipped save costs freshness, one that waits costs steps.
+        from it: a skipped save makes the newest checkpoint older, but waiting delays training.
         """
         try:
             link = self._present()

@@ -1,5 +1,5 @@
-"""One connection to a service: requests, their answers, and messages that the service sends by
-itself."""
+"""Holds one connection to a service: requests, their answers, and messages that the service sends
+without a request."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ServiceConnection:
         try:
             self._on_message(message)
         except Exception:
-            # an exception in a listener must not cost the connection
+            # an exception in a listener must not end the connection
             logger.exception("handling the message %s failed", message["kind"])
 
 

@@ -31,7 +31,7 @@ _WINDOWS, _MIN_WINDOW = 64, 2 * GROUP
 
 @dataclass
 class RankPartWriter:
-    """Writes the parts of this node's ranks, one after another. For one thread.
+    """Writes the parts of this node's ranks, one after another. Not thread-safe.
 
     Attributes:
         damaged: ids of checkpoints that failed to load; nothing refers to them.

@@ -1,4 +1,4 @@
-"""How the nodes of a job agree on a save through the store alone: the node with rank 0 announces
+"""Lets the nodes of a job agree on a save through the store alone: the node with rank 0 announces
 it, the others look for the announcement, and later for the outcome."""
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class RegistryInterface(Protocol):
 
 
 class SaveCoordinator:
-    """Carries out saves. `lead`, `follow` and what comes after them are for one thread."""
+    """Carries out saves. `lead`, `follow` and what comes after them must be called from one
+    thread."""
 
     def __init__(self, store: Store, config: ServiceConfig, registry: RegistryInterface) -> None:
         self.store, self._run, self._registry = store, config.run, registry
@@ -111,7 +112,7 @@ class SaveCoordinator:
         self._pruner.keep = config.keep
 
     def distrust(self, damaged: frozenset[str], packs: frozenset[bytes]) -> None:
-        """Refer to none of these checkpoints and packs from now on."""
+        """Do not refer to these checkpoints and packs from now on."""
         self.writer.damaged |= damaged
         self.writer.distrusted |= packs
         self._pruner.damaged |= damaged
@@ -370,7 +371,7 @@ class SaveCoordinator:
         """Look whether the leader has announced another save.
 
         Raises:
-            ImpossibleSaveError, LeaderMovedError: the leader has gone on from this save.
+            ImpossibleSaveError, LeaderMovedError: the leader no longer makes this save.
         """
         save = attempt.save
         now = announced(self.store, self._run, attempt.generation, attempt.epoch)

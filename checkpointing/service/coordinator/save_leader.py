@@ -1,4 +1,4 @@
-"""The saves of a generation from the side of their leader, the node with rank 0."""
+"""Leads the saves of a generation, on the node with rank 0."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ class SaveLeader:
         raise SaveError(f"step {step} cannot be announced as {MOST_EPOCHS} sessions in turn")
 
     def commit(self, save: SaveId, *, alone: bool, given_up: Callable[[], bool]) -> ManifestContent:
-        """Commit as soon as all parts are there.
+        """Commit as soon as all parts exist.
 
         Args:
-            alone: this node has all ranks, and their parts are there.
+            alone: this node has all ranks, and their parts exist.
             given_up: returns whether to stop waiting.
 
         Raises:
@@ -174,10 +174,10 @@ class SaveLeader:
 
     def _check_elsewhere(self, save: SaveId) -> None:
         """Check whether a node that led while this one was away has ended the save that this node
-        begins anew: no parts would come then.
+        begins again: no parts would come then.
 
         Raises:
-            LeaderMovedError: that is the case.
+            LeaderMovedError: another node has ended it.
         """
         other = newest_committed(self._store, self._run, self._generation, self._epoch)
         if other is not None and other.save.step >= save.step and other.save != save:

@@ -63,7 +63,7 @@ class SaveWorker:
             try:
                 self._step(progress)
             except Exception as error:
-                # a bug must cost this step, and not all later ones
+                # an unexpected error must not end the saving of later steps
                 logger.exception("saving step %s", self._step_of(progress))
                 self._handle_error(progress, error)
         if self._coordinator is not None:

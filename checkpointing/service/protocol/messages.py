@@ -21,7 +21,7 @@ def load_generation(plain: Mapping[str, Any]) -> Generation:
     """Return the generation in a message.
 
     Raises:
-        ServiceError: it is no generation.
+        ServiceError: it is not a generation.
     """
     try:
         generation = Generation(**plain)
@@ -64,7 +64,7 @@ def load_layout(plain: Mapping[str, Any]) -> SnapshotLayout:
     """Return the layout in a message.
 
     Raises:
-        ServiceError: it is no layout.
+        ServiceError: it is not a layout.
     """
     try:
         places = tuple(
@@ -102,7 +102,7 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, SnapshotLayout
     """Return the snapshot in a message.
 
     Raises:
-        ServiceError: it is no snapshot, or its layout was never sent.
+        ServiceError: it is not a snapshot, or its layout was never sent.
     """
     try:
         fields = dict(plain)

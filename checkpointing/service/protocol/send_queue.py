@@ -1,4 +1,4 @@
-"""A queue of messages to one trainer, so that a trainer that does not read blocks nobody."""
+"""Queues messages to one trainer, so that a trainer that does not read blocks no other."""
 
 from __future__ import annotations
 

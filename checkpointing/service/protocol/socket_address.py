@@ -41,8 +41,8 @@ def address(url: str, run: str, node: str | None = None) -> Path:
             or the host name.
 
     Raises:
-        ServiceError: there can be no socket, and why.
-        ValueError: `run` is no plain name.
+        ServiceError: a socket cannot be there; the message says why.
+        ValueError: `run` is not a plain name.
     """
     path = folder() / f"{service_key(url, run, node)}{SOCKET}"
     if len(os.fsencode(path)) > MAX_PATH:

@@ -59,7 +59,7 @@ class FrameSocket:
         """Return the next message with its descriptors, which the caller owns; None at the end.
 
         Raises:
-            ServiceError: what came is no message.
+            ServiceError: the received data is not a message.
         """
         fds: list[int] = []
         try:

@@ -1,5 +1,5 @@
-"""The lock by which one of several services for one address serves; removes sockets of services
-that were killed."""
+"""Locks an address, so that only one service serves there, and removes sockets of services that
+were killed."""
 
 from __future__ import annotations
 

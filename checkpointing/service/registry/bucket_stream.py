@@ -135,8 +135,8 @@ class BucketStream:
             self._send("emptied", step=step, of=rank, bucket=bucket)
 
     def end(self, why: str) -> None:
-        """End the stream because it is not read on or nothing more comes; does nothing if all of it
-        was read."""
+        """End the stream because it is not read further or nothing more comes; does nothing if all
+        of it was read."""
         with self._changed:
             is_over = (
                 self._filled == len(self._contents) and not self._full and not self._processing

@@ -246,7 +246,7 @@ class RankSlots:
         self._empty(torn, why)
 
     def read(self, slot: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
-        """Return the bytes of a slot, which is not filled anew until the returned function is
+        """Return the bytes of a slot, which is not refilled until the returned function is
         called."""
         assert self.arena_layout is not None
         readers = self._readers  # new memory comes with a new counter

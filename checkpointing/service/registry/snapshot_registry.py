@@ -122,7 +122,7 @@ class SnapshotRegistry:
             if rank_slots.connection < 0 and rank_slots.generation == generation:
                 # installed from a peer: the trainer lives and still has what it staged
                 rank_slots.clear()
-                rank_slots.reached = -1  # the trainer reports this anew, and readers wait for it
+                rank_slots.reached = -1  # the trainer reports this again, and readers wait for it
             if rank_slots.generation != generation:
                 rank_slots.reached = -1
             rank_slots.generation, rank_slots.notify, rank_slots.connection = (
@@ -460,7 +460,7 @@ class SnapshotRegistry:
     def look(
         self, generation: Generation, rank: int, step: int
     ) -> tuple[RankSnapshot, NDArray[np.uint8]] | None:
-        """Return a snapshot and its slot, which may be filled anew at any time: a caller that
+        """Return a snapshot and its slot, which may be refilled at any time: a caller that
         copies from it has to ask `still` afterwards."""
         with self._changed:
             found = self._find(generation, rank, step)
@@ -541,7 +541,7 @@ class SnapshotRegistry:
             return self._changed.wait_for(lambda: self._busy_with is None, timeout_s)
 
     def try_again(self) -> None:
-        """Retry at once what failed before."""
+        """Retry immediately what failed before."""
         with self._changed:
             for progress in self._generation_states.values():
                 progress.try_now()
@@ -756,7 +756,7 @@ class SnapshotRegistry:
         return all(rank_slots.notify is None for rank_slots in self._slots_by_rank.values())
 
     def _forget_if_over(self, rank_slots: RankSlots, held: RegisteredSnapshot) -> None:
-        """Drop a snapshot of a generation that another one has continued from, unless it is being
+        """Drop a snapshot of a generation from which another one has continued, unless it is being
         written."""
         generation = held.snapshot.generation
         progress = self._generation_states.get(generation)

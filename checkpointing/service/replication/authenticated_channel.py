@@ -51,7 +51,7 @@ class ChannelHello:
 
 
 class AuthenticatedChannel:
-    """A connection after its handshake. One thread uses it; any thread may hang up."""
+    """A connection after its handshake. One thread uses it; any thread may end it."""
 
     def __init__(self, sock: socket.socket, sending: bytes, receiving: bytes) -> None:
         """Wrap a socket after the handshake.
@@ -85,7 +85,7 @@ class AuthenticatedChannel:
 
         Raises:
             ConnectionError: the other side is gone, or silent for too long.
-            ServiceError: what came is no message, or was changed on its way.
+            ServiceError: the received data is not a message, or was changed on its way.
         """
         kind, body = self._receive()
         if kind != _JSON:
@@ -168,8 +168,8 @@ def connect_channel(
     """Return a connection to the service that listens at `address` and `port`.
 
     Raises:
-        ConnectionError: nobody listens there, or the other side hangs up, as it does if this side
-            does not know the key.
+        ConnectionError: nobody listens there, or the other side disconnects, as it does if this
+            side does not know the key.
         ServiceError: the other side does not know the key.
     """
     try:
@@ -199,8 +199,8 @@ def accept_channel(sock: socket.socket, key_of: KeyOf) -> tuple[AuthenticatedCha
             unknown.
 
     Raises:
-        ConnectionError: the other side hangs up, or sends nothing.
-        ServiceError: it does not know the key, or sends something that is no hello.
+        ConnectionError: the other side disconnects, or sends nothing.
+        ServiceError: it does not know the key, or sends something that is not a hello.
     """
     sock.settimeout(HANDSHAKE_S)
     hello_bytes = _receive_plain(sock)

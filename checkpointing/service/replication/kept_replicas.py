@@ -277,7 +277,7 @@ class KeptReplicas:
 
 
 def allocate_arena(slot_bytes: int, slots: int, what: str) -> Arena:
-    """Allocate an arena whose memory is there in fact.
+    """Allocate an arena whose memory is actually available.
 
     Args:
         what: what the memory is for, for the error message.

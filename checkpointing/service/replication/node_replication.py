@@ -141,7 +141,7 @@ class NodeReplication:
                 self._save_replicas(origin)
 
     def save_all_lost_nodes(self) -> None:
-        """Save the replicas of all nodes that are not there, because this one is about to end."""
+        """Save the replicas of all nodes that are absent, because this one is about to end."""
         with self._lock:
             there = set(self._connections)
         for origin in self.replicas.origins() - there:
@@ -214,7 +214,7 @@ class NodeReplication:
     def left(self, origin: ReplicaOrigin, connection: ConnectionHandler, *, goodbye: bool) -> None:
         with self._lock:
             if self._connections.get(origin) is not connection:
-                return  # it is here by another connection
+                return  # it is connected by another connection
             del self._connections[origin]
             if not goodbye:
                 self._lost[origin] = time.monotonic()

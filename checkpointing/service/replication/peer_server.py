@@ -48,7 +48,7 @@ _BUSY_S = 0.5
 
 
 class TransferRefusedError(ServiceError):
-    """What the other side sends is not wanted any more, and can only be stopped by hanging up."""
+    """What the other side sends is not needed any more; only closing the connection stops it."""
 
 
 class PeerRegistry(Protocol):

@@ -52,7 +52,7 @@ class SendCounters:
     created: float = 0.0  # Unix time of its save
     replicated: int = 0  # steps
     skipped: int = 0  # steps that were skipped for a newer one
-    overtaken: int = 0  # steps whose slots were filled anew meanwhile
+    overtaken: int = 0  # steps whose slots were refilled meanwhile
     failed: int = 0  # attempts
     bytes: int = 0
     error: str | None = None  # why the last attempt failed; None: it succeeded
@@ -245,13 +245,13 @@ def send_in_frames(
     """Send all bytes of a snapshot.
 
     Args:
-        cells: its slot, which may be filled anew at any time.
+        cells: its slot, which may be refilled at any time.
         chunk: bytes to send at a time.
         still: returns whether the slot still holds the snapshot.
         before: called with the number of bytes before each frame; may wait.
 
     Raises:
-        SnapshotOvertakenError: the slot was filled anew; the other side was notified.
+        SnapshotOvertakenError: the slot was refilled; the other side was notified.
         ConnectionError: the other side is gone.
     """
     for at in range(0, snapshot.layout.end, chunk):

@@ -1,4 +1,4 @@
-"""The ring of a generation's nodes: which node keeps replicas for which. Plain data and pure
+"""Says which node of a generation keeps replicas for which: the ring as plain data and pure
 rules."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def load_ring(plain: Mapping[str, Any]) -> ReplicationRing:
     """Return the ring in a message.
 
     Raises:
-        ServiceError: it is no ring.
+        ServiceError: it is not a ring.
     """
     generation = load_generation(plain["generation"])
     try:

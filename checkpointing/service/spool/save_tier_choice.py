@@ -74,7 +74,7 @@ class TierChoice:
 
 
 def choices(task: SnapshotCopyTask, rates: SaveRates) -> list[TierChoice]:
-    """Return all ways there are, the best first: the more durable, then the smaller, then the
+    """Return all possible ways, the best first: the more durable, then the smaller, then the
     faster."""
     order = list(SaveTier)
     return sorted(

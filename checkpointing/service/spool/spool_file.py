@@ -1,4 +1,4 @@
-"""One snapshot as a file on the node's own disk.
+"""Writes and reads one snapshot as a file on the node's own disk.
 
     8 bytes   magic "HPKSPL01"
     u32, u32  version, length of the header
@@ -8,7 +8,7 @@
     32 bytes  BLAKE3 of each block of them, in order; then
     32 bytes  BLAKE3 of the header's and all blocks' hashes
 
-Numbers are little-endian. Nothing is handed out before it was checked.
+Numbers are little-endian. Content is returned only after it was checked.
 """
 
 from __future__ import annotations

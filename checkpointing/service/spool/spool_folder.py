@@ -38,7 +38,7 @@ class SpoolEntry:
 
 
 class SpoolFolder:
-    """The files of one service, for one run of a store on one node. For one thread at a time.
+    """The files of one service, for one run of a store on one node. Not thread-safe.
 
     Other services of the user have folders of their own beside it, so `bound` is for this run
     alone.
@@ -50,7 +50,7 @@ class SpoolFolder:
         Args:
             root: the user's folder on the disk; it is created, but not its parent.
             key: key of the service, see `socket_address.service_key`.
-            bound: most bytes of all files; None: what the disk holds.
+            bound: upper bound of the bytes of all files; None: the size of the disk.
             threads: number of threads that hash.
         """
         self.root, self.folder = root, root / key
@@ -172,8 +172,8 @@ def check(path: Path) -> None:
     """Check that a folder is private.
 
     Raises:
-        OSError: it is not there.
-        ServiceError: it belongs to another user, is open to others, or is no folder.
+        OSError: it does not exist.
+        ServiceError: it belongs to another user, is open to others, or is not a folder.
     """
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -110,7 +110,7 @@ class Spooler:
             self._tried.add(_key(snapshot))
 
     def consider(self, *, ends: bool = False) -> None:
-        """Choose for all that is not durable; return when everything that has to be copied now is.
+        """Choose a tier for each snapshot that is not durable; return once all due copies are made.
 
         Args:
             ends: whether the service ends: then all that is whole is copied.
@@ -118,7 +118,7 @@ class Spooler:
         try:
             self._consider_all(ends=ends)
         except Exception:
-            # a bug must cost a copy, and not the save
+            # an unexpected error must not end the save
             logger.exception("choosing where snapshots go")
 
     def _consider_all(self, *, ends: bool) -> None:

@@ -1,4 +1,4 @@
-"""Classifies errors of a file system: as transient, or as one that the user has to know of."""
+"""Classifies errors of a file system: as transient, or as one that the user has to know."""
 
 from __future__ import annotations
 

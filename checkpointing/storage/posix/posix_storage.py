@@ -238,7 +238,7 @@ class PosixStorage:
         refresh of the folder, whose cached listing may be outdated.
 
         Raises:
-            FileNotFoundError: it does not exist, or is no file.
+            FileNotFoundError: it does not exist, or is not a file.
         """
         try:
             return _of_a_file(read)

@@ -21,7 +21,7 @@ _READ_AGAIN = timedelta(minutes=10)  # how long keys from ~/.aws are used withou
 _CONFIG = ("AWS_CONFIG_FILE", "~/.aws/config")
 _CREDENTIALS = ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
 _NAMES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")  # in the order of botocore
-_DIRECT = (  # variables of credentials that obstore can use by itself
+_DIRECT = (  # variables of credentials that obstore can use directly
     "AWS_ACCESS_KEY_ID",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -75,10 +75,10 @@ def needs_profile(chosen: str | None, env: Mapping[str, str]) -> bool:
 
 
 def profile_credentials(chosen: str | None) -> Provider | None:
-    """Credentials by the chain of botocore (keys, roles, SSO, processes), read anew each time.
+    """Credentials by the chain of botocore (keys, roles, SSO, processes), read each time.
 
     Returns:
-        None if ~/.aws holds no credentials and no profile was chosen: those of the machine may do.
+        None if ~/.aws holds no credentials and no profile was chosen: the machine may have some.
 
     Raises:
         StoreAccessError: the profile does not exist or holds no credentials.
@@ -128,7 +128,7 @@ def _file(place: tuple[str, str], env: Mapping[str, str]) -> Path:
 def _sections(file: Path) -> _Sections:
     parser = configparser.RawConfigParser(default_section="")
     try:
-        parser.read(file, encoding="utf-8")  # a file that is not there is empty
+        parser.read(file, encoding="utf-8")  # a file that does not exist counts as empty
     except (configparser.Error, UnicodeDecodeError) as error:
         # the text of the error would show lines of the file
         raise StoreError(f"{file}: it cannot be parsed ({type(error).__name__})") from error

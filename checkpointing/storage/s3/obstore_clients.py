@@ -88,8 +88,8 @@ def build_reader(
             as long as it does.
 
     Raises:
-        StoreAccessError: a profile that is not there or holds no credentials.
-        StoreError: an option that cannot be used.
+        StoreAccessError: the profile does not exist or holds no credentials.
+        StoreError: an option cannot be used.
     """
     access, provider = resolve_access(options, env), resolve_credentials(options, env)
     connection: ClientConfig = {

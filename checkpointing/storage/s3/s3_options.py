@@ -18,7 +18,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _CHOICES = {"client": ("obstore", "s3fs"), "addressing": ("path", "virtual")}
 _SWITCHES = ("anonymous", "unsigned_payload")
 _EARLIER = "virtual_host"  # the earlier name of `addressing` in `data`: true or false
-_said: set[str] = set()  # earlier names that were warned of
+_said: set[str] = set()  # earlier names for which a warning was logged
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ class S3AccessOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
-        """Checked options. An earlier name is obeyed, with a warning.
+        """Checked options. An earlier name is accepted, with a warning.
 
         Raises:
-            StoreError: unknown name, or a value of the wrong kind; no value is ever shown.
+            StoreError: a name is unknown, or a value is of the wrong kind; values are never shown.
         """
         options = _renamed(options)
         known = sorted(f.name for f in fields(cls))
@@ -114,7 +114,7 @@ class S3AccessOptions:
         """The endpoint of the options or of the environment; None if they name none.
 
         Raises:
-            StoreError: it is no http(s) URL, or holds credentials.
+            StoreError: it is not an http(s) URL, or holds credentials.
         """
         found = self.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
         return check_endpoint(found) if found else None
@@ -125,7 +125,7 @@ class S3StoreOptions(S3AccessOptions):
     """What `options` of an s3:// store may hold."""
 
     client: Literal["obstore", "s3fs"] = "obstore"
-    """obstore is 2-5 times lighter on the processor; s3fs is for sites that have nothing else."""
+    """obstore is 2-5 times lighter on the processor; s3fs is for sites without obstore."""
 
     unsigned_payload: bool | None = None
     """Leave the hash of the content out of the signature, which saves most of the CPU time; default
@@ -145,7 +145,7 @@ def check_endpoint(endpoint: str) -> str:
     """Returns `endpoint` without a trailing slash.
 
     Raises:
-        StoreError: it is no http(s) URL, or holds credentials.
+        StoreError: it is not an http(s) URL, or holds credentials.
     """
     parts = urlsplit(endpoint)
     if "@" in parts.netloc:

@@ -46,7 +46,7 @@ logger = logging.getLogger("checkpointing")
 
 T = TypeVar("T")
 
-# obstore has one thread pool per process, which a fork loses: the child would wait for ever
+# obstore has one thread pool per process, which a fork loses: the child would wait forever
 _used_by: int | None = None  # the process that has the thread pool
 
 _PAGE = 1000  # objects per request of a list, and per request of a delete
@@ -199,7 +199,7 @@ class S3Storage:
         try:
             result = self._retrier.run(what, lambda: call(used))
         except ExpiredCredentialsError:
-            # keys may be rotated during a training, so they are read once more
+            # keys may be rotated during a training, so they are read again
             with self._lock:
                 if self._built is used:
                     self._built = None

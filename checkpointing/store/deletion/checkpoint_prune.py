@@ -54,8 +54,8 @@ class PruneChoice:
 
     @property
     def drops(self) -> tuple[str, ...]:
-        """The items that are removed while others stay. None are if nothing would stay: policies
-        that name only items which do not exist (a typing error) keep all of it."""
+        """The items that are removed while others stay. No item is removed if nothing would stay:
+        policies that name only items which do not exist (a typing error) keep all of it."""
         keep, items = self.decision.items or (), self.found.document.items
         keep = (*keep, RECORD) if set(keep) & set(items) else tuple(items)
         return tuple(item for item in items if item not in keep)

@@ -1,4 +1,4 @@
-"""Deletion marks (`tombs/…`): the first phase of a deletion."""
+"""Writes and reads deletion marks (`tombs/…`), the first phase of a deletion."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _delete_marked_packs(store: Store, now: float, grace_s: float, result: Sweep
 
 def _remove_recreated_manifests(store: Store, gone: set[str]) -> None:
     """Remove manifests that refer to packs which were unneeded and are deleted: a process that was
-    suspended during its commit has created such a manifest once more after it was pruned. That
+    suspended during its commit has created such a manifest again after it was pruned. That
     process has not removed the manifest itself if it still saw the packs, but it saw them before
     they were deleted, so the manifest exists now."""
     packs = {object_keys.parse_pack(key) for key in gone}

@@ -170,7 +170,7 @@ def read_footer(storage: Storage, key: str, size: int) -> pack_format.Rows:
     """Return the table at the end of a pack of `size` bytes.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the pack is missing.
         DamagedError: it is not whole.
     """
     tail = pack_format.TRAILER.itemsize

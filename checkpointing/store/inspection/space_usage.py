@@ -70,8 +70,8 @@ class ChunkReferences:
 class StoredCost:
     """A number of stored bytes."""
 
-    total: int  # of all that it refers to
-    alone: int  # of what no other checkpoint refers to, which removing it would free
+    total: int  # bytes of everything that it refers to
+    alone: int  # bytes that no other checkpoint refers to, which its removal would free
 
     @property
     def shared(self) -> int:
@@ -117,7 +117,7 @@ class UnneededSpace:
 
 @dataclass(frozen=True)
 class FreedSpace:
-    """What removing checkpoints, or items of them, frees."""
+    """The space that the removal of checkpoints, or of items of them, frees."""
 
     bytes: int  # bytes of chunks that nothing else refers to
     packs: int  # packs in which nothing else is left, so that they are removed

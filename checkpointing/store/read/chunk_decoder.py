@@ -24,7 +24,7 @@ def fresh(depth: int, size: int) -> memoryview:
 
 class ChunkDecoder:
     """Decodes one chunk after the other, and keeps the bases of the last one, so that consecutive
-    chunks with one base cost one decoding of it. For one thread."""
+    chunks with one base cost one decoding of it. Not thread-safe."""
 
     def __init__(self, stored: Stored, room: Callable[[int, int], memoryview] = fresh) -> None:
         """Create the decoder.

@@ -1,5 +1,5 @@
-"""Reads chunks in parallel and in bounded memory: ranges that lie close together are read at once,
-and no content is passed on before it was decoded and matched its hash."""
+"""Reads chunks in parallel and in bounded memory: ranges that lie close together are read together,
+and content is passed on only after it was decoded and matched its hash."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class ChunkFetcher:
         return found
 
     def _read_again(self, want: ChunkRequest) -> Buffer | None:
-        """Return the content if it was damaged only on its way; None otherwise."""
+        """Return the content if it was damaged only in transit; None otherwise."""
         try:
             raw = content(want.chunk, want.dtype, self._stored)
         except DamagedError:

@@ -78,7 +78,7 @@ def by_place(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> I
 
 
 def ranges(chunks: Iterable[Chunk], gap: int = GAP) -> Iterator[list[Chunk]]:
-    """Group chunks into ranges to read at once: of one pack, with little between them."""
+    """Group chunks into ranges, each for one read: of one pack, with little between them."""
     unique = {(c.pack, c.offset, c.length): c for c in chunks}
     group: list[Chunk] = []
     for _, chunk in sorted(unique.items(), key=lambda pair: pair[0]):

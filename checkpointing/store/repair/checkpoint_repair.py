@@ -39,8 +39,8 @@ class RepairResult:
     """The result of a repair."""
 
     healed: list[str] = field(default_factory=list)  # what was wrong, and where a copy was found
-    lost: list[IntegrityProblem] = field(default_factory=list)  # what no copy was found of
-    # key of the new manifest; None: there was nothing to repair, or no way to
+    lost: list[IntegrityProblem] = field(default_factory=list)  # what has no intact copy
+    # key of the new manifest; None: nothing was damaged, or nothing could be repaired
     key: str | None = None
 
 
@@ -64,7 +64,7 @@ class _GoodChunk:
 
 
 class _NothingToDo(Exception):  # noqa: N818 - no error
-    """Ends `publish` without a new manifest."""
+    """An exception that ends `publish` without a new manifest."""
 
 
 def repair(
@@ -76,12 +76,12 @@ def repair(
     *,
     dry_run: bool = False,
 ) -> RepairResult:
-    """Verify a checkpoint in full, and publish a revision in which everything is repaired that can
-    be.
+    """Verify a checkpoint in full, and publish a revision in which all repairable damage is
+    repaired.
 
     Copies are looked for in the other packs of this store, and in `others`. A manifest that is
     damaged or missing is rebuilt from the one that another store has of the same save, with copies
-    of what is missing here. What is lost stays as it is, beside what was repaired; but a checkpoint
+    of what is missing here. What is lost stays while the rest is repaired; but a checkpoint
     that is missing is restored completely or not at all.
 
     Args:

@@ -14,7 +14,7 @@ from checkpointing.store.store import Store
 
 @dataclass(frozen=True)
 class LostCheckpoint:
-    """A checkpoint that another store has, and this one has no manifest of. `is_left`: all its
+    """A checkpoint of another store of which this one has no manifest. `is_left`: all its
     packs are here, so that restoring it costs nothing; or some packs that nothing else needs, which
     shows that it was not pruned, but lost."""
 

@@ -76,7 +76,7 @@ def drop_items(content: ManifestContent, keep: tuple[str, ...]) -> ManifestConte
 def replace_chunks(
     content: ManifestContent, change: Callable[[Chunk], Chunk], packs: dict[bytes, int]
 ) -> ManifestContent:
-    """Return the content with every chunk changed that is placed in a tensor; `packs` has the sizes
+    """Return the content with every chunk of a tensor changed; `packs` has the sizes
     of packs that are added."""
     items = {}
     for name, table in content.items.items():

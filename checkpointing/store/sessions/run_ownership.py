@@ -22,7 +22,7 @@ from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
-_KEPT = 4  # newest records that are kept: a listing beside another takeover must not find none
+_KEPT = 4  # newest records that are kept, so that a listing during another takeover finds one
 
 
 def newest(store: Store, run: str) -> int:

@@ -51,7 +51,7 @@ class Session:
 
         Args:
             session: id of the session of another process, which must have ended, to continue: what
-                it had announced is protected from now on. What is not begun anew before the first
+                it had announced is protected from now on. What is not begun again before the first
                 save ends is given up then.
             owner: the number of the takeover (`run_takeover.take_over`) that this session's saves
                 belong to; None: the one that this process made or, if it made none, found.
@@ -59,7 +59,7 @@ class Session:
         Raises:
             SaveError: `session` was fenced, or its leases cannot be read.
             StoreError: a `session` is given, and the store is out of reach.
-            ValueError: `session` or `run` is no valid name of one.
+            ValueError: `session` or `run` is not a valid name of one.
         """
         if session is not None and not object_keys.is_session(session):
             raise ValueError(f"a session is eight hex digits, got {session!r}")

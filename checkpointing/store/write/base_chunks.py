@@ -13,7 +13,7 @@ from checkpointing.store.read.read_batches import chain
 
 
 class BaseReader:
-    """Reads bases for tiles that are written one after the other. For one thread."""
+    """Reads bases for tiles that are written one after the other. Not thread-safe."""
 
     def __init__(self, fetcher: ChunkFetcher, following: Callable[[], Iterable[Chunk]]) -> None:
         """Create the reader.

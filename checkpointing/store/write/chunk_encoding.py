@@ -20,7 +20,7 @@ logger = logging.getLogger("checkpointing")
 
 MOST_CYCLES = 1 << 20  # most bases that are remembered
 SMALL = 256  # bytes; a smaller chunk is stored raw: a codec would save less than its rows take
-# of each kind of chunks, one in so many, the first included, is decoded again at once
+# one in so many chunks of each kind, beginning with the first, is decoded again for a check
 CHECK_EVERY = 64
 
 _NUMBER = re.compile(r"\d+")
@@ -120,7 +120,7 @@ class _BaseLifetimes:
         self._lock = threading.Lock()
 
     def is_over(self, base: Chunk, delta: int) -> bool:
-        """Return whether a delta of so many bytes is too large; never true of the first one."""
+        """Return whether a delta of so many bytes is too large; always False for the first one."""
         with self._lock:
             total, count = self._stored.get(base.id, (base.length, 1))
             return count > 1 and delta * count > total

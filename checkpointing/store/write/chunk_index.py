@@ -1,4 +1,4 @@
-"""The chunks that a new save may refer to instead of writing them again."""
+"""Finds the chunks that a new save may refer to instead of writing them again."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ class ChunkIndex:
 
 @dataclass(frozen=True)
 class StoreView:
-    """What exists in the store, as seen after a save was announced. Plain data: one rank looks for
-    all."""
+    """What exists in the store, as seen after a save was announced. Plain data, which one rank
+    collects for all ranks."""
 
     condemned: frozenset[bytes]  # packs that a sweep may delete at any time
     manifests: tuple[StoredManifest, ...]  # of the run, newest first
 
 
 def look(store: Store, run: str) -> StoreView:
-    """Return the view for a save. To be called after the save was announced: only what is found
-    then is safe from sweeps."""
+    """Return the view for a save. Call it after the save was announced: only what is found then
+    is safe from sweeps."""
     condemned = frozenset(packs_marked_for_deletion(store))  # read before manifests are listed
     return StoreView(condemned, tuple(store.manifests(run)))
 

@@ -1,4 +1,4 @@
-"""Part records, and the commit: the exclusive creation of the manifest."""
+"""Writes part records and commits saves: a commit is the exclusive creation of the manifest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_POLL_S = 2.0
 
 
 class MixedReplicasError(SaveError):
-    """A save of which ranks held such different replicas that a tensor would be a mixture."""
+    """A save in which replicas differ between ranks so that a tensor would be a mixture of them."""
 
 
 def write_part(
@@ -103,7 +103,7 @@ def commit(
             committed.
         wait_s: how long to wait for missing parts, in seconds.
         adopted: the caller announced the save after its packs were chosen, so they are checked
-            anew.
+            again.
 
     Returns:
         What was committed, by this call or an earlier one.

@@ -14,14 +14,14 @@ from checkpointing.format.object_keys import new_pack, pack_key
 from checkpointing.format.packs import MAGIC, footer
 from checkpointing.storage import Buffer, Storage
 
-PACK_BYTES = 64 << 20  # large enough for few objects, and yet one request and one retry each
+PACK_BYTES = 64 << 20  # large enough to keep objects few, small enough for one request each
 # packs that are uploaded at a time; with the one being filled, what a save holds in memory
 UPLOADS = 3
 
 
 class ChunkPacker:
-    """Writes chunks of one save into packs. For one thread; a context manager that waits for its
-    uploads."""
+    """Writes chunks of one save into packs. Not thread-safe. It is a context manager that waits for
+    its uploads."""
 
     def __init__(
         self,

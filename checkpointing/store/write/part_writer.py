@@ -32,7 +32,7 @@ from checkpointing.store.write.chunk_index import ChunkIndex
 from checkpointing.store.write.packer import PACK_BYTES, ChunkPacker
 
 WINDOW = 64 << 20
-GROUP = 8 << 20  # bytes of tiles that one thread processes, and reads the bases of, at once
+GROUP = 8 << 20  # bytes of tiles that one thread processes, and reads the bases of, at a time
 THREADS = min(4, os.cpu_count() or 1)
 AHEAD = 64  # tiles that are looked at for bases to read with the one that is asked for
 
@@ -110,11 +110,11 @@ def write(
     Args:
         save: announced before `index` was created.
         pieces: taken one after the other, no faster than they are processed; must not change
-            meanwhile. Several may be boxes of one tensor. A None among them says that no more
-            exists now: all earlier pieces are processed before the next one is asked for.
+            meanwhile. Several may be boxes of one tensor. A None among them means that no more
+            exist yet: all earlier pieces are processed before the next one is asked for.
         values: by full name, encoded.
-        budget: time for encoding; None: as long as it takes.
-        done: called with the number of bytes of tiles that are needed no longer, in the order of
+        budget: time for encoding; None: no limit.
+        done: called with the number of bytes of tiles that are no longer needed, in the order of
             the pieces: those may change then. Without it, none may change before this returns.
 
     Raises:
@@ -228,7 +228,7 @@ def _bytes(tiles: Iterable[_Tile]) -> int:
 
 
 class _TileProcessor:
-    """The processing of tiles, in any thread."""
+    """Processes tiles, in any thread."""
 
     def __init__(
         self,

@@ -137,7 +137,7 @@ class DownloadJob:
         return True
 
     def _download_locked(self, entry: CacheEntry, origin: ObjectVersion) -> None:
-        """Download the shard while this process holds its lock, once more if the hash is wrong."""
+        """Download the shard while this process holds its lock, and again if the hash is wrong."""
         folder = self._context.folder
         if folder.open_whole(entry) is not None or folder.recheck(entry):
             return

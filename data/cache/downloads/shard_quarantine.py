@@ -1,4 +1,4 @@
-"""Quarantine of damaged shards: they are kept for inspection and fetched once more; if they are
+"""Quarantines damaged shards: they are kept for inspection and fetched again; if they are
 still damaged, that is an error."""
 
 import logging

@@ -59,7 +59,7 @@ def cached_files(folder: CacheFolder) -> list[CachedFile]:
 
 
 def _held(folder: CacheFolder, entry: CacheEntry) -> CachedFile | None:
-    # once more: the part may have become the shard just now
+    # a second look: the part may have become the shard just now
     for kind in ("shard", "part", "shard"):
         try:
             return CachedFile(entry, kind, folder.path(entry, kind).lstat().st_mtime)

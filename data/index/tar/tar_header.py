@@ -23,7 +23,7 @@ _NUMBERS: set[bytes] = set()  # fields that are numbers: most headers of a tar h
 
 
 class TarHeaderError(ValueError):
-    """The bytes are no usable header; the text says why."""
+    """The bytes are not a usable header; the text says why."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ def size_of(block: bytes) -> int:
             size = number(block[124:136])
     else:
         size = number(block[124:136])
-    if size < 0:  # a negative size would send a reader back and forth for ever (CVE-2025-8194)
+    if size < 0:  # a negative size would send a reader back and forth forever (CVE-2025-8194)
         raise TarHeaderError("negative size")
     if size > MOST_SIZE:
         raise TarHeaderError(f"a size of {size} bytes")
@@ -92,7 +92,7 @@ def size_of(block: bytes) -> int:
 
 
 def name_of(block: bytes) -> str:
-    """Return the name that a header states. Bytes that are no UTF-8 become surrogates."""
+    """Return the name that a header states. Bytes that are not UTF-8 become surrogates."""
     name = block[:100].split(b"\0", 1)[0]
     if block[345]:
         name = block[345:500].split(b"\0", 1)[0] + b"/" + name
@@ -123,7 +123,7 @@ def long_name(content: bytes) -> str:
 
 
 def pax_fields(content: bytes) -> tuple[str | None, int | None]:
-    """Return the (name, size) in the records of a pax header, None for each that is not there.
+    """Return the (name, size) in the records of a pax header, None for each that is missing.
 
     Raises TarHeaderError for records that cannot be read, and for a sparse member.
     """

@@ -182,7 +182,7 @@ class _PrefetchState:
 
     def _next_uses(self, at: int) -> Iterator[tuple[int, ShardUse]]:
         """Yield the next use of each shard, as long as further shards may come: few shards recur
-        for ever."""
+        forever."""
         seen: set[tuple[int, int]] = set()
         shards = sum(len(dataset.manifest) for dataset in self._stream.datasets)
         end = at + self._stream.samples

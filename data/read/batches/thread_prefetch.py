@@ -18,7 +18,7 @@ class ThreadPrefetcher(Generic[S, T]):
     """Calls `load(step)` for each of `steps` in threads, at most `depth` calls ahead.
 
     The threads also draw the steps, one after the other. `load` and `steps` must not refer to the
-    prefetcher: when it is garbage-collected, its threads end by themselves.
+    prefetcher: when it is garbage-collected, its threads end on their own.
 
     Args:
         inline: decides when `next` calls `load` itself while the threads rest.
@@ -186,7 +186,7 @@ def make_prefetcher(
 
 
 class _EndError(Exception):
-    """There are no further steps."""
+    """Raised when there are no further steps."""
 
 
 class _ResultQueue(Generic[S, T]):

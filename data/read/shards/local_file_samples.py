@@ -18,7 +18,7 @@ Direct: TypeAlias = Callable[[int], tuple[Sample, int]]
 Keys: TypeAlias = Callable[[int], str]
 
 WHOLE_BYTES = 32 << 10
-"""The bytes up to which a sample is read at once with its headers and then cut up, as copying them
+"""The bytes up to which a sample is read together with its headers and then cut up, as copying them
 costs less than a call. A larger sample's members are read one by one."""
 
 

@@ -63,8 +63,8 @@ class DescriptorBudget:
                 self._release_one()
 
     def open(self, make: Callable[[], T]) -> T:
-        """Return `make()`; if the process has too many open files, close others and call it once
-        more."""
+        """Return `make()`; if the process has too many open files, close others and call it
+        again."""
         try:
             return make()
         except (DataError, OSError) as error:

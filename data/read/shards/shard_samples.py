@@ -89,7 +89,7 @@ class ShardSamples:
         with suppress(_OtherBytesError):
             return self._read(i)
         repairs = self._repairs
-        try:  # once more: the fault may have been in the memory of this process
+        try:  # a second read: the fault may have been in the memory of this process
             return self._read(i)
         except _OtherBytesError as error:
             self._repair(error, repairs)
@@ -151,7 +151,7 @@ class ShardSamples:
         return self.read(i)
 
     def _repair(self, error: "_OtherBytesError", repairs: int) -> None:
-        """Have the shard fetched once more, unless that was done since the read began."""
+        """Have the shard fetched again, unless that was done since the read began."""
         shard = self._opened()
         with self._lock:
             if self._repairs != repairs:

@@ -76,7 +76,7 @@ class per_sample:  # noqa: N801 (stages of webdataset have such names)
 
 
 def kind_of(stage: Stage) -> StageKind:
-    """Return the kind; MANY for unknown stages. Raises DataError for an object that is no stage."""
+    """Return the kind; MANY for unknown stages. Raises DataError if the object is not a stage."""
     if isinstance(stage, per_sample):
         return StageKind.EACH
     if isinstance(stage, filters.FilterFunction):

@@ -1,5 +1,5 @@
-"""`hpckit bench scaling`: runs on different numbers of ranks, their figures and plot. Imports
-submit and report inside functions."""
+"""`hpckit bench scaling`: runs on different numbers of ranks, their figures and plot. It
+imports submit and report inside functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ app = typer.Typer(help="Measure training on this machine or site.", no_args_is_h
 
 @app.callback()
 def _bench() -> None:
-    """A callback makes typer keep the name of the only command."""
+    """Makes typer keep the name of the only command."""
 
 
 app.command("scaling")(scaling)

@@ -1,4 +1,4 @@
-"""Runs that are made only to be measured: started, waited for, and removed."""
+"""Starts runs that are only made to be measured, and waits for them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hpckit.submit.preparation import CommandOptions, prepare, request
 from hpckit.submit.run_cancellation import cancel_run
 from hpckit.submit.submission_start import start_silently
 
-_TICK_S = {"local": 1.0, "slurm": 3.0}  # a look takes about 20 ms, and queries Slurm
+_TICK_S = {"local": 1.0, "slurm": 3.0}  # each check takes about 20 ms, and queries Slurm
 _CANCEL_S = 120.0
 
 
 def check(
     specs: Sequence[RunSpec], project: Project, pack: Callable[[PackSpec, Path], None]
 ) -> None:
-    """Check what all of these runs need, before any of them is started.
+    """Check that all of these runs can start, before any of them is started.
 
     Raises:
         SpecError: something is missing.
@@ -41,7 +41,8 @@ def check(
 
 
 def train(spec: RunSpec, overrides: Sequence[str], project: Project) -> list[Event]:
-    """Run one to its end and return its events. Its checkpoints are removed. Ctrl-C ends it too.
+    """Carry out one run to its end, and return its events. Its checkpoints are removed. Ctrl-C also
+    ends the run.
 
     Raises:
         SpecError: Slurm rejects it.

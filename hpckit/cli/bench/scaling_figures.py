@@ -36,7 +36,7 @@ class ScalingPoint:
         return self.global_batch / self.step_s
 
     def efficiency(self, first: ScalingPoint) -> float:
-        """Return the samples per second of a rank, over those of a rank of `first`."""
+        """Return the samples per second of a rank, divided by those of a rank of `first`."""
         mine, its = (one.samples_per_s / one.world.ranks for one in (self, first))
         return mine / its
 
@@ -79,7 +79,8 @@ def by_model(points: Sequence[ScalingPoint]) -> dict[str, list[ScalingPoint]]:
 
 
 def conclusion(points: Sequence[ScalingPoint]) -> str:
-    """Describe for one model how far it scales well, and from where on communication dominates."""
+    """Describe up to how many ranks one model scales well, and from how many on communication
+    dominates."""
     first, last = points[0], points[-1]
     if first is last:
         return f"only {_ranks(first)}: nothing to compare"

@@ -1,5 +1,5 @@
-"""`hpckit ckpt`: one command per file, and the selection of a store and a checkpoint. Imports
-checkpointing without torch; cli.data may import store_location."""
+"""`hpckit ckpt`: one command per file, and the selection of a store and a checkpoint. It
+imports checkpointing without torch; cli.data may import store_location."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _STATES = ("committed", "partial")
 
 @dataclass(frozen=True)
 class CheckpointMatch:
-    """The match, and a note about it."""
+    """A checkpoint that matches the text, and a note about it."""
 
     info: CheckpointInfo
     remark: str | None = None
@@ -36,12 +36,12 @@ def pick(
     """Return the checkpoint of a run that `text` names.
 
     Args:
-        infos: what there is, unfinished and damaged ones too; ordered by step and time.
-        named: marks, by name.
-        where: place and run, for messages.
+        infos: the run's checkpoints, also unfinished and damaged ones, ordered by step and time.
+        named: the marks by name.
+        where: the place and the run, for messages.
 
     Raises:
-        CommandUsageError: there is none, or several; says what there is.
+        CommandUsageError: there is none, or several; the message lists the existing ones.
     """
     whole = [info for info in infos if info.state in _STATES]
     if text == "latest":
@@ -49,7 +49,7 @@ def pick(
             raise CommandUsageError(f"no checkpoint in {where}")
         return CheckpointMatch(max(whole, key=lambda info: (info.step, info.created)))
     marked = [info for info in infos if text in named and info.id == named[text].id]
-    if marked or (text in named and text != pins_and_labels.BEST):  # may be named by its metric
+    if marked or (text in named and text != pins_and_labels.BEST):  # `best` may also be a metric's
         return _one(marked, infos, text, where)
     if text == "best" or text.startswith("best:"):
         return CheckpointMatch(_best(whole, text, where))
@@ -144,7 +144,7 @@ def choose(place: StoreLocation, text: str, note: Callable[[str], None]) -> Sele
 
     Raises:
         CommandUsageError: there is none.
-        DamagedError: there is, but its manifest cannot be read.
+        DamagedError: the manifest of the checkpoint cannot be read.
     """
     return SelectedCheckpoint(place, _found(place, choose_any(place, text, note)))
 

@@ -1,4 +1,4 @@
-"""`hpckit ckpt diff`: what changed from one checkpoint to another."""
+"""`hpckit ckpt diff`, which shows the changes from one checkpoint to another."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
 
 
 def interest(diff: TensorDiff) -> tuple[int, float, str]:
-    """Return a sort key for the order of the output: damage, what cannot be compared, then the
-    largest changes."""
+    """Return a sort key for the order of the output: damaged tensors, tensors that cannot be
+    compared, then the largest changes."""
     order: tuple[Kind, ...] = ("damaged", "only_a", "only_b", "other_dtype", "other_shape")
     rank = order.index(diff.kind) if diff.kind in order else len(order)
     if diff.kind == "same":

@@ -1,4 +1,4 @@
-"""`hpckit ckpt du`: what checkpoints cost."""
+"""`hpckit ckpt du`, which shows the storage that checkpoints need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption
 
 @guarded
 def du(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
-    """Show the storage that each checkpoint needs alone, that they share, and that is unused.
+    """Show the storage that each checkpoint needs, how much of it is shared, and how much is
+    unused.
 
     Example: hpckit ckpt du s3://bucket/ckpts
     """

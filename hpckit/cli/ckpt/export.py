@@ -1,4 +1,4 @@
-"""`hpckit ckpt export` and `import`: from and to other formats."""
+"""`hpckit ckpt export` and `import`, which convert checkpoints to and from other formats."""
 
 from __future__ import annotations
 

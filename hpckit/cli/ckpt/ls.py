@@ -1,4 +1,4 @@
-"""`hpckit ckpt ls`: what checkpoints there are."""
+"""`hpckit ckpt ls`, which lists checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLORS = {"committed": "green", "partial": "yellow", "incomplete": "yellow"}  # 
 UNUSABLE = ("damaged", "unreadable")
 _NUMBERS = ("step", "stored", "raw", "ratio", "ranks", "tensors")
 
-Labels = Mapping[tuple[str, str], list[str]]  # run and id -> what it is called
+Labels = Mapping[tuple[str, str], list[str]]  # run and id -> the labels of the checkpoint
 
 
 @guarded

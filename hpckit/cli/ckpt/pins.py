@@ -1,4 +1,5 @@
-"""`hpckit ckpt pin` and `unpin`: keep a checkpoint whatever the policies say."""
+"""`hpckit ckpt pin` and `unpin`, which keep a checkpoint independently of the retention policies,
+or stop doing so."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def pin(
 
 
 def _before(store: Store, chosen: SelectedCheckpoint, out: CommandOutput) -> str | None:
-    """Return why it is pinned already; None if it is not."""
+    """Return the reason of an earlier pin; None if the checkpoint is not pinned."""
     try:
         mark = pins_and_labels.pin_of(store, chosen.save)
     except (DamagedError, FormatError) as error:

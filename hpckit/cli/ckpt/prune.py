@@ -1,4 +1,4 @@
-"""`hpckit ckpt prune`: remove what no policy keeps."""
+"""`hpckit ckpt prune`, which removes the checkpoints that no policy keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpckit.cli.common.command_output import CommandOutput, count, listing, size
 from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
 from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, YesOption
 
-SLACK_S = 0.5  # waited beyond the grace period, because clocks are coarse
+SLACK_S = 0.5  # additional wait after the grace period, as clocks are coarse
 
 
 @guarded
@@ -163,8 +163,8 @@ def _wait(store: Store, swept: SweepResult, grace_s: float, out: CommandOutput) 
 
 
 def left(store: Store, swept: SweepResult, grace_s: float) -> float:
-    """Return the seconds until the youngest waiting object is past its grace period; 0 if all
-    are."""
+    """Return the seconds until the grace period of the youngest waiting object ends; 0 if it
+    has ended for all."""
     if not swept.waiting or grace_s == 0:
         return 0.0
     now = session_leases.storage_time(store)

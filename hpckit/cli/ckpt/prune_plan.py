@@ -1,4 +1,4 @@
-"""What a prune would remove, and how much space it would free."""
+"""The plan of a prune: what it would remove, and how much space that would free."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class PrunePlan:
     """The choice for every checkpoint of a run."""
 
     choices: Sequence[PruneChoice]  # newest first
-    alone: Mapping[SaveId, int]  # bytes freed if only it were removed or reduced
-    freed: FreedSpace  # by all of it together
+    alone: Mapping[SaveId, int]  # bytes that removing or reducing only this checkpoint frees
+    freed: FreedSpace  # by the whole prune
     problems: Mapping[SaveId, str]  # checkpoints, of any run, that cannot be read
 
     def print(self, out: CommandOutput) -> None:
@@ -84,7 +84,8 @@ class PrunePlan:
 
 
 def make_plan(store: Store, choices: Sequence[PruneChoice], out: CommandOutput) -> PrunePlan:
-    """Read what the checkpoints of the store refer to, and compute what would be freed."""
+    """Read the references of all checkpoints of the store, and compute the space that would be
+    freed."""
     with out.counting("reading tables", len(store.manifests())) as on_checkpoint:
         measured = measure(store, on_checkpoint)
     by_save = {choice.found.stored.save: choice for choice in choices}
@@ -102,7 +103,7 @@ def touches(choice: PruneChoice) -> bool:
 
 
 def goes(owner: ItemOfSave, choice: PruneChoice | None) -> bool:
-    """Whether this item of this checkpoint is removed."""
+    """Returns whether this item of this checkpoint is removed."""
     return choice is not None and (choice.decision.goes or owner.item in choice.drops)
 
 

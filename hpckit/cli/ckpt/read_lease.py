@@ -13,10 +13,10 @@ from hpckit.cli.common.store_errors import CommandUsageError
 
 @contextmanager
 def read_lease(store: Store, found: CatalogEntry, note: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lease on the checkpoint for the length of the block, if the store can be written.
+    """Hold a lease on the checkpoint for the duration of the block, if the store is writable.
 
     Raises:
-        CommandUsageError: it was removed before the lease was there.
+        CommandUsageError: the checkpoint was removed before the lease existed.
     """
     save = found.stored.save
     with ExitStack() as stack:
@@ -28,6 +28,6 @@ def read_lease(store: Store, found: CatalogEntry, note: Callable[[str], None]) -
 
 
 def is_there(store: Store, found: CatalogEntry) -> bool:
-    """Whether the manifest still exists."""
+    """Returns whether the manifest still exists."""
     manifests = store.manifests(found.stored.save.run)
     return any(stored.key == found.stored.key for stored in manifests)

@@ -1,4 +1,4 @@
-"""`hpckit ckpt repair`, `flatten` and `compact`: checkpoints written anew, from what is there."""
+"""`hpckit ckpt repair`, `flatten` and `compact`, which rewrite checkpoints from existing data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpckit.cli.common.store_options import JsonOption, MaybeStepArg, PlaceArg, 
 if TYPE_CHECKING:
     from checkpointing.store.deletion.pack_compaction import CompactionResult
 
-MOST = 20  # healed or lost things of one checkpoint that are printed; --json has all
+MOST = 20  # repaired or lost parts of one checkpoint that are printed; --json has all
 
 
 @guarded
@@ -111,7 +111,7 @@ def _repair(
 
 
 def _run(at: StoreLocation, others: Sequence[StoreLocation]) -> str:
-    """Return the run to work on, of which this store may have lost every manifest.
+    """Return the run to work on. This store may have lost all manifests of the run.
 
     Raises:
         CommandUsageError: no store has it, or several runs are possible.
@@ -130,8 +130,8 @@ def _run(at: StoreLocation, others: Sequence[StoreLocation]) -> str:
 def _wanted(
     at: StoreLocation, run: str, step: str | None, others: Sequence[Store], out: CommandOutput
 ) -> dict[SaveId, int]:
-    """Return what to check, including damaged and lost manifests, and how many bytes each has, if
-    known."""
+    """Return the saves to check, including those with damaged or lost manifests, and the bytes of
+    each, if known."""
     found, unreadable = committed(at.store, run)
     raw = {f.stored.save: sum(i.raw_bytes for i in f.document.items.values()) for f in found}
     raw |= dict.fromkeys(unreadable, 0)
@@ -159,7 +159,7 @@ def _named(
     elsewhere: Sequence[LostCheckpoint],
     out: CommandOutput,
 ) -> CheckpointInfo:
-    """Return the checkpoint that is meant: one in this store, or else a lost one.
+    """Return the checkpoint that the text names: one in this store, or else a lost one.
 
     Raises:
         CommandUsageError: there is none.

@@ -1,4 +1,5 @@
-"""The replicas in `hpckit ckpt status`: those held for other nodes, and its own on others."""
+"""The replicas in `hpckit ckpt status`: those that a node holds for others, and its own on other
+nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ def replica_summary(replication: dict[str, Any] | None) -> str:
     """Summarize the replicas as part of a line; empty if the service does not replicate.
 
     Args:
-        replication: of a service's status.
+        replication: this part of a service's status.
     """
     if replication is None:
         return ""
@@ -29,7 +30,8 @@ def replica_summary(replication: dict[str, Any] | None) -> str:
 
 
 def problem(replication: dict[str, Any] | None) -> str | None:
-    """Return why no other node has the node's snapshots; None: another has, or need not have."""
+    """Return why no other node has the node's snapshots; None: another node has them, or need
+    not."""
     sent = replication["sent"] if replication is not None else None
     if sent is None or sent["error"] is None:
         return None

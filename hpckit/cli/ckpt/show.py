@@ -1,4 +1,4 @@
-"""`hpckit ckpt show`: what is in a checkpoint."""
+"""`hpckit ckpt show`, which shows the content of a checkpoint."""
 
 from __future__ import annotations
 

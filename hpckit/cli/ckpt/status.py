@@ -1,4 +1,4 @@
-"""`hpckit ckpt status`: what the checkpoint services of this user on this node are doing."""
+"""`hpckit ckpt status`, which shows the checkpoint services of this user on this node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH
 from hpckit.cli.common.store_errors import guarded
 from hpckit.cli.common.store_options import JsonOption
 
-UNWELL = FOUND  # an error, or more lag than is wanted
+UNWELL = FOUND  # an error, or more lag than --max-lag
 _NUMBERS = ("pid", "lag", "rate")
 
 RunArg = Annotated[
@@ -39,7 +39,8 @@ class ServiceStatus:
     why: str = ""  # why there is no answer
 
     def is_of(self, run: str | None) -> bool:
-        """Return the run; if the service does not answer, from the socket's name."""
+        """Returns whether the service is of this run; if it does not answer, by the name of its
+        socket."""
         if run is None:
             return True
         if self.status is not None:

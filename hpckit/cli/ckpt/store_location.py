@@ -22,8 +22,8 @@ class StoreLocation:
     text: str  # as typed by the user
     store: Store
     run: str | None
-    runs: tuple[str, ...]  # existing ones, sorted
-    is_guess: bool = False  # the run is that of the directory, one of several in the store
+    runs: tuple[str, ...]  # the existing runs, sorted
+    is_guess: bool = False  # the run is one of several in the store, and the directory implies it
 
     def only_run(self) -> str:
         """Return the run to work on.
@@ -58,17 +58,17 @@ class _Candidate:
 def opened(
     text: str, run: str | None = None, *, create: bool | None = None, may_be_new: bool = False
 ) -> Iterator[StoreLocation]:
-    """The place, for the length of the block.
+    """Opens the place for the duration of the block.
 
     Args:
         text: a store, a run in a store, or a run directory.
-        run: what the user said with --run.
-        create: make a store where there is none; None: the command has no option for that.
-        may_be_new: the run need not be there.
+        run: the value of --run.
+        create: whether to create a missing store; None: the command has no option for that.
+        may_be_new: whether the run need not exist.
 
     Raises:
         CommandUsageError: there is no store, or no such run.
-        StoreError: out of reach.
+        StoreError: the store cannot be reached.
     """
     store, candidate = _open(text, create)
     try:

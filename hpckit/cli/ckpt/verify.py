@@ -1,4 +1,4 @@
-"""`hpckit ckpt verify`: whether checkpoints are whole."""
+"""`hpckit ckpt verify`, which checks whether checkpoints are intact."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def verify_them(
     ] = False,
     json: JsonOption = False,
 ) -> int:
-    """Read checkpoints again and say what is damaged: object, tensor and step.
+    """Read checkpoints again and print all damage by object, tensor and step.
 
     Example: hpckit ckpt verify s3://bucket/ckpts latest --level crc --run gpt-1a2b3c4d
 
@@ -90,7 +90,7 @@ def _left_out(at: StoreLocation, out: CommandOutput) -> UnneededSpace:
 
 
 def left_out_message(it: UnneededSpace) -> str:
-    """Say what of the store was not checked, because no checkpoint needs it."""
+    """Describe the data of the store that was not checked, because no checkpoint needs it."""
     if not it.bytes:
         return "left out of the check: nothing; checkpoints need every byte of the store's packs"
     waiting = f", {size(it.condemned_bytes)} of these wait for prune" if it.condemned_bytes else ""
@@ -146,10 +146,10 @@ def _check(
 
 
 def _hold(stack: ExitStack, at: StoreLocation, found: CatalogEntry, out: CommandOutput) -> bool:
-    """Take a lease on a checkpoint until the stack ends; False if it was removed already."""
+    """Take a lease on a checkpoint until the stack ends; return False if it was removed already."""
     try:
         stack.enter_context(read_lease(at.store, found, out.note))
-    except CommandUsageError as error:  # pruned meanwhile: nothing is wrong with it
+    except CommandUsageError as error:  # it was pruned meanwhile, so it is not damaged
         out.note(str(error))
         return False
     return True

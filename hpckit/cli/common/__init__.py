@@ -1,2 +1,2 @@
 """Code shared by several commands: output, exit status, errors, the RUN argument, store options,
-sizes, progress. Imported by all commands. Imports no command."""
+sizes, progress. All commands import it, and it imports no command."""

@@ -1,4 +1,4 @@
-"""Parses sizes as people write them."""
+"""Parses sizes such as 5GB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parse_size(text: str) -> int:
     """Return the bytes of "5GB" or "500 MiB"; "1e9" is not accepted.
 
     Raises:
-        CommandUsageError: it is no size above 0.
+        CommandUsageError: the text is not a size above 0.
     """
     match = _SIZE.fullmatch(text.strip())
     unit = match[2].upper() if match else ""

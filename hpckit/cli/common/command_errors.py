@@ -1,4 +1,4 @@
-"""Errors of the commands on runs."""
+"""The errors of the commands on runs, and how they are reported."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH, REFUSED
 
 
 class CommandError(RuntimeError):
-    """A command cannot be carried out; the message is one line that says why, and what to do."""
+    """Raised if a command cannot be carried out; the message is one line with the reason and
+    advice."""
 
 
 @contextmanager
 def reported_errors(json: bool = False) -> Iterator[None]:
-    """Errors of whoever types, and of the world, are one line each on standard error; with `json`,
-    one document on standard output, too."""
+    """Reports each expected error in the block as one line on standard error and, with `json`, also
+    as a document on standard output, and exits with its status."""
     from hpckit.config.spec_parser import SpecError
     from hpckit.rundir.lock import RunHeldError
     from hpckit.rundir.supervisor_process import SupervisorError
@@ -32,7 +33,7 @@ def reported_errors(json: bool = False) -> Iterator[None]:
         reasons, status = error.violations, REFUSED
     except QueueError as error:
         reasons, status = [f"Slurm is out of reach: {error}"], OUT_OF_REACH
-    except BrokenPipeError:  # as with `| head`: the reader has ended
+    except BrokenPipeError:  # the reader has ended, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FOUND) from None
     except OSError as error:

@@ -30,8 +30,8 @@ from hpckit.text.quantities import size as size
 from hpckit.text.quantities import speed as speed
 from hpckit.text.quantities import took as took
 
-PIPE_WIDTH = 200  # columns without a terminal: programs prefer long lines
-_NAME = 12  # columns of the name of a fact
+PIPE_WIDTH = 200  # columns if there is no terminal, as programs prefer long lines
+_NAME = 12  # the number of columns for the name of a fact
 
 Cell = str | Text
 
@@ -53,7 +53,7 @@ class CommandOutput:
             self._out.print(text if isinstance(text, Text) else clean(text), soft_wrap=True)
 
     def fact(self, name: str, text: Cell) -> None:
-        """Print a named line of the result, wrapped below itself."""
+        """Print a named line of the result, with further lines indented below its text."""
         if self.as_json:
             return
         head, shown = Text(f"{name:<{_NAME}}", style="bold"), text
@@ -79,16 +79,17 @@ class CommandOutput:
             print(json.dumps(plain(body), indent=2, allow_nan=False), flush=True)
 
     def note(self, text: str) -> None:
-        """Print a note that the user did not ask for."""
+        """Print a note on standard error, which is not part of the result."""
         self._err.print(clean(text), soft_wrap=True)
 
     def is_asking(self) -> bool:
-        """Whether a person can be asked."""
+        """Returns whether a person can be asked."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar of bytes on a terminal; gives a function that is told bytes, from any thread."""
+        """Shows a progress bar of bytes on a terminal, and yields a function that advances it by a
+        number of bytes; any thread may call it."""
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -105,7 +106,7 @@ class CommandOutput:
 
     @contextmanager
     def counting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """As `progress`, of things instead of bytes."""
+        """Does the same as `progress`, but counts things instead of bytes."""
         bar = Progress(console=self._err, transient=True, disable=not self._err.is_terminal)
         with bar:
             task = bar.add_task(clean(what), total=total)
@@ -113,7 +114,7 @@ class CommandOutput:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """A sign of life on a terminal, where nobody knows how much there is to do."""
+        """Shows a spinner on a terminal while the amount of work is unknown."""
         if self._err.is_terminal:
             with self._err.status(clean(what)):
                 yield
@@ -135,7 +136,7 @@ def table(*columns: str, right: Sequence[str] = (), folded: Sequence[str] = ()) 
 
 
 def ratio(raw: float, stored: float) -> str:
-    """Format how many times smaller it is stored: "1.42x"."""
+    """Format the compression ratio: "1.42x"."""
     if stored <= 0:
         return ""
     times = raw / stored
@@ -154,7 +155,7 @@ def number(value: float) -> str:
 
 
 def listing(names: Sequence[str], most: int = 12) -> str:
-    """Join names, but not too many."""
+    """Join names; those beyond the first `most` are only counted."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 

@@ -8,11 +8,12 @@ from typer.core import TyperGroup
 
 
 class DefaultCommandGroup(TyperGroup):
-    """A group that passes arguments that are no command to `default`."""
+    """A group that passes arguments to the command `default` if they do not begin with a
+    command."""
 
     default: str
     is_default_alone = False
-    """Whether the default is also run without any arguments."""
+    """Whether the default command is also run without any arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         is_command = args and (args[0] in self.commands or args[0] == "--help")

@@ -1,4 +1,5 @@
-"""The progress of a command: a bar on a terminal, occasional lines in a job's log."""
+"""Shows the progress of a command: by a bar on a terminal, or by occasional lines in a job's
+log."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _EVERY_S = 15.0
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; gives a function that is told (done, total)."""
+    """Shows a progress bar on a terminal, and yields a function that sets it to (done, total)."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
@@ -27,10 +28,10 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 def progress_report(
     what: str, out: CommandOutput, fetched: Callable[[], int]
 ) -> Iterator[Callable[[int, int], None]]:
-    """As `progress_bar`; where there is no terminal, a line every quarter of a minute instead.
+    """Does the same as `progress_bar`, but without a terminal prints a line every 15 seconds.
 
     Args:
-        fetched: bytes so far.
+        fetched: returns the number of bytes that were fetched so far.
     """
     began_s = told_s = time.monotonic()
 

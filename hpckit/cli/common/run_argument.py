@@ -15,7 +15,7 @@ ROOT = Path("runs")
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """Return completions for the shell: names below ./runs with this beginning."""
+    """Return completions for the shell: names below ./runs that begin with `incomplete`."""
     return [name for name in run_names(ROOT) if name.startswith(incomplete)]
 
 
@@ -34,10 +34,10 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def submitted_run(path: Path) -> RunDir:
-    """Return the run that is meant.
+    """Return the run that the argument names.
 
     Raises:
-        FileNotFoundError: there is none, or nothing of it was submitted.
+        FileNotFoundError: there is no such run, or it has no submission.
     """
     from hpckit.rundir.directory import find_run
 
@@ -52,7 +52,7 @@ def submitted_run(path: Path) -> RunDir:
 
 
 def run_names(root: Path) -> list[str]:
-    """Return the runs in the folder `root`, those that began last first."""
+    """Return the names of the runs in the folder `root`, the last changed ones first."""
     try:
         found = [path for path in root.iterdir() if (path / "submissions").is_dir()]
         found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
@@ -62,7 +62,7 @@ def run_names(root: Path) -> list[str]:
 
 
 def _existing_runs(path: Path) -> str:
-    """Describe which runs there are."""
+    """Describe the existing runs, or those with a similar name."""
     root = ROOT if len(path.parts) == 1 else path.parent
     names = run_names(root)
     typed = {name: name for name in names} | {name.rpartition("-")[0]: name for name in names}

@@ -16,8 +16,8 @@ DAMAGED, USAGE = FOUND, REFUSED
 
 
 class CommandUsageError(Exception):
-    """The arguments make no sense, or name something that does not exist; the text says what to do
-    instead."""
+    """Raised if the arguments are invalid, or name something that does not exist; the text gives
+    advice."""
 
 
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 UP, DOWN = "\x1b[A", "\x1b[B"
 _KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
-_MOST = 256  # bytes at once: keys that were pressed since the last read
+_MOST = 256  # bytes of one read, with all keys that were pressed since the last one
 Read = Callable[[float], str]
 
 
 @contextmanager
 def terminal_key_reader() -> Iterator[Read]:
-    """Within the block, what waits for so many seconds at most gives the next key; "" if there is
-    none. Ctrl-C stays an interrupt."""
+    """Yields a function that waits up to the given number of seconds and returns the next key, or
+    "" if there is none. Ctrl-C still raises KeyboardInterrupt."""
     handle = sys.stdin.fileno()
     waiting: list[str] = []
     before = termios.tcgetattr(handle)

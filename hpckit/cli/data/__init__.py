@@ -1,5 +1,5 @@
-"""`hpckit data`: one command per file, and the opening of shards and positions in a stream. Imports
-data and cli.ckpt.store_location."""
+"""`hpckit data`: one command per file, and the opening of shards and positions in a stream. It
+imports data and cli.ckpt.store_location."""
 
 from __future__ import annotations
 

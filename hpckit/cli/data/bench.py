@@ -1,4 +1,4 @@
-"""`hpckit data bench`: how fast this machine reads these shards."""
+"""`hpckit data bench`, which measures how fast this machine reads shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpckit data cache`: look into a node's cache, check it, make it smaller."""
+"""`hpckit data cache`, which lists, verifies and shrinks a node's cache."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from data.read.dataset import Dataset
     from data.read.sample_stream import SingleStream
 
-STREAMS, WINDOW = 48, 8  # of `Loader`
-_MOST_BYTES = 16 << 20  # of a file with a state
+STREAMS, WINDOW = 48, 8  # the defaults of `Loader`
+_MOST_BYTES = 16 << 20  # largest size of a file with a state
 
 
 def open_shards(
@@ -54,7 +54,7 @@ def order_of(
     """Return the stream that a loader over `dataset` reads, in the order of `state` if there is
     one.
 
-    Raises CommandUsageError if the state is no loader's, or says otherwise than the command line;
+    Raises CommandUsageError if the state is not a loader's, or differs from the command line;
     FingerprintError if it belongs to other shards.
     """
     from data.order.sample_order import NATURAL, ORDER

@@ -1,4 +1,4 @@
-"""`hpckit data index`: where each sample of a dataset lies."""
+"""`hpckit data index`, which indexes the samples of a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpckit data ls`: what a dataset holds."""
+"""`hpckit data ls`, which lists the content of a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpckit data pack`: shards of a folder of files."""
+"""`hpckit data pack`, which packs a folder of files into shards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The measurements of `bench`: each way to read shards, for some seconds, in a process of its
-own."""
+"""The measurements of `bench`: each reader reads shards for some seconds, in its own process."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class ReaderMeasurement:
     """Number of samples; None if only bytes are read."""
     waited_s: float = 0.0
     first_s: float = 0.0
-    """Seconds until the first batch: opening, and reading it."""
+    """Seconds to open the dataset and to read the first batch."""
     diagnosis: str = ""
 
     @property
@@ -66,13 +65,13 @@ Arm = Callable[[ReaderBenchmark], ReaderMeasurement]
 
 
 def arms(against: Sequence[str]) -> dict[str, Arm]:
-    """Return the ways to read, by name."""
+    """Return the readers by name."""
     known: dict[str, Arm] = {"webdataset": read_webdataset}
     return {RAW: read_raw, OURS: read_ours, **{name: known[name] for name in against}}
 
 
 def measure(name: str, bench: ReaderBenchmark, against: Sequence[str]) -> ReaderMeasurement:
-    """Measure one of them in a process that does nothing else."""
+    """Measure one reader in a process that does nothing else."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as fresh:
         return fresh.submit(_run, name, bench, tuple(against)).result()
@@ -96,7 +95,7 @@ def read_raw(bench: ReaderBenchmark) -> ReaderMeasurement:
 
 
 def read_ours(bench: ReaderBenchmark) -> ReaderMeasurement:
-    """Read by a loader of one rank, without a transform."""
+    """Read with a loader of one rank, without a transform."""
     from data.read.loader import Loader
     from hpckit.cli.data.dataset_opening import open_shards
 
@@ -120,7 +119,7 @@ def read_ours(bench: ReaderBenchmark) -> ReaderMeasurement:
 
 
 def read_webdataset(bench: ReaderBenchmark) -> ReaderMeasurement:
-    """Read by `WebDataset` in the order of the shards, without shuffling, at full speed."""
+    """Read with `WebDataset` in the order of the shards, without shuffling."""
     import webdataset  # type: ignore[import-untyped, unused-ignore]
 
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""`hpckit data shuffle-report`: how well an order shuffles."""
+"""`hpckit data shuffle-report`, which measures how well an order shuffles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpckit.cli.data.dataset_options import SeedOption, ShardsArg, StreamsOption
 if TYPE_CHECKING:
     from data.order.shuffle_quality import ShuffleReport
 
-GOOD = 0.9  # share of the result of a full shuffle
+GOOD = 0.9  # a ratio to the result of a full shuffle
 
 
 @guarded
@@ -83,7 +83,7 @@ def _print(screen: CommandOutput, found: ShuffleReport, batch: int, live_bytes: 
 
 
 def advice(found: ShuffleReport) -> str:
-    """Return advice in a line."""
+    """Return advice as one line."""
     if found.shards_per_batch_ratio >= GOOD:
         return "as good as a full shuffle, or nearly: nothing to do"
     return (

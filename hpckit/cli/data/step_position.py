@@ -1,4 +1,4 @@
-"""Finds the position in the stream at which a run was at some step, from its events or its
+"""Finds the position in the stream that a run had reached at a step, from its events or its
 checkpoints."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StepPosition:
     step: int
     """Number of the step in its run, from 1."""
     later: int = 0
-    """Number of steps from the position to the step: packed documents do not tell how long a step
-    is."""
+    """Number of steps from the position to the step, as the length of a step with packed documents
+    is unknown."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def find_step_position(
 
     Args:
         place: a store, a run in it, or a run directory.
-        batch: what the user says that a step has; else it is found out.
+        batch: the global batch size that the user has given; None: it is determined here.
 
     Raises CommandUsageError if it cannot be found; StoreError, DamagedError.
     """
@@ -80,7 +80,8 @@ def find_step_position(
 def of_lives(lives: Sequence[TrainingAttempt], step: int) -> tuple[int, int] | None:
     """Return (position, batch) of step `step` from the run's attempts; None if none covers it.
 
-    The last attempt that began before it counts: steps of earlier ones were repeated later.
+    The last attempt that began before the step is used, as later attempts repeat steps of earlier
+    ones.
     """
     life = _attempt_before(lives, step)
     if life is None or life.position is None or life.global_batch is None:
@@ -120,8 +121,8 @@ def of_checkpoints(
 ) -> StepPosition | None:
     """Find step `step` from checkpoints, newest first; None if they do not determine it.
 
-    The batch may change only where a run resumes, so it is even between neighbours, unless there
-    were checkpoints between that are gone: then positions need not divide.
+    The batch only changes when a run resumes, so it is constant between neighbouring checkpoints,
+    unless some in between were removed: then the positions may not divide evenly.
     """
     before = next((one for one in saved if one.step < step), None)
     after = next((one for one in reversed(saved) if one.step >= step), None)
@@ -169,7 +170,8 @@ def _loader_state(found: Any) -> dict[str, Any]:
     for name, item in found.document.items.items():
         if item.tensors == 0:
             for path, value in found.document.table(name).values.items():
-                # loaded in part: other values may be of classes that only the program has declared
+                # decode only these values, as others may be of classes that only the program has
+                # declared
                 found_in = states_in(readable(value), path)
                 states.update((place, decode(state)) for place, state in found_in)
     return only_state(states, f"step {found.stored.save.step} ({found.stored.save.id})")

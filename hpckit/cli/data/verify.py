@@ -1,4 +1,4 @@
-"""`hpckit data verify`: whether shards are still what was indexed."""
+"""`hpckit data verify`, which checks whether shards match their index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpckit data warm`: shards into the node's cache, ahead of a run."""
+"""`hpckit data warm`, which downloads shards into the node's cache before a run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def warm(
     ] = False,
     json: JsonOption = False,
 ) -> int:
-    """Download the shards that a run needs first into the node's cache. Exit status 4: not all fit.
+    """Download the shards that a run needs first into the node's cache. Exit status 4: some do not
+    fit.
 
     Example: hpckit data warm s3://bucket/set --cache /nvme/cache --cache-bytes 500GB
 
@@ -137,7 +138,7 @@ def _ranks(text: str, global_batch: int | None) -> tuple[int, int, int, int]:
 def _first_used(
     stream: SingleStream, position: int, ranks: tuple[int, int, int, int] | None
 ) -> list[int]:
-    """Return the shards, each once, by their first use."""
+    """Return each shard once, in the order of their first use."""
     from data.order.rank_shares import streams_of_ranks
     from data.order.shard_uses import shards_ahead
 

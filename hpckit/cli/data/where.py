@@ -1,4 +1,4 @@
-"""`hpckit data where`: which samples a step takes, and where they lie."""
+"""`hpckit data where`, which lists the samples of a step and their places in the shards."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class SampleRow:
     """Bytes of the sample with all headers."""
     key: str
     repeat: bool
-    """Whether it only fills the batch."""
+    """Whether the sample only fills the batch."""
     sequence: int | None = None
-    """If documents are packed: number of its rank's sequence, and the range of tokens that the
-    sequence takes, [first, after the last)."""
+    """If documents are packed, the number of the sequence on its rank. `tokens` is the range
+    of tokens that the sequence takes, [first, after the last)."""
     tokens: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class _Begin:
-    """The begin of a step, as far as the command line determines it."""
+    """The beginning of a step, as the command line determines it."""
 
     state: dict[str, Any] | None
     position: int

@@ -1,4 +1,4 @@
-"""`hpckit drill`: one fault in a run, or a campaign. Imports faults."""
+"""`hpckit drill`, which causes one fault in a run, or a campaign of faults. It imports faults."""
 
 from __future__ import annotations
 

@@ -96,12 +96,12 @@ def campaign(
 def judge(
     folder: Annotated[Path, typer.Argument(help="Of a campaign.")], json: JsonOption = False
 ) -> None:
-    """Judge a campaign that was ended early, as one that came to its end is judged.
+    """Judge a campaign that was ended early, by the same checks as a complete one.
 
     Example: hpckit drill judge campaign
 
-    Its run must have ended, too, and is judged as far as it came. The faults that came are those
-    that the campaign had written down. Exit status 1: something was not so.
+    Its run must have ended, too, and is judged up to its last step. The faults are those that the
+    campaign has recorded. Exit status 1 means that one of the checks fails.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.faults.campaign.campaign_runner import judge as judged

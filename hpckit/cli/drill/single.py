@@ -35,16 +35,16 @@ def single(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Cause a real fault in a run that trains, to see that it recovers.
+    """Cause a real fault in a run that trains, to check that it recovers.
 
     Example: hpckit drill gpt-1a2b3c4d worker --rank 1
 
-    preempt and timeout send what Slurm would send (timeout moves the end of the job,
-    too), worker, agent, node, service and supervisor kill, hang stops a rank for good, slow
-    stops it most of the time for a while, and full keeps the checkpoint service from writing
-    for a while. With enospc and eio, system calls of that service fail with this error for a
-    while, by strace. cache flips bits of a shard in data.cache. Those with _term send SIGTERM,
-    those with _stop SIGSTOP (service and supervisor continue after 8 s), and requeue is scontrol's.
+    preempt and timeout send what Slurm would send (timeout moves the end of the job, too), worker,
+    agent, node, service and supervisor kill, hang stops a rank permanently, slow stops it most of
+    the time for a while, and full keeps the checkpoint service from writing for a while. With
+    enospc and eio, system calls of that service fail with this error for a while, by strace. cache
+    flips bits of a shard in data.cache. Those with _term send SIGTERM, those with _stop SIGSTOP
+    (service and supervisor continue after 8 s), and requeue calls scontrol requeue.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.faults.fault_plan import DrillError, DrillKind, plan_drill

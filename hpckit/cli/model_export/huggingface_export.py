@@ -33,10 +33,10 @@ def export_huggingface(
     shard_bytes: int,
     on_bytes: Callable[[int], None],
 ) -> list[Path]:
-    """Write the weights and their description; returns the files. Adapters are merged.
+    """Write the weights and their config, and return the files. Adapters are merged.
 
     Raises:
-        CommandUsageError: the model is not known here.
+        CommandUsageError: the model is not one of hpckit's own.
     """
     spec = model_of(place)
     size, merging = decoder_of(spec), _merging(checkpoint, item, spec)
@@ -75,7 +75,7 @@ def model_of(place: str) -> RunSpec:
     """Return the spec of a run directory.
 
     Raises:
-        CommandUsageError: it is none, or not of a model of hpckit's.
+        CommandUsageError: `place` is not a run directory, or its model is not one of hpckit's own.
     """
     folder = local_folder(place)
     numbers = RunDir(folder).submission_numbers() if folder is not None else []

@@ -31,7 +31,7 @@ class MergedAdapters:
 
     @property
     def names(self) -> set[str]:
-        """Of the tensors in `model` that the export has not any more."""
+        """The names of the tensors in `model` that the export omits, as they are merged."""
         return {f"model/{name}" for name in self._adapters}
 
     def __call__(self, name: str, box: Box, cells: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Exports adapters alone, in the format of the package peft."""
+"""Exports only the adapters, in the format of the package peft."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpckit.config.spec import DecoderSpec, GptSpec, LoraSpec, RunSpec
 from hpckit.trainer.models.huggingface_names import forms
 
 _CONFIG, _STEM = "adapter_config.json", "adapter_model"
-_NO_END = sys.maxsize  # they are one file without parts
+_NO_END = sys.maxsize  # they are written as one file
 
 
 def export_peft(
@@ -31,10 +31,10 @@ def export_peft(
     item: str,
     on_bytes: Callable[[int], None],
 ) -> list[Path]:
-    """Write the adapters and their description; returns the files.
+    """Write the adapters and their config, and return the files.
 
     Raises:
-        CommandUsageError: the run trains none, or no model that is known here.
+        CommandUsageError: the run trains no adapters, or its model is not one of hpckit's own.
     """
     spec = model_of(place)
     if spec.lora is None:
@@ -101,6 +101,6 @@ def _config(spec: RunSpec, lora: LoraSpec, layers: dict[str, TensorForm]) -> dic
 
 
 def _module(weight: str) -> str:
-    """Return the end of its name in each block: attn.c_attn of
+    """Return the last part of a weight's name: attn.c_attn for
     transformer.h.0.attn.c_attn.weight."""
     return ".".join(weight.split(".")[-3:-1])

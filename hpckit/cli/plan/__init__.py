@@ -1,4 +1,4 @@
-"""`hpckit plan`: estimate and simulate. Imports planner."""
+"""`hpckit plan`, with the commands estimate and simulate. It imports planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpckit plan estimate`, which `hpckit plan` alone means too."""
+"""`hpckit plan estimate`, which is also the default of `hpckit plan`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpckit.planner.run_estimate import RunEstimate
 
 COMMON = "H100"
-"""The card if none is given."""
+"""The GPU that is assumed if none is given."""
 
 
 def estimate(

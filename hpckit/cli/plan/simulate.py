@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _LOST_SHARE = 0.78
 """Share of 419 unexpected interruptions that were attributed to hardware (Grattafiori et al. 2024,
-section 3.3.4). It is assumed that each takes its node away."""
+section 3.3.4). It is assumed that each of these loses its node."""
 _HANG_SHARE = 0.017
 """Share of these interruptions that the NCCL watchdog ended, with unknown cause (table 5)."""
 _STORE_GBPS = 0.1
-"""GB/s of the store for each GPU: 16,384 of them have 1.6 TB/s; Grattafiori et al. 2024 (section
-3.3.1) had 2."""
+"""GB/s of the store for each GPU: 16,384 GPUs have 1.6 TB/s; in Grattafiori et al. 2024 (section
+3.3.1) they had 2 TB/s."""
 _SPARES = 0.01
 """Share of the nodes that are spares."""
 

@@ -1,2 +1,2 @@
-"""All rules that refuse a spec, one file per subject, pure. The parser, the planner, submit and the
-trainer import them."""
+"""The rules that refuse a spec, as pure functions, one file per subject. The parser, the planner,
+submit and the trainer import them."""

@@ -1,4 +1,4 @@
-"""Rules for the cluster config of a site. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for the cluster config of a site, as pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for canaries, profiles and drills. Pure."""
+"""Rules for canaries, profiles and drills, as pure functions."""
 
 from __future__ import annotations
 

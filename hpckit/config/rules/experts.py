@@ -1,4 +1,4 @@
-"""Rules for models with experts. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for models with experts, as pure functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rules for the weights a run starts from, and for adapters. Pure, as
-`hpckit.config.rules.violations`."""
+"""Rules for the weights a run starts from, and for adapters, as pure
+functions."""
 
 from __future__ import annotations
 

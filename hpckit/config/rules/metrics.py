@@ -1,4 +1,4 @@
-"""Rules for metrics and trackers. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for metrics and trackers, as pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for models and the training functions that can train them. Pure."""
+"""Rules for models and the training functions that can train them, as pure functions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def model_violations(spec: RunSpec) -> Iterator[str]:
 
 
 def _trained(spec: RunSpec) -> Iterator[str]:
-    """Yields violations of what hpckit's own training functions accept; others check it
-    themselves."""
+    """Yields violations for models that hpckit's own training functions do not accept;
+    other training functions check it themselves."""
     kind, are_images = spec.model.kind, isinstance(spec.model, ImageSpec)
     if spec.entry == LANGUAGE_MODEL and are_images:
         yield f"entry: {spec.entry} trains decoders, not a {kind}; take entry={IMAGES}"
@@ -64,7 +64,7 @@ def _decoder(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
 
 
 def _resnet(spec: RunSpec, model: ResnetSpec) -> Iterator[str]:
-    sides = 2 ** (len(model.depths) + 1)  # the stem and its pool halve twice
+    sides = 2 ** (len(model.depths) + 1)  # the stem and its pooling each halve the resolution
     if spec.train.micro_batch == 1 and model.image_size <= sides:
         yield (
             f"train.micro_batch: 1 sample of model.image_size={model.image_size} leaves one number "

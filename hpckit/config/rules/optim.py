@@ -1,4 +1,4 @@
-"""Rules for optimizers and their schedules. Pure."""
+"""Rules for optimizers and their schedules, as pure functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def optim_violations(spec: RunSpec) -> Iterator[str]:
 
 
 def decay_steps(optim: OptimSpec, steps: int) -> int:
-    """Returns how many of `steps` wsd decays in at the end, at least one; 0 for other schedules."""
+    """Returns the number of `steps` at the end in which wsd decays, at least one; 0 for other
+    schedules."""
     return 0 if optim.decay_ratio is None else max(1, round(optim.decay_ratio * steps))
 
 

@@ -1,5 +1,5 @@
-"""Rules for number formats and options that save memory. Pure, as
-`hpckit.config.rules.violations`."""
+"""Rules for number formats and options that save memory, as pure
+functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FP8_UNIT = 16
 
 
 def masks_attention(spec: RunSpec) -> bool:
-    """Whether windows hold several documents whose tokens do not attend to each other."""
+    """Returns whether windows hold several documents whose tokens do not attend to each other."""
     return spec.data.text == "tokens" and spec.data.document_mask
 
 

@@ -1,4 +1,5 @@
-"""Rules that keep secrets out of a spec, as it is written to the run directory and shown. Pure."""
+"""Rules that keep secrets out of a spec, which is written to the run directory and shown. They are
+pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _SECRET = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)",
     re.IGNORECASE,
 )
-_MIN_LENGTH = 6  # shorter values are no secrets, and may be part of any word
+_MIN_LENGTH = 6  # shorter values are not secrets, and may be part of any word
 
 
 def secret_violations(spec: RunSpec) -> Iterator[str]:

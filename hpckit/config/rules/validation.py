@@ -1,4 +1,4 @@
-"""Rules for validation. Pure, as `hpckit.config.rules.violations`."""
+"""Rules for validation, as pure functions."""
 
 from __future__ import annotations
 

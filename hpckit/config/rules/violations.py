@@ -1,4 +1,4 @@
-"""Rules that span several keys of a spec. Pure functions that list what is wrong with a spec."""
+"""Rules that span several keys of a spec, as pure functions that list what is wrong with it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def most_nodes(spec: RunSpec) -> int:
 
 
 def is_elastic(spec: RunSpec) -> bool:
-    """Whether a job survives the loss of a node."""
+    """Returns whether a job survives the loss of a node."""
     return spec.elastic.spares > 0 or fewest_nodes(spec) < spec.launch.nodes
 
 
 def fits(spec: RunSpec, nodes: int) -> bool:
-    """Whether this number of nodes can divide the model and a global batch evenly."""
+    """Returns whether this number of nodes can divide the model and a global batch evenly."""
     return not list(world_size_violations(spec, nodes))
 
 

@@ -1,4 +1,4 @@
-"""Rules for how a number of ranks divides a model and a global batch. Pure."""
+"""Rules for how a number of ranks divides a model and a global batch, as pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def degree_violations(parallel: ParallelSpec) -> Iterator[str]:
 
 
 def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
-    """Yields why this number of nodes cannot divide the model or a global batch evenly."""
+    """Yields the reasons why this number of nodes cannot divide the model or a global batch
+    evenly."""
     workers = spec.launch.nproc_per_node
     try:
         found = degrees(spec.parallel, nodes * workers)
@@ -50,8 +51,8 @@ def _undivided(model: ImageSpec, found: ParallelDegrees) -> Iterator[str]:
 
 
 def _layers(spec: RunSpec, model: DecoderSpec, found: ParallelDegrees) -> Iterator[str]:
-    """Checks that each rank gets whole heads, features and positions, and each stage at least one
-    block."""
+    """Yields violations if a rank does not get whole heads, features and positions, or a stage
+    gets no block."""
     ranks = found.tensor
     divided = {"heads": model.heads, "seq_len": model.seq_len}
     if isinstance(model, LlamaSpec):
@@ -70,8 +71,8 @@ def _layers(spec: RunSpec, model: DecoderSpec, found: ParallelDegrees) -> Iterat
 
 
 def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
-    """Checks that a rank's samples divide into micro-batches of equal size, so that the loss is the
-    same mean on any world."""
+    """Yields violations if a rank's samples do not divide into micro-batches of equal size, which
+    make the loss the same mean on any number of ranks."""
     if spec.elastic.scale_lr is not None:
         nodes = spec.launch.nodes  # the share of these ranks stays the same
     train, per_node = spec.train, spec.launch.nproc_per_node
@@ -95,7 +96,8 @@ def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
 
 
 def _pipeline(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
-    """Checks that there are enough micro-batches to keep the stages of the schedule busy."""
+    """Yields violations if there are too few micro-batches to keep the stages of the schedule
+    busy."""
     ranks, schedule = found.pipeline, spec.parallel.schedule
     share = share_of_rank(spec, ranks * found.data * found.tensor)
     parts = micro_batch_count(share, spec.train.micro_batch)

@@ -59,6 +59,7 @@ class CheckpointSpec:
     """Number of saves between two comparisons of replicated state over ranks; 0: never. A
     checkpoint whose replicas differ is marked, and a run resumes from one that is not marked."""
     may_differ: tuple[Text, ...]
-    """Patterns of names, as model/*.usage, of replicated state that may differ between ranks."""
+    """Patterns of names, such as model/*.usage, of replicated state that may differ between
+    ranks."""
     keep: KeepSpec
     """Retention policy."""

@@ -63,7 +63,8 @@ class SlurmSpec:
     exclude: tuple[Line, ...]
     """Nodes that the job must not get."""
     time_limit: TimeLimit | None
-    """Time limit of one job (--time), as 12:00:00 or 1-00:00:00; null: the partition's default."""
+    """Time limit of one job (--time), such as 12:00:00 or 1-00:00:00; null: the partition's
+    default."""
     notice_s: Count
     """Seconds before the time limit at which Slurm signals the job to save and exit (--signal).
     Slurm may do so up to a minute earlier."""
@@ -74,7 +75,7 @@ class SlurmSpec:
     cpus_per_node: Count | None
     """CPUs of each node; null: the site's default."""
     memory: Memory | None
-    """Memory of each node, as 64G; null: the site's default."""
+    """Memory of each node, such as 64G; null: the site's default."""
     exclusive: bool
     """Whether nodes are not shared with other jobs (--exclusive)."""
     python: Line | None

@@ -10,12 +10,12 @@ from hpckit.config.renamed_keys import RENAMED
 
 class EarlierAttributes:
     """Base class of groups with renamed keys: an earlier name is read as an attribute, too, and
-    causes a `FutureWarning`. Type checkers know the present names alone."""
+    causes a `FutureWarning`. Type checkers know only the present names."""
 
     _group: ClassVar[str] = ""
 
     def __init_subclass__(cls, group: str | None = None, **options: Any) -> None:
-        """Notes the path of the group that the class describes; "" is the spec itself."""
+        """Stores the path of the group that the class describes; "" is the spec itself."""
         super().__init_subclass__(**options)
         if group is not None:
             cls._group = group

@@ -10,10 +10,10 @@ GROUP = ConfigDict(
     extra="forbid",
     strict=True,
     allow_inf_nan=False,
-    defer_build=True,  # most groups are only ever checked as parts of a whole spec
+    defer_build=True,  # most groups are only checked as parts of a whole spec
 )
 FORMS: dict[str, str] = {}
-"""What each pattern below asks for, in words, for whoever typed something else."""
+"""A description of each pattern below, for the message about a value that does not match it."""
 
 
 def _like(pattern: str, words: str) -> StringConstraints:

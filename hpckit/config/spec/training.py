@@ -46,9 +46,10 @@ class ParallelSpec(EarlierAttributes, group="parallel"):
     resume with another one."""
 
     replicate: Degree
-    """Data-parallel replicas: groups of ranks that each hold a copy of the model; -1: the rest."""
+    """Data-parallel replicas: groups of ranks that each hold a copy of the model; -1: all remaining
+    ranks."""
     shard: Degree
-    """Ranks over which each replica is sharded (FSDP); -1: the rest."""
+    """Ranks over which each replica is sharded (FSDP); -1: all remaining ranks."""
     tensor: Degree
     """Tensor-parallel degree: neighbouring ranks that compute each layer together, with sequence
     parallelism between layers (Shoeybi et al. 2019, Korthikanti et al. 2022)."""

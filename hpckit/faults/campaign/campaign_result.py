@@ -96,7 +96,7 @@ def cells(row: FaultKindRow) -> list[str]:
 
 
 def _pace_s(run: RunDir) -> float:
-    """Return the seconds from step to step, including saves, where nothing was wrong."""
+    """Return the seconds from step to step, including saves, where no fault was active."""
     steps = [event for event in read_events(run.events) if isinstance(event, StepLogged)]
     share = training_share(steps, STEP_S)
     return max(STEP_S, STEP_S / share) if share else STEP_S

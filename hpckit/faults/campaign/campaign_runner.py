@@ -52,10 +52,10 @@ def run_reference(folder: Path, overrides: Sequence[str], tell: Callable[[str], 
     """Run the undisturbed run, with which the others are compared, to its end.
 
     Args:
-        tell: how far it is, now and then.
+        tell: called now and then with its progress.
 
     Raises:
-        CampaignError: it does not get there. It is cancelled then, as after Ctrl-C.
+        CampaignError: it does not reach its end. It is cancelled then, as after Ctrl-C.
     """
     run = start_run(folder / "reference", [*overrides, _UNPACED])
     try:
@@ -133,7 +133,7 @@ def judge(folder: Path) -> CampaignOutcome:
     A run that was cancelled is judged as far as it got.
 
     Raises:
-        CampaignError: no run was started there, or it is still going on.
+        CampaignError: no run was started there, or it is still running.
         ValueError: the log of the campaign is damaged.
     """
     notes = CampaignLog(folder)

@@ -39,7 +39,7 @@ def start_run(folder: Path, overrides: Sequence[str]) -> RunDir:
 
 
 def cancel_run(run: RunDir) -> str | None:
-    """Cancel the run, so that nothing of it runs or waits any more. Returns None, or why this
+    """Cancel the run, so that no part of it runs or waits any more. Returns None, or why this
     failed."""
     done = _hpckit("cancel", str(run.path))
     return f"hpckit cancel: {done.stderr.strip()}" if done.returncode else None

@@ -51,10 +51,10 @@ class ScheduledFault:
     kind: str
     """A `DrillKind`, or a site's own fault."""
     target: float
-    """A number in [0, 1) that selects one of the ranks or nodes that there are then."""
+    """A number in [0, 1) that selects one of the ranks or nodes that exist then."""
 
     def number(self, count: int) -> int:
-        """Return the number of its victim among so many."""
+        """Return the number of its target among `count` targets."""
         return int(self.target * count)
 
 
@@ -114,7 +114,7 @@ def load_schedule(path: Path, known: Collection[str]) -> tuple[ScheduledFault, .
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no schedule, with the line.
+        ValueError: it is not a schedule, with the line.
     """
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):

@@ -56,7 +56,7 @@ class InjectionTrigger:
         is set."""
         self._gone_s = math.inf
         self.refusal = ""
-        """Why the newest fault that could not be injected at once could not."""
+        """Why the newest fault that could not be injected immediately was refused."""
 
     def inject_when_due(self, planned: ScheduledFault) -> RecordedFault | None:
         """Inject the fault once the run has reached its step and trains; None: the run is over
@@ -109,8 +109,8 @@ class InjectionTrigger:
         return fault
 
     def until_past(self, struck: RecordedFault) -> None:
-        """Wait until a new step was finished, by ranks that were started since if the fault ends
-        those that there were."""
+        """Wait until a new step was finished; if the fault ends ranks, by ranks that were started
+        since."""
 
         def is_past() -> bool:
             later = self._events[self._known :]
@@ -122,12 +122,12 @@ class InjectionTrigger:
         self._wait(is_past, f"a new step after this: {struck.what}")
 
     def until_over(self) -> None:
-        """Wait until nothing of the run is active, or will start by itself."""
+        """Wait until nothing of the run is active, or will start automatically."""
         while self._wait(partial(self._is_past, self._step()), "its end, or another step"):
             pass
 
     def _resume(self) -> None:
-        while self._look().is_alive:  # its agents end when they notice that it is gone
+        while self._look().is_alive:  # its agents end when they notice that it has ended
             time.sleep(_POLL_S)
         if problem := resume_run(self._run):
             raise TimeoutError(problem)
@@ -149,7 +149,7 @@ class InjectionTrigger:
             time.sleep(_POLL_S)
 
     def _is_over(self, it: Overview) -> bool:
-        """Whether the run is over for good: a job on its way back to the queue is in no list for a
+        """Whether the run is over: a job on its way back to the queue is in no list for a
         moment."""
         if it.is_alive:
             self._gone_s = math.inf
@@ -184,7 +184,7 @@ class InjectionTrigger:
 
 class _ActiveTimeout:
     """A timeout that does not count the time in which the run has no nodes, because time in the
-    queue is no failure."""
+    queue is not a failure."""
 
     def __init__(self, seconds: float) -> None:
         self._left_s, self._seen_s = seconds, time.monotonic()

@@ -73,7 +73,7 @@ def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
 
 
 def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -> list[str]:
-    """Check that each of so many steps takes its own positions of the stream, with the samples that
+    """Check that each step takes its own positions of the stream, with the samples that
     the order gives them, so that an epoch has each sample once."""
     batch = spec.train.global_batch
     taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
@@ -112,7 +112,7 @@ def _losses(history: History) -> dict[int, float]:
 def loss_problems(history: History, whole: History, steps: int) -> list[str]:
     """Check that losses equal those of the undisturbed run bit for bit as long as the number of
     ranks is the same, and nearly equal from a state that other numbers of ranks have trained. A
-    loss that is not finite equals none."""
+    loss that is not finite equals no other."""
     mine = _losses(history)
     due = {step: loss for step, loss in _losses(whole).items() if step <= steps}
     world = whole.lives[0].world_size if whole.lives else 0

@@ -27,9 +27,9 @@ class RecoveryTime:
     detect: float
     """Until the fault is detected; of a preemption, until the ranks are asked to leave."""
     queue: float
-    """From the end of a job's last generation to the begin of the next job."""
+    """From the end of a job's last generation to the start of the next job."""
     meet: float
-    """Until all ranks are there: exit, start of processes, rendezvous."""
+    """Until all ranks exist: exit, start of processes, rendezvous."""
     load: float
     """Until they train."""
     recompute: float
@@ -58,7 +58,7 @@ def recovery_time(
         return None
     before = [e for e in later if e.time <= trains.time]
     there_s = max((e.time for e in before if isinstance(e, WorkerStarted)), default=trains.time)
-    # as the clocks of hosts differ, ranks may be there before their loss is recorded
+    # as the clocks of hosts differ, ranks may be back before their loss is recorded
     known_s = min(there_s, next((e.time for e in before if e.kind in _KNOWN), struck.time))
     queue_s = min(there_s - known_s, sum(_queues(before)))
     return RecoveryTime(

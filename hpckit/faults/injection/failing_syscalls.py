@@ -33,8 +33,8 @@ def fail_syscalls(processes: Sequence[int], error: str, seconds: float) -> None:
     """Make these calls of the processes, and of their threads and children, fail for the given
     seconds.
 
-    If this process is killed meanwhile, nothing but these seconds is left: `timeout` ends strace,
-    and the kernel detaches from the processes. If it is interrupted, strace ends at once.
+    If this process is killed meanwhile, the failures end with these seconds: `timeout` ends strace,
+    and the kernel detaches from the processes. If it is interrupted, strace ends immediately.
 
     Args:
         error: a key of `CALLS`.

@@ -22,7 +22,7 @@ def corrupt_shard(cache: Path, number: int) -> Path:
     """Flip bits of the `number`-th, modulo their count, of the whole shards in the cache, and
     return its path.
 
-    Shards that were found damaged before are left alone: a shard that is damaged twice in an hour
+    Shards that were found damaged before are not changed: a shard that is damaged twice in an hour
     counts as damaged at its source, which ends a run.
 
     Raises:

@@ -1,1 +1,1 @@
-collect_ignore = ["runs"]  # each has a snapshot of the code, and so of the tests
+collect_ignore = ["runs"]  # each run has a snapshot of the code, which contains the tests

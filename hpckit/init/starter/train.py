@@ -1,10 +1,11 @@
 """A training function that survives preemption: it learns the next byte of text.
 
-hpckit launch experiment=first                              # here; Ctrl-C saves, the same goes on
+hpckit launch experiment=first                              # here; Ctrl-C saves
 hpckit launch experiment=first debug=drill launch.nodes=2   # is preempted at steps 40 and 80
 
-What `run.track` names is saved and restored, and the loop over `run.steps` goes on at the very next
-sample. All else is a loop of PyTorch. Replace the model, `Window` and `build_loader` by your own.
+Objects given to `run.track` are saved and restored, and the loop over `run.steps` continues at the
+next sample. Everything else is a plain PyTorch loop. Replace the model, `Window` and `build_loader`
+by your own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ BYTES = 256
 
 
 def main(cfg: RunSpec) -> None:
-    """What conf/experiment/first.yaml names as its entry; runs on every rank."""
+    """The training function, which conf/experiment/first.yaml names as `entry`. It runs on every
+    rank."""
     with training_run(cfg) as run:
         torch.manual_seed(cfg.train.seed)
         model = NextByte(cfg.user_config["width"]).to(run.device)
@@ -29,7 +31,7 @@ def main(cfg: RunSpec) -> None:
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, cfg.train.steps)
         loader = build_loader(cfg, run)
         run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
-        for batch in run.steps(loader):  # resumes first; leaves, saved, when asked to
+        for batch in run.steps(loader):  # resumes first; saves and leaves on request
             with run.timed("host_to_device"):
                 text = batch.data.to(run.device)
             with run.timed("forward"):
@@ -45,7 +47,7 @@ def main(cfg: RunSpec) -> None:
 
 
 class NextByte(nn.Module):
-    """Scores of each next byte, by what came before it."""
+    """A model that scores each possible next byte, given the bytes before it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -54,21 +56,21 @@ class NextByte(nn.Module):
         self.scores = nn.Linear(width, BYTES)
 
     def forward(self, text: Tensor) -> Tensor:
-        """(batch, time) bytes to (batch, time, 256)."""
+        """Maps (batch, time) bytes to (batch, time, 256) scores."""
         remembered, _ = self.memory(self.embedding(text))
         scores: Tensor = self.scores(remembered)
         return scores
 
 
 class Window:
-    """Cuts `length` bytes out of a sample, at a place that its position in the stream decides: so
-    the same sample gives the same window again after a preemption."""
+    """A transform that cuts `length` bytes out of a sample, at an offset that depends on its
+    position in the stream, so that a sample gives the same window again after a preemption."""
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def __call__(self, sample: Sample, context: SampleContext) -> Tensor:
-        """(length,) bytes; what is too short ends with zeros."""
+        """Returns (length,) bytes; a shorter sample is padded with zeros."""
         (content,) = (value for name, value in sample.items() if not name.startswith("__"))
         assert isinstance(content, bytes)
         start = int(context.rng.integers(max(1, len(content) - self.length + 1)))
@@ -77,7 +79,7 @@ class Window:
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
-    """Over this rank's part of each batch."""
+    """Returns a loader of this rank's part of each batch."""
     return Loader(
         open_dataset(cfg.data.shards),
         global_batch=run.global_batch,
@@ -90,6 +92,6 @@ def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
 
 
 def loss_of(model: nn.Module, text: Tensor) -> Tensor:
-    """Mean cross-entropy of each byte of (batch, time) after the first."""
+    """Returns the mean cross-entropy of each byte of (batch, time) after the first."""
     scores = model(text[:, :-1])
     return nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())

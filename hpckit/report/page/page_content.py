@@ -96,7 +96,7 @@ class RecordDamage:
     """The records that could not be read."""
 
     torn: int = 0
-    """Number of lines of the events that are no event."""
+    """Number of lines of the event file that do not hold an event."""
     unsound: int = 0
     """Number of events with a missing field, or one of a wrong type."""
     store: str | None = None

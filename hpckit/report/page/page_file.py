@@ -18,7 +18,7 @@ _HEAD = 1024  # bytes in which the mark is
 
 
 class ForeignFileError(RuntimeError):
-    """The file to write is there and is no report of hpckit's."""
+    """Raised if the file to write exists and is not a report of hpckit."""
 
 
 def render(runs: Sequence[PageContent], form: str) -> str:
@@ -33,7 +33,7 @@ def check_place(path: Path) -> None:
     """Check that a page may be written to `path`.
 
     Raises:
-        ForeignFileError: at `path` is a file that is no report.
+        ForeignFileError: the file at `path` is not a report.
         OSError: it cannot be read.
     """
     if path.is_dir():

@@ -1,2 +1,2 @@
-"""Where the time of a run's steps went and what limits its speed. Imports history and progress of
-report. Imported by the rest of report, by faults and by benchmarks."""
+"""The time of a run's steps by phase, and what limits its speed. It imports history and progress
+of report. The rest of report, faults and benchmarks import it."""

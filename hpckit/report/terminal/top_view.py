@@ -25,8 +25,8 @@ def view_of(
 
     Args:
         chosen: number of the run to which keys apply.
-        detail: what was asked about it.
-        title: of the detail, or a question.
+        detail: the details that the user has asked for.
+        title: the title of the detail, or a question.
     """
     if not runs:
         return Group(Text("no run yet; start one with hpckit launch"), Text(KEYS, style="dim"))

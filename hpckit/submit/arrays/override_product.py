@@ -12,14 +12,14 @@ from hydra.errors import HydraException
 from hpckit.config.spec_parser import SpecError
 
 MOST = 1000
-"""Most runs of one array: Slurm's default limit (MaxArraySize) is 1001."""
+"""The largest number of runs of one array; Slurm's default limit (MaxArraySize) is 1001."""
 
 
 def multiply(overrides: Sequence[str]) -> list[list[str]]:
     """Returns the cartesian product of `overrides`, where the last one's values change fastest.
 
     Raises:
-        SpecError: a sweep that is no list of values, or too many runs.
+        SpecError: a sweep is not a list of values, or there are too many runs.
     """
     sweeps = [_values(text) for text in overrides]
     runs = [list(words) for words in product(*sweeps)]

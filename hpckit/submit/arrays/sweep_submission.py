@@ -142,7 +142,7 @@ def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[P
     try:
         jobs = submit_array(sweep.place(folder), head, runs)
     except SubmitError as error:
-        rmtree(folder)  # links, and submitit's files of a job that does not exist
+        rmtree(folder)  # it holds links, and submitit's files of a job that does not exist
         raise SpecError(sbatch_problems(error)) from error
     for (task, number), job in zip(prepared, jobs, strict=True):
         with EventLog(task.run.events, submission=number) as events:

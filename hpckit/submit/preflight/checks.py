@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from data import Dataset
 
 _MAX_SHARDS = 4
-"""Most shards with problems that a message lists."""
+"""The largest number of shards with problems that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Preflight:
     """The results of the checks."""
 
     dataset: Dataset | None
-    """None if the dataset has yet to be packed."""
+    """The dataset; None if it is still to be packed."""
     problems: list[str]
 
 
@@ -96,7 +96,8 @@ def _spool_folder(spec: RunSpec) -> str | None:
 def preflight(
     spec: RunSpec, run: RunDir, project: Project, pack: Callable[[PackSpec, Path], None] | None
 ) -> Preflight:
-    """Checks everything that a run needs. `pack` makes missing shards (None: they are not made)."""
+    """Checks everything that a run needs. `pack` packs missing shards; None: they are not
+    packed."""
     problems = [*shadowed_packages(project), *torch_problems(spec)]
     problems += entry_problems(spec.entry, project.root)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
@@ -154,8 +155,8 @@ def _unreadable(key: str, error: DataError | OSError) -> list[str]:
 
 
 def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) -> list[str]:
-    """Checks that there are samples and, for tokens, that the model's vocabulary is large
-    enough."""
+    """Returns the problems of a dataset: it has no samples or, for tokens, the
+    model's vocabulary is too small."""
     if len(dataset) == 0:
         return [f"{key}: {shards} holds no samples"]
     from data.index.dataset_verification import resized
@@ -198,7 +199,8 @@ def _start_problems(spec: RunSpec, run: RunDir) -> list[str]:
 
 
 def _store_problems(url: str | None) -> list[str]:
-    """Checks that a store outside of the run directory is reachable, and usable by this version."""
+    """Returns the problems of a store outside of the run directory: it cannot be reached, or this
+    version cannot use it."""
     if url is None:
         return []
     from checkpointing import Store
@@ -208,7 +210,7 @@ def _store_problems(url: str | None) -> list[str]:
     try:
         Store.open(url, options=interactive_store_options()).close()
     except FileNotFoundError:
-        return problems  # the store will be made
+        return problems  # the store will be created
     except CheckpointError as error:
         return problems or [f"checkpoint.url: {error}"]
     return problems
@@ -228,7 +230,7 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
 
 
 def _unwritable(key: str, folder: Path) -> list[str]:
-    """Checks that the nearest existing folder at or above `folder` is writable."""
+    """Returns a problem if the nearest existing folder at or above `folder` is not writable."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         return [f"{key}: {existing} is no folder; {folder} cannot be made"]
@@ -238,7 +240,8 @@ def _unwritable(key: str, folder: Path) -> list[str]:
 
 
 def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    """Checks that the image exists and that all that the run needs can be mounted."""
+    """Returns problems if the image does not exist, or a path that the run needs cannot be
+    mounted."""
     slurm = spec.cluster.slurm
     if slurm is None or slurm.container is None:
         return []
@@ -249,7 +252,7 @@ def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:
 
 
 def slurm_problems() -> list[str]:
-    """Checks that a job can be submitted from this machine."""
+    """Returns a problem if no job can be submitted from this machine."""
     missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
     if not missing:
         return []
@@ -269,7 +272,7 @@ def _device_problems(spec: RunSpec) -> list[str]:
 
 
 def _address_problems(address: str) -> list[str]:
-    """Checks that this machine can listen at `address`."""
+    """Returns a problem if this machine cannot listen at `address`."""
     try:
         with socket.socket() as probe:
             probe.bind((address, 0))

@@ -13,8 +13,8 @@ from hpckit.earlier_names import current
 
 
 def entry_problems(entry: str, root: Path) -> list[str]:
-    """Returns why `entry` cannot be called by a worker that runs the project in `root`; empty if it
-    can."""
+    """Returns the reasons why a worker that runs the project in `root` cannot call `entry`; empty
+    if it can."""
     module, _, function = entry.partition(":")
     source = find_source(current(module), [str(root), *sys.path])
     if source is None:
@@ -49,7 +49,7 @@ def find_source(module: str, path: Iterable[str]) -> Path | None:
 
 
 _VALUES = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
-"""Syntax nodes of values that are certainly no functions."""
+"""Syntax nodes of values that are certainly not functions."""
 
 
 def _bound(body: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:

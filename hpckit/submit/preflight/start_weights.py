@@ -16,8 +16,8 @@ from hpckit.system.store_timeouts import interactive_store_options
 
 
 def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    """Returns why the run, which has a `start` or adapters, cannot start from the given weights;
-    empty if it can, or has started already."""
+    """Returns the reasons why the run, which has `init_from` or adapters, cannot start from the
+    given weights; empty if it can, or has started already."""
     try:
         if _checkpoints(checkpoint_root(spec, run), run_name(spec)):
             return []

@@ -12,17 +12,17 @@ from hpckit.config.spec import RunSpec
 Version = tuple[int, int]
 
 OLDEST: Version = (2, 9)
-"""The oldest version that the tests run with (`make test-torch`)."""
+"""The oldest version with which the tests are run (`make test-torch`)."""
 
 
 @dataclass(frozen=True)
 class TorchRequirement:
-    """A feature that an older torch lacks, or has with a fault."""
+    """A feature that an older torch lacks, or in which it has a bug."""
 
     feature: str
     """The keys that enable it."""
     since: Version
-    """The oldest version with which it was run."""
+    """The oldest version with which the feature was tested."""
     why: str
     is_asked: Callable[[RunSpec], bool]
 

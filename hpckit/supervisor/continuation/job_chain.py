@@ -102,7 +102,7 @@ class JobChain:
         return self.job is not None
 
     def drop(self) -> None:
-        """Cancels the successor, as the run ends for good. Returns at once."""
+        """Cancels the successor, as the run has ended finally. Returns immediately."""
         self._is_dropped = True
         self._decide()
 

@@ -38,7 +38,7 @@ class JobRequeue:
         self._job = job
 
     def withdraw(self) -> None:
-        """Has no job requeued, as the run has ended for good."""
+        """Has no job requeued, as the run has ended finally."""
         self._job = None
 
     def __enter__(self) -> JobRequeue:

@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 
 class NodeShortage(Enum):
-    """Why a generation could not start, though no stop or preemption was requested."""
+    """The reason why a generation could not start, though no stop or preemption was requested."""
 
     LOST = auto()
     """Nodes of the previous generation are gone."""

@@ -1,1 +1,1 @@
-"""A page document as HTML, Markdown and SVG; pure. Imported by hpckit.report.page only."""
+"""A page document as HTML, Markdown and SVG; pure. Only hpckit.report.page imports it."""
