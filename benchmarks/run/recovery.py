@@ -14,8 +14,8 @@ number was finished before the fault. All nodes share this machine's cores.
 - *spare*, *shrink*: SIGKILL of all processes of a training node, including slurmd.
 - *first node*: the same on the node of the batch process; the successor job continues on free
   nodes.
-- *preempted*: a job of another partition takes all nodes and ends at once. *capacity*: the time of
-  that from the end of that job on.
+- *preempted*: a job of another partition takes all nodes and ends immediately. *capacity*: the
+  time of that from the end of that job on.
 - *timeout*: the time from Slurm's notice that the time limit is near.
 
 The time is split as in `hpckit.faults.campaign.recovery_time`, from the run's events. `queue` is

@@ -104,8 +104,8 @@ class GenerationWatch:
         return self._deadline_s is not None and time.monotonic() > self._deadline_s
 
     def _pass_on(self, request: WorkerRequest) -> None:
-        """Passes the request on to the agents. A stop also cancels the successor job at once, as
-        Slurm may end this process before its verdict."""
+        """Passes the request on to the agents. A stop also cancels the successor job immediately,
+        as Slurm may end this process before its verdict."""
         self._request, name = request, request.name.lower()
         log.info("the agents are asked to end the generation: %s", name)
         self._events.emit(LeaveRequested(generation=self._number, request=name))

@@ -151,7 +151,7 @@ class JobChain:
 
     def _report_still_queued(self) -> None:
         what = f"job {self.job}, which was to continue the run, is not cancelled"
-        advice = f"use scancel {self.job}; if it starts, it ends at once"
+        advice = f"use scancel {self.job}; if it starts, it ends immediately"
         self._events.emit(
             Degraded(subject=DegradedSubject.SUCCESSOR_CANCELLATION, what=f"{what}: {advice}")
         )

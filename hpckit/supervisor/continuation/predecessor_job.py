@@ -110,7 +110,7 @@ def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
     """
     if job is None or (ended := end_before(read_events(run.events), job)) is None:
         return False
-    what = f"job {job} was not cancelled when the run ended ({ended}): it ends at once"
+    what = f"job {job} was not cancelled when the run ended ({ended}): it ends immediately"
     log.warning(what)
     events.emit(Degraded(subject=DegradedSubject.SUCCESSOR_CANCELLATION, what=what))
     events.emit(SuccessorCancelled(job=job))

@@ -59,7 +59,7 @@ class ParallelModel:
     def __init__(
         self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device, *, is_initialized: bool = True
     ) -> None:
-        """`is_initialized`: parameters are initialized at once. Otherwise they have arbitrary
+        """`is_initialized`: parameters are initialized here. Otherwise they have arbitrary
         values until `initialize` or a restored checkpoint sets them, since initialization takes
         minutes for a large model."""
         self._cfg, self._mesh, self._device = cfg, mesh, device

@@ -112,7 +112,7 @@ def not_finite(tracked: Any) -> list[str]:
     """Return the names of the trained parameters of a module of which this rank's part is not
     finite; none for other objects.
 
-    All parameters are checked at once, and each of them only if that finds something.
+    All parameters are checked together, and each of them only if that finds something.
     """
     if not isinstance(tracked, nn.Module):
         return []

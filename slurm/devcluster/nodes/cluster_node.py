@@ -39,7 +39,7 @@ class ClusterNode:
         return self.node.address
 
     def kill(self) -> None:
-        """Simulates a power failure: slurmd and all processes of the node end at once.
+        """Simulates a power failure: slurmd and all processes of the node end immediately.
 
         In the namespaces form its network goes first, so that nobody is told. In the ports form
         the kernel closes the connections of what it kills, and others see that.
