@@ -92,7 +92,7 @@ def test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_not
         assert started["hosts"] == ["n1", "n2"]
     assert it.verdicts() == ["infra", "done"]
     assert beside.verdicts() == ["done"]
-    assert len(history(beside.run).lives) == 1
+    assert [life.reason for life in history(beside.run).lives] == ["reached the last step"]
     ended = it.events("run_ended")[0].time
     assert beside.events("training_started")[0].time < ended, "they were to run at once"
 

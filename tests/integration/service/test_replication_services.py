@@ -198,6 +198,7 @@ def test_a_replica_slower_than_the_saves_gives_way(store: Path, runtime: Path) -
         time.sleep(0.1)
     nodes.await_commit(29)
     await_held(nodes.configs["b"], 29, (0, 1))
+    await_held(nodes.configs["a"], 29, (2, 3))
     assert sent(nodes)["overtaken"] > 0
     # ranks sit where they were: what a peer holds of the other node is asked for by its own rank
     for trainer, node in ((nodes.trainers[0], 1), (nodes.trainers[2], 0)):

@@ -209,7 +209,7 @@ def test_what_is_no_such_checkpoint_is_refused_before_and_after_the_start(tmp_pa
         (of_run(tmp_path / "base", {"model.layers": 3}), "model"),
     ):
         (line,) = start_problems(spec, new)
-        assert line.startswith(("start.", "model."))
+        assert line.startswith(("init_from.", "model."))
         assert told in line
         with pytest.raises(TrainingError, match=told):
             read(spec)
