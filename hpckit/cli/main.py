@@ -11,7 +11,7 @@ from hpckit.cli.cancel import cancel
 from hpckit.cli.common.exit_status import TOLD
 from hpckit.cli.doctor import doctor
 from hpckit.cli.init import init
-from hpckit.cli.launch import SETTINGS, launch
+from hpckit.cli.launch import SETTINGS, UnparsedCommand, launch
 from hpckit.cli.logs import logs
 from hpckit.cli.report import report
 from hpckit.cli.resume import resume
@@ -54,7 +54,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")
 app.add_typer(drill.app, name="drill")
 app.command("init")(init)
-app.command("launch", context_settings=SETTINGS)(launch)
+app.command("launch", cls=UnparsedCommand, context_settings=SETTINGS)(launch)
 app.command("status")(status)
 app.command("top")(top)
 app.command("logs")(logs)

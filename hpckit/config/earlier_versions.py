@@ -39,6 +39,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("data.check", "auto"),
     AddedKey("checkpoint.check_replicas", 1),
     AddedKey("checkpoint.may_differ", []),
+    AddedKey("command", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -9,3 +9,9 @@ def last_step(spec: RunSpec) -> int:
     """Returns the step after which the run is done."""
     canary = spec.debug.canary
     return spec.train.steps if canary.mode is None else canary.steps
+
+
+def planned_steps(spec: RunSpec) -> int | None:
+    """Returns the number of steps that the run is meant to have, or None for a program, which
+    decides by itself when it has finished."""
+    return None if spec.command is not None else last_step(spec)

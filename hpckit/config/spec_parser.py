@@ -219,7 +219,10 @@ def differences(spec: RunSpec, other: RunSpec) -> list[tuple[str, Any, Any]]:
 
 
 def _experiment(spec: RunSpec) -> dict[str, Any]:
-    """Returns the part of a spec that identifies the experiment."""
+    """Returns the part of a spec that identifies the experiment. A program is identified by its
+    arguments and its folder, as it reads no other key."""
+    if (command := spec.command) is not None:
+        return {"command": {"arguments": list(command.arguments), "cwd": command.cwd}}
     values = earlier_versions.reduced(spec_values(spec), earlier_versions.ADDED)
     del values["name"]
     for path in _NOT_IDENTITY:

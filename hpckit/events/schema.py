@@ -408,6 +408,15 @@ class TrainingStarted(RunEvent):
     """The seconds that the ranks took to restore their state."""
 
 
+@event_kind("checkpoint_reported")
+class CheckpointReported(RunEvent):
+    """Rank 0 of a program emits this when the program reports, by `hpckit.client.checkpointed`,
+    that it has saved a checkpoint of its own."""
+
+    step: Count
+    """The number of finished steps that the checkpoint has."""
+
+
 @event_kind("step")
 class StepLogged(RunEvent):
     """Rank 0 emits this as the record of each logged step. Means over ranks of what the training

@@ -5,7 +5,8 @@ between steps without signal handlers, files on a shared disk or system calls. T
 anonymous memory file, which workers open through the agent's `/proc` entry. Only the same user may
 do so. The page vanishes with the last process that has it open, however that process ends.
 
-Byte 0 holds the request, and byte 8 its deadline (CLOCK_MONOTONIC seconds). From byte 64 on there
+Byte 0 holds the request, byte 8 its deadline (CLOCK_MONOTONIC seconds), and byte 16 the number of
+attempts whose first worker has started. From byte 64 on there
 is a row of 64 bytes for each local rank: pid, phase, step, time of the heartbeat, attempt, and peak
 memory. The byte order is native; every field has 8 bytes and is aligned, so that it is read and
 written as a whole.
@@ -56,6 +57,8 @@ class WorkerPhase(IntEnum):
     how long this takes."""
     VALIDATING = 8
     """The worker validates between two steps, for as long as there are samples."""
+    RUNNING = 9
+    """The worker executes a program that has reported no step."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,13 @@ class HeartbeatTable:
         """Writes the recent peak of memory of the worker with local rank `rank`."""
         _MEMORY.pack_into(self._map, _HEADER + rank * _SLOT.size + _BEAT.size, peak_bytes)
 
+    def count_attempt(self) -> int:
+        """Returns the number of attempts that were counted before, and counts one more. The worker
+        with local rank 0 calls it once when it starts."""
+        earlier: int = struct.unpack_from("=q", self._map, 16)[0]
+        struct.pack_into("=q", self._map, 16, earlier + 1)
+        return earlier
+
     def slots(self) -> list[Heartbeat]:
         """Returns the last heartbeats by local rank."""
         found = []
@@ -152,9 +162,17 @@ class HeartbeatWriter:
         """Writes the recent peak of the worker's memory in bytes."""
         self._table.report_memory(self._local_rank, peak_bytes)
 
+    def count_attempt(self) -> int:
+        """Counts an attempt, as `HeartbeatTable.count_attempt`."""
+        return self._table.count_attempt()
+
     def last_step(self) -> int:
         """Returns the number of finished steps in the last heartbeat."""
         return self._table.slots()[self._local_rank].step
+
+    def phase(self) -> WorkerPhase:
+        """Returns the phase in the last heartbeat."""
+        return self._table.slots()[self._local_rank].phase
 
     def request(self) -> WorkerRequest:
         """Returns the present request of the agent."""

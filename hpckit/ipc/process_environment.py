@@ -18,6 +18,8 @@ _PREFIX = "HPCKIT_"
 STORE_TOKEN = f"{_PREFIX}STORE_TOKEN"
 """Variable with the token by which the torchrun of a node authenticates to the rendezvous store;
 workers do not have it."""
+ATTEMPT = f"{_PREFIX}ATTEMPT"
+"""Variable with the number of the attempt within the generation, for programs of the user."""
 STACKS_SIGNAL = signal.SIGUSR1
 """Signal at which a worker writes the stacks of its threads."""
 

@@ -235,8 +235,9 @@ def _parse_one(text: str) -> Override:
 
 
 def _quoted(value: str) -> str:
-    """Quotes any text for Hydra's grammar."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    """Quotes any text for Hydra's grammar, in which a backslash has a meaning only before a
+    quote."""
+    escaped = re.sub(r"\\(?=\\*('|$))", r"\\\\", value).replace("'", "\\'")
     return f"'{escaped}'"
 
 

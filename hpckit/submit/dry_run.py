@@ -42,18 +42,18 @@ def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, ear
 
 
 def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
-    nodes, per_node = nodes_of_generation(spec, 0), spec.launch.nproc_per_node
-    world = nodes * per_node
-    train, ckpt = spec.train, spec.checkpoint
-    share = share_of_rank(spec, world)
-    kind = _device(spec, world)
     yield f"# run         {run.name}"
     yield f"# directory   {run.path}" + (f"  ({earlier} submissions so far)" if earlier else "")
+    if spec.command is not None:
+        yield f"# command     {shlex.join(spec.command.arguments)}"
+        yield f"# folder      {spec.command.cwd}"
+        yield from _layout(spec)
+        return
     yield f"# entry       {spec.entry}"
-    yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {kind}"
-    if is_elastic(spec):
-        spares, fewest = spec.elastic.spares, fewest_nodes(spec)
-        yield f"# elastic     {spares} nodes stand by; trains on {fewest} at least"
+    yield from _layout(spec)
+    world = nodes_of_generation(spec, 0) * spec.launch.nproc_per_node
+    train, ckpt = spec.train, spec.checkpoint
+    share = share_of_rank(spec, world)
     parts = train.global_batch // share
     yield (
         f"# batch       {train.global_batch} samples a step = {parts} "
@@ -75,6 +75,16 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
             assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
             yield f"# plan        {summary(estimate(spec, card, assumed))}"
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
+
+
+def _layout(spec: RunSpec) -> Iterator[str]:
+    nodes, per_node = nodes_of_generation(spec, 0), spec.launch.nproc_per_node
+    world = nodes * per_node
+    kind = _device(spec, world)
+    yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {kind}"
+    if is_elastic(spec):
+        spares, fewest = spec.elastic.spares, fewest_nodes(spec)
+        yield f"# elastic     {spares} nodes stand by; trains on {fewest} at least"
 
 
 def card_of(spec: RunSpec) -> GpuCard | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, dump_spec
 from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, find_project
 from hpckit.rundir.lock import RunHeldError
+from hpckit.submit.program.program_command import SEPARATOR, left_out_note, split
 from hpckit.system.os_errors import describe
 from hpckit.text.suggestions import did_you_mean
 
@@ -26,6 +28,7 @@ class LaunchCommand:
     """The parsed command line."""
 
     overrides: list[str]
+    """The overrides, then `--` and the words of a program if there is one."""
     dry_run: bool = False
     detach: bool = False
     fresh: bool = False
@@ -47,8 +50,9 @@ FLAGS |= {"--fake-world": "fake_world", "-m": "many", "--json": "json"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `launch.py` with `argv` and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if "--help" in arguments or "-h" in arguments:
-        return _print_help(arguments)
+    own, _ = split(arguments)
+    if "--help" in own or "-h" in own:
+        return _print_help(own)
     try:
         return run_command(parse_arguments(arguments))
     except SpecError as error:
@@ -63,15 +67,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> LaunchCommand:
-    """Separates flags and overrides.
+    """Separates flags and overrides. The words after `--` are those of a program.
 
     Raises:
         SpecError: there is a flag that launch.py does not have.
     """
+    arguments, program = split(arguments)
     flags = [word for word in arguments if word.startswith("-")]
     if unknown := [word for word in flags if word not in FLAGS]:
         raise SpecError([_unknown(word) for word in unknown])
     overrides = [word for word in arguments if not word.startswith("-")]
+    if program is not None:
+        overrides += [SEPARATOR, *program]
     return LaunchCommand(overrides, **{FLAGS[word]: True for word in flags})
 
 
@@ -108,8 +115,9 @@ def run_command(command: LaunchCommand) -> int:
         return _show_fake_step(spec)
     wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
     dataset = preparation.check(wanted, None if command.dry_run else pack)
-    if note := same_name_note(spec, wanted.run):
-        print(note, file=sys.stderr)
+    for note in (same_name_note(spec, wanted.run), left_out_note(command.overrides)):
+        if note:
+            print(note, file=sys.stderr)
     if command.dry_run:
         from hpckit.submit.dry_run import describe_submission
 
@@ -140,7 +148,7 @@ def _start(wanted: SubmissionRequest, command: LaunchCommand) -> int:
     )
 
     run, spec = wanted.run, wanted.spec
-    title = f"launch.py {' '.join(command.overrides)}"
+    title = f"launch.py {shlex.join(command.overrides)}"
     (number,) = prepare([wanted], CommandOptions(title, say=command.say))
     if number is None:
         command.say(f"{run.name} is done; nothing to do (--fresh starts a new run)")

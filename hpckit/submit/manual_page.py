@@ -173,6 +173,7 @@ def _readable(kind: str) -> str:
         "Mount": "path, or source:target",
         "Interfaces": "names of network interfaces",
         "Value": "text",
+        "Words": "list of text",
         "Memory": "number with a unit",
         "bool": "true or false",
     }

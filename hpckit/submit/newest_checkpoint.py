@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 
 from checkpointing import CheckpointError, list_run
+from checkpointing.events import CheckpointCommitted
 from hpckit.config.spec import RunSpec
-from hpckit.events.event_log import Event, EventLog
-from hpckit.events.schema import Degraded, DegradedSubject
+from hpckit.events.event_log import Event, EventLog, EventTail
+from hpckit.events.schema import CheckpointReported, Degraded, DegradedSubject, StepLogged
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 
 log = logging.getLogger(__name__)
+
+
+UNREPORTED_PROGRESS_S = 1800.0
+"""Seconds that a program has to run to have made progress, if it never reports a step or a
+checkpoint."""
 
 
 class SavedStep:
@@ -31,19 +38,26 @@ class SavedStep:
         """
         self._spec, self._run, self._events = spec, run, events
         self._is_known = False  # whether the step comes from the store, and not from events
-        saved = (int(event["step"]) for event in written if event.kind == "checkpoint_committed")
-        self.step = max(saved, default=0)
+        self._tail = EventTail(run.events)
+        self._is_progress_reported = False
+        self.step = max(map(_saved_step, written), default=0)
         """The step; 0: there is no checkpoint."""
         self._look(None)
 
     def update(self, generation: int) -> bool:
         """Looks up the step again; returns whether there is a newer checkpoint than the last
         time."""
-        before, was_known = self.step, self._is_known
+        before, was_known, begun_s = self.step, self._is_known, self._looked_s
         self._look(generation)
+        if self._spec.command is not None and not self._is_progress_reported:
+            return self._looked_s - begun_s > UNREPORTED_PROGRESS_S
         return was_known and self.step > before
 
     def _look(self, generation: int | None) -> None:
+        self._looked_s = time.monotonic()
+        if self._spec.command is not None:
+            self._look_at_events()
+            return
         try:
             self.step = newest_step(self._spec, self._run)
             self._is_known = True
@@ -53,6 +67,22 @@ class SavedStep:
             self._events.emit(
                 Degraded(subject=DegradedSubject.CHECKPOINT_STORE, generation=generation, what=what)
             )
+
+    def _look_at_events(self) -> None:
+        """Looks up what a program has reported, as only the program knows its checkpoints."""
+        for event in self._tail.read():
+            saved = _saved_step(event)
+            self._is_progress_reported |= saved > 0 or isinstance(event, StepLogged)
+            self.step = max(self.step, saved)
+        self._is_known = True
+
+
+def _saved_step(event: Event) -> int:
+    """Returns the step of the checkpoint that an event reports, or 0."""
+    match event:
+        case CheckpointCommitted() | CheckpointReported():
+            return event.step
+    return 0
 
 
 def newest_step(spec: RunSpec, run: RunDir) -> int:

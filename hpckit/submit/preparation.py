@@ -24,6 +24,7 @@ from hpckit.rundir.lock import hold_all
 from hpckit.slurm.queued_jobs import refuse_queued
 from hpckit.submit.compose import compose_spec
 from hpckit.submit.preflight.checks import preflight, slurm_problems, with_absolute_paths
+from hpckit.submit.program.program_command import parse_program, split, with_arguments, with_program
 from hpckit.submit.submission_files import add_amended_submission, add_submission
 from hpckit.system.atomic_files import read_json
 from hpckit.system.store_timeouts import interactive_store_options
@@ -63,12 +64,18 @@ def compose(overrides: Sequence[str], base: Path, project: Project) -> RunSpec:
     """Returns the spec of these overrides, with absolute paths.
 
     Args:
+        overrides: what the user typed, with a program after `--` if there is one.
         base: the folder that relative paths start from.
 
     Raises:
         SpecError: the config cannot be used; the error has all problems that can be found together.
     """
-    return with_absolute_paths(compose_spec(overrides, project=project), base)
+    typed, words = split(overrides)
+    if words is None:
+        return with_absolute_paths(compose_spec(typed, project=project), base)
+    program = parse_program(words)
+    spec = compose_spec(with_program(typed, program), project=project)
+    return with_absolute_paths(with_arguments(spec, program), base)
 
 
 def request(

@@ -14,10 +14,11 @@ from hpckit.config.config_trees import project_tree
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, differences, read_spec
 from hpckit.rundir.directory import RunDir, checkpoint_root
+from hpckit.submit import manual_page
 from hpckit.submit.compose import amend_spec
-from hpckit.submit.manual_page import program
 from hpckit.submit.newest_checkpoint import newest_step
 from hpckit.submit.preflight.checks import place_problems, with_absolute_paths
+from hpckit.submit.program.program_command import SEPARATOR, split
 
 _MAX_KEYS = 4
 """The largest number of keys that a message lists among those that would make another run."""
@@ -33,7 +34,9 @@ def amended(run: RunDir, submission: int, overrides: Sequence[str]) -> RunSpec:
     before = read_spec(run.spec(submission))
     spec = amend_spec(before, overrides, project_tree(run.code(submission)))
     spec = with_absolute_paths(spec, Path.cwd())
-    problems = identity_problems(before, spec, [*overrides_of(run, submission), *overrides])
+    typed, program = split(overrides_of(run, submission))
+    words = [*typed, *overrides, *([] if program is None else [SEPARATOR, *program])]
+    problems = identity_problems(before, spec, words)
     if problems := problems or [*_store_problems(run, before, spec), *place_problems(spec, run)]:
         raise SpecError(problems)
     return spec
@@ -66,7 +69,7 @@ def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> 
     more = f" and {len(found) - _MAX_KEYS} more" if len(found) > _MAX_KEYS else ""
     return [
         f"{changes}{more}: would make it another run; to start that one: "
-        f"{program()} {shlex.join(words)}"
+        f"{manual_page.program()} {shlex.join(words)}"
     ]
 
 

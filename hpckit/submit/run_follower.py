@@ -62,10 +62,14 @@ class Follower:
     """Shows a submission's events until the run has ended."""
 
     def __init__(
-        self, run: RunDir, submission: int, steps: int, console: Console, tail: EventTail
+        self, run: RunDir, submission: int, steps: int | None, console: Console, tail: EventTail
     ) -> None:
-        """`tail` determines where reading starts; it must be made before the submission, so that no
-        event is missed."""
+        """
+        Args:
+            steps: the number of steps that the run is meant to have; None: it is unknown.
+            tail: determines where reading starts; it must be made before the submission, so that no
+                event is missed.
+        """
         self._run = run
         self._submission = submission
         self._steps = steps
@@ -150,8 +154,9 @@ class Follower:
         bar.update(task, completed=event.step, metrics=metrics)
         if not self._console.is_terminal and event.time - self._last_line > LINE_EVERY_S:
             self._last_line = event.time
+            of = "" if self._steps is None else f"/{self._steps}"
             self._console.print(
-                f"{_clock(event)} step {event.step}/{self._steps}  {metrics}",
+                f"{_clock(event)} step {event.step}{of}  {metrics}",
                 highlight=False,
                 soft_wrap=True,
             )

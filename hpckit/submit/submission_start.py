@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hpckit.agent.verdict_record import REFUSED
-from hpckit.config.last_step import last_step
+from hpckit.config.last_step import planned_steps
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.rundir.directory import RunDir
@@ -31,7 +31,7 @@ def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
     if spec.cluster.kind == "slurm":
         print_job(run, start_silently(run, spec, number))
         return 0
-    return _start_and_follow(run, number, last_step(spec), detach)
+    return _start_and_follow(run, number, planned_steps(spec), detach)
 
 
 def start_silently(run: RunDir, spec: RunSpec, number: int) -> str:
@@ -55,7 +55,7 @@ def sbatch_problems(error: RuntimeError) -> list[str]:
     return [f"sbatch: {line}" for line in str(error).splitlines()]
 
 
-def _start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
+def _start_and_follow(run: RunDir, number: int, steps: int | None, detach: bool) -> int:
     """Starts a prepared submission on this machine, and follows the run unless `detach` is set."""
     from rich.console import Console
 

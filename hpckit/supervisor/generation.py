@@ -152,7 +152,13 @@ class WorkerGeneration:
             seen.request is WorkerRequest.PREEMPT and self._resources.controls.cause.is_time_up()
         )
         progress = saved_step.update(self.number)
-        end = replace(seen, progress=progress, is_time_up=is_time_up, from_step=self._from_step)
+        end = replace(
+            seen,
+            progress=progress,
+            is_time_up=is_time_up,
+            from_step=self._from_step,
+            is_program=self._spec.command is not None,
+        )
         verdict = judge(end, self._history.past, self._spec.retry)
         if end.unhealthy and not self._has_own_nodes and end.request is WorkerRequest.NONE:
             verdict = replace(verdict, final=True)  # there are no other nodes

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from hpckit.agent.exit_report import ExitReport
 from hpckit.agent.verdict_record import LEAVES, Verdict, VerdictKind
-from hpckit.config.last_step import last_step
+from hpckit.config.last_step import planned_steps
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import GenerationEnded
@@ -80,7 +80,7 @@ class GenerationRecorder:
             "generation": generation,
             "submission": self._submission,
             "saved_step": saved_step,
-            "steps": last_step(self._spec),
+            "steps": planned_steps(self._spec),
             "time": time.time(),
         }
         try:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from checkpointing.service.client.service_stop import end_services
 from hpckit.agent.verdict_record import Verdict, VerdictKind
-from hpckit.config.last_step import last_step
+from hpckit.config.last_step import planned_steps
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import (
     Degraded,
@@ -124,7 +124,7 @@ def supervise_job(
     events.emit(
         RunStarted(
             pid=os.getpid(),
-            steps=last_step(supervised.spec),
+            steps=planned_steps(supervised.spec),
             job=None if job is None else job.job,
             hosts=None if job is None else list(job.hosts),
         )

@@ -54,7 +54,7 @@ def _become_supervisor(submission: Path) -> int:
 
 def _begin_run(overrides: Sequence[str], is_interactive: bool) -> int:
     from checkpointing import CheckpointError
-    from hpckit.config.last_step import last_step
+    from hpckit.config.last_step import planned_steps
     from hpckit.config.spec_parser import SpecError
     from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError
     from hpckit.rundir.lock import RunHeldError
@@ -71,10 +71,10 @@ def _begin_run(overrides: Sequence[str], is_interactive: bool) -> int:
     run, number, spec = found
     if not is_interactive:
         return _become_supervisor(run.submission(number))
-    return _follow_supervisor(run, number, last_step(spec))
+    return _follow_supervisor(run, number, planned_steps(spec))
 
 
-def _follow_supervisor(run: RunDir, number: int, steps: int) -> int:
+def _follow_supervisor(run: RunDir, number: int, steps: int | None) -> int:
     """Runs the supervisor as a child process, shows the events of the run until it ends, and
     returns its exit status. Ctrl-C saves and stops the run, as with `launch.py`."""
     from rich.console import Console
@@ -128,6 +128,7 @@ def prepared(
 def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool) -> list[str]:
     """Returns the job's properties as overrides, without those that the user's overrides set."""
     from hpckit.config.renamed_keys import current_key
+    from hpckit.submit.program.program_command import split
 
     facts = {
         "cluster": "slurm",
@@ -135,7 +136,7 @@ def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive:
         "launch.nproc_per_node": env.get("SLURM_GPUS_ON_NODE"),
         "launch.continuation": "none" if is_interactive else "requeue",
     }
-    given = {current_key(word.lstrip("+").partition("=")[0]) for word in overrides}
+    given = {current_key(word.lstrip("+").partition("=")[0]) for word in split(overrides)[0]}
     return [f"{key}={value}" for key, value in facts.items() if value and key not in given]
 
 

@@ -41,6 +41,8 @@ class GenerationEnd:
     """Whether Slurm was about to end the job at its time limit."""
     from_step: int = 0
     """The step of the newest checkpoint when the generation started; 0: there was none."""
+    is_program: bool = False
+    """Whether the workers execute a program of the user."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
     if missing := _missing(ending):
         return _within_budget(VerdictKind.INFRA, missing, ending, past, retry)
     if exits == {NodeExit.DONE}:
-        return Verdict(VerdictKind.DONE, True, "reached the last step")
+        return Verdict(VerdictKind.DONE, True, _completed(ending))
     if killed := [report.node for report in ending.reports if report.is_oom_killed]:
         # errors of its peers may be earlier, but do not name the cause
         what = f"{_ADVICE[MemoryKind.HOST]}: the kernel killed a worker of node {killed[0]}"
@@ -95,6 +97,10 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
         again = f"{what} (twice before the first step, with the same message)"
         return Verdict(VerdictKind.PERMANENT, True, again, error)
     return _within_budget(kind, what, ending, past, retry, error)
+
+
+def _completed(ending: GenerationEnd) -> str:
+    return "the program has ended on every rank" if ending.is_program else "reached the last step"
 
 
 def is_hopeless(ending: GenerationEnd, past: Sequence[PastGeneration]) -> bool:
@@ -153,9 +159,10 @@ def _failure(error: WorkerError | None) -> tuple[VerdictKind, str]:
 def _judge_requested(ending: GenerationEnd) -> Verdict:
     exits = {report.exit for report in ending.reports}
     if exits == {NodeExit.DONE} and not ending.lost:
-        return Verdict(VerdictKind.DONE, True, "reached the last step")
+        return Verdict(VerdictKind.DONE, True, _completed(ending))
     saved = exits <= {NodeExit.DONE, NodeExit.LEFT} and not ending.lost
-    how = "every rank saved and exited" if exits else "nothing had started"
+    left = "every rank exited" if ending.is_program else "every rank saved and exited"
+    how = left if exits else "nothing had started"
     if not saved:
         error = _first_error(ending.reports)
         how = (

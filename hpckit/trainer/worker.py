@@ -28,6 +28,7 @@ from hpckit.system.child_processes import die_with_parent, name_process, rank_na
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory.out_of_memory import memory_of
 from hpckit.trainer.signal_guard import install_signal_guard
+from hpckit.trainer.user_program import is_late_failure, run_program
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, 
 def main() -> int:
     """Run the training function of the spec as this rank, and return the exit status."""
     die_with_parent(os.getppid())
+    started_s = time.monotonic()
     env = WorkerEnvironment.from_env()
     name_process(rank_name(env.rank))
     at = env.at
@@ -59,9 +61,13 @@ def main() -> int:
         events.emit(WorkerStarted(rank=env.rank, attempt=env.attempt, pid=os.getpid()))
     try:
         spec = read_spec(at.run.spec(at.submission))
-        find_entry(spec.entry)(spec)
+        if spec.command is not None:
+            run_program(spec.command, env)
+        else:
+            assert spec.entry is not None  # the spec is valid
+            find_entry(spec.entry)(spec)
     except BaseException as error:
-        _report_failure(env, error)
+        _report_failure(env, error, is_passing(error) or is_late_failure(env, started_s))
         raise
     return 0
 
@@ -124,8 +130,12 @@ def _print_stacks_on_signal(path: Path) -> None:
     faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True)
 
 
-def _report_failure(env: WorkerEnvironment, error: BaseException) -> None:
-    """Write the error to where the agent reads it, then set the phase in the heartbeat table."""
+def _report_failure(env: WorkerEnvironment, error: BaseException, may_pass: bool) -> None:
+    """Write the error to where the agent reads it, then set the phase in the heartbeat table.
+
+    Args:
+        may_pass: whether another attempt may not meet the error.
+    """
     at = env.at
     record = {
         "rank": env.rank,
@@ -135,7 +145,7 @@ def _report_failure(env: WorkerEnvironment, error: BaseException) -> None:
         "time": time.time(),
         "memory": (memory := memory_of(error)),
         "pid": os.getpid(),
-        "is_passing": is_passing(error),
+        "is_passing": may_pass,
     }
     try:
         write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)

@@ -14,6 +14,7 @@ GOING = (
     WorkerPhase.TRAINING,
     WorkerPhase.SAVING,
     WorkerPhase.VALIDATING,
+    WorkerPhase.RUNNING,
 )
 """Phases of a worker that has not ended."""
 
@@ -37,7 +38,8 @@ def hung_workers(
     slots: Sequence[Heartbeat], now_s: float, limits: HangSpec
 ) -> dict[int, Heartbeat]:
     """Returns the local ranks without a heartbeat for longer than their phase may take. Workers
-    that never wrote one are left to torchrun.
+    that never wrote one are left to torchrun, and a program that reports no steps may take any
+    time.
 
     Args:
         now_s: CLOCK_MONOTONIC seconds.

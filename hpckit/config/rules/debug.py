@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.config.last_step import last_step
+from hpckit.config.last_step import last_step, planned_steps
 from hpckit.config.spec import RunSpec
 
 
@@ -12,7 +12,7 @@ def debug_violations(spec: RunSpec) -> Iterator[str]:
     """Yields the violations of these rules, one line each, the key first."""
     yield from _canary(spec)
     yield from _profile(spec)
-    yield from _drill(spec)
+    yield from drill_violations(spec)
 
 
 def _canary(spec: RunSpec) -> Iterator[str]:
@@ -33,11 +33,12 @@ def _profile(spec: RunSpec) -> Iterator[str]:
         )
 
 
-def _drill(spec: RunSpec) -> Iterator[str]:
-    drill, steps = spec.debug.drill, last_step(spec)
+def drill_violations(spec: RunSpec) -> Iterator[str]:
+    """Yields the violations of the rules for drills."""
+    drill, steps = spec.debug.drill, planned_steps(spec)
     if list(drill.preempt_at) != sorted(set(drill.preempt_at)):
         yield f"debug.drill.preempt_at: {list(drill.preempt_at)} must increase"
-    if drill.preempt_at and drill.preempt_at[-1] >= steps:
+    if drill.preempt_at and steps is not None and drill.preempt_at[-1] >= steps:
         yield f"debug.drill.preempt_at: step {drill.preempt_at[-1]} is not before the last, {steps}"
     if spec.cluster.kind == "slurm" and max(drill.nodes, default=0) > spec.launch.nodes:
         yield f"debug.drill.nodes: a job has launch.nodes={spec.launch.nodes}, and never more"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from checkpointing import meant_url
 from hpckit.config.rules.cluster import site_violations
-from hpckit.config.rules.debug import debug_violations
+from hpckit.config.rules.command import command_violations
+from hpckit.config.rules.debug import debug_violations, drill_violations
 from hpckit.config.rules.experts import expert_violations
 from hpckit.config.rules.fine_tuning import tuning_violations
 from hpckit.config.rules.metrics import metrics_violations
@@ -20,8 +21,11 @@ from hpckit.config.spec import RunSpec
 
 
 def violations(spec: RunSpec) -> list[str]:
-    """Returns all problems of `spec`, one line each, the key first; empty if it can be run."""
-    found = [*_addresses(spec), *_cluster(spec), *_elastic(spec)]
+    """Returns all problems of `spec`, one line each, the key first; empty if it can be run. The
+    keys of models, data and steps do not matter to a program."""
+    found = [*_addresses(spec), *_cluster(spec), *_elastic(spec), *command_violations(spec)]
+    if spec.command is not None:
+        return [*found, *_checkpoint(spec), *drill_violations(spec), *secret_violations(spec)]
     found += [*model_violations(spec), *expert_violations(spec)]
     found += [
         *precision_memory_violations(spec),
@@ -62,8 +66,9 @@ def is_elastic(spec: RunSpec) -> bool:
 
 
 def fits(spec: RunSpec, nodes: int) -> bool:
-    """Returns whether this number of nodes can divide the model and a global batch evenly."""
-    return not list(world_size_violations(spec, nodes))
+    """Returns whether this number of nodes can divide the model and a global batch evenly. A
+    program has to work with any number."""
+    return spec.command is not None or not list(world_size_violations(spec, nodes))
 
 
 def _addresses(spec: RunSpec) -> Iterator[str]:

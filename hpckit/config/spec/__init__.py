@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from hpckit.config.spec.checkpoint import CheckpointSpec, KeepSpec
 from hpckit.config.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
+from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
 from hpckit.config.spec.fault_tolerance import ElasticSpec, HangSpec, HealthSpec, RetrySpec
@@ -36,6 +37,7 @@ __all__ = [
     "CanarySpec",
     "CheckpointSpec",
     "ClusterSpec",
+    "CommandSpec",
     "ContainerSpec",
     "DataSpec",
     "DebugSpec",

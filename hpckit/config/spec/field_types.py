@@ -59,6 +59,7 @@ Interfaces = Annotated[
     str, _like(r"^[A-Za-z0-9][A-Za-z0-9_.,-]*$", "names of network interfaces, as ib0,ib1")
 ]
 Value = Annotated[str, _like(r"^[^\x00]*$", "text without a zero byte")]
+Words = Annotated[tuple[Value, ...], Field(min_length=1)]
 EntryPoint = Annotated[
     str, _like(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", "module:function, as mycode.train:main")
 ]

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from hpckit.config.spec.checkpoint import CheckpointSpec
 from hpckit.config.spec.cluster import ClusterSpec, LaunchSpec
+from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec
 from hpckit.config.spec.debug import DebugSpec
 from hpckit.config.spec.earlier_attributes import EarlierAttributes
@@ -29,8 +30,12 @@ class RunSpec(EarlierAttributes, group=""):
     name: RunName
     """Name of the run. Its directory is named after it and the hash of the keys that identify
     it."""
-    entry: EntryPoint
-    """The training function, `module:function`; it is called with this spec."""
+    entry: EntryPoint | None
+    """The training function, `module:function`; it is called with this spec. It must be null where
+    `command` is given."""
+    command: CommandSpec | None
+    """The program that the workers execute in place of a training function; null: they call
+    `entry`."""
     root: Text
     """Folder with the run directories."""
     cluster: ClusterSpec

@@ -30,4 +30,4 @@ def test_the_model_learns_a_text_by_heart() -> None:
 def test_the_experiment_is_one_that_hpckit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)
     spec = compose_spec(["experiment=first"])
-    assert entry_problems(spec.entry, HERE) == []
+    assert entry_problems(spec.entry or "", HERE) == []

@@ -4,6 +4,7 @@ is."""
 from __future__ import annotations
 
 import gc
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from hpckit.submit.preparation import (
     is_done,
     prepare,
 )
+from hpckit.submit.program.program_command import SEPARATOR, split
 from hpckit.submit.submission_start import (
     print_job,
     print_record,
@@ -51,9 +53,11 @@ def run_sweep(command: LaunchCommand) -> int:
         flag = "--cfg" if command.cfg else "--fake-world"
         raise SpecError([f"{flag}: shows one run; leave -m out"])
     project = find_project(base)
+    typed, words_of_program = split(command.overrides)
+    program = [] if words_of_program is None else [SEPARATOR, *words_of_program]
     tasks = sweep.plan(
-        command.overrides,
-        lambda words: compose(words, base, project),
+        typed,
+        lambda words: compose([*words, *program], base, project),
         partial(_check, project, command.dry_run),
         base,
     )
@@ -61,10 +65,10 @@ def run_sweep(command: LaunchCommand) -> int:
         print(_description(tasks, base))
         return 0
     requests = [
-        SubmissionRequest(task.run, task.spec, task.overrides, project, command.fresh)
+        SubmissionRequest(task.run, task.spec, [*task.overrides, *program], project, command.fresh)
         for task in tasks
     ]
-    title = f"launch.py -m {' '.join(command.overrides)}"
+    title = f"launch.py -m {shlex.join(command.overrides)}"
     found = zip(tasks, prepare(requests, CommandOptions(title, say=command.say)), strict=True)
     numbers = list(found)
     for task, number in numbers:

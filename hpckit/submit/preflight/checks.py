@@ -27,6 +27,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.slurm.container_mounts import mount_problems
 from hpckit.submit.preflight.entry_point import entry_problems
 from hpckit.submit.preflight.torch_version import torch_problems
+from hpckit.submit.program.program_check import command_problems
 from hpckit.submit.shard_packing import packing_problem
 from hpckit.system.private_folders import folder_problem
 from hpckit.system.store_timeouts import interactive_sources, interactive_store_options
@@ -56,8 +57,10 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
     url, canary = spec.checkpoint.url, spec.debug.canary
     golden = canary.file and _absolute(canary.file, base)
     start = spec.init_from and replace(spec.init_from, path=_absolute(spec.init_from.path, base))
+    command = spec.command and replace(spec.command, cwd=_absolute(spec.command.cwd or ".", base))
     return replace(
         _with_absolute_image(spec, base),
+        command=command,
         root=_absolute(spec.root, base),
         init_from=start,
         data=replace(
@@ -99,11 +102,13 @@ def preflight(
     """Checks everything that a run needs. `pack` packs missing shards; None: they are not
     packed."""
     problems = [*shadowed_packages(project), *torch_problems(spec)]
-    problems += entry_problems(spec.entry, project.root)
+    problems += _program_problems(spec, project)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
         problems.append(f"root: {problem}")
     problems += _unwritable("root", run.path)
     problems += place_problems(spec, run, submits=pack is not None)
+    if spec.command is not None:  # it reads no data that hpckit knows of
+        return Preflight(None, problems)
     problems += _start_problems(spec, run)
     problems += canary_problems(spec)
     if spec.debug.canary.mode == "record":
@@ -115,6 +120,13 @@ def preflight(
     if dataset is not None:
         problems += _dataset_problems(spec, "data.shards", spec.data.shards, dataset)
     return Preflight(dataset, [*problems, *_validation_problems(spec)])
+
+
+def _program_problems(spec: RunSpec, project: Project) -> list[str]:
+    """Returns the reasons why a worker cannot call the training function or run the program."""
+    if spec.command is None:
+        return entry_problems(spec.entry or "", project.root)
+    return command_problems(spec.command, Path(spec.command.cwd or "."))
 
 
 def place_problems(spec: RunSpec, run: RunDir, submits: bool = True) -> list[str]:

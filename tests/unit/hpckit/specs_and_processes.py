@@ -37,10 +37,13 @@ def make_values(
     model: str = "gpt_nano",
     start: str = "none",
     lora: str = "none",
+    command: str = "none",
 ) -> dict[str, Any]:
     """The values of a valid spec on options of `conf/`, with `changes` by dotted key."""
     choices = [f"cluster={cluster}", f"model={model}", f"init_from={start}", f"lora={lora}"]
     begun = [] if start == "none" else ["init_from.path=/trained"]
+    if command != "none":
+        begun += [f"command={command}", "command.arguments=[python, train.py]", "entry=null"]
     values: dict[str, Any] = json.loads(_base(*choices, *begun))
     for key, value in (changes or {}).items():
         *parents, last = key.split(".")

@@ -16,6 +16,7 @@ import pytest
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
 from hpckit.agent.workers.torchrun_command import torchrun_variables
 from hpckit.system.child_processes import Child, kill_all
+from tests.unit.hpckit.specs_and_processes import until
 
 PATIENCE_S = 120
 FOREVER = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1"]
@@ -107,7 +108,7 @@ def test_one_is_killed_and_the_next_begins(server: Served, output: Path) -> None
     assert torchrun.poll() is None
     kill_all([torchrun])
     assert torchrun.poll() == -signal.SIGKILL
-    assert not forks_of(server)
+    until(lambda: not forks_of(server))
     assert helps(server.begin(["--help"], environment(), output), output)
 
 

@@ -46,6 +46,10 @@ CHANGES = st.fixed_dictionaries(
 ANOTHER_VALUE: dict[str, Any] = {
     "name": "other",
     "entry": "mine.train:main",
+    "command.arguments": ["python", "train.py", "--lr", "0.1"],
+    "command.cwd": "/elsewhere",
+    "command.stop_signal": "SIGUSR1",
+    "command.step_pattern": "step (?P<step>[0-9]+)",
     "root": "/elsewhere",
     "cluster.device": "auto",
     "cluster.grace_s": 7.5,
@@ -272,7 +276,7 @@ NOR_THESE = (
     *("train.micro_batch", "train.log_every", "train.trace_share"),
     "train.require_finite",
     *("train.validate_every", "train.validate_samples", "data.validation"),
-    *("data.prefetch", "data.threads"),
+    *("data.prefetch", "data.threads", "command.stop_signal", "command.step_pattern"),
     *("data.cache", "data.cache_gb", "data.cache_local", "data.check"),
 )
 
@@ -303,7 +307,11 @@ def options_with(key: str) -> dict[str, str]:
         model = "gpt_moe_nano"
     start = "checkpoint" if key.startswith("init_from.") else "none"
     lora = "default" if key.startswith("lora.") else "none"
-    return {"cluster": cluster, "model": model, "start": start, "lora": lora}
+    command = "program" if key.startswith("command.") else "none"
+    return {
+        **{"cluster": cluster, "model": model, "start": start, "lora": lora},
+        "command": command,
+    }
 
 
 def refusal(changes: dict[str, Any], **options: str) -> list[str]:

@@ -14,6 +14,7 @@ from hpckit.submit.compose import compose_spec
 NEEDED = {
     "data=shards": ["data.shards=/data"],
     "data=tokens": ["data.shards=/data"],
+    "command=program": ["command.arguments=[python, train.py]", "entry=null"],
     "init_from=huggingface": ["init_from.path=/trained"],
     "init_from=checkpoint": ["init_from.path=runs/base"],
     "parallel=3d": ["launch.nodes=2", "train.micro_batch=4"],

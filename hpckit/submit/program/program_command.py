@@ -1,0 +1,215 @@
+"""The program after `--` on the command line of `hpckit launch`, as pure functions.
+
+    hpckit launch launch.nodes=2 -- python train.py --lr 0.1
+    hpckit launch -- torchrun --nproc-per-node 8 train.py
+
+Options of torchrun that have a key become overrides. Those by which torchrun's processes find each
+other are left out, since hpckit does this itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
+
+SEPARATOR = "--"
+_RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_LAUNCHERS = {
+    "accelerate": "`accelerate launch` only starts processes, which hpckit does: give the script "
+    "as `-- python train.py` and the number of processes as launch.nproc_per_node=N",
+    "deepspeed": "the deepspeed launcher only starts processes, which hpckit does: give the script "
+    "as `-- python train.py --deepspeed ...` and launch.nodes, launch.nproc_per_node",
+    "srun": "hpckit calls srun itself: give the program alone, and its resources as launch.nodes, "
+    "launch.nproc_per_node and cluster.slurm.* keys",
+    "sbatch": "hpckit calls sbatch itself: give the program alone, and cluster=slurm",
+    "mpirun": "hpckit starts the processes itself: give the program alone, and launch.nodes, "
+    "launch.nproc_per_node",
+}
+_RENDEZVOUS = {
+    *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"),
+    *("master-port", "local-addr", "log-dir", "redirects", "tee", "monitor-interval", "role"),
+    *("start-method", "local-ranks-filter", "logs-specs"),
+}
+"""Options of torchrun with a value that hpckit sets itself."""
+_FLAGS = {"standalone", "run-path", "no-python", "use-env", "module"}
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
+_RANGE = re.compile(r"(\d+):(\d+)")
+
+
+@dataclass(frozen=True)
+class ProgramCommand:
+    """A program, with the overrides that its launcher's options stand for."""
+
+    arguments: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Options of torchrun that hpckit sets itself."""
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Returns the words before the first `--`, and those after it; None if there is none."""
+    if SEPARATOR not in words:
+        return list(words), None
+    at = list(words).index(SEPARATOR)
+    return list(words[:at]), list(words[at + 1 :])
+
+
+def parse_program(words: Sequence[str]) -> ProgramCommand:
+    """Returns the program that the words after `--` describe.
+
+    Raises:
+        SpecError: there is no program, or hpckit cannot run it as it is given.
+    """
+    if not words:
+        raise SpecError(["--: no program follows; write `hpckit launch -- python train.py`"])
+    name = PurePath(words[0]).name
+    if name in _LAUNCHERS:
+        raise SpecError([f"-- {words[0]}: {_LAUNCHERS[name]}"])
+    if re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
+        raise SpecError(
+            [
+                f"-- {words[0]}: is an assignment, which only a shell understands; export the "
+                "variable before you launch, or set cluster.slurm.env"
+            ]
+        )
+    if name == "torchrun":
+        return _parse_torchrun(words[1:])
+    if is_python(words[0]) and words[1:2] == ["-m"] and words[2:3] and words[2] in _RUN_MODULES:
+        return _parse_torchrun(words[3:])
+    return ProgramCommand(tuple(words))
+
+
+def left_out_note(words: Sequence[str]) -> str | None:
+    """Returns a note about the options of torchrun that hpckit sets itself, if the command line has
+    any."""
+    _, program = split(words)
+    if not program or not (names := parse_program(program).left_out):
+        return None
+    options = ", ".join(f"--{name}" for name in names)
+    return f"left out {options} of torchrun: hpckit connects the nodes itself"
+
+
+def is_python(word: str) -> bool:
+    """Returns whether a program is a Python interpreter, by its name."""
+    return re.fullmatch(r"python(\d(\.\d+)?)?", PurePath(word).name) is not None
+
+
+@dataclass
+class _Options:
+    values: dict[str, str] = field(default_factory=dict)
+    flags: set[str] = field(default_factory=set)
+    rest: list[str] = field(default_factory=list)
+
+
+def _parse_torchrun(words: Sequence[str]) -> ProgramCommand:
+    found = _read_options(words)
+    if not found.rest:
+        raise SpecError(["-- torchrun: no script follows its options"])
+    if "no-python" in found.flags:
+        arguments = tuple(found.rest)
+    elif "module" in found.flags:
+        arguments = ("python", "-m", *found.rest)
+    else:
+        arguments = ("python", *found.rest)
+    left_out = sorted({*found.values, *found.flags} & (_RENDEZVOUS | {"standalone", "use-env"}))
+    return ProgramCommand(arguments, tuple(_overrides(found.values)), tuple(left_out))
+
+
+def _read_options(words: Sequence[str]) -> _Options:
+    """Returns torchrun's options, and the words from the script on."""
+    found, left = _Options(), list(words)
+    while left and left[0].startswith("-"):
+        word, equals, value = left.pop(0).partition("=")
+        name = _SHORT.get(word) or word.lstrip("-").replace("_", "-")
+        if name in _FLAGS:
+            found.flags.add(name)
+        elif name in _RENDEZVOUS or name in _KEYS:
+            if not equals and not left:
+                raise SpecError([f"-- torchrun: {word} has no value"])
+            found.values[name] = value if equals else left.pop(0)
+        else:
+            raise SpecError(
+                [
+                    f"-- torchrun: hpckit does not know the option {word}; give the program as "
+                    "`-- python train.py`, and launch.nodes, launch.nproc_per_node and retry."
+                    "max_restarts as keys"
+                ]
+            )
+    found.rest = left
+    return found
+
+
+_KEYS = {
+    "nnodes": "launch.nodes",
+    "nproc-per-node": "launch.nproc_per_node",
+    "max-restarts": "retry.max_restarts",
+}
+"""Options of torchrun that have a key."""
+
+
+def _overrides(values: dict[str, str]) -> Iterator[str]:
+    for name, key in _KEYS.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        if name == "nnodes" and (match := _RANGE.fullmatch(value)):
+            yield f"{key}={match[2]}"
+            yield f"elastic.min_nodes={match[1]}"
+        elif value.isdigit():
+            yield f"{key}={value}"
+        else:
+            raise SpecError(
+                [
+                    f"-- torchrun: --{name}={value} depends on the machine that starts the run; "
+                    f"leave it out and give {key}=N"
+                ]
+            )
+
+
+def with_program(overrides: Sequence[str], program: ProgramCommand) -> list[str]:
+    """Returns the overrides of a run of `program`. What the user typed wins over torchrun's
+    options.
+
+    Raises:
+        SpecError: an override is of a key that the program sets.
+    """
+    typed = {text.lstrip("+").partition("=")[0] for text in overrides}
+    for key in sorted(typed & {"entry", "command.arguments"}):
+        raise SpecError([f"{key}: cannot be given with a program after --"])
+    implied = [text for text in program.overrides if text.partition("=")[0] not in typed]
+    for text in program.overrides:
+        key, _, value = text.partition("=")
+        for other in overrides:
+            if other.lstrip("+").partition("=")[0] == key and other.partition("=")[2] != value:
+                raise SpecError([f"{key}: {other} contradicts torchrun's option, {text}"])
+    group = [] if "command" in typed else ["command=program"]
+    named = [] if "name" in typed else [f"name={run_name_of(program.arguments)}"]
+    placeholder = "command.arguments=[program]"  # Hydra would interpolate arguments such as ${x}
+    return [*group, *named, "entry=null", *implied, placeholder, *overrides]
+
+
+def with_arguments(spec: RunSpec, program: ProgramCommand) -> RunSpec:
+    """Returns a spec that was composed of `with_program`, with the arguments of the program.
+
+    Raises:
+        SpecError: an argument breaks a rule.
+    """
+    assert spec.command is not None
+    whole = replace(spec, command=replace(spec.command, arguments=program.arguments))
+    return parse_spec(spec_values(whole), origin=None)
+
+
+def run_name_of(arguments: Sequence[str]) -> str:
+    """Returns a name for the run of a program: that of its script, module or binary."""
+    name = PurePath(arguments[0]).stem
+    if is_python(arguments[0]):
+        words = [word for word in arguments[1:] if not word.startswith("-")]
+        is_module = "-m" in arguments[1:2] or arguments[1:3] == ("-u", "-m")
+        if words:
+            name = words[0].rpartition(".")[2] if is_module else PurePath(words[0]).stem
+    return re.sub(r"[^A-Za-z0-9_.-]+|^[^A-Za-z0-9]+", "-", name).strip("-._")[:64] or "program"

@@ -1,0 +1,254 @@
+"""A program of the user, which a worker runs in place of a training function.
+
+Python runs inside the worker, so that an error is reported with its traceback and torch is imported
+already; any other program is a child process of it. Files of the project are those of the code
+snapshot, and the working directory is that of the launch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from types import ModuleType
+
+from hpckit.config.spec import CommandSpec
+from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
+from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
+from hpckit.ipc.program_output import OutputFollower
+from hpckit.system.atomic_files import read_json
+from hpckit.system.child_processes import die_with_parent
+from hpckit.trainer.errors import TrainingError
+
+SILENT_START_S = 600.0
+"""Seconds after which a program that reports no steps counts as having started. Its error may then
+not occur again."""
+_POLL_S = 0.1
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+
+
+class ProgramError(RuntimeError):
+    """Raised if a program ends with an exit status other than 0."""
+
+
+@dataclass(frozen=True)
+class PythonProgram:
+    """A script or a module, and its arguments."""
+
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+
+def run_program(command: CommandSpec, env: WorkerEnvironment) -> None:
+    """Runs the program to its end, and reports that end in the heartbeat table.
+
+    Raises:
+        TrainingError: there is no such program.
+        ProgramError: it ended with an exit status other than 0.
+        Exception: the error of a Python program.
+    """
+    heartbeats = env.attach_heartbeats()
+    if heartbeats.request() is not WorkerRequest.NONE:
+        heartbeats.report(WorkerPhase.LEFT, heartbeats.last_step())
+        return
+    if env.local_rank == 0:
+        os.environ[ATTEMPT] = str(heartbeats.count_attempt())
+    heartbeats.report(WorkerPhase.RUNNING, 0)
+    cwd = Path(command.cwd or Path.cwd())
+    os.chdir(cwd)
+    at = env.at
+    manifest = read_json(at.run.submission(at.submission) / "manifest.json") or {}
+    code = CodePaths(Path(str(manifest.get("project", cwd))), at.run.code(at.submission), cwd)
+    number = signal.Signals[command.stop_signal]
+    python = python_program(command.arguments)
+    with _followed_output(command, env):
+        if python is None:
+            _run_child(command.arguments, heartbeats, number)
+        else:
+            _run_python(python, code, heartbeats, number)
+    _report_end(heartbeats)
+
+
+@contextmanager
+def _followed_output(command: CommandSpec, env: WorkerEnvironment) -> Iterator[None]:
+    """Records the steps in the output of rank 0 during the block, if there is a pattern."""
+    if command.step_pattern is None or env.rank != 0:
+        yield
+        return
+    at = env.at
+    follower = OutputFollower(at.run.rank_log(at.generation, at.node, 0), command.step_pattern)
+    follower.start()
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        follower.close()
+
+
+def is_late_failure(env: WorkerEnvironment, started_s: float) -> bool:
+    """Returns whether a worker without reported steps, as a program may be, ran for so long that it
+    had started training.
+
+    Args:
+        started_s: when the worker started, in CLOCK_MONOTONIC seconds.
+    """
+    heartbeats = env.attach_heartbeats()
+    is_silent = heartbeats.phase() is WorkerPhase.RUNNING and heartbeats.last_step() == 0
+    return is_silent and time.monotonic() - started_s > SILENT_START_S
+
+
+def python_program(arguments: Sequence[str]) -> PythonProgram | None:
+    """Returns the script or module that these arguments run with this interpreter, or None if they
+    are another program, or need options of Python other than -u and -m."""
+    if not (_PYTHON.fullmatch(arguments[0]) or arguments[0] == sys.executable):
+        return None
+    rest = list(arguments[1:])
+    while rest[:1] == ["-u"]:
+        rest.pop(0)
+    if rest[:1] == ["-m"] and len(rest) > 1:
+        return PythonProgram(rest[1], True, tuple(rest[2:]))
+    if not rest or rest[0].startswith("-"):
+        return None
+    return PythonProgram(rest[0], False, tuple(rest[1:]))
+
+
+@dataclass(frozen=True)
+class CodePaths:
+    """Where the code of the project is."""
+
+    project: Path
+    snapshot: Path
+    cwd: Path
+
+    def in_snapshot(self, path: Path) -> Path:
+        """Returns the copy of a file or folder of the project, or `path` itself if there is no
+        copy."""
+        whole = Path(os.path.normpath(self.cwd / path))
+        for project in (self.project, self.project.resolve()):
+            if whole.is_relative_to(project):
+                copy = self.snapshot / whole.relative_to(project)
+                return copy if copy.exists() else whole
+        return whole
+
+
+def _run_python(
+    program: PythonProgram, code: CodePaths, heartbeats: HeartbeatWriter, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+
+    def ask() -> None:
+        """Sends the signal if the program handles it; else ends the process, as there is nothing
+        that it could save."""
+        if signal.getsignal(number) not in (before, signal.SIG_DFL, signal.SIG_IGN, None):
+            os.kill(os.getpid(), number)
+            return
+        _leave(heartbeats)
+
+    def is_cooperative() -> bool:
+        return "hpckit.client" in sys.modules
+
+    _RequestWatch(heartbeats, ask, is_cooperative).start()
+    sys.argv = [program.target, *program.arguments]
+    try:
+        if program.is_module:
+            sys.path[:0] = list(dict.fromkeys(map(str, (code.in_snapshot(code.cwd), code.cwd))))
+            runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+        else:
+            _run_script(code.in_snapshot(Path(program.target)))
+    except SystemExit as end:
+        _check_exit(end, heartbeats)
+    except KeyboardInterrupt:
+        if heartbeats.request() is WorkerRequest.NONE:
+            raise
+
+
+def _run_script(path: Path) -> None:
+    """Runs a script as the module `__main__`, as `python PATH` does."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise TrainingError(f"command.arguments: {path} cannot be read: {error.strerror}") from None
+    sys.path.insert(0, str(path.parent))
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    exec(compile(source, str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+
+
+def _check_exit(end: SystemExit, heartbeats: HeartbeatWriter) -> None:
+    """Returns if the program has exited well, or because it was asked to."""
+    if end.code in (None, 0) or heartbeats.request() is not WorkerRequest.NONE:
+        return
+    what = f"status {end.code}" if isinstance(end.code, int) else str(end.code)
+    raise ProgramError(f"the program exited with {what}") from end
+
+
+def _run_child(
+    arguments: Sequence[str], heartbeats: HeartbeatWriter, number: signal.Signals
+) -> None:
+    """Runs a program as a child process."""
+    parent = os.getpid()
+    try:
+        child = subprocess.Popen(arguments, preexec_fn=lambda: die_with_parent(parent))
+    except OSError as error:
+        raise TrainingError(
+            f"command.arguments: {arguments[0]} cannot be started: {error.strerror}"
+        ) from None
+
+    def is_cooperative() -> bool:
+        return heartbeats.phase() is not WorkerPhase.RUNNING
+
+    _RequestWatch(heartbeats, lambda: child.send_signal(number), is_cooperative).start()
+    returncode = child.wait()
+    if returncode == 0 or heartbeats.request() is not WorkerRequest.NONE:
+        return
+    name = PurePath(arguments[0]).name
+    if returncode < 0:
+        raise ProgramError(f"{name} was ended by {signal.Signals(-returncode).name}")
+    raise ProgramError(f"{name} exited with status {returncode}")
+
+
+class _RequestWatch(threading.Thread):
+    """Waits for a request to leave, and passes it on to a program that does not ask for it."""
+
+    def __init__(
+        self,
+        heartbeats: HeartbeatWriter,
+        ask: Callable[[], None],
+        is_cooperative: Callable[[], bool],
+    ) -> None:
+        super().__init__(name="request watch", daemon=True)
+        self._heartbeats, self._ask, self._is_cooperative = heartbeats, ask, is_cooperative
+
+    def run(self) -> None:
+        while self._heartbeats.request() is WorkerRequest.NONE:
+            time.sleep(_POLL_S)
+        if not self._is_cooperative():
+            self._ask()
+
+
+def _report_end(heartbeats: HeartbeatWriter) -> None:
+    is_asked = heartbeats.request() is not WorkerRequest.NONE
+    phase = WorkerPhase.LEFT if is_asked else WorkerPhase.DONE
+    heartbeats.report(phase, heartbeats.last_step())
+
+
+def _leave(heartbeats: HeartbeatWriter) -> None:
+    """Ends this process, whatever its main thread does. torchrun starts the worker again, which
+    finds the request and leaves."""
+    heartbeats.report(WorkerPhase.LEFT, heartbeats.last_step())
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(128 + signal.SIGTERM)
