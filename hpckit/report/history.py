@@ -16,6 +16,7 @@ from typing import Any
 from checkpointing.events import CheckpointCommitted, CheckpointStarted
 from hpckit.config.rules.validation import PREFIX
 from hpckit.events.schema import (
+    CheckpointReported,
     Event,
     GenerationEnded,
     GenerationStarted,
@@ -95,6 +96,8 @@ class History:
     """The newest results of validation by step."""
     committed: tuple[CheckpointCommitted, ...]
     """Events of committed checkpoints."""
+    reported: tuple[CheckpointReported, ...]
+    """Events of checkpoints that a program has saved itself."""
     slow_ranks: tuple[StragglerFound, ...]
     """Events of stragglers, one for each time that a rank became one."""
     samples: int | None
@@ -171,6 +174,7 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
             if isinstance(event, Validated) and event.step <= reached
         },
         committed=tuple(event for event in events if isinstance(event, CheckpointCommitted)),
+        reported=tuple(event for event in events if isinstance(event, CheckpointReported)),
         slow_ranks=tuple(event for event in events if isinstance(event, StragglerFound)),
         samples=started[-1].samples if started else None,
         started=events[0].time if events else 0.0,

@@ -11,6 +11,7 @@ from typing import TypeVar
 from checkpointing.events import CheckpointCommitted, ReplicasDiffer
 from hpckit.config.rules.validation import PREFIX
 from hpckit.events.schema import (
+    CheckpointReported,
     Degraded,
     Event,
     GenerationEnded,
@@ -94,7 +95,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
     begun = _last(events, RunStarted)
     life = events[events.index(begun) :] if begun else events
     trained, generation = _last(life, TrainingStarted), _last(events, GenerationStarted)
-    saved, step = _last(events, CheckpointCommitted), _last(events, StepLogged)
+    saved, step = _last_saved(events), _last(events, StepLogged)
     ended = _last(life, RunEnded)
     failed = next((e for e in reversed(events) if isinstance(e, RunFailed | RunRefused)), None)
     if failed and any(isinstance(e, RunStarted) and e.time > failed.time for e in events):
@@ -247,6 +248,12 @@ def _reached(step: StepLogged | None, trained: TrainingStarted | None) -> int:
     if step is None or (trained is not None and trained.time > step.time):
         return trained.step if trained else 0
     return step.step
+
+
+def _last_saved(events: Sequence[Event]) -> CheckpointCommitted | CheckpointReported | None:
+    """Returns the event of the newest checkpoint, of hpckit's own or of a program."""
+    kinds = CheckpointCommitted | CheckpointReported
+    return next((event for event in reversed(events) if isinstance(event, kinds)), None)
 
 
 def _last(events: Sequence[Event], kind: type[_Kind]) -> _Kind | None:

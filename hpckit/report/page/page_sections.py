@@ -83,7 +83,12 @@ def _now(it: PageContent) -> Iterator[Block]:
 
 def alerts(it: PageContent) -> Iterator[str]:
     """Return what makes the page incomplete."""
-    if not it.history.lives:
+    if not it.history.lives and (spec := it.overview.spec) and spec.command is not None:
+        yield (
+            "The program has reported no steps, so there are no curves: call hpckit.client.step in "
+            "it, or set command.step_pattern."
+        )
+    elif not it.history.lives:
         yield "It has not trained yet: no rank has started, so there are no steps and no curves."
     elif it.overview.state in (RunState.RUNNING, RunState.STARTING):
         yield f"It is still {it.overview.state}: this page shows it as of {exact(it.now)}."

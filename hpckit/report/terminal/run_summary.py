@@ -36,7 +36,7 @@ def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> 
     told = told or read_valid_events(run)
     history = build_history(told.events, alive=holder(run.lock) is not None)
     if not history.lives:
-        console.print(f"{run.name} has not trained yet.", highlight=False)
+        console.print(_without_steps(run), highlight=False, soft_wrap=True)
         return False
     console.print()
     console.print(_generations(history))
@@ -132,7 +132,21 @@ def _epoch(count: EpochCount) -> str:
     return f"{head}, each exactly once" + ("" if count.complete else " (the run ends inside it)")
 
 
+def _without_steps(run: RunDir) -> str:
+    """Return what is known of a run without steps."""
+    spec = last_spec(run) if run.submission_numbers() else None
+    if spec is None or spec.command is None:
+        return f"{run.name} has not trained yet."
+    return (
+        f"{run.name} has reported no steps: call hpckit.client.step in the program, or set "
+        "command.step_pattern"
+    )
+
+
 def _checkpoints(run: RunDir, history: History) -> str:
+    if history.reported:
+        newest = history.reported[-1].step
+        return f"{len(history.reported)} reported by the program, the newest at step {newest}"
     try:
         left = left_checkpoints(run, history)
     except (CheckpointError, FileNotFoundError) as error:

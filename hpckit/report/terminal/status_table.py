@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 
@@ -113,6 +114,8 @@ def _layout(it: Overview) -> str:
     requested = f"{count(launch.nodes, 'node')} x {count(launch.nproc_per_node, 'worker')}"
     now = f", now {count(p.nodes, 'node')}, {count(p.ranks, 'rank')}"
     is_other = p.nodes and it.is_alive and p.nodes != launch.nodes
+    if it.spec.command is not None:
+        return f"{requested}{now if is_other else ''}; {shlex.join(it.spec.command.arguments)}"
     world = launch.nodes * launch.nproc_per_node
     model = f"{describe(it.spec.parallel, world)}, {it.spec.precision.compute}"
     return (
