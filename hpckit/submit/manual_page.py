@@ -18,6 +18,7 @@ PAGE = """\
 
 Usage
   {program} [GROUP=OPTION ...] [KEY=VALUE ...]   start or resume a run
+  {program} [OVERRIDES] -- PROGRAM [ARGUMENT ...]  run your own program in each worker
   {program} --dry-run [OVERRIDES]                show what would run; start nothing
   {program} --cfg [OVERRIDES]                    show the composed config
   {program} --fake-world [OVERRIDES]             measure the memory of one rank alone
@@ -37,6 +38,7 @@ Examples
   {program} data=shards data.shards='/data/train-{{000..127}}.tar' precision=bf16
   {program} entry=mycode.train:main user_config.dropout=0.1
   {program} cluster=slurm cluster.slurm.partition=gpu launch.nodes=2 launch.nproc_per_node=8
+  {program} launch.nproc_per_node=8 -- python train.py --lr 0.1
 
 What it does
   The config is checked as a whole before anything starts. The run gets a directory,

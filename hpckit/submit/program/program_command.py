@@ -209,7 +209,7 @@ def run_name_of(arguments: Sequence[str]) -> str:
     name = PurePath(arguments[0]).stem
     if is_python(arguments[0]):
         words = [word for word in arguments[1:] if not word.startswith("-")]
-        is_module = "-m" in arguments[1:2] or arguments[1:3] == ("-u", "-m")
+        is_module = "-m" in arguments[1:2] or list(arguments[1:3]) == ["-u", "-m"]
         if words:
             name = words[0].rpartition(".")[2] if is_module else PurePath(words[0]).stem
     return re.sub(r"[^A-Za-z0-9_.-]+|^[^A-Za-z0-9]+", "-", name).strip("-._")[:64] or "program"

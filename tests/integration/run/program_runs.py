@@ -1,0 +1,54 @@
+"""Runs of training scripts, and what they have printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from hpckit.rundir.directory import RunDir
+from tests.integration.run.runs import REPO
+
+SCRIPTS = Path(__file__).parent / "programs"
+_LINE = re.compile(r"step (\d+) of \d+: loss (\S+)")
+
+
+def project_with(folder: Path, script: str) -> Path:
+    """A folder with one of the scripts, which is a project of its own."""
+    folder.mkdir(parents=True)
+    shutil.copy(SCRIPTS / script, folder / "train.py")
+    return folder
+
+
+def launch_line(*words: str) -> list[str]:
+    """The command that launches in the working directory."""
+    return [sys.executable, str(REPO / "launch.py"), "root=.", "name=t", *words]
+
+
+def losses_by_torchrun(script: str, folder: Path, ranks: int) -> dict[int, str]:
+    """The losses of a script that torchrun alone has run, to the last bit."""
+    project = project_with(folder, script)
+    torchrun = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone")
+    done = subprocess.run(
+        [sys.executable, *torchrun, "train.py"],
+        cwd=project,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return losses_in(done.stdout)
+
+
+def losses_in(text: str) -> dict[int, str]:
+    """The newest loss of each step."""
+    return {int(step): loss for step, loss in _LINE.findall(text)}
+
+
+def losses_of(run: RunDir) -> dict[int, str]:
+    """The newest loss of each step in the logs of rank 0."""
+    logs = sorted(run.logs.glob("g*/n*/rank0.log"))
+    return losses_in("".join(log.read_text() for log in logs))

@@ -1,0 +1,1 @@
+"""Training scripts as people have them, which tests launch."""

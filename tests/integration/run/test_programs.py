@@ -1,0 +1,80 @@
+"""Training scripts under the supervisor: killed, preempted, and as if nothing had been."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+
+from hpckit.system.atomic_files import read_json
+from tests.integration.run.program_runs import (
+    launch_line,
+    losses_by_torchrun,
+    losses_of,
+    project_with,
+)
+from tests.integration.run.runs import complete, history, kill, started
+
+ON_CPUS = ("cluster.device=cpu", "launch.threads_per_worker=1", "launch.nodes=2")
+PATTERN = r"command.step_pattern=step (?P<step>\d+) of \d+: loss (?P<loss>\S+)"
+
+
+def test_a_script_that_knows_nothing_of_hpckit(tmp_path: Path) -> None:
+    """It is killed, preempted, and ends with the losses that torchrun alone gives."""
+    expected = losses_by_torchrun("ddp_script.py", tmp_path / "alone", ranks=2)
+    project = project_with(tmp_path / "project", "ddp_script.py")
+    line = launch_line(*ON_CPUS, PATTERN, "--", "torchrun", "train.py", "--step-s=0.2")
+    with started(project, line, cwd=project) as it:
+        it.wait_for_step(7)
+        (victim,) = [e["pid"] for e in it.events() if e.kind == "worker_started" and e["rank"] == 1]
+        kill(victim)
+        it.wait_for("training_started", 2)
+        it.wait_for_step(17)
+        psutil.Process(it.wait_for("run_started")["pid"]).send_signal(signal.SIGUSR2)
+        status, output = it.finish()
+    assert status == 0, output
+    assert losses_of(it.run) == expected
+    assert [event["verdict"] for event in it.events() if event.kind == "generation_ended"] == [
+        "preempted",
+        "done",
+    ]
+    lives = history(it.run).lives
+    assert [life.end for life in lives] == ["worker lost", "preempted", "done"]
+    assert lives[-1].end_step == 60
+    assert all(life.start_step % 5 == 0 for life in lives), "from the script's own checkpoints"
+
+
+def test_a_script_with_the_client_leaves_at_one_step(tmp_path: Path) -> None:
+    """No step is done twice: all ranks save and leave together."""
+    expected = losses_by_torchrun("client_script.py", tmp_path / "alone", ranks=2)
+    project = project_with(tmp_path / "project", "client_script.py")
+    line = launch_line(*ON_CPUS, "--", "python", "train.py", "0.1")
+    with started(project, line, cwd=project) as it:
+        it.wait_for_step(2)
+        psutil.Process(it.wait_for("run_started")["pid"]).send_signal(signal.SIGUSR2)
+        status, output = it.finish()
+    assert status == 0, output
+    assert losses_of(it.run) == expected
+    first, second = history(it.run).lives
+    assert (first.end, second.end) == ("preempted", "done")
+    assert second.start_step == first.end_step > 2
+    assert read_json(it.run.verdict)["saved_step"] == first.end_step
+    assert history(it.run).reported[0].step == first.end_step
+    text = "".join(log.read_text() for log in it.run.logs.glob("g001/n*/rank*.log"))
+    assert text.count(f"leaves after step {first.end_step}\n") == 2
+
+
+def test_an_error_of_the_script_is_shown_where_it_is(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(
+        "import sys\n\ndef main():\n    raise KeyError('no')\n\nmain()\n"
+    )
+    line = launch_line("cluster.device=cpu", "retry=none", "--", "python", "train.py")
+    status, output = complete(project, line, cwd=project)
+    assert status == 70, output
+    (path,) = project.glob("t-*")
+    error = read_json(path / "verdict.json")["error"]
+    assert (error["type"], error["message"]) == ("KeyError", "'no'")
+    assert 'train.py", line 4, in main' in error["traceback"]

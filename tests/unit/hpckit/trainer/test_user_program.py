@@ -1,0 +1,175 @@
+"""Programs inside a worker: as `python` would run them, from the copy of the code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase, WorkerRequest
+from hpckit.ipc.process_environment import NodeEnvironment, worker_variables
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import write_json
+from hpckit.trainer.user_program import CodePaths, PythonProgram, python_program
+from tests.unit.hpckit.specs_and_processes import CHECKOUT, line_of, python
+
+WORKER = """
+import os, sys
+from hpckit.config.spec import CommandSpec
+from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.trainer.user_program import run_program
+number, cwd, *arguments = sys.argv[1:]
+command = CommandSpec(
+    arguments=tuple(arguments), cwd=cwd, stop_signal=number, step_pattern=None
+)
+run_program(command, WorkerEnvironment.from_env())
+print("ended", flush=True)
+"""
+SCRIPT = """
+import sys, helper
+if __name__ == "__main__":
+    print(__file__, sys.argv, helper.NAME, open("data.txt").read(), flush=True)
+"""
+STOPPABLE = """
+import signal, sys, time
+def leave(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, leave)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+DEAF = "import time; print('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("python train.py a", PythonProgram("train.py", False, ("a",))),
+        ("python3.11 -u -m mine.train -m", PythonProgram("mine.train", True, ("-m",))),
+        (f"{sys.executable} t.py", PythonProgram("t.py", False, ())),
+        ("python -O t.py", None),
+        ("python", None),
+        ("/other/python t.py", None),
+        ("bash t.sh", None),
+    ],
+)
+def test_python_runs_inside_the_worker(line: str, found: PythonProgram | None) -> None:
+    assert python_program(line.split()) == found
+
+
+class Place:
+    """A project, its copy, and the environment of a worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project, run = folder / "project", RunDir(folder / "runs" / "r-1")
+        self.code = run.code(1)
+        for path in (self.project, self.code):
+            path.mkdir(parents=True)
+        write_json(run.submission(1) / "manifest.json", {"project": str(self.project)})
+        self.table, path = HeartbeatTable.create(1)
+        at = NodeEnvironment(run, submission=1, generation=1, node=0, nodes=1)
+        ranks = {"RANK": 0, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "WORLD_SIZE": 1}
+        env = {name: str(value) for name, value in ranks.items()}
+        env |= {"TORCHELASTIC_RESTART_COUNT": "0", "PYTHONPATH": str(CHECKOUT)}
+        self.env = env | at.to_env() | worker_variables("cpu", path)
+
+    def worker(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return python(WORKER, "SIGUSR1", str(self.project), *arguments, env=os.environ | self.env)
+
+    @property
+    def phase(self) -> WorkerPhase:
+        return self.table.slots()[0].phase
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_code_is_of_the_copy_and_files_are_of_the_folder(place: Place) -> None:
+    for folder, name in ((place.project, "changed"), (place.code, "copy")):
+        (folder / "train.py").write_text(SCRIPT)
+        (folder / "helper.py").write_text(f"NAME = {name!r}\n")
+    (place.project / "data.txt").write_text("data")
+    with place.worker("python", "train.py", "--lr", "1") as worker:
+        script = place.code / "train.py"
+        assert line_of(worker) == f"{script} ['train.py', '--lr', '1'] copy data"
+        assert line_of(worker) == "ended"
+    assert place.phase is WorkerPhase.DONE
+
+
+def test_a_module(place: Place) -> None:
+    (place.code / "mine").mkdir()
+    (place.code / "mine" / "train.py").write_text(
+        "import sys; print(__name__, sys.argv[1:], flush=True)"
+    )
+    with place.worker("python", "-m", "mine.train", "x") as worker:
+        assert line_of(worker) == "__main__ ['x']"
+        assert line_of(worker) == "ended"
+
+
+@pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "import sys; sys.exit('no data')"])
+def test_an_exit_status_is_an_error(place: Place, text: str) -> None:
+    (place.code / "train.py").write_text(text)
+    with place.worker("python", "train.py") as worker:
+        assert worker.wait() == 1
+    assert place.phase is WorkerPhase.RUNNING, "the worker reports the failure"
+
+
+def test_a_program_gets_its_signal_and_leaves(place: Place) -> None:
+    (place.code / "train.py").write_text(STOPPABLE)
+    with place.worker("python", "train.py") as worker:
+        assert line_of(worker) == "ready"
+        place.table.ask(WorkerRequest.PREEMPT, within_s=1000)
+        assert line_of(worker) == "saved"
+        assert line_of(worker) == "ended"
+    assert place.phase is WorkerPhase.LEFT
+
+
+def test_a_program_that_handles_no_signal_is_ended(place: Place) -> None:
+    (place.code / "train.py").write_text(DEAF)
+    with place.worker("python", "train.py") as worker:
+        assert line_of(worker) == "ready"
+        place.table.ask(WorkerRequest.PREEMPT, within_s=1000)
+        assert worker.wait() == 128 + signal.SIGTERM
+    assert place.phase is WorkerPhase.LEFT
+
+
+def test_after_a_request_no_program_starts(place: Place) -> None:
+    place.table.ask(WorkerRequest.STOP, within_s=1000)
+    with place.worker("python", "nosuch.py") as worker:
+        assert line_of(worker) == "ended"
+    assert place.phase is WorkerPhase.LEFT
+
+
+def test_another_program_is_a_child(place: Place) -> None:
+    text = "trap 'echo saved; exit 7' USR1; echo ready $RANK; while :; do sleep 0.05; done"
+    with place.worker("bash", "-c", text) as worker:
+        assert line_of(worker) == "ready 0"
+        place.table.ask(WorkerRequest.PREEMPT, within_s=1000)
+        assert line_of(worker) == "saved"
+        assert line_of(worker) == "ended"
+    assert place.phase is WorkerPhase.LEFT
+
+
+def test_a_child_that_fails(place: Place) -> None:
+    with place.worker("bash", "-c", "exit 4") as worker:
+        assert worker.wait() == 1
+
+
+def test_files_without_a_copy_are_those_of_the_project(tmp_path: Path) -> None:
+    project, code = tmp_path / "p", tmp_path / "c"
+    (project / "sub").mkdir(parents=True)
+    (code / "sub").mkdir(parents=True)
+    (code / "sub" / "a.py").touch()
+    paths = CodePaths(project, code, project / "sub")
+    assert paths.in_snapshot(Path("a.py")) == code / "sub" / "a.py"
+    assert paths.in_snapshot(Path("big.py")) == project / "sub" / "big.py"
+    assert paths.in_snapshot(Path("/usr/x.py")) == Path("/usr/x.py")
