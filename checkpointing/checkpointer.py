@@ -18,6 +18,7 @@ from checkpointing.connections import (
     open_store,
 )
 from checkpointing.errors import CheckpointError
+from checkpointing.event_file import writer_from_env
 from checkpointing.events import CheckpointRestored, Events
 from checkpointing.options import CheckpointerKeywords, CheckpointerOptions
 from checkpointing.ranks.node_ranks import ranks_on_node
@@ -91,7 +92,7 @@ class Checkpointer:
         with ExitStack() as undo:
             self._ranks = ranks = RankGroup()
             undo.callback(ranks.close)
-            events = Events(configuration.on_event, ranks.rank)
+            events = Events(configuration.on_event or writer_from_env(), ranks.rank)
             self._store = store = open_store(ranks, root, configuration.options)
             undo.callback(store.close)
             messages = MessageDispatcher()

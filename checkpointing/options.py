@@ -35,7 +35,8 @@ class CheckpointerOptions:
         options: options of the storage, see `checkpointing.storage.open_storage`; plain values
             only.
         on_event: called as `on_event(kind, **fields)` on rank 0, from the trainer's thread or
-            another.
+            another. None: events go to the file that the variable CHECKPOINTING_EVENTS names, if
+            it is set (`checkpointing.event_file`).
         slots: the number of snapshots of each rank that its node's memory holds. With 2 the last
             one stays whole while the next is copied; more bridge a slow store.
         staging: "slots"; or "buckets" where a node is short of memory: the state passes through a

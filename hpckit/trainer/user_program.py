@@ -8,6 +8,7 @@ snapshot, and the working directory is that of the launch.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import re
 import runpy
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import ModuleType
 
+from checkpointing import event_file
 from hpckit.config.spec import CommandSpec
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
 from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
@@ -64,6 +66,7 @@ def run_program(command: CommandSpec, env: WorkerEnvironment) -> None:
         return
     if env.local_rank == 0:
         os.environ[ATTEMPT] = str(heartbeats.count_attempt())
+        os.environ |= _event_variables(env)
     heartbeats.report(WorkerPhase.RUNNING, 0)
     cwd = Path(command.cwd or Path.cwd())
     os.chdir(cwd)
@@ -78,6 +81,13 @@ def run_program(command: CommandSpec, env: WorkerEnvironment) -> None:
         else:
             _run_python(python, code, heartbeats, number)
     _report_end(heartbeats)
+
+
+def _event_variables(env: WorkerEnvironment) -> dict[str, str]:
+    """Returns the variables with which a Checkpointer of the program writes its events to those of
+    the run."""
+    fields = {"generation": env.at.generation, "attempt": int(os.environ[ATTEMPT]), "rank": 0}
+    return {event_file.FILE: str(env.at.run.events), event_file.FIELDS: json.dumps(fields)}
 
 
 @contextmanager

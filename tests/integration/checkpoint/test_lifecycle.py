@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import threading
 import time
@@ -37,6 +38,15 @@ def model_state() -> dict[str, Any]:
     model(torch.randn(2, 30)).sum().backward()
     optimizer.step()
     return {"model": model, "optimizer": optimizer}
+
+
+def test_commits_are_reported_to_the_file_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINTING_EVENTS", str(tmp_path / "events.jsonl"))
+    save_one(tmp_path / "store", 5, model_state())
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").open()]
+    assert [e["step"] for e in events if e["kind"] == "checkpoint_committed"] == [5]
 
 
 # --- what is left -------------------------------------------------------------------------------

@@ -72,12 +72,13 @@ CKPT_STATE = CKPT_STORE | {
 }
 CKPT_ALL = CKPT_STATE | {
     *("checkpointing.save", "checkpointing.restore", "checkpointing.checkpointer"),
-    *("checkpointing.connections", "checkpointing.options"),
+    *("checkpointing.connections", "checkpointing.options", "checkpointing.event_file"),
     *("checkpointing.runs", "checkpointing.save_policy"),
 }
 MAY_IMPORT_INSIDE = {
     **{name: {"checkpointing.errors"} for name in (*CKPT_LEAVES, "checkpointing.save_policy")},
     "checkpointing": CKPT_ALL,
+    "checkpointing.event_file": {"checkpointing.events"},
     "checkpointing.store_url": {"checkpointing.errors"},
     "checkpointing.storage": {"checkpointing.errors", "checkpointing.store_url"},
     "checkpointing.codec": {"checkpointing.errors", "checkpointing.storage"},
