@@ -130,7 +130,9 @@ class ProgramSession:
         if self._is_leaving:
             return True
         seen = self._heartbeats.request()
-        if self._agreement is None and self._world_size > 1 and _is_distributed():
+        if self._world_size == 1 or not _is_distributed():
+            self._agreement = None  # a group that the program has destroyed cannot be used
+        elif self._agreement is None:
             self._agreement = StopAgreement()
         if self._agreement is None:
             self._is_leaving = seen is not WorkerRequest.NONE
