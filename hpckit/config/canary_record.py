@@ -50,9 +50,11 @@ def read_golden(path: Path) -> CanaryRecord:
             json.loads(path.read_text(encoding="utf-8"))
         )
     except FileNotFoundError:
-        raise ValueError(f"there is no {path}; debug.canary.mode=record makes it") from None
+        raise ValueError(f"{path} does not exist; debug.canary.mode=record creates it") from None
     except (OSError, ValueError, ValidationError, RecursionError) as error:
-        raise ValueError(f"{path} holds no recorded values ({_first_line(error)})") from None
+        raise ValueError(
+            f"{path} does not contain recorded values ({_first_line(error)})"
+        ) from None
 
 
 def identity_of(spec: RunSpec) -> str:
@@ -72,11 +74,14 @@ def canary_problems(spec: RunSpec) -> list[str]:
         return [f"debug.canary.file: {error}"]
     if golden.identity != identity_of(spec):
         return [
-            f"debug.canary.file: {canary.file} was recorded of another experiment "
+            f"debug.canary.file: {canary.file} was recorded from another experiment "
             f"({golden.identity}, this is {identity_of(spec)}); record it again"
         ]
     if len(golden.steps) < canary.steps:
-        return [f"debug.canary.steps: {canary.file} holds {len(golden.steps)}"]
+        return [
+            f"debug.canary.steps: {canary.steps} is more than the {len(golden.steps)} steps "
+            f"recorded in {canary.file}"
+        ]
     return []
 
 
@@ -87,12 +92,13 @@ def difference(
     None if none does."""
     expected = golden[step - 1]
     if expected.keys() != seen.keys():
-        return f"step {step} has {', '.join(seen)}, recorded were {', '.join(expected)}"
+        return f"step {step} has {', '.join(seen)}; the record has {', '.join(expected)}"
     for name, value in expected.items():
         if not math.isclose(seen[name], value, rel_tol=tolerance):  # NaN is not close to any number
             by = relative(seen[name], value)
             return (
-                f"step {step}: {name} is {seen[name]:.9g}, recorded was {value:.9g}: {by:.2g} off"
+                f"step {step}: {name} is {seen[name]:.9g}, but {value:.9g} was recorded (relative "
+                f"difference {by:.2g})"
             )
     return None
 

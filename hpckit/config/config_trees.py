@@ -23,7 +23,7 @@ def packaged(name: str, what: str) -> Path:
     for folder in (package / name, package.parent / name):
         if (folder / what).is_file():
             return folder
-    raise SpecError([f"no {name}/{what} in {package} or beside it; is the installation whole?"])
+    raise SpecError([f"no {name}/{what} in {package} or beside it; is the installation complete?"])
 
 
 def conf_dir() -> Path:
@@ -83,7 +83,7 @@ def ambiguous(
                 theirs = yours / name / f"{option}.yaml"
                 if ours.is_file() and theirs.is_file() and ours.read_bytes() != theirs.read_bytes():
                     found.append(
-                        f"{group}: {theirs} has the name of one of hpckit's own; rename it"
+                        f"{group}: {theirs} has the same name as one of hpckit's own; rename it"
                     )
     return found
 

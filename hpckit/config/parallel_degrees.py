@@ -69,18 +69,23 @@ def degrees(parallel: ParallelSpec, world: int) -> ParallelDegrees:
     fixed = prod(given.values())
     shown = f"{_product(given)} = {fixed}"
     if len(rest) > 1:
-        raise ValueError(f"only one degree may be {REST}, the rest; got {' and '.join(rest)}")
+        raise ValueError(
+            f"only one degree may be {REST} (all remaining ranks); got {' and '.join(rest)}"
+        )
     if rest and world % fixed:
-        raise ValueError(f"{world} ranks do not divide by {shown}, to leave {rest[0]}")
+        raise ValueError(f"{world} ranks cannot be divided by {shown} to compute {rest[0]}")
     if not rest and fixed != world:
-        raise ValueError(f"{shown} ranks, and there are {world}; {REST} takes the rest")
+        raise ValueError(
+            f"{shown} ranks, but there are {world}; {REST} for one degree takes all remaining ranks"
+        )
     found = ParallelDegrees(
         **{name: given.get(name, world // fixed) for name in NAMES}, expert=parallel.expert
     )
     if found.data % found.expert:
         shown = _product({"replicate": found.replicate, "shard": found.shard})
         raise ValueError(
-            f"{shown} = {found.data} ranks do not divide by expert {found.expert}, to share experts"
+            f"{shown} = {found.data} ranks, which share experts, cannot be divided by expert "
+            f"{found.expert}"
         )
     return found
 

@@ -65,7 +65,7 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an alias, which no spec has")
+            raise yaml.YAMLError("it has an alias, which a spec may not have")
         return super().compose_node(parent, index)
 
 
@@ -107,7 +107,7 @@ def parse_spec(
     except renamed_keys.BothSpellingsError as error:
         raise SpecError([str(error)]) from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError([f"config: holds a value that is no plain data ({error})"]) from None
+        raise SpecError([f"config: contains a value that is not plain data ({error})"]) from None
     if found := violations(spec):
         raise SpecError(found)
     return spec
@@ -174,9 +174,9 @@ def _stored_values(path: Path) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise SpecError([f"{path}: no YAML ({' '.join(str(error).split())})"]) from None
+        raise SpecError([f"{path}: not valid YAML ({' '.join(str(error).split())})"]) from None
     if not isinstance(values, dict):
-        raise SpecError([f"{path}: holds no spec"])
+        raise SpecError([f"{path}: does not contain a spec"])
     return values
 
 
@@ -285,7 +285,7 @@ def _suggestion(loc: list[str]) -> str:
     elsewhere = [".".join(path) for path in all_keys() if path[-1] == loc[-1]]
     if elsewhere:
         return f"; did you mean {' or '.join(elsewhere)}?"
-    return f"; there are {', '.join(siblings)}" if siblings else ""
+    return f"; its keys are {', '.join(siblings)}" if siblings else ""
 
 
 def _keys_under(path: list[str]) -> list[str]:

@@ -78,7 +78,7 @@ def findings(url: str) -> Iterator[Finding]:
     try:
         facts = probe(url)
     except (CheckpointError, OSError) as error:
-        do = "checkpoint.url, its credentials, or its rights; nothing can be saved there"
+        do = "check checkpoint.url, its credentials and permissions: nothing can be saved there"
         yield Finding(Level.FAIL, "store", f"{url}: {error}", do)
         return
     yield from judge(url, facts)
@@ -87,18 +87,25 @@ def findings(url: str) -> Iterator[Finding]:
 def judge(url: str, facts: StoreFacts) -> Iterator[Finding]:
     """Return the findings about the results. Pure."""
     if not facts.is_exclusive or not facts.is_listed:
-        lacks = "two writers could both win" if not facts.is_exclusive else "listings come late"
-        do = "another checkpoint.url: commits are not safe there"
+        lacks = (
+            "two writers can both create the same object"
+            if not facts.is_exclusive
+            else "a listing does not show a new object"
+        )
+        do = "use another checkpoint.url: commits are not safe there"
         yield Finding(Level.FAIL, "store", f"{url}: {lacks}", do)
         return
-    rates = f"one object of 16 MiB: {facts.put_mib_s:,.0f} MiB/s in, {facts.get_mib_s:,.0f} out"
+    rates = (
+        f"one object of 16 MiB: {facts.put_mib_s:,.0f} MiB/s written, {facts.get_mib_s:,.0f} MiB/s "
+        "read"
+    )
     yield Finding(Level.OK, "store", f"{url}: {rates}")
     if facts.create_s > SLOW_CREATE_S:
         what = f"it has no conditional writes: each commit takes {facts.create_s:.0f} s"
-        yield Finding(Level.NOTE, "store", what, "a server that knows If-None-Match is quicker")
+        yield Finding(Level.NOTE, "store", what, "a server that supports If-None-Match is faster")
     if abs(facts.skew_s) > SKEW_S:
         what = f"its clock and this machine's are {abs(facts.skew_s):.0f} s apart"
-        yield Finding(Level.WARN, "clock", what, "set both by NTP")
+        yield Finding(Level.WARN, "clock", what, "synchronise both by NTP")
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:

@@ -57,20 +57,22 @@ def judge_shared(key: str, here: FolderIdentity, there: FolderIdentity) -> Findi
     if (here.above, here.inode) != (there.above, there.inode):
         what = f"{key}: a node does not see {here.above}"
         if here.above == there.above:
-            what = f"{key}: {here.above} of a node is another folder than here"
-        return Finding(Level.FAIL, "folders", what, f"{key}: a folder that all nodes share")
+            what = f"{key}: {here.above} on a node is another folder than on this machine"
+        return Finding(Level.FAIL, "folders", what, f"set {key} to a folder that all nodes share")
     if not there.is_writable:
-        what = f"{key}: a node may not write in {there.above}"
-        return Finding(Level.FAIL, "folders", what, "mount it there for writing, or take another")
-    return Finding(Level.OK, "folders", f"{key}: a node sees {there.above}, and may write in it")
+        what = f"{key}: a node may not write to {there.above}"
+        return Finding(
+            Level.FAIL, "folders", what, "mount it there for writing, or use another folder"
+        )
+    return Finding(Level.OK, "folders", f"{key}: a node sees {there.above} and may write to it")
 
 
 def judge_own(key: str, there: FolderIdentity) -> Finding:
     """Check a folder that is local to each node. Pure."""
     if there.is_writable:
-        return Finding(Level.OK, "folders", f"{key}: may be made below {there.above}")
-    do = f"{key}: a folder on a disk of the node; null: the session's own"
-    return Finding(Level.FAIL, "folders", f"{key}: a node may not write in {there.above}", do)
+        return Finding(Level.OK, "folders", f"{key}: can be created below {there.above}")
+    do = f"set {key} to a folder on a disk of the node, or to null for the session's own"
+    return Finding(Level.FAIL, "folders", f"{key}: a node may not write to {there.above}", do)
 
 
 def judge_places(

@@ -37,7 +37,7 @@ def judge(metadata: Mapping[str, str] | None, code: str) -> Finding:
     if metadata is None:
         return Finding(Level.OK, "hpckit", f"{here}, which is a checkout or a snapshot of one")
     if metadata["Summary"] != SUMMARY:
-        other = f"hpckit {metadata['Version']} of another project is installed, too"
+        other = f"hpckit {metadata['Version']} of another project is also installed"
         do = "pip uninstall hpckit, then install this project's wheel by its path"
         return Finding(Level.FAIL, "hpckit", f"{here}; {other}: {metadata['Summary']}", do)
     return Finding(Level.OK, "hpckit", here)

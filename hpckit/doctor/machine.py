@@ -100,8 +100,8 @@ def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
     if facts.torch is None:
         yield Finding(Level.FAIL, "software", software, "pip install torch in this environment")
     elif facts.gpus and wants_gpus and "+cpu" in facts.torch:
-        do = "a build of torch for CUDA, or cluster.device=cpu"
-        yield Finding(Level.FAIL, "software", f"{software}, which knows no GPU", do)
+        do = "install a build of torch for CUDA, or set cluster.device=cpu"
+        yield Finding(Level.FAIL, "software", f"{software}, which does not support GPUs", do)
     else:
         yield Finding(Level.OK, "software", software)
     yield _gpus(facts, wants_gpus)
@@ -114,17 +114,17 @@ def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
         )
         yield Finding(Level.OK, "disks", f"{disks}: for data.cache and cluster.slurm.scratch")
     if facts.files < FILES:
-        do = "ulimit -n 65536 in cluster.slurm.setup, or /etc/security/limits.conf"
-        yield Finding(Level.WARN, "files", f"a process may open {facts.files}", do)
+        do = "raise the limit: ulimit -n 65536 in cluster.slurm.setup, or /etc/security/limits.conf"
+        yield Finding(Level.WARN, "files", f"a process may open {facts.files} files", do)
     if facts.interfaces:
         yield Finding(Level.OK, "network", ", ".join(facts.interfaces))
     else:
-        yield Finding(Level.NOTE, "network", "no interface but the loopback is up")
+        yield Finding(Level.NOTE, "network", "only the loopback interface is up")
     if facts.is_synchronised is False:
-        do = "an administrator: chrony or systemd-timesyncd"
+        do = "ask an administrator for chrony or systemd-timesyncd"
         yield Finding(Level.WARN, "clock", "it is not synchronised", do)
     if not facts.has_py_spy:
-        do = "pip install py-spy: stacks of ranks that hang in C code, too"
+        do = "pip install py-spy: it also shows the stacks of ranks that hang in C code"
         yield Finding(Level.NOTE, "py-spy", "not installed", do)
 
 
@@ -134,21 +134,21 @@ def _gpus(facts: MachineFacts, wants_gpus: bool) -> Finding:
         return Finding(
             Level.OK, "GPUs", "; ".join(f"{count} x {name}" for name, count in kinds.items())
         )
-    do = "cluster.device=cpu, or ask on a node that has some: --node" if wants_gpus else ""
-    return Finding(Level.NOTE if wants_gpus else Level.OK, "GPUs", "none is seen here", do)
+    do = "set cluster.device=cpu, or inspect a node that has GPUs with --node" if wants_gpus else ""
+    return Finding(Level.NOTE if wants_gpus else Level.OK, "GPUs", "this machine shows none", do)
 
 
 def _driver(facts: MachineFacts) -> Finding:
     """Check the driver, which supports all of its major version of CUDA, and older ones."""
     what = f"torch for CUDA {facts.cuda}, a driver for up to {facts.driver_cuda}, NCCL {facts.nccl}"
     if facts.cuda is None or facts.driver_cuda is None:
-        return Finding(Level.NOTE, "CUDA", what.replace("None", "not told"))
+        return Finding(Level.NOTE, "CUDA", what.replace("None", "unknown"))
     if _major(facts.cuda) > _major(facts.driver_cuda):
-        do = f"a torch for CUDA {_major(facts.driver_cuda)}, or a newer driver"
+        do = f"install torch for CUDA {_major(facts.driver_cuda)}, or a newer driver"
         return Finding(Level.FAIL, "CUDA", what, do)
     if facts.nccl is None:
-        do = "pip install a torch that brings it: ranks of several GPUs talk by NCCL"
-        return Finding(Level.NOTE, "CUDA", what.replace("NCCL None", "no package of NCCL"), do)
+        do = "install a torch that includes it: ranks on several GPUs communicate by NCCL"
+        return Finding(Level.NOTE, "CUDA", what.replace("NCCL None", "no NCCL package"), do)
     return Finding(Level.OK, "CUDA", what)
 
 
@@ -182,7 +182,10 @@ def _shared(facts: MachineFacts) -> Finding:
         f"{facts.shared_bytes / gib:.1f} GiB of /dev/shm, {facts.memory_bytes / gib:.0f} of memory"
     )
     if facts.shared_bytes < SHARED_BYTES:
-        do = "a larger /dev/shm (containers: --shm-size); snapshots of checkpoints lie there"
+        do = (
+            "provide a larger /dev/shm (containers: --shm-size), which holds the snapshots of "
+            "checkpoints"
+        )
         return Finding(Level.WARN, "memory", what, do)
     return Finding(Level.OK, "memory", what)
 

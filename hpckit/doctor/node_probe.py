@@ -118,7 +118,7 @@ def _job_output(command: Sequence[str]) -> str:
         try:
             output, why = process.communicate(timeout=_NODE_S + _QUICK_S)
         except subprocess.TimeoutExpired:
-            raise ProbeError(f"not in {_NODE_S + _QUICK_S:.0f} s") from None
+            raise ProbeError(f"no answer within {_NODE_S + _QUICK_S:.0f} s") from None
         finally:
             _cancel_job(process)
     if process.returncode:

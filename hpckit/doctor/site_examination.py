@@ -57,14 +57,14 @@ def examine(
 
 def _slurm(spec: RunSpec) -> Iterator[Finding]:
     if shutil.which("scontrol") is None:
-        do = "load Slurm's module, or work on a login node; cluster=local needs none"
-        yield Finding(Level.FAIL, "slurm", "there is no scontrol", do)
+        do = "load Slurm's module, or work on a login node; cluster=local does not need Slurm"
+        yield Finding(Level.FAIL, "slurm", "scontrol is not installed here", do)
         return
     try:
         config, partitions = command_output(CONFIG), command_output(PARTITIONS)
     except ProbeError as error:
-        do = "is slurmctld up? scontrol ping"
-        yield Finding(Level.FAIL, "slurm", f"out of reach: {error}", do)
+        do = "check with scontrol ping whether slurmctld is running"
+        yield Finding(Level.FAIL, "slurm", f"it does not answer: {error}", do)
         return
     read = parse_config(config)
     yield from slurm_settings.findings(read, parse_records(partitions), spec, _qos(read, spec))
@@ -89,11 +89,11 @@ def _node(spec: RunSpec, wants_gpus: bool, host: str | None) -> Iterator[Finding
     try:
         facts = ask_node(spec, host, folders)
     except ProbeError as error:
-        do = f"it was asked by: {shlex.join(srun_words(spec, host))}"
+        do = f"the command was: {shlex.join(srun_words(spec, host))}"
         yield Finding(Level.FAIL, "node", f"a node did not answer: {error}", do)
         return
     yield from machine.judge(facts, wants_gpus)
     yield from judge_places(shared, own, [identify_folder(one) for one in folders], facts.folders)
     if spec.cluster.slurm is not None and spec.cluster.slurm.container is not None:
-        what = f"asked outside of {spec.cluster.slurm.container.image}, whose Python may differ"
+        what = f"inspected outside of {spec.cluster.slurm.container.image}, whose Python may differ"
         yield Finding(Level.NOTE, "container", what)

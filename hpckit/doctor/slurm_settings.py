@@ -38,7 +38,7 @@ def findings(
         named = spec.cluster.slurm.partition
         there = ", ".join(one.get("PartitionName", "?") for one in partitions)
         what = f"there is no partition {named}" if named else "there is no default partition"
-        do = f"cluster.slurm.partition: one of {there}"
+        do = f"set cluster.slurm.partition to one of {there}"
         yield Finding(Level.FAIL, "partition", what, do)
         return
     yield from _of_partition(partition, config, spec, qos)
@@ -47,7 +47,9 @@ def findings(
 def _version(text: str) -> Finding:
     found = re.match(r"(\d+)\.(\d+)", text)
     if found is None:
-        return Finding(Level.WARN, "slurm", f"its version is not known: {text or 'not told'}")
+        return Finding(
+            Level.WARN, "slurm", f"its version is unknown: {text or 'it does not report one'}"
+        )
     if (int(found[1]), int(found[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         return Finding(Level.FAIL, "slurm", text, f"hpckit needs Slurm {oldest} or newer")
@@ -58,8 +60,8 @@ def _tracking(kind: str) -> Finding:
     subject = "processes"
     if kind == "proctrack/cgroup":
         return Finding(Level.OK, subject, "tracked by cgroups")
-    what = f"tracked by {kind or 'something unknown'}, from which some can escape"
-    do = "an administrator: ProctrackType=proctrack/cgroup in slurm.conf"
+    what = f"tracked by {kind or 'something unknown'}, from which some processes can escape"
+    do = "ask an administrator for ProctrackType=proctrack/cgroup in slurm.conf"
     return Finding(Level.WARN, subject, what, do)
 
 
@@ -67,15 +69,15 @@ def _silence(config: Mapping[str, str]) -> Finding | None:
     seconds = seconds_of(config.get("SlurmdTimeout", ""))
     if seconds is None or seconds <= 300:
         return None
-    what = f"Slurm takes {seconds} s to see that the node of a job's first process is lost"
-    do = "an administrator: SlurmdTimeout=300 or less; other nodes hpckit finds in seconds"
+    what = f"Slurm takes {seconds} s to notice that the node of a job's first process is lost"
+    do = "ask an administrator for SlurmdTimeout=300 or less; hpckit notices other nodes in seconds"
     return Finding(Level.NOTE, "lost nodes", what, do)
 
 
 def _requeue(config: Mapping[str, str]) -> Finding:
     match = re.search(r"cred_expire=(\d+)", config.get("AuthInfo", ""))
     held_s = int(match[1]) if match else HOLD_S
-    what = f"launch.continuation=requeue: Slurm holds a requeued job back for {held_s + 1} s"
+    what = f"launch.continuation=requeue: Slurm holds a requeued job for {held_s + 1} s"
     if held_s < HOLD_S:
         return Finding(Level.OK, "requeue", what)
     return Finding(Level.NOTE, "requeue", what, "launch.continuation=chain does not wait")
@@ -100,7 +102,7 @@ def _of_partition(
 ) -> Iterator[Finding]:
     name = partition.get("PartitionName", "?")
     if (state := partition.get("State", "UP")) != "UP":
-        do = "another cluster.slurm.partition, or ask the site"
+        do = "use another cluster.slurm.partition, or ask the site"
         yield Finding(Level.WARN, "partition", f"{name} is {state}", do)
     else:
         yield Finding(Level.OK, "partition", f"{name}: {partition.get('TotalNodes', '?')} nodes")
@@ -112,8 +114,8 @@ def _of_partition(
     assert wanted is not None
     asked = minutes_of(wanted.time_limit or "")
     if longest is not None and asked is not None and asked > longest:
-        what = f"{wanted.time_limit} is more than {name} gives: {partition['MaxTime']}"
-        do = f'cluster.slurm.time_limit="{partition["MaxTime"]}"; the run goes on in the next job'
+        what = f"{wanted.time_limit} is more than {name} allows: {partition['MaxTime']}"
+        do = f'cluster.slurm.time_limit="{partition["MaxTime"]}"; the run continues in the next job'
         yield Finding(Level.FAIL, "time limit", what, do)
 
 
@@ -122,13 +124,16 @@ def _grace(name: str, grace: PreemptionGrace | None, wanted_s: float) -> Finding
     if grace is None:
         return Finding(Level.OK, subject, f"jobs of {name} are not preempted")
     if grace.seconds is None:
-        what = f"how long a preempted job of {name} has is not known ({grace.source})"
-        do = "cluster.slurm.qos names one to ask; or sacctmgr show qos format=Name,GraceTime"
+        what = f"the time that a preempted job of {name} has is unknown ({grace.source})"
+        do = (
+            "set cluster.slurm.qos to the QOS to query, or see sacctmgr show qos "
+            "format=Name,GraceTime"
+        )
         return Finding(Level.NOTE, subject, what, do)
     what = f"a preempted job of {name} has {grace.seconds} s ({grace.source})"
     if wanted_s > grace.seconds:
-        do = f"cluster.grace_s={grace.usable_s}; if a save takes longer, ask for a GraceTime"
-        return Finding(Level.WARN, subject, f"{what}, and cluster.grace_s={wanted_s:g}", do)
+        do = f"set cluster.grace_s={grace.usable_s}; if a save takes longer, ask for a GraceTime"
+        return Finding(Level.WARN, subject, f"{what}, but cluster.grace_s={wanted_s:g}", do)
     return Finding(Level.OK, subject, what)
 
 
@@ -138,6 +143,9 @@ def _batch_signal(config: Mapping[str, str]) -> Finding | None:
     options = f"{config.get('PreemptParameters', '')},{config.get('SlurmctldParameters', '')}"
     if "send_user_signal" in options:  # older versions call it preempt_send_user_signal
         return None
-    what = "a preempted job's own --signal is not sent: its nodes are told, and tell the supervisor"
-    do = "an administrator: PreemptParameters=send_user_signal, if preemptions come without a save"
+    what = (
+        "a preempted job's own --signal is not sent: the signal reaches its nodes, which inform "
+        "the supervisor"
+    )
+    do = "if preemptions lose steps, ask an administrator for PreemptParameters=send_user_signal"
     return Finding(Level.NOTE, "preempt signal", what, do)

@@ -57,7 +57,7 @@ def write(files: Sequence[NewFile], folder: Path) -> None:
         OSError: they cannot be written.
     """
     if there := [folder / file.name for file in files if (folder / file.name).exists()]:
-        raise SpecError([f"{path} is there already, and stays as it is" for path in there])
+        raise SpecError([f"{path} already exists and is not changed" for path in there])
     for file in files:
         path = folder / file.name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -92,16 +92,18 @@ def partition_of(facts: SiteFacts, wanted: str | None) -> tuple[Record, str]:
     there = ", ".join(names)
     if wanted is not None:
         if wanted not in names:
-            raise SpecError([f"--partition {wanted}: there is {there or 'none'}"])
-        return names[wanted], "you said so"
+            raise SpecError(
+                [f"--partition {wanted}: not found; the partitions are {there or 'none'}"]
+            )
+        return names[wanted], "given as an option"
     default = next((one for one in facts.partitions if one.get("Default") == "YES"), None)
     with_gpus = [one for one in facts.partitions if nodes_with_gpus(one, facts.nodes)]
     if default is not None and (default in with_gpus or not with_gpus):
         return default, "the site's default" + _others(names, default["PartitionName"])
     if not with_gpus:
-        raise SpecError([f"there is no default partition: say --partition, one of {there}"])
+        raise SpecError([f"there is no default partition: give --partition, one of {there}"])
     best = max(with_gpus, key=lambda one: nodes_with_gpus(one, facts.nodes))
-    why = "the default has no GPUs; of those with some, this one has most nodes"
+    why = "the default has no GPUs; of the partitions with GPUs, this one has the most nodes"
     return best, why + _others(names, best["PartitionName"])
 
 
@@ -118,26 +120,26 @@ def nodes_with_gpus(partition: Record, nodes: Sequence[Record]) -> int:
 def _grace(name: str, partition: Record, config: Record) -> SiteKey:
     grace = grace_of(partition, config)
     if grace is None:
-        why = f"jobs of {name} are not preempted; a drill is given so long"
+        why = f"jobs of {name} are not preempted; drills use this time"
         return SiteKey("grace_s", 60, "assumed", why, is_slurm=False)
     if grace.usable_s is None:
         why = f"{grace.source}, see sacctmgr show qos format=Name,GraceTime,PreemptMode"
         return SiteKey("grace_s", 60, "assumed", why, is_slurm=False)
-    why = f"{grace.source}={grace.seconds} of {name}, less what Slurm takes"
+    why = f"{grace.source}={grace.seconds} of {name}, less the time that Slurm needs"
     return SiteKey("grace_s", grace.usable_s, "found", why, is_slurm=False)
 
 
 def _accounts(accounts: SlurmAccounts | None, wanted: str | None) -> Iterator[SiteKey]:
     if wanted is not None:
-        yield SiteKey("account", wanted, "found", "you said so")
+        yield SiteKey("account", wanted, "found", "given as an option")
     elif accounts is None:
-        yield SiteKey("account", None, "assumed", "sacctmgr tells of none for you")
+        yield SiteKey("account", None, "assumed", "sacctmgr lists none for you")
     else:
         why = "your default account" + _others(accounts.names, accounts.default)
         yield SiteKey("account", accounts.default, "found", why)
     if accounts is not None:
         usual = accounts.default_qos
-        why = f"{usual} is your default" if usual else "you have no default of your own"
+        why = f"{usual} is your default" if usual else "you have no default QOS"
         yield SiteKey("qos", None, "found", why + _others(accounts.qos, usual))
 
 
@@ -158,7 +160,7 @@ def _time_limit(partition: Record, facts: SiteFacts) -> SiteKey:
     if not given:
         usual = partition.get("DefaultTime", "NONE")
         return SiteKey(
-            "time_limit", None, "found", f"there is no longest; Slurm's default is {usual}"
+            "time_limit", None, "found", f"there is no limit; Slurm's default is {usual}"
         )
     why = min(given, key=lambda one: minutes_of(given[one]) or 0)
     return SiteKey("time_limit", _clock(minutes_of(given[why]) or 0), "found", why)
@@ -174,12 +176,14 @@ def _clock(minutes: float) -> str:
 
 def _gpus(kinds: Sequence[tuple[Kind, int]], config: Record) -> Iterator[SiteKey]:
     if not kinds:
-        yield SiteKey("gpus", "none", "assumed", "its nodes have no gres gpu: none are asked for")
+        yield SiteKey(
+            "gpus", "none", "assumed", "its nodes have no gres gpu, so none are requested"
+        )
         return
     there = ", ".join(f"{in_words(kind)} on {count} nodes" for kind, count in kinds)
     select = config.get("SelectType", "")
     option = "gpus-per-node" if "cons_tres" in select else "gres"
-    yield SiteKey("gpus", option, "found", f"{there}; {select or 'its SelectType is not told'}")
+    yield SiteKey("gpus", option, "found", f"{there}; {select or 'its SelectType is unknown'}")
     types = {kind for (kind, _), _ in kinds}
     if len(types) > 1:
         yield SiteKey("gpu_type", kinds[0][0][0] or None, "assumed", "most nodes have this one")
@@ -203,13 +207,13 @@ def _memory(partition: Record, nodes: Sequence[Record]) -> SiteKey:
 
 def _whole(most: int | None, what: str) -> tuple[Literal["found", "assumed"], str]:
     if most is None:
-        return "assumed", f"Slurm does not tell the {what} of a node"
+        return "assumed", f"Slurm does not report the {what} of a node"
     return "found", f"all {what} of its smallest node; less for a part of one"
 
 
 def _exclusive(partition: Record) -> Iterator[SiteKey]:
     if partition.get("OverSubscribe") == "EXCLUSIVE":
-        yield SiteKey("exclusive", True, "found", "the partition gives whole nodes")
+        yield SiteKey("exclusive", True, "found", "the partition allocates whole nodes")
 
 
 def _of_machine(machine: MachineFacts, on_node: bool) -> Iterator[SiteKey]:
@@ -219,7 +223,7 @@ def _of_machine(machine: MachineFacts, on_node: bool) -> Iterator[SiteKey]:
         yield SiteKey("interface", fast[0], how, where)
     else:
         there = ", ".join(machine.interfaces) or "none"
-        why = f"no {' or '.join(_FAST)} {where}; NCCL and gloo choose themselves of {there}"
+        why = f"no {' or '.join(_FAST)} {where}; NCCL and gloo choose one of {there}"
         yield SiteKey("interface", None, how, why)
     disks = [disk for disk in machine.scratch if disk.free_bytes >= SCRATCH_BYTES]
     if disks:
@@ -233,21 +237,28 @@ def _of_machine(machine: MachineFacts, on_node: bool) -> Iterator[SiteKey]:
 def _container(has_pyxis: bool, machine: MachineFacts, on_node: bool) -> SiteKey:
     where, how = _where(machine, on_node)
     if has_pyxis:
-        return SiteKey("container", None, "found", f"none; srun knows pyxis: {_PYXIS}")
+        return SiteKey("container", None, "found", f"none; srun supports pyxis: {_PYXIS}")
     if {"apptainer", "singularity"} & set(machine.containers):
-        return SiteKey("container", None, how, f"none; there is apptainer {where}: {_APPTAINER}")
-    return SiteKey("container", None, how, f"srun has no pyxis, and there is no apptainer {where}")
+        return SiteKey(
+            "container", None, how, f"none; apptainer is installed {where}: {_APPTAINER}"
+        )
+    return SiteKey(
+        "container",
+        None,
+        how,
+        f"srun does not support pyxis, and apptainer is not installed {where}",
+    )
 
 
 def _where(machine: MachineFacts, on_node: bool) -> tuple[str, Literal["found", "assumed"]]:
     if on_node:
         return f"on {machine.host}", "found"
-    return f"on {machine.host}, which is no node", "assumed"
+    return f"on {machine.host}, which is not a node", "assumed"
 
 
 def _others(names: Sequence[str] | dict[str, Record], chosen: str | None) -> str:
     others = [name for name in names if name != chosen]
-    return f"; there is also {', '.join(others)}" if others else ""
+    return f"; others: {', '.join(others)}" if others else ""
 
 
 def _number(text: str) -> int | None:

@@ -39,8 +39,8 @@ def describe(name: str | None, wanted: SiteRequest, asks_node: bool) -> Describe
     try:
         facts = ask_site(getpass.getuser())
     except ProbeError as error:
-        without = "hpckit init --only starter does without"
-        raise SpecError([f"Slurm is out of reach: {error} (scontrol ping); {without}"]) from None
+        without = "hpckit init --only starter works without it"
+        raise SpecError([f"Slurm does not answer: {error} (scontrol ping); {without}"]) from None
     if facts is None:
         return None
     chosen = _named(name, facts)
@@ -53,9 +53,14 @@ def describe(name: str | None, wanted: SiteRequest, asks_node: bool) -> Describe
 def _named(name: str | None, facts: SiteFacts) -> str:
     chosen = name or site_name(facts.config.get("ClusterName", ""))
     if not is_name(chosen):
-        raise SpecError([f"--site {chosen!r}: write letters, digits, - and _"])
+        raise SpecError([f"--site {chosen!r}: use letters, digits, - and _"])
     if (conf_dir() / "cluster" / f"{chosen}.yaml").is_file():
-        raise SpecError([f"{chosen} is the name of hpckit's own cluster={chosen}; say --site NAME"])
+        raise SpecError(
+            [
+                f"{chosen} is the name of hpckit's own cluster={chosen}; give another one "
+                "with --site NAME"
+            ]
+        )
     return chosen
 
 

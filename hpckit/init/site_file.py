@@ -47,8 +47,11 @@ def render(name: str, site: SiteChoice, facts: SiteFacts, today: date) -> str:
 
 def _head(name: str, site: SiteChoice, facts: SiteFacts, today: date) -> Iterator[str]:
     version = facts.config.get("SLURM_VERSION", "of an unknown version")
-    yield f"# Written by `hpckit init` on {today}, from what Slurm {_shown(version)} said."
-    yield "# found: read from it. assumed: look at it. All else is as in hpckit's cluster=slurm;"
+    yield f"# Written by `hpckit init` on {today}, from the settings of Slurm {_shown(version)}."
+    yield (
+        "# found: read from Slurm. assumed: check it. All other keys are as in hpckit's "
+        "cluster=slurm;"
+    )
     yield "# all keys: hpckit launch --help keys cluster"
     yield "#"
     whole = f" launch.nproc_per_node={site.gpus[1]}" if site.gpus else ""

@@ -56,12 +56,12 @@ def problems(plan: RunEstimate) -> Iterator[str]:
         parts = ", ".join(f"{name} {size(value)}" for name, value in most)
         yield (
             f"memory: a GPU needs {size(peak.total)} {MOMENTS[plan.footprint.at]} ({parts}, ...), "
-            f"and {size(plan.room)} of the {plan.card.name} are available to tensors; "
+            f"but {size(plan.room)} of the {plan.card.name} are available to tensors; "
             f"{_remedy(plan.choice)}"
         )
     if plan.speed is None:
         yield (
-            f"precision.compute: the {plan.card.name} has no {plan.compute} in hardware; "
+            f"precision.compute: the {plan.card.name} does not support {plan.compute} in hardware; "
             f"try precision={'fp16' if plan.compute == 'bf16' else 'bf16'}"
         )
 
@@ -139,7 +139,7 @@ def _memory(plan: RunEstimate) -> str:
 
 def _speed(plan: RunEstimate) -> str:
     if plan.speed is None:
-        return f"unknown: the {plan.card.name} has no {plan.compute} in hardware"
+        return f"unknown: the {plan.card.name} does not support {plan.compute} in hardware"
     found = plan.speed
     step = found.step
     parts = ", ".join(f"{name} {seconds(value)}" for name, value in step.parts().items() if value)

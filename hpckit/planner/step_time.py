@@ -115,7 +115,9 @@ def speed(
     work = work_of(spec)
     found, peak = degrees(spec.parallel, world), card.peak(spec.precision.compute)
     if peak is None:
-        raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
+        raise ValueError(
+            f"precision.compute: the {card.name} does not support {spec.precision.compute}"
+        )
     tokens = global_batch(spec, world) * work.units
     each = tokens / world  # share of one rank
     at_peak = each * _unit_s(work, spec.precision.compute, card)

@@ -45,5 +45,5 @@ def test_what_will_not_work_is_exit_status_1(ports: Slurm, tmp_path: Path) -> No
     status, found = asked(ports, tmp_path, "cluster.slurm.partition=nowhere", "--node")
     assert status == 1
     fails = {one["subject"]: one for one in found if one["level"] == "fail"}
-    assert fails["partition"]["do"] == "cluster.slurm.partition: one of low, high"
+    assert fails["partition"]["do"] == "set cluster.slurm.partition to one of low, high"
     assert "Invalid partition" in fails["node"]["what"]

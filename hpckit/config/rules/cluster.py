@@ -54,11 +54,11 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
     for option in sorted(slurm.options):
         key = f"cluster.slurm.options.{option}"
         if option in _KEYS:
-            yield f"{key}: say cluster.slurm.{_KEYS[option]} instead"
+            yield f"{key}: use cluster.slurm.{_KEYS[option]} instead"
         elif option in _OWN_OPTIONS:
             yield f"{key}: hpckit sets this option itself"
         elif not _OPTION.fullmatch(option):
-            yield f"{key}: write the long name of an option of sbatch, without dashes before it"
+            yield f"{key}: use the long name of an sbatch option, without leading dashes"
     for name in sorted(slurm.env):
         if problem := _variable(name):
             yield f"cluster.slurm.env.{name}: {problem}"
@@ -68,9 +68,9 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
 
 def _variable(name: str) -> str | None:
     if not _VARIABLE.fullmatch(name):
-        return "is no name of an environment variable; write letters, digits and _"
+        return "is not a valid name of an environment variable; use letters, digits and _"
     if name in _SET_BY_KEY:
-        return f"say {_SET_BY_KEY[name]} instead"
+        return f"use {_SET_BY_KEY[name]} instead"
     if name in _SET_BY_HPCKIT or name.startswith(_PREFIXES):
         return "hpckit, torchrun or Slurm sets this variable itself"
     return None
@@ -79,8 +79,14 @@ def _variable(name: str) -> str | None:
 def _container(container: ContainerSpec) -> Iterator[str]:
     key = "cluster.slurm.container"
     if container.image.startswith("-"):
-        yield f"{key}.image: {container.image!r} would be read as an option"
+        yield (
+            f"{key}.image: {container.image!r} would be read as an option; it must not begin with "
+            "a dash"
+        )
     if container.kind == "pyxis":
         for word in container.options:
             if not word.startswith("--container-"):
-                yield f"{key}.options: {word!r} is no option of pyxis like --container-writable"
+                yield (
+                    f"{key}.options: {word!r} is not an option of pyxis, such as "
+                    "--container-writable"
+                )

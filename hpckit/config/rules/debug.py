@@ -18,18 +18,18 @@ def debug_violations(spec: RunSpec) -> Iterator[str]:
 def _canary(spec: RunSpec) -> Iterator[str]:
     canary = spec.debug.canary
     if (canary.mode is None) != (canary.file is None):
-        what = "has no value" if canary.file is None else "must be null"
-        yield f"debug.canary.file: {what} where debug.canary.mode={canary.mode or 'null'}"
+        what = "is required" if canary.file is None else "must be null"
+        yield f"debug.canary.file: {what} when debug.canary.mode={canary.mode or 'null'}"
     if canary.mode is not None and canary.steps > spec.train.steps:
-        yield (f"debug.canary.steps: {canary.steps} are more than train.steps={spec.train.steps}")
+        yield (f"debug.canary.steps: {canary.steps} is more than train.steps={spec.train.steps}")
 
 
 def _profile(spec: RunSpec) -> Iterator[str]:
     profile, steps = spec.debug.profile, last_step(spec)
     if profile.start is not None and (last := profile.start + profile.steps - 1) > steps:
         yield (
-            f"debug.profile.start: steps {profile.start} to {last} are not all among the {steps} "
-            "of the run"
+            f"debug.profile.start: steps {profile.start} to {last} are not all within the {steps} "
+            "steps of the run"
         )
 
 
@@ -41,4 +41,7 @@ def drill_violations(spec: RunSpec) -> Iterator[str]:
     if drill.preempt_at and steps is not None and drill.preempt_at[-1] >= steps:
         yield f"debug.drill.preempt_at: step {drill.preempt_at[-1]} is not before the last, {steps}"
     if spec.cluster.kind == "slurm" and max(drill.nodes, default=0) > spec.launch.nodes:
-        yield f"debug.drill.nodes: a job has launch.nodes={spec.launch.nodes}, and never more"
+        yield (
+            f"debug.drill.nodes: {max(drill.nodes)} is more than launch.nodes={spec.launch.nodes}, "
+            "which a job cannot exceed"
+        )

@@ -24,8 +24,8 @@ def expert_violations(spec: RunSpec) -> Iterator[str]:
     if experts is None:
         if spec.parallel.expert > 1:
             yield (
-                f"parallel.expert: {spec.parallel.expert} ranks would share experts, and this "
-                "model has none; take 1, or a model with experts, such as gpt2_moe"
+                f"parallel.expert: {spec.parallel.expert} ranks would share experts, but this "
+                "model has no experts; use 1, or a model with experts, such as gpt2_moe"
             )
         return
     if experts.top_k > experts.count:
@@ -51,24 +51,27 @@ def expert_violations_of_world(spec: RunSpec, found: ParallelDegrees) -> Iterato
     for name, ranks in (("tensor", found.tensor), ("pipeline", found.pipeline)):
         if ranks > 1:
             yield (
-                f"parallel.{name}: models with experts are not divided over {ranks} ranks so; "
-                "take parallel.expert, with a parallel such as fsdp"
+                f"parallel.{name}: models with experts cannot be divided over {ranks} ranks this "
+                "way; use parallel.expert, with a parallel group such as fsdp"
             )
 
 
 def _unsupported_with_experts(spec: RunSpec) -> Iterator[str]:
     """Yields violations for options that models with experts do not support."""
     if spec.precision.compute == "fp8":
-        yield "precision.compute: experts are not computed in fp8; take bf16"
+        yield "precision.compute: experts cannot be computed in fp8; use bf16"
     if spec.memory.compile:
         yield (
-            "memory.compile: blocks with experts are not compiled, since how many tokens each gets "
-            "is known to the run alone; take false"
+            "memory.compile: blocks with experts cannot be compiled, because the number of tokens "
+            "of each expert is known only at run time; use false"
         )
     if spec.memory.activation_checkpointing == "selective" and spec.parallel.expert > 1:
         yield (
-            "memory.activation_checkpointing: selective does not go with experts that ranks share, "
-            "which FSDP gathers inside of a block (parallel.expert); take full"
+            "memory.activation_checkpointing: selective is not supported with experts that ranks "
+            "share (parallel.expert), because FSDP gathers them inside a block; use full"
         )
     if spec.memory.cpu_offload:
-        yield "memory.cpu_offload: experts stay on the GPU, shared by parallel.expert; take false"
+        yield (
+            "memory.cpu_offload: experts that ranks share (parallel.expert) must stay on the GPU; "
+            "use false"
+        )

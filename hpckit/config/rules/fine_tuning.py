@@ -15,7 +15,7 @@ def tuning_violations(spec: RunSpec) -> Iterator[str]:
     if isinstance(spec.model, ImageSpec):
         for key in ("init_from", "lora"):
             if getattr(spec, key) is not None:
-                yield f"{key}: goes with decoders alone, not with a {spec.model.kind}; take none"
+                yield f"{key}: requires a decoder, not a {spec.model.kind}; use none"
         return
     if spec.init_from is not None:
         yield from _init_from(spec.init_from)
@@ -25,26 +25,29 @@ def tuning_violations(spec: RunSpec) -> Iterator[str]:
 
 def _init_from(start: InitFromSpec) -> Iterator[str]:
     if start.kind == "checkpoint" and start.item is None:
-        yield "init_from.item: has no value where init_from.kind=checkpoint"
+        yield "init_from.item: is required when init_from.kind=checkpoint"
     if start.kind == "huggingface":
         for name in ("step", "item"):
             if getattr(start, name) is not None:
-                yield f"init_from.{name}: must be null where init_from.kind=huggingface"
+                yield f"init_from.{name}: must be null when init_from.kind=huggingface"
 
 
 def _lora(lora: LoraSpec, model: DecoderSpec) -> Iterator[str]:
     if experts_of(model) is not None:
-        yield "lora: models with experts take no adapters; take lora=none, or another model"
+        yield (
+            "lora: adapters are not supported for models with experts; use lora=none, or another "
+            "model"
+        )
         return
     there = layers(model)
     for asked in lora.target_modules:
         if not any(is_meant(name, asked) for name in there):
             yield (
-                f"lora.target_modules: a {model.kind} has no layer {asked!r}; there are "
+                f"lora.target_modules: a {model.kind} has no layer {asked!r}; its layers are "
                 f"{', '.join(there)}"
             )
     if not lora.target_modules:
-        yield f"lora.target_modules: names none; there are {', '.join(there)}"
+        yield f"lora.target_modules: is empty; choose from {', '.join(there)}"
     for name, layer in adapted(model, lora).items():
         if lora.rank > (least := min(layer.outputs, layer.inputs)):
-            yield f"lora.rank: {lora.rank} is more than {name} itself has, which is {least}"
+            yield f"lora.rank: {lora.rank} is more than the rank of {name} itself, {least}"

@@ -16,7 +16,7 @@ def metrics_violations(spec: RunSpec) -> Iterator[str]:
     if uri is not None and not _URI.match(uri):
         yield (
             "metrics.mlflow.uri: must be http(s)://server, databricks, or a folder as an absolute "
-            f"path, got {uri!r}; a database is behind an MLflow server"
+            f"path, got {uri!r}; for a database, use the URL of an MLflow server"
         )
     if url is not None and not url.startswith(("http://", "https://")):
         yield f"metrics.wandb.url: must be http(s)://server, got {url!r}"

@@ -31,25 +31,25 @@ def _trained(spec: RunSpec) -> Iterator[str]:
     other training functions check it themselves."""
     kind, are_images = spec.model.kind, isinstance(spec.model, ImageSpec)
     if spec.entry == LANGUAGE_MODEL and are_images:
-        yield f"entry: {spec.entry} trains decoders, not a {kind}; take entry={IMAGES}"
+        yield f"entry: {spec.entry} trains decoders, not a {kind}; use entry={IMAGES}"
     if spec.entry == LANGUAGE_MODEL and spec.data.images is not None:
-        yield f"data.images: must be null where entry={spec.entry}"
+        yield f"data.images: must be null when entry={spec.entry}"
     if spec.entry == IMAGES and not are_images:
-        yield f"model.kind: {spec.entry} takes resnet or vit, not {kind}"
+        yield f"model.kind: {spec.entry} trains resnet or vit, not {kind}"
     if spec.entry == IMAGES and spec.data.images is None:
-        yield f"data.images: has no value where entry={spec.entry}; take data=images"
+        yield f"data.images: is required when entry={spec.entry}; use data=images"
 
 
 def _decoder(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
     is_ours, of_bytes = spec.entry == LANGUAGE_MODEL, spec.data.text == "bytes"
     if is_ours and of_bytes and model.vocab < BYTES_AND_END:
         yield (
-            f"model.vocab: {model.vocab} is less than the {BYTES_AND_END} tokens that bytes of "
-            "text have"
+            f"model.vocab: {model.vocab} is less than the {BYTES_AND_END} tokens that text as "
+            "bytes needs"
         )
     if of_bytes and not spec.data.document_mask:
         yield (
-            "data.document_mask: false goes with data.text=tokens; a window of bytes is one "
+            "data.document_mask: false requires data.text=tokens, because a window of bytes is one "
             "document"
         )
     if model.width % model.heads:
@@ -59,7 +59,7 @@ def _decoder(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
     if isinstance(model, LlamaSpec) and model.width // model.heads % 2:
         yield (
             f"model.heads: {model.heads} heads of model.width={model.width} have "
-            f"{model.width // model.heads} features each; positions turn pairs of them"
+            f"{model.width // model.heads} features each, but rotary positions need an even number"
         )
 
 
@@ -67,8 +67,8 @@ def _resnet(spec: RunSpec, model: ResnetSpec) -> Iterator[str]:
     sides = 2 ** (len(model.depths) + 1)  # the stem and its pooling each halve the resolution
     if spec.train.micro_batch == 1 and model.image_size <= sides:
         yield (
-            f"train.micro_batch: 1 sample of model.image_size={model.image_size} leaves one number "
-            f"of each channel to normalise; take 2 samples, or more than {sides} pixels"
+            f"train.micro_batch: 1 sample of model.image_size={model.image_size} leaves one value "
+            f"per channel to normalise; use 2 samples, or more than {sides} pixels"
         )
 
 
@@ -81,6 +81,6 @@ def _vit(model: VitSpec) -> Iterator[str]:
         )
     if model.positions == "sincos" and model.width % 4:
         yield (
-            f"model.width: {model.width} is no multiple of 4, as sines and cosines of rows and "
-            "columns need; or take model.positions=learned"
+            f"model.width: {model.width} is not a multiple of 4, which sines and cosines of rows "
+            "and columns require; or use model.positions=learned"
         )

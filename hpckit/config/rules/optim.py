@@ -15,18 +15,18 @@ def optim_violations(spec: RunSpec) -> Iterator[str]:
         value = getattr(optim, name)
         yield from _belongs(name, value, "kind", optim.kind, {"adamw", "muon"})
     if optim.kind == "muon" and isinstance(spec.model, ResnetSpec):
-        yield "optim.kind: the blocks of a resnet have no matrices for muon; take sgd or adamw"
+        yield "optim.kind: the blocks of a resnet have no matrices for muon; use sgd or adamw"
     yield from _belongs(
         "min_lr_ratio", optim.min_lr_ratio, "schedule", optim.schedule, {"cosine", "linear", "wsd"}
     )
     yield from _belongs("decay_ratio", optim.decay_ratio, "schedule", optim.schedule, {"wsd"})
     if (optim.base_batch is None) != (optim.scale is None):
-        what = "has no value" if optim.scale is None else "must be null"
-        yield f"optim.scale: {what} where optim.base_batch={optim.base_batch or 'null'}"
+        what = "is required" if optim.scale is None else "must be null"
+        yield f"optim.scale: {what} when optim.base_batch={optim.base_batch or 'null'}"
     if optim.warmup_steps >= spec.train.steps:
         yield (
-            f"optim.warmup_steps: {optim.warmup_steps} leaves none of "
-            f"train.steps={spec.train.steps} for training at full rate"
+            f"optim.warmup_steps: {optim.warmup_steps} must be less than "
+            f"train.steps={spec.train.steps}, or no step trains at the full rate"
         )
     elif optim.warmup_steps + (decay := decay_steps(optim, spec.train.steps)) > spec.train.steps:
         yield (
@@ -43,5 +43,5 @@ def decay_steps(optim: OptimSpec, steps: int) -> int:
 
 def _belongs(key: str, value: object, to: str, chosen: str, takers: set[str]) -> Iterator[str]:
     if (value is None) == (chosen in takers):
-        what = "has no value" if value is None else "must be null"
-        yield f"optim.{key}: {what} where optim.{to}={chosen}"
+        what = "is required" if value is None else "must be null"
+        yield f"optim.{key}: {what} when optim.{to}={chosen}"

@@ -21,26 +21,29 @@ def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
     """Yields the violations that hold for every world."""
     memory, precision, device = spec.memory, spec.precision, spec.cluster.device
     if precision.master == "bf16" and precision.compute not in ("bf16", "fp8"):
-        yield f"precision.master: bf16 goes with compute=bf16 or fp8, not {precision.compute}"
+        yield f"precision.master: bf16 requires compute=bf16 or fp8, not {precision.compute}"
     if precision.compute == "fp8" and isinstance(spec.model, DecoderSpec):
         yield from _fp8(spec, spec.model)
     if memory.cpu_offload and device == "cpu":
-        yield "memory.cpu_offload: with cluster.device=cpu all is in the host's memory anyway"
+        yield (
+            "memory.cpu_offload: with cluster.device=cpu, all state is in the host's memory "
+            "already; use false"
+        )
     if memory.attention in ("efficient", "cudnn") and device == "cpu":
         yield (
-            f"memory.attention: there is no {memory.attention} on cluster.device=cpu; "
-            "there are flash and math"
+            f"memory.attention: {memory.attention} is not available with cluster.device=cpu; use "
+            "flash or math"
         )
     if masks_attention(spec) and memory.attention == "flash" and device == "cuda":
         yield (
-            "memory.attention: flash has no mask on GPUs, which data.document_mask=true needs; "
-            "take auto, efficient, cudnn or math, or data.document_mask=false"
+            "memory.attention: flash does not support masks on GPUs, which data.document_mask=true "
+            "requires; use auto, efficient, cudnn or math, or data.document_mask=false"
         )
     if isinstance(spec.model, ImageSpec):
         yield from _image_model(spec, spec.model)
     elif memory.loss_chunks > spec.model.seq_len:
         yield (
-            f"memory.loss_chunks: {memory.loss_chunks} are more than "
+            f"memory.loss_chunks: {memory.loss_chunks} is more than "
             f"model.seq_len={spec.model.seq_len} positions"
         )
 
@@ -50,22 +53,23 @@ def precision_memory_violations_of_world(spec: RunSpec, found: ParallelDegrees) 
     if spec.memory.cpu_offload and found.pipeline > 1:
         yield (
             "memory.cpu_offload: the stages of a pipeline keep their parameters on the GPU for a "
-            "whole step; take a parallel without pipeline, such as fsdp"
+            "whole step; use a parallel group without a pipeline, such as fsdp"
         )
     if spec.memory.cpu_offload and found.replicate > 1 and found.shard == 1:
         yield (
-            f"memory.cpu_offload: each of the {found.replicate} replicas would have all of the "
-            "optimizer's state in the host's memory; take a parallel that shards, such as fsdp"
+            f"memory.cpu_offload: each of the {found.replicate} replicas would keep the whole "
+            "state of the optimizer in the host's memory; use a parallel group that shards, such "
+            "as fsdp"
         )
     if spec.memory.cpu_offload and spec.optim.kind == "muon" and found.data * found.tensor > 1:
         yield (
-            "memory.cpu_offload: muon's ranks exchange matrices between their GPUs, and find them "
-            "in the host's memory; take optim=adamw, or memory.cpu_offload=false"
+            "memory.cpu_offload: muon exchanges matrices between GPUs, so they cannot be in the "
+            "host's memory; use optim=adamw, or memory.cpu_offload=false"
         )
     if spec.precision.compute == "fp8" and found.tensor > 1:
         yield (
-            f"precision.compute: layers divided over {found.tensor} ranks (parallel.tensor) are "
-            "not computed in fp8; take bf16, or a parallel without tensor"
+            f"precision.compute: layers divided over {found.tensor} ranks (parallel.tensor) cannot "
+            "be computed in fp8; use bf16, or a parallel group without tensor"
         )
 
 
@@ -73,23 +77,26 @@ def _image_model(spec: RunSpec, model: ImageSpec) -> Iterator[str]:
     """Yields violations for options that image models do not support."""
     memory, kind = spec.memory, model.kind
     if spec.precision.compute == "fp8":
-        yield f"precision.compute: a {kind} is not computed in fp8; take bf16"
+        yield f"precision.compute: a {kind} cannot be computed in fp8; use bf16"
     if memory.cpu_offload:
-        yield f"memory.cpu_offload: a {kind} stays on the GPU; take memory.cpu_offload=false"
+        yield f"memory.cpu_offload: a {kind} cannot be offloaded; use false"
     if memory.loss_chunks > 1:
-        yield f"memory.loss_chunks: a {kind} has one label a sample; take 1"
+        yield f"memory.loss_chunks: a {kind} has one label per sample; use 1"
     if isinstance(model, ResnetSpec) and memory.activation_checkpointing == "selective":
         yield (
-            "memory.activation_checkpointing: selective keeps attention and matrix products, of "
-            "which a resnet has none; take full or none"
+            "memory.activation_checkpointing: selective keeps the results of attention and matrix "
+            "products, which a resnet does not have; use full or none"
         )
     if isinstance(model, ResnetSpec) and memory.attention != "auto":
-        yield f"memory.attention: a resnet has none to compute by {memory.attention}; take auto"
+        yield (
+            f"memory.attention: a resnet has no attention to compute by {memory.attention}; use "
+            "auto"
+        )
 
 
 def _fp8(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
     if spec.cluster.device == "cpu":
-        yield "precision.compute: fp8 is computed on GPUs alone (Ada, Hopper or later); take bf16"
+        yield "precision.compute: fp8 requires a GPU (Ada, Hopper or later); use bf16"
     sizes = {"width": model.width, "seq_len": model.seq_len}
     if isinstance(model, LlamaSpec):
         sizes |= {"hidden": model.hidden}

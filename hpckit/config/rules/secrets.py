@@ -21,15 +21,15 @@ def secret_violations(spec: RunSpec) -> Iterator[str]:
     for key, value in _urls(spec):
         if value is not None and has_secrets(value):
             yield (
-                f"{key}: has a password or a signature in it, and would be written to the run's "
-                "directory; give credentials in the environment or in files of your own"
+                f"{key}: contains a password or a signature, which would be written to the run's "
+                "directory; give credentials in the environment or in your own files"
             )
     slurm = spec.cluster.slurm
     for name in sorted(slurm.env) if slurm is not None else ():
         if _SECRET.search(name):
             yield (
                 f"cluster.slurm.env.{name}: would be written to the run's directory; export it "
-                "before you submit, jobs get the environment that they are submitted from"
+                "before you submit: jobs get the environment that they are submitted from"
             )
 
 

@@ -16,8 +16,10 @@ def validation_violations(spec: RunSpec) -> Iterator[str]:
     every, shards, best = spec.train.validate_every, spec.data.validation, spec.checkpoint.keep.best
     is_ours = spec.entry in (LANGUAGE_MODEL, IMAGES)
     if is_ours and every is not None and shards is None:
-        yield f"data.validation: has no value, which train.validate_every={every} needs"
+        yield f"data.validation: is required when train.validate_every={every}"
     if is_ours and every is None and shards is not None:
-        yield "data.validation: is read where train.validate_every has a value, and it is null"
+        yield (
+            "data.validation: is used only when train.validate_every has a value, and that is null"
+        )
     if best is not None and best.startswith(PREFIX) and every is None:
-        yield f"checkpoint.keep.best: {best} comes of validation; give train.validate_every=..."
+        yield f"checkpoint.keep.best: {best} requires validation; set train.validate_every"

@@ -83,17 +83,17 @@ def _addresses(spec: RunSpec) -> Iterator[str]:
     }
     for key, text in given.items():
         if text and (meant := meant_url(text)):
-            yield f"{key}: {text} is no path and no URL; did you mean {meant}?"
+            yield f"{key}: {text} is neither a path nor a URL; did you mean {meant}?"
 
 
 def _cluster(spec: RunSpec) -> Iterator[str]:
     cluster, slurm = spec.cluster, spec.cluster.slurm
     if (cluster.kind == "slurm") != (slurm is not None):
-        what = "has no value" if slurm is None else "must be null"
-        yield f"cluster.slurm: {what} where cluster.kind={cluster.kind}"
+        what = "is required" if slurm is None else "must be null"
+        yield f"cluster.slurm: {what} when cluster.kind={cluster.kind}"
     if (cluster.kind == "slurm") != (cluster.address is None):
-        what = "has no value" if cluster.address is None else "must be null"
-        yield f"cluster.address: {what} where cluster.kind={cluster.kind}"
+        what = "is required" if cluster.address is None else "must be null"
+        yield f"cluster.address: {what} when cluster.kind={cluster.kind}"
     if slurm is not None:
         yield from site_violations(slurm)
 
@@ -126,4 +126,4 @@ def _checkpoint(spec: RunSpec) -> Iterator[str]:
     }
     names = [f"checkpoint.{name}" for name, value in given.items() if value is not None]
     if len(names) > 1:
-        yield f"{names[-1]}: give one of {', '.join(names)}, the others null"
+        yield f"{names[-1]}: set only one of {', '.join(names)}, and the others to null"

@@ -15,7 +15,7 @@ def degree_violations(parallel: ParallelSpec) -> Iterator[str]:
     """Yields the violations that hold for every world."""
     for name in NAMES:
         if getattr(parallel, name) == 0:
-            yield f"parallel.{name}: must be 1 or more, or -1 for the rest; got 0"
+            yield f"parallel.{name}: must be 1 or more, or -1 for all remaining ranks; got 0"
 
 
 def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
@@ -45,8 +45,8 @@ def _undivided(model: ImageSpec, found: ParallelDegrees) -> Iterator[str]:
     for name in ("tensor", "pipeline"):
         if (ranks := getattr(found, name)) > 1:
             yield (
-                f"parallel.{name}: a {model.kind} is not divided over {ranks} ranks; take a "
-                "parallel of data alone, such as ddp or fsdp"
+                f"parallel.{name}: a {model.kind} cannot be divided over {ranks} ranks; use a "
+                "data-parallel group, such as ddp or fsdp"
             )
 
 
@@ -60,7 +60,7 @@ def _layers(spec: RunSpec, model: DecoderSpec, found: ParallelDegrees) -> Iterat
     for name, size in divided.items():
         if size % ranks:
             yield (
-                f"parallel.tensor: {ranks} ranks do not divide model.{name}={size}; take a divisor"
+                f"parallel.tensor: {ranks} ranks do not divide model.{name}={size}; use a divisor"
             )
     stages = stage_count(spec.parallel, found.pipeline)
     if model.layers < stages:
@@ -80,10 +80,11 @@ def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
     found = degrees(spec.parallel, world)
     what = f"{nodes} nodes x {per_node} workers = {world} ranks"
     if found.model > 1:
-        what = f"{found.data} parts ({what}, {found.model} of which share one)"
+        what = f"{found.data} parts ({what}, {found.model} ranks share each part)"
     if train.global_batch % found.data:
         yield (
-            f"train.global_batch: {train.global_batch} samples do not divide over {what}; "
+            f"train.global_batch: {train.global_batch} samples cannot be divided evenly over "
+            f"{what}; "
             f"try {_multiples_near(train.global_batch, found.data)}"
         )
         return

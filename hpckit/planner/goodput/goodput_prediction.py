@@ -146,6 +146,6 @@ def _check(campaign: FaultCampaign) -> None:
         numbers |= {f"{name} of {kind}": value for name, value in vars(one).items()}
     for name, value in numbers.items():
         if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} is a number from 0 on, got {value!r}")
+            raise ValueError(f"{name} must be 0 or more, got {value!r}")
     if not campaign.step_s:
-        raise ValueError("step_s is above 0, got 0")
+        raise ValueError("step_s must be above 0, got 0")

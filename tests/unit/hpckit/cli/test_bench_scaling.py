@@ -67,7 +67,7 @@ def test_each_rank_has_a_micro_batch_or_all_share_a_batch() -> None:
         assert words[-1] == f"train.global_batch={batch}"
     made = compose_spec(words)
     assert (made.train.steps, made.root, made.checkpoint.every_steps) == (60, "/runs", None)
-    with pytest.raises(SpecError, match="1x1: 1 ranks do not divide"):
+    with pytest.raises(SpecError, match="1x1: 1 ranks cannot be divided"):
         overrides_of(spec, typed, "gpt_nano", WorldShape(1, 1), ScalingWorkload(60, False), "/runs")
 
 

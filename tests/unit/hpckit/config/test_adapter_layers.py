@@ -89,16 +89,16 @@ def test_merged_weights_compute_what_the_layer_does() -> None:
     [
         (
             {"lora.target_modules": ["attn"]},
-            "lora.target_modules: a gpt has no layer 'attn'; there are attention.qkv",
+            "lora.target_modules: a gpt has no layer 'attn'; its layers are attention.qkv",
         ),
         (
             {"lora.target_modules": ["attention.q"]},
             "lora.target_modules: a gpt has no layer 'attention.q'",
         ),
-        ({"lora.target_modules": []}, "lora.target_modules: names none"),
+        ({"lora.target_modules": []}, "lora.target_modules: is empty"),
         (
             {"lora.rank": 65, "lora.target_modules": ["mlp.up"]},
-            "lora.rank: 65 is more than mlp.up itself",
+            "lora.rank: 65 is more than the rank of mlp.up itself",
         ),
     ],
 )
@@ -112,12 +112,12 @@ def test_adapters_that_make_no_sense_are_refused(changes: dict[str, Any], told: 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"model": "gpt_moe_nano", "lora": "default"}, "lora: models with experts take no"),
+        ({"model": "gpt_moe_nano", "lora": "default"}, "lora: adapters are not supported"),
         (
             {"model": "vit_nano", "lora": "default"},
-            "lora: goes with decoders alone, not with a vit",
+            "lora: requires a decoder, not a vit",
         ),
-        ({"model": "resnet_nano", "start": "checkpoint"}, "init_from: goes with decoders alone"),
+        ({"model": "resnet_nano", "start": "checkpoint"}, "init_from: requires a decoder"),
     ],
 )
 def test_models_that_take_neither_are_refused(options: dict[str, str], told: str) -> None:
@@ -130,7 +130,7 @@ def test_models_that_take_neither_are_refused(options: dict[str, str], told: str
 @pytest.mark.parametrize(
     ("option", "changes", "told"),
     [
-        ("checkpoint", {"init_from.item": None}, "init_from.item: has no value"),
+        ("checkpoint", {"init_from.item": None}, "init_from.item: is required"),
         ("huggingface", {"init_from.step": 3}, "init_from.step: must be null"),
         ("huggingface", {"init_from.item": "ema"}, "init_from.item: must be null"),
     ],

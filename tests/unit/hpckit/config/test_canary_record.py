@@ -49,8 +49,8 @@ def test_it_belongs_to_the_run_without_a_canary(tmp_path: Path) -> None:
 
 def test_a_missing_record_is_refused_with_how_to_make_it(tmp_path: Path) -> None:
     (line,) = canary_problems(make_spec(changes(tmp_path / "none.json")))
-    assert line.startswith("debug.canary.file: there is no ")
-    assert "mode=record" in line
+    assert line.startswith("debug.canary.file: ")
+    assert "does not exist; debug.canary.mode=record" in line
     assert canary_problems(make_spec(changes(tmp_path / "none.json", mode="record"))) == []
 
 
@@ -59,7 +59,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "golden.json"
     path.write_text(text)
     (line,) = canary_problems(make_spec(changes(path)))
-    assert f"{path} holds no recorded values" in line
+    assert f"{path} does not contain recorded values" in line
 
 
 def test_a_record_of_another_run_or_a_shorter_one_is_refused(tmp_path: Path) -> None:
@@ -69,16 +69,16 @@ def test_a_record_of_another_run_or_a_shorter_one_is_refused(tmp_path: Path) -> 
     assert "another experiment" in line
     golden(path).write(path)
     (line,) = canary_problems(make_spec(changes(path, steps=3)))
-    assert line == f"debug.canary.steps: {path} holds 2"
+    assert line == f"debug.canary.steps: 3 is more than the 2 steps recorded in {path}"
 
 
 def test_the_value_that_differs_is_named_with_how_much() -> None:
     seen = {"loss": 4.0, "grad_norm": 1.1}
     assert difference(STEPS, 2, seen, 0.2) is None
     assert difference(STEPS, 2, seen, 0.01) == (
-        "step 2: grad_norm is 1.1, recorded was 1: 0.091 off"
+        "step 2: grad_norm is 1.1, but 1 was recorded (relative difference 0.091)"
     )
-    assert "has loss, recorded were loss, grad_norm" in str(difference(STEPS, 2, {"loss": 4.0}, 1))
+    assert "has loss; the record has loss, grad_norm" in str(difference(STEPS, 2, {"loss": 4.0}, 1))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -5.0])

@@ -29,14 +29,15 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
     [
         (
             {**FOUR, "parallel.expert": 3, "model.experts.count": 6},
-            "parallel: shard 4 = 4 ranks do not divide by expert 3, to share experts "
+            "parallel: shard 4 = 4 ranks, which share experts, cannot be divided by expert 3 "
             "(4 nodes x 1 workers)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {**FOUR, "parallel.replicate": 2, "parallel.shard": 2, "parallel.expert": 8}
             | {"model.experts.count": 8},
-            "parallel: replicate 2 x shard 2 = 4 ranks do not divide by expert 8, to share experts "
+            "parallel: replicate 2 x shard 2 = 4 ranks, which share experts, cannot be divided by "
+            "expert 8 "
             "(4 nodes x 1 workers)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
@@ -58,31 +59,32 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
         ),
         (
             {**FOUR, "parallel.shard": 2, "parallel.tensor": 2},
-            "parallel.tensor: models with experts are not divided over 2 ranks so; take "
-            "parallel.expert, with a parallel such as fsdp",
+            "parallel.tensor: models with experts cannot be divided over 2 ranks this way; use "
+            "parallel.expert, with a parallel group such as fsdp",
         ),
         (
             {**FOUR, "parallel.shard": 2, "parallel.pipeline": 2, "train.micro_batch": 4},
-            "parallel.pipeline: models with experts are not divided over 2 ranks so; take "
-            "parallel.expert, with a parallel such as fsdp",
+            "parallel.pipeline: models with experts cannot be divided over 2 ranks this way; use "
+            "parallel.expert, with a parallel group such as fsdp",
         ),
         (
             {"memory.compile": True},
-            "memory.compile: blocks with experts are not compiled, since how many tokens each gets "
-            "is known to the run alone; take false",
+            "memory.compile: blocks with experts cannot be compiled, because the number of tokens "
+            "of each expert is known only at run time; use false",
         ),
         (
             {**FOUR, "parallel.expert": 2, "memory.activation_checkpointing": "selective"},
-            "memory.activation_checkpointing: selective does not go with experts that ranks share, "
-            "which FSDP gathers inside of a block (parallel.expert); take full",
+            "memory.activation_checkpointing: selective is not supported with experts that ranks "
+            "share (parallel.expert), because FSDP gathers them inside a block; use full",
         ),
         (
             {"cluster.device": "cuda", "memory.cpu_offload": True},
-            "memory.cpu_offload: experts stay on the GPU, shared by parallel.expert; take false",
+            "memory.cpu_offload: experts that ranks share (parallel.expert) must stay on the GPU; "
+            "use false",
         ),
         (
             {"cluster.device": "cuda", "precision.compute": "fp8"},
-            "precision.compute: experts are not computed in fp8; take bf16",
+            "precision.compute: experts cannot be computed in fp8; use bf16",
         ),
     ],
 )
@@ -93,7 +95,7 @@ def test_what_is_said(changes: dict[str, Any], said: str) -> None:
 def test_ranks_cannot_share_experts_of_a_model_that_has_none() -> None:
     for model in ("gpt_nano", "llama_nano"):
         (said,) = complaints({**FOUR, "parallel.expert": 2}, model)
-        assert said.startswith("parallel.expert: 2 ranks would share experts, and this model has")
+        assert said.startswith("parallel.expert: 2 ranks would share experts, but this model has")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_experts_are_on_all_ranks_of_data_or_it_is_refused(
 ) -> None:
     parallel = ParallelSpec(replicate, shard, 1, 1, expert, "1f1b", 3, True)
     if replicate * shard % expert:
-        with pytest.raises(ValueError, match=f"do not divide by expert {expert}"):
+        with pytest.raises(ValueError, match=f"cannot be divided by expert {expert}"):
             degrees(parallel, replicate * shard)
         return
     found = degrees(parallel, replicate * shard)

@@ -28,7 +28,7 @@ def test_servers_and_folders_are_taken(uri: str) -> None:
     ("key", "value", "said"),
     [
         ("mlflow.uri", "mlruns", "absolute path, got 'mlruns'"),
-        ("mlflow.uri", "postgresql://host/db", "a database is behind an MLflow server"),
+        ("mlflow.uri", "postgresql://host/db", "for a database, use the URL of an MLflow server"),
         ("mlflow.uri", "databricksy", "must be"),
         ("wandb.url", "wandb.site", "must be http"),
         ("prometheus.folder", "relative", "must be an absolute path"),

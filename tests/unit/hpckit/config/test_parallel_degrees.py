@@ -55,23 +55,27 @@ def test_the_product_is_the_world_or_it_is_refused(asked: tuple[int, ...], world
     [
         (
             {"parallel.replicate": 3},
-            "parallel: 2 ranks do not divide by replicate 3 = 3, to leave shard"
+            "parallel: 2 ranks cannot be divided by replicate 3 = 3 to compute shard"
             " (2 nodes x 1 workers)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {"parallel.replicate": 2, "parallel.shard": 2},
-            "parallel: replicate 2 x shard 2 = 4 ranks, and there are 2; -1 takes the rest"
+            "parallel: replicate 2 x shard 2 = 4 ranks, but there are 2; -1 for one degree takes "
+            "all remaining ranks"
             " (2 nodes x 1 workers)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {"parallel.replicate": -1},
-            "parallel: only one degree may be -1, the rest; got replicate and shard"
+            "parallel: only one degree may be -1 (all remaining ranks); got replicate and shard"
             " (2 nodes x 1 workers)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
-        ({"parallel.shard": 0}, "parallel.shard: must be 1 or more, or -1 for the rest; got 0"),
+        (
+            {"parallel.shard": 0},
+            "parallel.shard: must be 1 or more, or -1 for all remaining ranks; got 0",
+        ),
     ],
 )
 def test_what_does_not_come_out_even_is_refused(changes: dict[str, object], says: str) -> None:

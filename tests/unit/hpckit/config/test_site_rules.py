@@ -15,11 +15,17 @@ CONTAINER = "cluster.slurm.container"
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"cluster.slurm.env": {"A-B": "1"}}, "env.A-B: is no name of an environment variable"),
-        ({"cluster.slurm.env": {"A=B": "1"}}, "env.A=B: is no name of an environment variable"),
-        ({"cluster.slurm.env": {"A;id": "1"}}, "env.A;id: is no name of an environment"),
-        ({"cluster.slurm.env": {"NCCL_SOCKET_IFNAME": "a"}}, "say cluster.slurm.interface instead"),
-        ({"cluster.slurm.env": {"OMP_NUM_THREADS": 3}}, "say launch.threads_per_worker instead"),
+        (
+            {"cluster.slurm.env": {"A-B": "1"}},
+            "env.A-B: is not a valid name of an environment variable",
+        ),
+        (
+            {"cluster.slurm.env": {"A=B": "1"}},
+            "env.A=B: is not a valid name of an environment variable",
+        ),
+        ({"cluster.slurm.env": {"A;id": "1"}}, "env.A;id: is not a valid name of an environment"),
+        ({"cluster.slurm.env": {"NCCL_SOCKET_IFNAME": "a"}}, "use cluster.slurm.interface instead"),
+        ({"cluster.slurm.env": {"OMP_NUM_THREADS": 3}}, "use launch.threads_per_worker instead"),
         ({"cluster.slurm.env": {"HPCKIT_RUN": "x"}}, "sets this variable itself"),
         ({"cluster.slurm.env": {"PYTHONPATH": "x"}}, "sets this variable itself"),
         ({"cluster.slurm.env": {"A": "x\0y"}}, "cluster.slurm.env.A"),
@@ -29,7 +35,7 @@ CONTAINER = "cluster.slurm.container"
         ({f"{CONTAINER}.mounts": ["/a:/b:rx"]}, f"{CONTAINER}.mounts.0: "),
         ({f"{CONTAINER}.mounts": ["/a:/b,/c:/d"]}, f"{CONTAINER}.mounts.0: "),
         ({f"{CONTAINER}.image": "--privileged"}, "would be read as an option"),
-        ({f"{CONTAINER}.options": ["--gpus=8"]}, "is no option of pyxis"),
+        ({f"{CONTAINER}.options": ["--gpus=8"]}, "is not an option of pyxis"),
         ({f"{CONTAINER}.kind": "docker"}, f"{CONTAINER}.kind: "),
     ],
 )

@@ -374,7 +374,7 @@ def test_a_key_in_the_wrong_group_is_told_its_place(wrong: str, right: str) -> N
     ],
 )
 def test_a_key_like_no_other_is_told_what_there_is(key: str, there: str) -> None:
-    assert refusal({key: 1}) == [f"{key}: unknown key; there are {there}"]
+    assert refusal({key: 1}) == [f"{key}: unknown key; its keys are {there}"]
 
 
 def test_a_key_of_another_kind_of_model_is_told_so() -> None:
@@ -453,7 +453,7 @@ def test_a_value_out_of_bounds_is_refused_by_its_key(key: str, value: Any) -> No
 
 def test_data_that_is_not_plain_is_refused() -> None:
     (line,) = refusal({"user_config": {"x": {1, 2}}})
-    assert "no plain data" in line
+    assert "not plain data" in line
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "a: [", "just text"])

@@ -24,15 +24,15 @@ FOUR = {"launch.nproc_per_node": 4, "parallel.shard": 1}
         (
             "gpt_nano",
             {"parallel.tensor": -1},
-            ["parallel.tensor: 4 ranks do not divide model.heads=2; take a divisor"],
+            ["parallel.tensor: 4 ranks do not divide model.heads=2; use a divisor"],
         ),
         (
             "llama_nano",
             {"parallel.tensor": -1, "model.hidden": 178, "model.seq_len": 62},
             [
-                "parallel.tensor: 4 ranks do not divide model.seq_len=62; take a divisor",
-                "parallel.tensor: 4 ranks do not divide model.kv_heads=2; take a divisor",
-                "parallel.tensor: 4 ranks do not divide model.hidden=178; take a divisor",
+                "parallel.tensor: 4 ranks do not divide model.seq_len=62; use a divisor",
+                "parallel.tensor: 4 ranks do not divide model.kv_heads=2; use a divisor",
+                "parallel.tensor: 4 ranks do not divide model.hidden=178; use a divisor",
             ],
         ),
         (
@@ -81,8 +81,9 @@ FOUR = {"launch.nproc_per_node": 4, "parallel.shard": 1}
             "gpt_nano",
             {"parallel.tensor": 2, "parallel.shard": -1, "train.global_batch": 7},
             [
-                "train.global_batch: 7 samples do not divide over 2 parts (1 nodes x 4 workers = "
-                "4 ranks, 2 of which share one); try 6 or 8"
+                "train.global_batch: 7 samples cannot be divided evenly over 2 parts (1 nodes x 4 "
+                "workers = "
+                "4 ranks, 2 ranks share each part); try 6 or 8"
             ],
         ),
     ],

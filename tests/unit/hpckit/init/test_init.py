@@ -62,11 +62,11 @@ def keys(
 def test_a_partition_with_gpus_comes_before_a_default_without() -> None:
     told = keys()
     assert told["partition"][:2] == ("gpu", "assumed")
-    assert "also cpu, big" in told["partition"][2]
+    assert "others: cpu, big" in told["partition"][2]
     assert told["account"][0] == "physics"
-    assert "also chem" in told["account"][2]
+    assert "others: chem" in told["account"][2]
     assert (told["qos"][0], "normal is your default" in told["qos"][2]) == (None, True)
-    assert told["grace_s"][0] == 115, "GraceTime less what Slurm takes"
+    assert told["grace_s"][0] == 115, "GraceTime less the time that Slurm needs"
     assert told["time_limit"] == ("1-00:00:00", "found", "MaxWall of your QOS normal")
     assert told["gpus"][0] == "gpus-per-node"
     assert told["gpu_type"][:2] == ("a100", "assumed")
@@ -110,11 +110,15 @@ def test_what_slurm_does_not_tell_is_left_to_it() -> None:
 @pytest.mark.parametrize(
     ("change", "wanted", "says"),
     [
-        ({}, {"partition": "none"}, "--partition none: there is cpu, gpu, big"),
+        (
+            {},
+            {"partition": "none"},
+            "--partition none: not found; the partitions are cpu, gpu, big",
+        ),
         (
             {"partitions": parse_records("PartitionName=a"), "nodes": []},
             {},
-            "say --partition, one of a",
+            "give --partition, one of a",
         ),
     ],
 )
@@ -147,7 +151,7 @@ def test_the_file_composes_to_what_was_chosen(
         at = next(n for n, line in enumerate(lines) if line.strip().startswith(f"{key.name}:"))
         above = [line for line in lines[max(0, at - 4) : at] if line.strip().startswith("#")]
         assert any(f"# {key.how}: " in line for line in (lines[at], *above)), key
-    assert ("which is no node" in text) is not on_node
+    assert ("which is not a node" in text) is not on_node
 
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=12)))
@@ -195,6 +199,6 @@ def test_nothing_is_overwritten_and_then_nothing_written(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text("mine")
     with pytest.raises(SpecError) as caught:
         project_files.write([*project_files.starter(), *project_files.wrappers()], tmp_path)
-    assert caught.value.violations == [f"{tmp_path}/train.py is there already, and stays as it is"]
+    assert caught.value.violations == [f"{tmp_path}/train.py already exists and is not changed"]
     assert [path.name for path in tmp_path.rglob("*")] == ["train.py"]
     assert (tmp_path / "train.py").read_text() == "mine"

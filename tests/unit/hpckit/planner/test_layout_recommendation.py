@@ -176,5 +176,5 @@ def test_fp8_makes_the_linear_layers_of_blocks_faster_alone(model: str, recomput
 
 
 def test_a_format_that_a_card_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"precision.compute: the V100 has no bf16"):
+    with pytest.raises(ValueError, match=r"precision.compute: the V100 does not support bf16"):
         speed(composed(), WORLD, CARDS["V100"], 0.4)

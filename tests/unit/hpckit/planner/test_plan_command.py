@@ -65,7 +65,7 @@ def test_what_cannot_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_a_format_that_the_card_has_not_is_refused() -> None:
     status, _, err = typed("model=gpt2", "precision=bf16", "--card", "V100")
     assert status == 2
-    assert "the V100 has no bf16" in err
+    assert "the V100 does not support bf16" in err
 
 
 @pytest.mark.parametrize(

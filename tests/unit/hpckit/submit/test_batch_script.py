@@ -135,8 +135,8 @@ def test_a_value_is_one_line(key: str) -> None:
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("partition", "say cluster.slurm.partition instead"),
-        ("time", "say cluster.slurm.time_limit instead"),
+        ("partition", "use cluster.slurm.partition instead"),
+        ("time", "use cluster.slurm.time_limit instead"),
         ("nodes", "hpckit sets this option itself"),
         ("Bad Name", "the long name"),
         ("--nice", "the long name"),
@@ -190,7 +190,7 @@ def test_a_job_on_cpus_asks_for_no_gpus() -> None:
     assert "gpus-per-node" not in found
 
 
-@pytest.mark.parametrize(("kind", "says"), [("local", "must be null"), ("slurm", "has no value")])
+@pytest.mark.parametrize(("kind", "says"), [("local", "must be null"), ("slurm", "is required")])
 def test_the_kind_and_what_it_needs_go_together(kind: str, says: str) -> None:
     changes: dict[str, Any] = {"cluster.kind": kind}
     if kind == "slurm":

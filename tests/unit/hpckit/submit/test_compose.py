@@ -193,4 +193,4 @@ def test_two_options_of_one_name_are_refused_where_one_is_chosen(
     monkeypatch.chdir(project(tmp_path, cluster__slurm=SITE, optim__adamw=same))
     compose_spec([])
     (line,) = refusal("cluster=slurm")
-    assert line.startswith(f"cluster: {tmp_path}/conf/cluster/slurm.yaml has the name of one")
+    assert line.startswith(f"cluster: {tmp_path}/conf/cluster/slurm.yaml has the same name as one")
