@@ -106,7 +106,7 @@ class Agent:
         try:
             if self._serve_until_quit():
                 return
-            log.error("the supervisor has ended or was silent for too long")
+            log.error("the supervisor has ended or has not sent anything for too long")
         finally:
             if self._workers is not None:
                 self._workers.kill()

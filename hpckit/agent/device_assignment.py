@@ -54,7 +54,7 @@ def choose(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
         return Devices("cpu", (), None)
     if len(gpus) >= needed:
         return Devices("cuda", tuple(gpus), None)
-    short = f"{needed} workers, {len(gpus)} GPUs here"
+    short = f"{needed} workers, but {len(gpus)} GPUs on this node"
     if wanted == "cuda":
         raise ValueError(f"cluster.device: cuda needs a GPU for every worker: {short}")
     return Devices("cpu", (), f"on the CPU: {short}" if gpus else None)

@@ -113,8 +113,8 @@ def load_error(values: Mapping[str, Any]) -> WorkerError:
 
 
 _HANGS = {
-    WorkerPhase.STARTING: "it had not completed its start (model, restore)",
-    WorkerPhase.SAVING: "it had not completed a save",
+    WorkerPhase.STARTING: "the start (model, restore) was not complete",
+    WorkerPhase.SAVING: "a save was not complete",
     WorkerPhase.VALIDATING: "no validation batch arrived",
 }
 

@@ -79,7 +79,7 @@ def is_orphan(
             if not _has_node(output, host, ask) or is_lost(
                 ask(["scontrol", "--oneliner", "show", "node", host])
             ):
-                log.error("node %s is lost, and the supervisor with it", host)
+                log.error("node %s is lost, and with it the supervisor", host)
                 return True
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("cannot query Slurm about node %s: %s", host, error)
@@ -95,7 +95,9 @@ def _trigger_node_check(job: str, ask: Ask) -> None:
     try:
         ask(["scancel", "--batch", "--signal=URG", job])
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("cannot have Slurm check the node of the supervisor of job %s: %s", job, error)
+        log.warning(
+            "cannot ask Slurm to check the node of the supervisor of job %s: %s", job, error
+        )
 
 
 def _is_supervisor_silent(job: str, host: str, has_written: Callable[[], bool]) -> bool:
@@ -140,10 +142,10 @@ def end_job(
             else:
                 _write_sign(sign)
                 ask(["scancel", job])
-            log.error("job %s is cancelled: it has no supervisor any more", job)
+            log.error("job %s is cancelled: its supervisor no longer runs", job)
             return True
         except (OSError, subprocess.SubprocessError) as error:
-            log.warning("job %s cannot be ended: %s", job, error)
+            log.warning("cannot end job %s: %s", job, error)
         if time.monotonic() > until_s:
             return False
         time.sleep(POLL_S)
@@ -155,7 +157,7 @@ def _write_sign(sign: Path) -> None:
         sign.touch()
     # without the file, a supervisor that lives after all stops the run for good
     except OSError as error:
-        log.error("cannot write the file that says that no person cancelled the job: %s", error)
+        log.error("cannot write the file that records that no person cancelled the job: %s", error)
 
 
 def is_lost(text: str) -> bool:

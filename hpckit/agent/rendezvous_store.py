@@ -157,7 +157,7 @@ class _Connection(asyncio.Protocol):
             line, _, self._unread = self._unread.partition(b"\n")
             self._handle_line(line)
         if len(self._unread) > (MOST_BYTES if self._is_trusted else len(self._token)):
-            self._refuse("a line that is too long")
+            self._refuse("refused a line that is too long")
 
     def end(self) -> None:
         self._transport.abort()
@@ -177,7 +177,7 @@ class _Connection(asyncio.Protocol):
             self._is_trusted = True
             self._stop_timeout()
         else:
-            self._refuse("a wrong token")
+            self._refuse("refused a wrong token")
 
     def _answer(self, number: int, **said: Any) -> None:
         if not self._transport.is_closing():

@@ -133,7 +133,7 @@ class NodeWatchdog:
         """Starts the fork server again, unless it ended soon after its start: then torchrun is
         started without a fork server."""
         lived_s = time.monotonic() - self._server_begun_s
-        log.error("the fork server has ended (%d) after %.0f s", server.wait(), lived_s)
+        log.error("the fork server ended with exit code %d after %.0f s", server.wait(), lived_s)
         if lived_s < TOO_SOON_S:
             self._server = None
             self._server_socket.close()  # agents see the end of the connection

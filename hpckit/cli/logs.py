@@ -55,7 +55,7 @@ def logs(
     with reported_errors(json):
         found, wanted = submitted_run(run), LogSelection(rank, node, generation)
         if follow and (json or first_error):
-            raise CommandError("-f: not together with --json or --first-error")
+            raise CommandError("-f: cannot be combined with --json or --first-error")
         if first_error:
             _first_error(found, generation, json)
         elif follow:
@@ -141,7 +141,7 @@ def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
     found = find_first_error(run, generation)
     if found is None:
         of = "" if generation is None else f" of generation {generation}"
-        raise CommandError(f"{run.name}: no rank and no torchrun{of} has left an error")
+        raise CommandError(f"{run.name}: neither a rank nor torchrun{of} has recorded an error")
     number, error = found
     where = place(error.traceback, run.code(run.submission_numbers()[-1]))
     out = CommandOutput(json)

@@ -73,7 +73,9 @@ def report(
         found = _distinct(runs)
         if json:
             if out is not None or form not in (None, ReportFormat.JSON):
-                raise CommandError("--json is --format json --out -; leave the others out")
+                raise CommandError(
+                    "--json already means --format json --out -; give no other --format or --out"
+                )
             form, out = ReportFormat.JSON, STDOUT
         told = _show(found[0]) if len(found) == 1 and form is None and out is None else None
         _write(found, form or _form_of(out), out, told)
@@ -93,7 +95,7 @@ def _form_of(out: Path | None) -> ReportFormat:
     ending = out.suffix.removeprefix(".")
     if ending not in list(ReportFormat):
         ends = ", ".join(f".{form}" for form in ReportFormat)
-        raise CommandError(f"--out: {out} ends in none of {ends}; say --format")
+        raise CommandError(f"--out: {out} does not end in any of {ends}; give --format")
     return ReportFormat(ending)
 
 

@@ -72,6 +72,8 @@ def _request(run: RunDir, overrides: Sequence[str]) -> SubmissionRequest:
 
     number = run.submission_numbers()[-1]
     if not (run.code(number) / "hpckit").is_dir():
-        raise FileNotFoundError(f"{run.code(number)} is gone, the code that was submitted")
+        raise FileNotFoundError(
+            f"{run.code(number)}, the code that was submitted, no longer exists"
+        )
     spec = amended(run, number, overrides) if overrides else read_spec(run.spec(number))
     return SubmissionRequest(run, spec, overrides, number)

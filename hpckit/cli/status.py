@@ -65,7 +65,9 @@ def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
     runs = [look(run, slurm) for run in runs_below(root)]
     out.document({"root": str(root.resolve()), "runs": [run.record() for run in runs]})
     if slurm.error is not None:
-        out.note(f"Slurm is out of reach ({slurm.error}): this is what the directories tell")
+        out.note(
+            f"Slurm does not answer ({slurm.error}): the states come from the run directories alone"
+        )
     if not runs:
         out.note(f"no run in {root.resolve()}; another folder: --root")
         return

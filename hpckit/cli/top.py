@@ -77,7 +77,7 @@ class TopScreen:
         names = [it.run.name for it in self._runs]
         self._chosen = names.index(name) if name in names else 0
         if self._asked is not None and self._asked.run.name not in names:
-            self._show(f"{self._asked.run.name} is not there any more", None)
+            self._show(f"{self._asked.run.name} no longer exists", None)
             self._asked = None
 
     def view(self) -> RenderableType:

@@ -5,13 +5,13 @@ from __future__ import annotations
 KINDS = {
     "done": "it reached its last step",
     "stopped": "it was stopped by its user",
-    "preempted": "the nodes were wanted back",
-    "time_limit": "the time of its job was nearly up",
+    "preempted": "it was preempted: its nodes were needed for another job",
+    "time_limit": "its job was about to reach its time limit",
     "infra": "a node or its agent was lost, or too few nodes are healthy",
-    "hang": "ranks finished no step, more often than they may be started again",
-    "oom": "it needs more memory than there is",
-    "crash": "workers failed more often than they may be started again",
-    "permanent": "an error that no further attempt can mend",
+    "hang": "ranks stopped making progress, and the retry budget is used up",
+    "oom": "it needs more memory than is available",
+    "crash": "workers failed, and the retry budget is used up",
+    "permanent": "it failed with an error that another attempt cannot fix",
 }
 """The description of each verdict that ends a run."""
 
@@ -20,9 +20,9 @@ INTERRUPTED = {
     "time_limit": "time limit",
     "infra": "lost node or agent",
     "hang": "hanging ranks",
-    "oom": "lack of memory",
+    "oom": "out of memory",
     "crash": "crash of workers",
     "worker lost": "restart of workers in place",
-    "killed": "supervisor ended without a word",
+    "killed": "supervisor ended without a verdict",
 }
 """The name of each kind of interruption after which the run continued."""

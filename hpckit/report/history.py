@@ -239,7 +239,7 @@ def _end_of(
         if isinstance(event, WorkerLost):
             return event.time, "worker lost", "restarted in place"
     if any(isinstance(event, RunStarted) for event in during):
-        return None, "killed", "the supervisor was killed; started again"
+        return None, "killed", "the supervisor was killed and another one started"
     if is_last and not any(isinstance(event, RunEnded) for event in during):
         return None, "running", ""
     return None, "failed", "restarted in place"

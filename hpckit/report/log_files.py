@@ -53,8 +53,8 @@ def describe_logs(run: RunDir) -> str:
     ranks = sorted(int(m[1]) for f in newest.glob("n*/*") if (m := _RANK.fullmatch(f.name)))
     nodes = sorted(int(f.name[1:]) for f in newest.glob("n*") if f.name[1:].isdigit())
     return (
-        f"there are generations {numbers[0]} to {numbers[-1]}; the newest has "
-        f"nodes {_listing(nodes)} and ranks {_listing(ranks)}"
+        f"the run has generations {numbers[0]} to {numbers[-1]}; the newest has nodes "
+        f"{_listing(nodes)} and ranks {_listing(ranks)}"
     )
 
 

@@ -162,7 +162,7 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         numbers = tuple(numbers_of(run, events))
         found = slurm.jobs()
         jobs = None if found is None else jobs_of(run, numbers, found)
-        problem = f"Slurm is out of reach: {slurm.error}" if jobs is None else problem
+        problem = f"Slurm does not answer: {slurm.error}" if jobs is None else problem
     else:
         process = starting_process(run)
         since = float(verdict.get("time", 0.0)) if verdict and progress.ended is not None else 0.0
@@ -205,7 +205,7 @@ def read_verdict(run: RunDir) -> tuple[dict[str, Any] | None, str | None]:
 def _spec(run: RunDir) -> tuple[RunSpec | None, str | None]:
     numbers = run.submission_numbers()
     if not numbers:
-        return None, "it holds no submission"
+        return None, "it does not contain a submission"
     try:
         return read_spec(run.spec(numbers[-1])), None
     except SpecError as error:
@@ -232,7 +232,10 @@ def missing_successor_reason(
     if spec.launch.continuation == "requeue" or any(job.is_waiting for job in jobs):
         return None
     if progress.successor is None:
-        return "its supervisor has not said so yet"
+        return "its supervisor has not reported a successor job yet"
     if jobs:
-        return f"job {progress.successor}, which was to follow, is not in Slurm's queue any more"
+        return (
+            f"job {progress.successor}, which was to continue the run, is no longer in Slurm's "
+            "queue"
+        )
     return None

@@ -19,12 +19,12 @@ from hpckit.text.quantities import ago, moment, span, times
 _JOB_ENDS = {
     "TIMEOUT": "it ran into its time limit",
     "NODE_FAIL": "one of its nodes failed",
-    "OUT_OF_MEMORY": "it used more memory than it had asked for (cluster.slurm.memory)",
+    "OUT_OF_MEMORY": "it used more memory than it requested (cluster.slurm.memory)",
     "CANCELLED": "it was cancelled",
     "PREEMPTED": "it was preempted",
     "FAILED": "it ended with an error",
     "BOOT_FAIL": "its nodes did not boot",
-    "DEADLINE": "it was ended at its deadline",
+    "DEADLINE": "Slurm ended it at its deadline",
 }
 
 
@@ -121,7 +121,7 @@ def _state(it: Overview, now: float) -> str:
     at = f"step {p.step:,}" + (f" of {p.steps:,}" if p.steps else "")
     match it.state:
         case RunState.RUNNING:
-            return f"running, {at}, the last one {ago(p.step_time, now)}"
+            return f"running, {at}, which ended {ago(p.step_time, now)}"
         case RunState.STARTING:
             return f"starting (processes, rendezvous, restore), at {at}"
         case RunState.QUEUED:
@@ -134,8 +134,8 @@ def _state(it: Overview, now: float) -> str:
             return f"failed, at {at}"
         case RunState.UNKNOWN:
             return (
-                f"unknown, at {at}: no process holds its lock, and Slurm does not say whether "
-                "a job waits"
+                f"unknown, at {at}: no process holds its lock, and it is unknown whether a job "
+                "waits, because Slurm does not answer"
             )
     return f"dead, at {at}: no process, no job, no final verdict"
 
@@ -191,9 +191,9 @@ def _of_dead(it: Overview) -> str:
     if job is not None and job.state in _JOB_ENDS:
         return f"job {job.number}, {job.state}: {_JOB_ENDS[job.state]}, without a verdict"
     if it.is_slurm and not it.numbers:
-        return "Slurm never accepted a job of this run: sbatch refused it, or was not reached"
+        return "Slurm never accepted a job of this run: sbatch refused it or could not reach Slurm"
     if it.progress.begun is None:
-        return "no supervisor has ever started; the logs of submitit and Slurm may say why"
+        return "no supervisor has ever started; the logs of submitit and Slurm may show the reason"
     return "the supervisor ended without a verdict: it was killed, or its machine failed"
 
 
@@ -225,9 +225,9 @@ def _next(it: Overview) -> str:
             )
         case RunState.ENDED if it.word == "oom":
             return (
-                f"run the same launch command again with settings that help, or hpckit resume; "
-                f"the run continues {start}"
+                "run the same launch command again with settings that need less memory, or run "
+                f"hpckit resume; the run continues {start}"
             )
         case RunState.ENDED | RunState.DEAD | RunState.FAILED:
             return f"nothing happens automatically; hpckit resume continues {start}"
-    return "ask again when Slurm answers"
+    return "run this command again when Slurm answers"

@@ -30,7 +30,7 @@ def all_mounts(spec: RunSpec, run: RunDir) -> tuple[str, ...]:
 def mount_problems(spec: RunSpec, run: RunDir) -> list[str]:
     """Returns why something that the run needs cannot be mounted; empty if all can."""
     found = [(key, _problem(path)) for key, path in _needed(spec, run)]
-    hint = {_PYTHON: "; name an interpreter of the image there"}
+    hint = {_PYTHON: "; set it to an interpreter of the image"}
     return [f"{key}: {problem}{hint.get(key, '')}" for key, problem in found if problem]
 
 

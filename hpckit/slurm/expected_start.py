@@ -15,7 +15,7 @@ def start_time(script: str) -> str:
     """Returns the estimate of `sbatch --test-only` for a batch script, or why there is none;
     nothing is submitted."""
     if shutil.which("sbatch") is None:
-        return "not known: there is no sbatch on this machine"
+        return "unknown: sbatch is not installed on this machine"
     try:
         done = subprocess.run(
             ["sbatch", "--test-only"],
@@ -26,8 +26,8 @@ def start_time(script: str) -> str:
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return f"not known: {error}"
+        return f"unknown: {error}"
     answer = " ".join(done.stderr.split())
     if done.returncode or (found := _ANSWER.search(answer)) is None:
-        return f"not known: {answer or 'sbatch --test-only printed nothing'}"
-    return f"{found[1]}, as Slurm estimates now" + (f" ({found[2]})" if found[2] else "")
+        return f"unknown: {answer or 'sbatch --test-only printed nothing'}"
+    return f"{found[1]}by Slurm's present estimate" + (f" ({found[2]})" if found[2] else "")

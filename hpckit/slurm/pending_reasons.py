@@ -26,7 +26,7 @@ class PendingReason:
 _EXACT = {
     "None": PendingReason("the scheduler has not looked at it yet", _WAIT),
     "Resources": PendingReason(
-        "it is the next in line, and waits for nodes, CPUs, memory or GPUs that are in use", _WAIT
+        "it is next in the queue and waits for nodes, CPUs, memory or GPUs that are in use", _WAIT
     ),
     "Priority": PendingReason(
         "jobs of a higher priority wait for the same nodes",
@@ -38,69 +38,74 @@ _EXACT = {
         "hpckit cancel, then hpckit resume",
     ),
     "BeginTime": PendingReason("its earliest start time is in the future", _WAIT),
-    "JobHeldUser": PendingReason("you hold it back", "scontrol release JOB"),
-    "JobHeldAdmin": PendingReason("an administrator holds it back", _ADMIN),
+    "JobHeldUser": PendingReason("its owner has put it on hold", "scontrol release JOB"),
+    "JobHeldAdmin": PendingReason("an administrator has put it on hold", _ADMIN),
     "ReqNodeNotAvail": PendingReason(
-        "nodes that it needs are down, drained, reserved (for maintenance, often) or in use",
+        "nodes that it needs are down, drained, reserved (often for maintenance) or in use",
         "wait, or end before a reservation starts with a shorter cluster.slurm.time_limit; "
         "sinfo --list-reasons and scontrol show reservation show more",
     ),
-    "NodeDown": PendingReason(
-        "a node that it needs is down", "wait, or leave it out of the request"
-    ),
+    "NodeDown": PendingReason("a node that it needs is down", "wait, or do not request that node"),
     "Reservation": PendingReason("its reservation has not started", _WAIT),
     "ReservationDeleted": PendingReason(
-        "its reservation is gone", "start it again without cluster.slurm.reservation"
+        "its reservation no longer exists", "start it again without cluster.slurm.reservation"
     ),
     "PartitionTimeLimit": PendingReason(
-        "its time limit is beyond the one of its partition",
-        "a shorter cluster.slurm.time_limit, or another cluster.slurm.partition",
+        "its time limit is longer than its partition allows",
+        "set a shorter cluster.slurm.time_limit, or use another cluster.slurm.partition",
     ),
     "PartitionNodeLimit": PendingReason(
-        "its partition does not give so many (or so few) nodes to a job, or they are down",
-        "launch.nodes, or another cluster.slurm.partition",
+        "its partition does not allow so many (or so few) nodes for a job, or they are down",
+        "change launch.nodes, or use another cluster.slurm.partition",
     ),
     "PartitionDown": PendingReason("its partition is down", f"wait, or {_ACCESS}"),
-    "PartitionInactive": PendingReason("its partition starts no jobs now", f"wait, or {_ACCESS}"),
-    "PartitionConfig": PendingReason("it asks for what its partition never has", _SMALLER),
-    "AccountNotAllowed": PendingReason("its account may not use its partition", _ACCESS),
-    "QOSNotAllowed": PendingReason(
-        "its quality of service may not be used in its partition", _ACCESS
+    "PartitionInactive": PendingReason(
+        "its partition does not start jobs at present", f"wait, or {_ACCESS}"
     ),
+    "PartitionConfig": PendingReason(
+        "it asks for resources that its partition never has", _SMALLER
+    ),
+    "AccountNotAllowed": PendingReason("its account may not use its partition", _ACCESS),
+    "QOSNotAllowed": PendingReason("its partition does not allow its quality of service", _ACCESS),
     "InvalidAccount": PendingReason("its account is not valid", _ACCESS),
     "InvalidQOS": PendingReason("its quality of service is not valid", _ACCESS),
     "BadConstraints": PendingReason(
-        "no node can ever have what it asks for",
-        "cluster.slurm.constraint, memory, cpus_per_node, gpu_type, or launch.nproc_per_node",
+        "no node can ever satisfy its request",
+        "change cluster.slurm.constraint, memory, cpus_per_node, gpu_type, or "
+        "launch.nproc_per_node",
     ),
     "Licenses": PendingReason("it waits for a license", _WAIT),
-    "Cleaning": PendingReason("what it ran before is still being cleaned up", _WAIT),
+    "Cleaning": PendingReason(
+        "the processes of its previous start are still being cleaned up", _WAIT
+    ),
     "Prolog": PendingReason("its nodes are being prepared", _WAIT),
     "JobHoldMaxRequeue": PendingReason("it was requeued as often as is allowed", "hpckit resume"),
     "JobLaunchFailure": PendingReason(
-        "it could not be started: a file system or a node did not do its part",
+        "it could not be started: a file system or a node failed",
         "look at slurmd's log with the administrators; then scontrol release JOB",
     ),
     "launch_failed_requeued_held": PendingReason(
-        "a node could not start it, and it is held back since", "scontrol release JOB"
+        "a node could not start it, and it is on hold since then", "scontrol release JOB"
     ),
-    "JobArrayTaskLimit": PendingReason("as many jobs of its array run as may at one time", _WAIT),
+    "JobArrayTaskLimit": PendingReason(
+        "the maximum number of jobs of its array run already", _WAIT
+    ),
     "MaxMemPerLimit": PendingReason(
         "it asks for more memory than is allowed", "cluster.slurm.memory"
     ),
     "NonZeroExitCode": PendingReason("it ended with an error", "hpckit why"),
     "TimeLimit": PendingReason("it ran into its time limit", _WAIT),
     "SystemFailure": PendingReason("Slurm itself failed", _ADMIN),
-    "InactiveLimit": PendingReason("it was silent for longer than the cluster allows", _ADMIN),
+    "InactiveLimit": PendingReason("it was inactive for longer than the cluster allows", _ADMIN),
     "AccountingPolicy": PendingReason("a limit of your account is reached", _LIMIT),
-    "QOSUsageThreshold": PendingReason("your use of the cluster has passed a threshold", _ACCESS),
+    "QOSUsageThreshold": PendingReason("your use of the cluster has exceeded a threshold", _ACCESS),
     "FrontEndDown": PendingReason("the front end of its nodes is down", _ADMIN),
-    "BurstBufferResources": PendingReason("it waits for room in the burst buffer", _WAIT),
+    "BurstBufferResources": PendingReason("it waits for space in the burst buffer", _WAIT),
     "BurstBufferStageIn": PendingReason("its data is on the way to the burst buffer", _WAIT),
-    "OutOfMemory": PendingReason(
-        "it used more memory than it had asked for", "cluster.slurm.memory"
+    "OutOfMemory": PendingReason("it used more memory than it requested", "cluster.slurm.memory"),
+    "FedJobLock": PendingReason(
+        "the clusters of the federation are deciding which of them runs it", _WAIT
     ),
-    "FedJobLock": PendingReason("clusters of the federation agree on who runs it", _WAIT),
     "DeadLine": PendingReason("it could not end before its deadline", "start it again"),
 }
 
@@ -112,11 +117,11 @@ _PATTERNS = (
     ),
     (
         r"AssocMax(?:Submit)?Jobs?(\w*?)Limit",
-        PendingReason("you have as many jobs as your account allows", _LIMIT),
+        PendingReason("you have the maximum number of jobs that your account allows", _LIMIT),
     ),
     (
         r"AssocMax(\w+?)(?:Limit)?",
-        PendingReason("it is beyond what your account allows one user or job ({what})", _SMALLER),
+        PendingReason("it exceeds what your account allows for one user or job ({what})", _SMALLER),
     ),
     (
         r"Association(\w+?)Limit",
@@ -128,7 +133,9 @@ _PATTERNS = (
     ),
     (
         r"QOSMaxJobs(\w*?)(?:Limit)?",
-        PendingReason("you have as many jobs as its quality of service allows", _LIMIT),
+        PendingReason(
+            "you have the maximum number of jobs that its quality of service allows", _LIMIT
+        ),
     ),
     (
         r"(?:QOSMax|Max)(\w+?PerUser|\w+?PerAccount|\w+?PA|\w+?PU)(?:Limit)?",
@@ -143,7 +150,7 @@ _PATTERNS = (
     (
         r"QOSMin(\w+?)(?:NotSatisfied|Limit)?",
         PendingReason(
-            "it asks for less than its quality of service wants ({what})", "ask for more"
+            "it asks for less than its quality of service requires ({what})", "ask for more"
         ),
     ),
     (

@@ -48,8 +48,11 @@ def refuse_queued(runs: Sequence[RunDir]) -> None:
         output = _squeue()
     except QueueError as error:
         names = ", ".join(run.name for run in runs)
-        what = f"it is not known whether a job of {names} is queued already, so none is submitted"
-        raise SpecError([f"Slurm is out of reach: {error}; {what}"]) from error
+        what = (
+            f"nothing is submitted, because it is unknown whether a job of {names} is already "
+            "queued"
+        )
+        raise SpecError([f"Slurm does not answer: {error}; {what}"]) from error
     if found := [
         problem for run in runs if (problem := waiting_problem(run, _jobs_of(run, output)))
     ]:
@@ -112,5 +115,5 @@ def waiting_problem(run: RunDir, jobs: Sequence[QueuedJob]) -> str | None:
     what = f"job {names} is" if len(jobs) == 1 else f"jobs {names} are"
     return (
         f"{run.name}: {what} in the queue already and will run it; hpckit status {run.path} "
-        f"shows more; to start otherwise or with --fresh, first hpckit cancel {run.path}"
+        f"shows more; to start differently or with --fresh, run hpckit cancel {run.path} first"
     )

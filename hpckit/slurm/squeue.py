@@ -83,7 +83,7 @@ def queue() -> list[SlurmJob]:
             command, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except FileNotFoundError:
-        raise QueueError("there is no squeue on this machine") from None
+        raise QueueError("squeue is not installed on this machine") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise QueueError(f"squeue: {error}") from error
     if done.returncode:

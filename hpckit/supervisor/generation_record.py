@@ -86,4 +86,4 @@ class GenerationRecorder:
         try:
             write_json(self._run.verdict, record)
         except OSError as error:
-            log.error("verdict.json is not written: %s", error)
+            log.error("cannot write verdict.json: %s", error)

@@ -107,7 +107,7 @@ class GenerationWatch:
         """Passes the request on to the agents. A stop also cancels the successor job immediately,
         as Slurm may end this process before its verdict."""
         self._request, name = request, request.name.lower()
-        log.info("the agents are asked to end the generation: %s", name)
+        log.info("requesting the agents to end the generation: %s", name)
         self._events.emit(LeaveRequested(generation=self._number, request=name))
         self._resources.agents.ask(request)
         if request is WorkerRequest.STOP and self._resources.chain is not None:

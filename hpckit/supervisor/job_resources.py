@@ -78,7 +78,7 @@ def open_resources(
     run, events = supervised.run, supervised.events
     with failure_context("make folders of the run's containers"):
         nodes = _job_nodes(supervised, gpus)
-    with failure_context("end what an earlier supervisor has left on this node"):
+    with failure_context("end the processes that an earlier supervisor left on this node"):
         if killed := kill_strays(run.path):
             events.emit(StraysKilled(pids=killed))
     saved_step = SavedStep(supervised.spec, run, events, written)

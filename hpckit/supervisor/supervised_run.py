@@ -63,4 +63,6 @@ def _require_snapshot(code: Path) -> None:
     """Raises RuntimeError unless this file belongs to the code snapshot, as no other code may
     run."""
     if not Path(__file__).resolve().is_relative_to(code.resolve()):
-        raise RuntimeError(f"the code snapshot {code} is gone; start again with hpckit launch")
+        raise RuntimeError(
+            f"the code snapshot {code} no longer exists; start again with hpckit launch"
+        )

@@ -34,8 +34,8 @@ def finish_curves(run: RunDir, events: EventLog, is_asked_to_leave: Callable[[],
         problem = describe(error)
     if problem:
         what = (
-            f"TensorBoard files lack the newest records: {problem}; to have them written: "
-            "python -m hpckit.trainer.metrics.tensorboard_curves events.jsonl tensorboard "
+            f"TensorBoard files lack the newest records: {problem}; write them with: python -m "
+            "hpckit.trainer.metrics.tensorboard_curves events.jsonl tensorboard "
             "</dev/null"
         )
         log.warning(what)
@@ -59,7 +59,7 @@ def _write(run: RunDir, is_asked_to_leave: Callable[[], bool]) -> str | None:
             is_late = time.monotonic() > deadline
             if is_late or is_asked_to_leave():
                 process.kill()
-                return f"not done after {PATIENCE_S:g} s" if is_late else "the job was to end"
+                return f"not finished after {PATIENCE_S:g} s" if is_late else "the job had to end"
             time.sleep(_POLL_S)
         assert process.stderr is not None
         errors = process.stderr.read().decode(errors="replace").strip().splitlines()

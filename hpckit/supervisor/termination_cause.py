@@ -45,7 +45,7 @@ class TerminationCause:
     def is_time_up(self) -> bool:
         """Returns whether the job has to leave because of its time limit."""
         if self._is_orphan():
-            what = "this node was unreachable, so that an agent of another node ended the job"
+            what = "this node was unreachable, so an agent of another node ended the job"
             self._events.emit(Degraded(subject=DegradedSubject.NODE_CONNECTION, what=what))
             return False
         return is_time_up(self._job, self._cluster)

@@ -15,7 +15,7 @@ from hpckit.ipc.memory_kinds import MemoryKind
 
 _ADVICE = {
     MemoryKind.GPU: "out of GPU memory; a lower train.micro_batch or more GPUs help",
-    MemoryKind.HOST: "out of the host's memory; a higher cluster.slurm.memory, "
+    MemoryKind.HOST: "out of host memory; a higher cluster.slurm.memory, "
     "a lower data.prefetch "
     "or checkpoint.staging=buckets help",
 }

@@ -196,7 +196,7 @@ def kill_strays(
     deadline = time.monotonic() + within_s
     while alive := [process for process in left if _runs(process)]:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {[p.pid for p in alive]} of {run} do not die")
+            raise TimeoutError(f"processes {[p.pid for p in alive]} of {run} do not end")
         time.sleep(0.05)
     return [process.pid for process in left]
 

@@ -6,11 +6,11 @@ import errno
 from pathlib import Path
 
 _ADVICE = {
-    errno.ENOSPC: "make room there, or choose another folder",
-    errno.EDQUOT: "make room there, or choose another folder",
-    errno.EACCES: "take a folder of your own, or ask its owner",
-    errno.EPERM: "take a folder of your own, or ask its owner",
-    errno.EROFS: "take a folder that can be written",
+    errno.ENOSPC: "free space there, or choose another folder",
+    errno.EDQUOT: "free space there, or choose another folder",
+    errno.EACCES: "use a folder of your own, or ask its owner",
+    errno.EPERM: "use a folder of your own, or ask its owner",
+    errno.EROFS: "use a folder that can be written",
 }
 
 

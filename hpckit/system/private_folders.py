@@ -28,14 +28,17 @@ def folder_problem(folder: Path, *, is_job: bool) -> str | None:
     if _CONTROL_CHARACTERS.search(name):
         return f"{name!r} has a line break or another control character in its name"
     if ":" in name:
-        return f"{folder} has a ':' in its name, at which Python's path is split"
+        return f"{folder} has a ':' in its name, which separates the folders of Python's path"
     if is_job and "%" in name:
-        return f"{folder} has a '%' in its name, after which Slurm puts numbers"
+        return f"{folder} has a '%' in its name, which Slurm replaces in names"
     if not folder.exists():
         return None
     found = folder.stat()
     if found.st_uid != os.getuid():
-        return f"{folder} belongs to user {found.st_uid}, whose code would be run: choose another"
+        return (
+            f"{folder} belongs to user {found.st_uid}, whose code would be run: choose another "
+            "folder"
+        )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others can write in {folder}, and so change the code that is run: chmod go-w it"
+        return f"others can write to {folder} and change the code that is run: chmod go-w it"
     return None

@@ -31,7 +31,7 @@ def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
     time.sleep(SAVED_S)
     ports.cluster.controller.kill()
     it.wait_for_step(22)
-    assert "Slurm is out of reach" in typed.text("status")
+    assert "Slurm does not answer" in typed.text("status")
     ports.cluster.controller.start()
     assert ports.job(second)["JobState"] == "PENDING"
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 60))
@@ -64,6 +64,8 @@ def test_a_worker_beyond_the_memory_of_its_job_is_told_from_one_that_was_killed(
     lacks = it.events("out_of_memory", memory="host", by_kernel=True, step=7)
     assert [lack["attempt"] for lack in lacks] == [0, 1], "started again once, of three times"
     assert "cluster.slurm.memory" in read_json(it.run.verdict)["reason"]
-    assert "with settings that help" in Typed(it.run, namespaces.cluster.env).text("why")
+    assert "with settings that need less memory" in Typed(it.run, namespaces.cluster.env).text(
+        "why"
+    )
     assert it.events("successor_cancelled") != []
     assert strays(it.run.path) == []

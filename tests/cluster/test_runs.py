@@ -175,11 +175,11 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     assert f"job {held.jobs()[0]} (PENDING) is in the queue already" in done.stderr
     assert f"hpckit cancel {held.run.path}" in done.stderr
     assert len(held.jobs()) == 1
-    assert "JobHeldUser: you hold it back" in typed.text("why")
+    assert "JobHeldUser: its owner has put it on hold" in typed.text("why")
     cut_off = Typed(held.run, out_of_reach(ports, tmp_path / "slurm.conf"))
     assert cut_off.json("status")["state"] == "unknown"
-    assert "Slurm is out of reach" in cut_off.text("why")
+    assert "Slurm does not answer" in cut_off.text("why")
     assert "nothing was done" in cut_off.refusal("cancel")
-    assert "so none is submitted" in cut_off.refusal("resume")
+    assert "nothing is submitted" in cut_off.refusal("resume")
     assert "before any of its steps" in typed.text("cancel")
     assert held.jobs() == []

@@ -59,7 +59,7 @@ class FlightRecorder:
         try:
             pipe = os.open(self._pipes / f"rank{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:  # there is no pipe yet, or no reader
-            log.info("rank %d has no flight recorder: %s", rank, error)
+            log.info("rank %d wrote no record of NCCL's flight recorder: %s", rank, error)
             return False
         try:
             os.write(pipe, b"1")

@@ -179,5 +179,5 @@ def _is_called(gpu: Gpu, name: str) -> bool:
 def _first_line(said: ProgramOutput) -> str:
     """Returns the first line of the output, shortened and with only printable characters."""
     lines = (line.strip() for line in (said.text + "\n" + said.errors).split("\n"))
-    first = next((line for line in lines if line), "it said nothing")[:_MAX_CHARACTERS]
+    first = next((line for line in lines if line), "it printed nothing")[:_MAX_CHARACTERS]
     return "".join(letter for letter in first if letter.isprintable())

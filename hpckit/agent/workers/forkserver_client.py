@@ -71,7 +71,7 @@ class ForkServerClient:
             order = {"arguments": list(arguments), "environment": dict(env), "output": str(output)}
             self.channel.send(order)
             return ForkedTorchrun(self)
-        log.warning("the fork server is gone")
+        log.warning("the fork server has ended")
         self.reconnect()
         return spawn([*FORKING, *arguments], env, output, self._ignore)
 
@@ -130,7 +130,7 @@ class ForkedTorchrun:
         if self._returncode is None and self._answers.has_ended:
             self._returncode = -signal.SIGKILL
         elif self._returncode is None and self._is_overdue():
-            log.error("the fork server does not answer: it is killed")
+            log.error("the fork server does not answer and is killed")
             os.kill(self._server_pid, signal.SIGKILL)
         return self._returncode
 

@@ -124,7 +124,7 @@ def _exit_error(status: int, local_rank: int, text: str) -> LoggedError | None:
         return LoggedError(name, f"{who} was ended by {name}; its own log may say more")
     before = text.partition("failed (exitcode")[0].splitlines()[:-1]
     printed = [line.strip() for line in before if line.strip() and not _PREFIX.match(line)]
-    last = f"; it said: {printed[-1]}" if printed else ""
+    last = f"; it printed: {printed[-1]}" if printed else ""
     return LoggedError("SystemExit", f"{who} ended with status {status}{last}")
 
 

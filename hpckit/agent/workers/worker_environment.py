@@ -38,7 +38,7 @@ def cache_variables(scratch: str) -> dict[str, str]:
     try:
         make(folder)
     except (CheckpointError, OSError) as error:
-        log.warning("no caches in cluster.slurm.scratch: %s", error)
+        log.warning("cannot make caches in cluster.slurm.scratch: %s", error)
         return {}
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),

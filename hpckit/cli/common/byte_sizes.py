@@ -21,5 +21,5 @@ def parse_size(text: str) -> int:
     power = 1024 ** list(_UNITS).index(unit) if match and match[3] else _UNITS[unit]
     found = int(float(match[1]) * power) if match else 0
     if found <= 0:
-        raise CommandUsageError(f"{text!r} is no size: write 5GB, 500MiB or a number of bytes")
+        raise CommandUsageError(f"{text!r} is not a size: write 5GB, 500MiB or a number of bytes")
     return found

@@ -32,7 +32,7 @@ def reported_errors(json: bool = False) -> Iterator[None]:
     except SpecError as error:
         reasons, status = error.violations, REFUSED
     except QueueError as error:
-        reasons, status = [f"Slurm is out of reach: {error}"], OUT_OF_REACH
+        reasons, status = [f"Slurm does not answer: {error}"], OUT_OF_REACH
     except BrokenPipeError:  # the reader has ended, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FOUND) from None

@@ -47,7 +47,9 @@ def submitted_run(path: Path) -> RunDir:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}; {_existing_runs(path)}") from None
     if not found.submission_numbers():
-        raise FileNotFoundError(f"{found.path} holds no submission; start it with hpckit launch")
+        raise FileNotFoundError(
+            f"{found.path} does not contain a submission; start the run with hpckit launch"
+        )
     return found
 
 
@@ -72,4 +74,4 @@ def _existing_runs(path: Path) -> str:
     if whole:
         return f"did you mean {' or '.join(whole)}?"
     where = root.resolve()
-    return f"hpckit status lists those in {where}" if names else f"there is no run in {where}"
+    return f"hpckit status lists the runs in {where}" if names else f"there is no run in {where}"

@@ -221,7 +221,7 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
                 text = "; ".join(event.problems)
                 yield RunFinding(event.time, "unhealthy node", where, text)
             case NodeLost():
-                text = "its agent was lost without having been asked to leave"
+                text = "its agent was lost without a request to leave"
                 yield RunFinding(event.time, "lost node", where, text)
             case AgentKilled():
                 text = "its agent was killed and replaced; snapshots in the node's memory were kept"

@@ -41,11 +41,13 @@ def check_place(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_file():
-        raise ForeignFileError(f"{path} is no regular file; --out - prints the report")
+        raise ForeignFileError(f"{path} is not a regular file; --out - prints the report")
     with open(path, "rb") as file:
         head = file.read(_HEAD)
     if head and not any(mark.encode() in head for mark in MARKS.values()):
-        raise ForeignFileError(f"{path} is no report of hpckit's; remove it, or give another --out")
+        raise ForeignFileError(
+            f"{path} is not a report of hpckit; remove it, or give another --out"
+        )
 
 
 def write_page(path: Path, page: str) -> None:

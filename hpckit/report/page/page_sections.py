@@ -98,7 +98,7 @@ def alerts(it: PageContent) -> Iterator[str]:
         yield f"Left out: {lines} of events.jsonl that could not be read (cut short, or damaged)."
     if damage.unsound:
         events = count(damage.unsound, "event")
-        yield f"Left out: {events} of events.jsonl with a value that is missing, or wrong."
+        yield f"Left out: {events} of events.jsonl with a missing or wrong value."
     if damage.store is not None:
         yield f"The checkpoints cannot be read: {damage.store}"
     if it.overview.problem is not None:

@@ -12,8 +12,8 @@ from hpckit.report.page.page_content import Curve, PageContent
 from hpckit.report.page.page_document import Block, PageDocument, Section, TableBlock, TextBlock
 from hpckit.report.page.page_sections import alerts, exact, key_figures, sections_of
 
-_NOT_THERE = "(no such key)"
-_NOT_READ = "(its config cannot be read)"
+_NOT_THERE = "(key not set)"
+_NOT_READ = "(config cannot be read)"
 
 
 def document_of(runs: Sequence[PageContent]) -> PageDocument:

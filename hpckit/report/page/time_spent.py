@@ -33,7 +33,7 @@ def time_blocks(it: PageContent) -> Iterator[Block]:
     if it.history.interruptions:
         yield TextBlock(f"Restoring the state took {went['restore']:.1f} s of the restarts.")
     yield TextBlock(
-        "The ETTR above is measured otherwise: the number of kept steps times the median step "
+        "The ETTR above is computed differently: the number of kept steps times the median step "
         "time, as a share of the time from the first step record to the last."
     )
     if not it.in_steps.parts:

@@ -64,7 +64,7 @@ def describe(it: MeasuredStepTime, loop: LimitingLoop | None) -> str:
     """Describe the bottleneck in one line for people."""
     if loop is None:
         return (
-            "unknown: the training function does not say when the model computes; "
+            "unknown: the training function does not record when the model computes; "
             'put `with run.timed("forward"):` and ("backward") around its passes'
         )
     return f"{loop}: {it.share(*PARTS[loop]):.0%} {_WORDS[loop]}"
@@ -80,7 +80,7 @@ def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None
         case LimitingLoop.INPUT:
             return [
                 "increase data.threads and data.prefetch",
-                "put data.cache on the node's own disk; hpckit data warm fills it beforehand",
+                "put data.cache on the node's own disk; hpckit data warm fills it in advance",
                 "hpckit data bench measures reading and decoding without a model",
             ]
         case LimitingLoop.STORAGE:
@@ -116,7 +116,10 @@ def _kernel(it: MeasuredStepTime, spec: RunSpec | None) -> Iterator[str]:
     if it.exposed is not None and it.exposed > EXPOSED:
         if spec is None or spec.parallel.zero == 3:
             yield "parallel=zero2, if memory allows: parameters are gathered once instead of twice"
-        yield "parallel=hsdp with parallel.shard=8, as many as a node has: most traffic stays in it"
+        yield (
+            "parallel=hsdp with parallel.shard=8, as many as a node has: most traffic stays within "
+            "the node"
+        )
         if spec is None or not spec.parallel.no_sync:
             yield "parallel.no_sync=true: gradients are reduced once per step"
     if it.is_gpu and (spec is None or spec.precision.compute == "fp32"):

@@ -83,7 +83,7 @@ def _time(history: History, it: MeasuredStepTime) -> str:
         f"{went['all']:.0f} s in total: {went['steps']:.0f} s in kept steps, "
         f"{went['start']:.0f} s before the first step, "
         f"{went['lost']:.1f} s lost to {count(times, 'interruption')}{restoring}, "
-        f"{went['else']:.0f} s for the rest"
+        f"{went['else']:.0f} s for everything else"
     )
 
 

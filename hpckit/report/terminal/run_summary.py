@@ -150,7 +150,7 @@ def _checkpoints(run: RunDir, history: History) -> str:
     try:
         left = left_checkpoints(run, history)
     except (CheckpointError, FileNotFoundError) as error:
-        return f"{len(history.committed)} committed; they cannot be read: {escape(str(error))}"
+        return f"{len(history.committed)} committed, but they cannot be read: {escape(str(error))}"
     there = [info for info in left if info.state != "damaged"]
     steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
     size = max((info.raw_bytes for info in there), default=0) / 2**20

@@ -321,7 +321,7 @@ class AgentPool:
             self.read_messages()
             time.sleep(TICK_S)
         for agent in self._active_agents():
-            log.error("node %d does not answer: its agent is killed", agent.node)
+            log.error("node %d does not answer, so its agent is killed", agent.node)
             kill_all([agent.process])
 
     def _start_agent(self, node: int) -> None:

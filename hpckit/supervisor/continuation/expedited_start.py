@@ -43,7 +43,9 @@ def expedite_start(job: str, delay_s: int, events: EventLog, within_s: float) ->
         log.info("job %s may start in %d s", job, delay_s)
         events.emit(StartExpedited(job=job, seconds=delay_s))
         return
-    what = f"job {job} is held back by Slurm, for two minutes by default: {problem}"
+    what = (
+        f"job {job} waits because Slurm holds a requeued job, for two minutes by default: {problem}"
+    )
     log.warning(what)
     events.emit(Degraded(subject=DegradedSubject.EXPEDITED_START, what=what))
 

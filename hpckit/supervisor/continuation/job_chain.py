@@ -133,12 +133,12 @@ class JobChain:
 
     def _report_refused(self, error: Exception) -> None:
         """Emits an event on the first refusal, with Slurm's message, which shows what to change."""
-        log.warning("a successor cannot be queued, another try in %d s: %s", RETRY_S, error)
+        log.warning("cannot queue a successor job, trying again in %d s: %s", RETRY_S, error)
         if self._was_refused:
             return
         self._was_refused = True
         problem = " ".join(str(error).split()) or type(error).__name__
-        what = f"no successor job can be queued, and another attempt follows every {RETRY_S:.0f} s"
+        what = f"no successor job can be queued, and hpckit tries again every {RETRY_S:.0f} s"
         self._events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=f"{what}: {problem}"))
 
     def _is_cancelled(self, job: str) -> bool:

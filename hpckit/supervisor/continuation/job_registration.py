@@ -29,7 +29,7 @@ def take_name(run: RunDir, submission: int, env: Mapping[str, str]) -> None:
     job = env["SLURM_JOB_ID"]
     problem = run_scontrol(["update", f"JobId={job}", f"JobName={run.name}"], _TIMEOUT_S)
     if problem is not None:
-        what = f"hpckit status, why and cancel cannot find job {job}, which has another name"
+        what = f"hpckit status, why and cancel cannot find job {job}, because it has another name"
         _report(run, submission, DegradedSubject.JOB_NAME, f"{what}: {problem}")
 
 

@@ -98,7 +98,10 @@ def is_hopeless(silent: int, events: EventLog) -> bool:
     one to follow."""
     if silent < MOST_SILENT:
         return False
-    what = f"{silent} jobs in a row left neither a verdict nor a checkpoint: no other job is queued"
+    what = (
+        f"{silent} jobs in a row ended with neither a verdict nor a checkpoint, so no other job is "
+        "queued"
+    )
     log.error(what)
     events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=what))
     return True

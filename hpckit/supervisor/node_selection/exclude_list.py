@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
 AGAIN_S = 0.5
-_UNKNOWN = "the nodes of the partition are not known"
+_UNKNOWN = "the nodes of the partition are unknown"
 _UNUSABLE = ("drain", "fail", "error", "maint")  # until somebody returns the node to service
 _AWAY = ("down", "unknown")
 

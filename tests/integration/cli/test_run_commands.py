@@ -57,7 +57,9 @@ def test_status_and_logs_of_a_run_under_way(typed: Typed) -> None:
     assert "rank 1 of 2" in typed.text("logs", "--rank=1", "-n0")
     assert typed.json("logs", "--node=1")["file"] == str(typed.run.agent_log(1))
     assert "newest has nodes 0, 1 and ranks 0, 1" in typed.refusal("logs", "--rank=7")
-    assert "no rank and no torchrun has left an error" in typed.refusal("logs", "--first-error")
+    assert "neither a rank nor torchrun has recorded an error" in typed.refusal(
+        "logs", "--first-error"
+    )
 
 
 def test_drills_are_come_through(typed: Typed) -> None:

@@ -182,7 +182,7 @@ def test_a_disk_that_is_full(faulty_folder: FaultFs) -> None:
     status, said = answer(f"launch.py root={faulty_folder.path}/runs")
     assert (status, said.replace(str(faulty_folder.path), "FULL")) == (
         2,
-        "error: nothing was submitted: FULL/runs/first-HASH: No space left on device; make room "
+        "error: nothing was submitted: FULL/runs/first-HASH: No space left on device; free space "
         "there, or choose another folder\n",
     )
 

@@ -50,7 +50,7 @@ def test_the_driver_says_which_gpu_it_is(tmp_path: Path) -> None:
         ("cpu", 1, ["0"], Devices("cpu", (), None)),
         ("auto", 2, ["0", "1"], Devices("cuda", ("0", "1"), None)),
         ("auto", 2, [], Devices("cpu", (), None)),
-        ("auto", 2, ["0"], Devices("cpu", (), "on the CPU: 2 workers, 1 GPUs here")),
+        ("auto", 2, ["0"], Devices("cpu", (), "on the CPU: 2 workers, but 1 GPUs on this node")),
         ("cuda", 1, ["3", "5"], Devices("cuda", ("3", "5"), None)),
     ],
 )
@@ -61,7 +61,7 @@ def test_what_workers_compute_on(
 
 
 def test_cuda_without_a_gpu_for_every_worker_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"cluster\.device.* 3 workers, 2 GPUs"):
+    with pytest.raises(ValueError, match=r"cluster\.device.* 3 workers, but 2 GPUs"):
         choose("cuda", 3, ["0", "1"])
 
 

@@ -163,7 +163,7 @@ def test_where_it_is_gone_one_is_started_without_until_there_is_another(
     output.write_text("before\n")
     with caplog.at_level(logging.WARNING):
         plain = own.begin(["--help"], environment(), output)
-    assert "the fork server is gone" in caplog.text
+    assert "the fork server has ended" in caplog.text
     assert not isinstance(plain, ForkedTorchrun)
     assert helps(plain, output)
     own.start()

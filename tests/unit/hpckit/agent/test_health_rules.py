@@ -90,7 +90,7 @@ def test_each_look_at_gpus_can_be_left_out() -> None:
             1,
             ["nvidia-smi: exit status 9: [31mfailed"],
         ),
-        (ProgramOutput(9, "", ""), 1, ["nvidia-smi: exit status 9: it said nothing"]),
+        (ProgramOutput(9, "", ""), 1, ["nvidia-smi: exit status 9: it printed nothing"]),
     ],
 )
 def test_a_tool_that_fails_says_so_itself(answer: Any, count: int, found: list[str]) -> None:

@@ -87,7 +87,7 @@ NO_LICENSE = "I give up: no license\n"
         (
             NO_LICENSE + EXIT.format(3, 0) + ACCOUNT,
             "SystemExit",
-            "the process of local rank 0 ended with status 3; it said: I give up: no license",
+            "the process of local rank 0 ended with status 3; it printed: I give up: no license",
         ),
         (EXIT.format(3, 0), "SystemExit", "the process of local rank 0 ended with status 3"),
         (

@@ -139,7 +139,7 @@ def test_damaged_records_are_left_out_and_said(tmp_path: Path) -> None:
     page = told(run)["html"]
     assert "Left out: 2 lines of events.jsonl" in page
     assert "Left out: 1 event of events.jsonl" in page
-    assert f"This may be incomplete: {run.spec(1)}: no YAML" in page
+    assert f"This may be incomplete: {run.spec(1)}: not valid YAML" in page
     run.spec(1).write_text(submitted(tmp_path / "other").spec(1).read_text())
     assert f"{run.verdict} is damaged" in told(run)["html"]
 
@@ -228,5 +228,5 @@ def test_runs_of_one_name_are_told_apart_and_an_unreadable_config_is_said(tmp_pa
     two.spec(1).write_text("model: [")
     page = told(one, two)
     assert str(one.path) in page["html"]
-    assert "its config cannot be read" in page["html"]
+    assert "config cannot be read" in page["html"]
     assert json.loads(page["json"])["config"] == {}

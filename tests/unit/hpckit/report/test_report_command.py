@@ -72,18 +72,18 @@ def test_what_is_no_report_is_left_alone(run: RunDir, tmp_path: Path) -> None:
     mine.write_text("<p>mine</p>")
     status, out, err = typed(run.path, "--out", mine)
     assert (status, out) == (2, "")
-    assert f"error: {mine} is no report of hpckit's" in err
+    assert f"error: {mine} is not a report of hpckit" in err
     assert mine.read_text() == "<p>mine</p>"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "page.pdf"], "page.pdf ends in none of .html, .md, .json; say --format"),
-        (["--out", "/dev/null", "--format", "md"], "/dev/null is no regular file"),
+        (["--out", "page.pdf"], "page.pdf does not end in any of .html, .md, .json; give --format"),
+        (["--out", "/dev/null", "--format", "md"], "/dev/null is not a regular file"),
         (["--out", "/", "--format", "md"], "/ is a folder"),
-        (["--json", "--out", "x.json"], "--json is --format json --out -"),
-        (["--json", "--format", "md"], "--json is --format json --out -"),
+        (["--json", "--out", "x.json"], "--json already means --format json --out -"),
+        (["--json", "--format", "md"], "--json already means --format json --out -"),
     ],
 )
 def test_what_cannot_be_done_is_refused(run: RunDir, words: list[str], said: str) -> None:

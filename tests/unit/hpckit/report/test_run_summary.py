@@ -128,7 +128,7 @@ def test_a_store_that_is_gone_is_said_and_the_rest_is_told(tmp_path: Path) -> No
     saved(run, tmp_path / "store", 2)
     shutil.rmtree(tmp_path / "store")
     assert line(run, "checkpoints") == (
-        f"1 committed; they cannot be read: no checkpoint store at {tmp_path}/store: "
+        f"1 committed, but they cannot be read: no checkpoint store at {tmp_path}/store: "
         "it has no hpckit.json"
     )
     assert "6 kept, 0 repeated" in summary(run)

@@ -168,7 +168,7 @@ def test_the_lines_of_a_run() -> None:
     told = dict(speed_facts(history, make_spec()))
     assert told["time"] == (
         "30 s in total: 10 s in kept steps, 0 s before the first step, "
-        "0.0 s lost to 0 interruptions, 20 s for the rest"
+        "0.0 s lost to 0 interruptions, 20 s for everything else"
     )
     assert told["step time"] == "1.000 s: forward 50%, backward 40%, data wait 10%"
     assert told["collectives"] == (

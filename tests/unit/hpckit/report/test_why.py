@@ -52,7 +52,7 @@ def facts(it: Overview, budget: RetryBudget | None = None) -> dict[str, str]:
 
 def test_a_job_that_waits_is_told_with_its_reason_and_its_time() -> None:
     told = facts(overview(RunState.WAITING, "2|PENDING|2600|N/A|1:00|2|low||(null)|Resources|t"))
-    assert told["waits"].startswith("job 2, Resources: it is the next in line")
+    assert told["waits"].startswith("job 2, Resources: it is next in the queue")
     assert "in 10 min, or earlier" in told["begins"]
     assert told["next"] == "it continues automatically from the checkpoint at step 40"
     singleton = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
@@ -98,7 +98,9 @@ def test_a_lack_of_memory_is_no_reason_to_try_the_same_again() -> None:
     verdict = {"kind": "oom", "reason": "boom", "generation": 3, "submission": 1}
     it = overview(RunState.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
     told = facts(it, RetryBudget("retry.oom", 2, 1))
-    assert told["next"].startswith("run the same launch command again with settings that help")
+    assert told["next"].startswith(
+        "run the same launch command again with settings that need less memory"
+    )
     assert "retry.oom=1" in told["budget"]
 
 
@@ -123,8 +125,13 @@ WAITS = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
             [RUNS],
             "no other",
         ),
-        ("chain", [], [RUNS], "its supervisor has not said so yet"),
-        ("chain", [QUEUED], [RUNS], "job 2, which was to follow, is not in Slurm's queue any more"),
+        ("chain", [], [RUNS], "its supervisor has not reported a successor job yet"),
+        (
+            "chain",
+            [QUEUED],
+            [RUNS],
+            "job 2, which was to continue the run, is no longer in Slurm's queue",
+        ),
         ("chain", [QUEUED, CANCELLED], [RUNS], "job 2 was cancelled"),
         ("none", [], [RUNS], "launch.continuation=none"),
     ],
@@ -151,6 +158,6 @@ def test_a_run_with_nothing_after_it_is_not_said_to_go_on_by_itself(
 
 
 def test_what_is_not_known_is_said() -> None:
-    told = facts(overview(RunState.UNKNOWN, problem="Slurm is out of reach: no answer"))
-    assert told["note"] == "Slurm is out of reach: no answer"
-    assert "Slurm does not say" in told["state"]
+    told = facts(overview(RunState.UNKNOWN, problem="Slurm does not answer: no answer"))
+    assert told["note"] == "Slurm does not answer: no answer"
+    assert "because Slurm does not answer" in told["state"]

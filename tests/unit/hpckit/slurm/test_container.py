@@ -122,7 +122,7 @@ def test_what_lies_in_another_mount_has_none_of_its_own() -> None:
         (
             {"cluster.slurm.container.python": None, "cluster.slurm.python": "/usr/bin/nopython"},
             "cluster.slurm.container.python: /usr cannot be mounted over the image's own folder; "
-            "name an interpreter of the image there",
+            "set it to an interpreter of the image",
         ),
     ],
 )

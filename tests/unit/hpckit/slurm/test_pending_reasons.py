@@ -8,23 +8,23 @@ from hpckit.slurm.pending_reasons import explain
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("Resources", "next in line"),
+        ("Resources", "next in the queue"),
         ("Priority", "higher priority"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", "down, drained, reserved"),
         ("ReqNodeNotAvail,_UnavailableNodes:n3", "down, drained, reserved"),
-        ("PartitionTimeLimit", "beyond the one of its partition"),
+        ("PartitionTimeLimit", "longer than its partition allows"),
         ("AssocGrpCpuLimit", "of your account together have reached a limit (CPU)"),
         ("AssocGrpGRESRunMinutes", "(GRES run minutes)"),
-        ("AssocMaxJobsLimit", "as many jobs as your account allows"),
+        ("AssocMaxJobsLimit", "the maximum number of jobs that your account allows"),
         ("AssocMaxWallDurationPerJobLimit", "(wall duration per job)"),
-        ("QOSMaxJobsPerUserLimit", "as many jobs as its quality of service allows"),
+        ("QOSMaxJobsPerUserLimit", "the maximum number of jobs that its quality of service allows"),
         ("QOSMaxGRESPerUser", "you or your account use as much"),
         (
             "QOSMaxNodePerJobLimit",
             "asks for more than its quality of service allows (node per job)",
         ),
         ("MaxMemoryPerAccount", "(memory per account)"),
-        ("QOSMinCpuNotSatisfied", "asks for less than its quality of service wants (CPU)"),
+        ("QOSMinCpuNotSatisfied", "asks for less than its quality of service requires (CPU)"),
         ("QOSGrpNodeLimit", "all jobs of its quality of service"),
     ],
 )

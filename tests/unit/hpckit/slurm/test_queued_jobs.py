@@ -62,7 +62,9 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(QueueError, match="no controller"):
         queued(run)
     with pytest.raises(
-        SpecError, match="no controller; it is not known whether a job of t-1a2b3c4d is"
+        SpecError,
+        match="no controller; nothing is submitted, because it is unknown whether a job "
+        "of t-1a2b3c4d is",
     ):
         refuse_queued([run])
     tool.unlink()

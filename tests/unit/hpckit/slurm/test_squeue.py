@@ -70,5 +70,5 @@ def test_a_task_of_an_array_has_the_name_of_the_sweep(tmp_path: Path) -> None:
 
 def test_where_there_is_no_slurm_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(QueueError, match="there is no squeue on this machine"):
+    with pytest.raises(QueueError, match="squeue is not installed on this machine"):
         queue()

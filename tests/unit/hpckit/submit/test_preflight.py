@@ -295,7 +295,8 @@ def test_too_few_gpus_are_a_problem(project: Project, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert look(project, {"cluster.device": "cuda", "launch.nodes": 2}).problems == []
     (line,) = look(project, {"cluster.device": "cuda", "launch.nodes": 4}).problems
-    assert line == "cluster.device: cuda needs a GPU for every worker: 4 workers, 2 GPUs here"
+    shortage = "4 workers, but 2 GPUs on this node"
+    assert line == f"cluster.device: cuda needs a GPU for every worker: {shortage}"
 
 
 def test_relative_paths_are_taken_from_where_the_user_stands(

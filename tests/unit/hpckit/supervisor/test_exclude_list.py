@@ -85,7 +85,7 @@ def test_none_of_them_where_slurm_never_told_its_nodes(parts: Parts) -> None:
     parts.found("n1", "n2")
     assert parts.exclusion(8).hosts() == ()
     (what,) = [event["what"] for event in parts.told("degraded")]
-    assert what == "the next job may get n1, n2 again: the nodes of the partition are not known"
+    assert what == "the next job may get n1, n2 again: the nodes of the partition are unknown"
 
 
 def test_where_slurm_does_not_tell_its_nodes_they_are_those_of_before(parts: Parts) -> None:

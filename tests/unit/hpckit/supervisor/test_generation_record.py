@@ -66,14 +66,14 @@ def test_who_waits_for_the_end_does_not_wait_for_the_files(run: RunDir, verdict:
 
 def test_a_job_that_is_asked_to_leave_meanwhile_does(run: RunDir) -> None:
     (said,) = leave(run, is_asked=True)
-    assert "the job was to end" in said
+    assert "the job had to end" in said
     assert read(run.tensorboard, "loss")[-1] == (3, 3.0)
 
 
 def test_it_is_not_waited_for_without_end(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpckit.supervisor.tensorboard_backfill.PATIENCE_S", 0.0)
     (said,) = leave(run)
-    assert "not done after 0 s" in said
+    assert "not finished after 0 s" in said
 
 
 def test_a_process_that_fails_is_told_of(

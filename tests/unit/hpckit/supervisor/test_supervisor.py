@@ -70,7 +70,7 @@ def supervise_job(run: RunDir, events: EventLog) -> Verdict:
     [
         (
             "kill_strays",
-            "cannot end what an earlier supervisor has left on this node: TimeoutError",
+            "cannot end the processes that an earlier supervisor left on this node: TimeoutError",
         ),
         ("SlurmNodes", "cannot make folders of the run's containers: TimeoutError"),
         ("RendezvousStore", "TimeoutError: stuck (at test_supervisor.py:"),
