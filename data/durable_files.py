@@ -56,7 +56,7 @@ def _acquire(path: Path) -> tuple[int, bool]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
         except OSError as error:
-            _log.warning("%s: cannot lock (%s), continuing without a lock", path, error)
+            _log.warning("%s: cannot lock it (%s), continuing without a lock", path, error)
             return fd, False
         if _is_file(fd, path):
             return fd, True

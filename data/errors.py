@@ -51,10 +51,10 @@ class FingerprintError(DataError):
         self.differences = dict(differences)
 
     def __str__(self) -> str:
-        parts = [f"{k} is {s!r} in the state and {h!r} here" for k, (s, h) in self._items()]
+        parts = [f"{k} is {s!r} in the state, but {h!r} here" for k, (s, h) in self._items()]
         return (
-            f"the saved state belongs to another stream of samples: {'; '.join(parts)}; open the"
-            " same shards in the same order with the same seed, or start without this state"
+            f"the state was saved for another stream of samples: {'; '.join(parts)}; open the"
+            " same shards in the same order with the same seed, or start without a state"
         )
 
     def _items(self) -> list[tuple[str, tuple[object, object]]]:
@@ -95,7 +95,9 @@ class IndexingError(DataError):
         lines += [f"  {error}" for error in self.errors[: self.MOST]]
         if len(self.errors) > self.MOST:
             lines.append(f"  and {len(self.errors) - self.MOST} more")
-        lines.append("repair or leave out these shards, then index again: the others are done")
+        lines.append(
+            "repair these shards or leave them out, then index again: the other shards are done"
+        )
         return "\n".join(lines)
 
 
@@ -146,7 +148,7 @@ class ReaderProcessError(DataError):
 
     def _ended(self) -> str:
         if self.code is None:
-            return "is gone"
+            return "has ended"
         if self.code >= 0:
             return f"ended with exit code {self.code}"
         try:

@@ -108,9 +108,10 @@ class CacheDisk:
         if not self._logged_bypass:
             self._logged_bypass = True
             _log.warning(
-                "shard %s %s (%s): its samples are read from its source, each by a request; this"
-                " is logged once, the metrics count how often it happens. A cache should hold all"
-                " shards that are read at a time: streams x window of them, of all jobs of a node",
+                "shard %s %s (%s): its samples are read from its source, with one request for "
+                "each; this is logged once, and the metrics count how often it happens. A cache "
+                "should hold all shards that are read at a time: streams x window shards for each "
+                "job of a node",
                 url,
                 problem,
                 self.folder.root,

@@ -97,7 +97,7 @@ def _shortage(folder: CacheFolder, everything: list[CachedFile], budget_bytes: i
 
 def _folder(root: Path) -> CacheFolder:
     if not root.is_dir():
-        raise DataError(f"no cache at {root}: there is no such folder")
+        raise DataError(f"no cache at {root}: the folder does not exist")
     return CacheFolder(root)
 
 

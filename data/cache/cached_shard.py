@@ -74,7 +74,10 @@ class CachedShard:
         shard ends before; DataError for an invalid range or a closed shard.
         """
         if offset < 0 or size < 0:
-            raise DataError(f"shard {self._url}: no such range: {offset}, {size} bytes")
+            raise DataError(
+                f"shard {self._url}: the range of {size} bytes from byte {offset} is "
+                "outside the shard"
+            )
         if self.ref.bytes is not None:
             self._check_end(offset + size, self.ref.bytes)
         data = self._attempt(offset, size, compares)
@@ -112,7 +115,7 @@ class CachedShard:
                 return
             file, entry = self._file, self._entry
             if file is None or entry is None:
-                raise DamagedShardError(self._url, f"{reason}; its source has these bytes")
+                raise DamagedShardError(self._url, f"{reason}; its source has the same bytes")
             self._disk.report(self.ref, entry, file, reason)
             self._file, self._whole, self._has_unverified = None, False, False
             self._starts = 0  # the file did not vanish
@@ -218,7 +221,7 @@ class CachedShard:
         return DamagedShardError(
             self._url,
             "some of it was read during its download, which then proved to be damaged or another"
-            " version: what was read of it is not to be used",
+            " version: do not use what was read from it",
         )
 
     def _check_download(self) -> None:
@@ -321,4 +324,4 @@ class CachedShard:
 
     def _check_end(self, end: int, size: int) -> None:
         if end > size:
-            raise ShardError(self._url, size, f"it ends here, and {end} was to be read")
+            raise ShardError(self._url, size, f"it ends here, before byte {end} that is needed")

@@ -30,8 +30,8 @@ from data.source.sources import Sources
 CacheLocal: TypeAlias = bool | Literal["auto"]
 
 PIPE_WITHOUT_CACHE = (
-    "a shard of a pipe: command needs a cache, for it can only be read from its beginning: give"
-    " cache=FOLDER and cache_bytes=, or have the command write a file"
+    "a shard of a pipe: command requires a cache, because it can only be read from its beginning: "
+    "give cache=FOLDER and cache_bytes=, or have the command write a file"
 )
 
 

@@ -60,7 +60,7 @@ def pack(kind: str, meta: Mapping[str, Any], columns: Mapping[str, Column]) -> b
     listed = [[name, _dtype_name(column), len(column)] for name, column in columns.items()]
     header = json.dumps({"kind": kind, "meta": dict(meta), "columns": listed}).encode()
     if len(header) > MOST_HEADER:
-        raise ValueError(f"a header of {len(header)} bytes: at most {MOST_HEADER}")
+        raise ValueError(f"a header of {len(header)} bytes; at most {MOST_HEADER} are allowed")
     parts = [_HEAD.pack(MAGIC, VERSION, len(header)), header, _padding(_HEAD.size + len(header))]
     for column in columns.values():
         stored = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
@@ -91,7 +91,7 @@ def unpack(content: Buffer, kind: str, place: Path | str, *, checked: bool = Fal
         columns[name].flags.writeable = False
         start += size + -size % 8
     if start != end:
-        raise IndexFileError(place, f"has {end - start} bytes more than its columns")
+        raise IndexFileError(place, f"has {end - start} bytes after its columns")
     mapped = content if isinstance(content, mmap.mmap) else None
     return IndexColumns(kind, _meta(header, place), columns, mapped)
 
@@ -117,7 +117,7 @@ def load_mapped(path: Path, kind: str) -> IndexColumns:
         while left:
             count = file.readinto(chunk[: min(left, _CHUNK)])
             if not count:
-                raise IndexFileError(path, "was cut while it was read; rebuild it")
+                raise IndexFileError(path, "was cut short while it was being read; rebuild it")
             digest.update(chunk[:count])
             left -= count
         if file.read(DIGEST) != digest.digest():
@@ -144,7 +144,7 @@ def _padding(size: int) -> bytes:
 def _dtype_name(column: Column) -> str:
     name = column.dtype.str[1:]
     if name not in _DTYPES or column.ndim != 1:
-        raise TypeError(f"no column: {column.dtype} of shape {column.shape}")
+        raise TypeError(f"unsupported column: {column.dtype} of shape {column.shape}")
     return name
 
 
@@ -156,7 +156,7 @@ def _header(content: Buffer, place: Path | str) -> tuple[dict[str, Any], int]:
     if magic != MAGIC:
         raise IndexFileError(place, "is not an index")
     if version != VERSION:
-        problem = f"is of version {version}, this hpckit reads {VERSION}: rebuild it"
+        problem = f"is of version {version}, but this hpckit reads {VERSION}: rebuild it"
         raise IndexFileError(place, problem)
     end = _HEAD.size + length
     if length > MOST_HEADER or end > len(content) - DIGEST:
@@ -164,9 +164,9 @@ def _header(content: Buffer, place: Path | str) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(content[_HEAD.size : end])
     except (ValueError, RecursionError) as error:
-        raise IndexFileError(place, f"its header is no JSON ({error})") from None
+        raise IndexFileError(place, f"its header is not JSON ({error})") from None
     if not isinstance(header, dict):
-        raise IndexFileError(place, "its header is no JSON object")
+        raise IndexFileError(place, "its header is not a JSON object")
     return header, end + -end % 8
 
 
@@ -180,9 +180,9 @@ def _listed(header: dict[str, Any], place: Path | str) -> list[tuple[str, np.dty
             ):
                 listed.append((name, _DTYPES[dtype], length))
             case _:
-                raise IndexFileError(place, f"{item!r:.100} is no column")
+                raise IndexFileError(place, f"{item!r:.100} is not a column")
     if len({name for name, *_ in listed}) != len(listed):
-        raise IndexFileError(place, "names a column twice")
+        raise IndexFileError(place, "lists a column twice")
     return listed
 
 

@@ -88,18 +88,18 @@ def resized(manifest: Manifest, most: int = 64) -> str | None:
 
 
 def _other_size(size: int, stated: int) -> str:
-    return f"has {size} bytes, had {stated} when it was indexed"
+    return f"has {size} bytes, but had {stated} when it was indexed"
 
 
 def difference(old: ShardIndex, new: ShardIndex) -> str | None:
     """Return the first difference between the samples of two indexes; None if there is none."""
     for i in range(min(len(old), len(new))):
         if old.key(i) != new.key(i):
-            return f"sample {i} is {new.key(i)!r}, was {old.key(i)!r}"
+            return f"sample {i} is {new.key(i)!r}, but was {old.key(i)!r}"
         was, now = (_sizes(index, i) for index in (old, new))
         if was != now:
-            return f"sample {i} ({new.key(i)!r}) has {now}, had {was}"
-    return None if len(old) == len(new) else f"has {len(new)} samples, had {len(old)}"
+            return f"sample {i} ({new.key(i)!r}) has {now}, but had {was}"
+    return None if len(old) == len(new) else f"has {len(new)} samples, but had {len(old)}"
 
 
 def _sizes(index: ShardIndex, i: int) -> str:
@@ -118,9 +118,9 @@ def _problem(
     kept = kept or sidecar.find(url, size, tag, folder)
     if now.digest != manifest.digest(i):
         what = difference(kept, now) if kept and kept.digest == manifest.digest(i) else None
-        return f"holds other samples than when it was indexed ({what or 'keys or sizes'})"
+        return f"has other samples than when it was indexed ({what or 'keys or sizes'})"
     if hashed and now.hash != manifest.hash(i):
-        return "its bytes are others than when it was indexed (BLAKE3 differs)"
+        return "its bytes have changed since it was indexed (BLAKE3 differs)"
     if kept and not all(np.array_equal(kept.columns[c], now.columns[c]) for c in _PLACES):
         return f"its index does not fit it: index it again ({_first(kept, now)})"
     return None
@@ -129,4 +129,4 @@ def _problem(
 def _first(kept: ShardIndex, now: ShardIndex) -> str:
     same = len(kept) == len(now)
     wrong = [i for i in range(len(now)) if same and kept.members(i) != now.members(i)]
-    return f"sample {wrong[0]} moved" if wrong else "another number of samples"
+    return f"sample {wrong[0]} moved" if wrong else "the number of samples differs"

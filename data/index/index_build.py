@@ -106,7 +106,7 @@ def _save(rows: Sequence[ShardRow], place: Path, job: IndexJob) -> Manifest:
         place.parent.mkdir(parents=True, exist_ok=True)
         return save_manifest(rows, place, sample_token_counts.name_of(job.tokens))
     except OSError as error:
-        problem = f"cannot be written: {error.strerror}; give another place"
+        problem = f"cannot be written: {error.strerror}; choose another place"
         raise IndexFileError(place, problem) from error
 
 
@@ -117,7 +117,7 @@ def _manifest_path(out: str | Path | None, shards: Sequence[str]) -> Path:
         is_folder = path.is_dir() or str(out).endswith("/")
         return path / NAME if is_folder else path
     if any(shard_access.is_url(shard) for shard in shards):
-        raise DataError("shards have URLs: say where the manifest is to be written")
+        raise DataError("the shards have URLs: give the place to write the manifest to")
     return Path(os.path.commonpath([Path(shard).parent for shard in shards])) / NAME
 
 
@@ -161,7 +161,7 @@ def _open_old(place: Path) -> Manifest | None:
     try:
         return open_manifest(place)
     except IndexFileError as error:
-        _log.warning("the manifest that is there cannot be used and is rebuilt: %s", error)
+        _log.warning("the existing manifest cannot be used and is rebuilt: %s", error)
         return None
 
 

@@ -131,13 +131,15 @@ class Manifest:
         todo = "; index the dataset again: `hpckit data index`"
         size, _ = shard_access.stat(url, source)
         if size != int(self.bytes[i]):
-            problem = f"has {size} bytes, had {int(self.bytes[i])} when {self.place} was made{todo}"
+            problem = (
+                f"has {size} bytes, but had {int(self.bytes[i])} when {self.place} was made{todo}"
+            )
             raise ShardError(place, min(size, int(self.bytes[i])), problem)
         index = shard_index(
             url, tokens=_repeatable_tokens(wants), source=source, index_folder=index_folder
         )
         if (len(index), index.digest) != (int(self.samples[i]), self.digest(i)):
-            problem = f"holds other samples than when {self.place} was made{todo}"
+            problem = f"has other samples than when {self.place} was made{todo}"
             raise ShardError(place, 0, problem)
         return index
 
@@ -165,8 +167,8 @@ def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> M
     try:
         content = column_container.load_mapped(path, KIND)
     except FileNotFoundError as error:
-        hint = f"`hpckit data index {path.parent}` makes one"
-        raise NoIndexError(path, f"is not there; {hint}") from error
+        hint = f"create it with `hpckit data index {path.parent}`"
+        raise NoIndexError(path, f"does not exist; {hint}") from error
     except OSError as error:
         raise IndexFileError(path, f"cannot be read: {error.strerror}") from error
     return Manifest(content, f"{path.parent}/", path)
@@ -195,10 +197,10 @@ def _check(content: IndexColumns, place: Path | str) -> None:
     lengths |= {"tokens": n} if "tokens" in found else {}
     for name, length in {"samples": n, "urls": None, **lengths}.items():
         if name not in found or length not in (None, len(found[name])):
-            raise IndexFileError(place, f"is no manifest: column {name!r} is missing or too short")
+            raise IndexFileError(place, f"is not a manifest: column {name!r} is missing or short")
     for name, kind in _KINDS.items():
         if name in found and not found[name].dtype.str[1:].startswith(kind):
-            raise IndexFileError(place, f"is no manifest: column {name!r} of another type")
+            raise IndexFileError(place, f"is not a manifest: column {name!r} has another type")
     at = found["url_at"]
     rises = (
         int(at[0]) == 0 and int(at[-1]) == len(found["urls"]) and bool(np.all(at[1:] >= at[:-1]))
@@ -206,9 +208,9 @@ def _check(content: IndexColumns, place: Path | str) -> None:
     numbers = [found[name] for name in ("samples", "bytes", "tokens") if name in found and n]
     are_counts = all(int(c.min()) >= 0 and float(c.sum(dtype=float)) < 2**63 for c in numbers)
     if not rises or not are_counts:
-        raise IndexFileError(place, "is no manifest: its numbers are impossible")
+        raise IndexFileError(place, "is not a manifest: its numbers are impossible")
     if not isinstance(content.meta.get("tokens"), str | None):
-        raise IndexFileError(place, "is no manifest: its way of counting tokens is no text")
+        raise IndexFileError(place, "is not a manifest: its way of counting tokens is not text")
 
 
 def _repeatable_tokens(tokens: str | None) -> str | None:

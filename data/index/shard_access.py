@@ -100,7 +100,7 @@ def hash_of(read: Read, size: int, passed: Callable[[bytes], object] | None = No
 def require_source(source: ObjectSource | None, shard: str) -> ObjectSource:
     """Return the source of a URL. Raises DataError if none was given."""
     if source is None:
-        raise DataError(f"{masked(shard)} is a URL, and no source was given to read it from")
+        raise DataError(f"{masked(shard)} is a URL, but no source was given to read it from")
     return source
 
 
@@ -134,5 +134,7 @@ def _remote(url: str, source: ObjectSource) -> ShardScanInput:
 
 def _length(url: str, length: int | None) -> int:
     if length is None:
-        raise DataError(f"{masked(url)}: its length is not known before its end; fetch it first")
+        raise DataError(
+            f"{masked(url)}: its length is unknown until it is read completely; fetch it first"
+        )
     return length

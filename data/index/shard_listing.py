@@ -28,7 +28,7 @@ def list_shards(shards: Shards) -> list[str]:
     for shard in found:
         name = shard if shard_access.is_url(shard) else str(Path(shard).resolve())
         if name in seen:
-            raise DataError(f"shard {shard} is given twice; its samples would be seen twice")
+            raise DataError(f"shard {shard} is given twice; its samples would be used twice")
         seen.add(name)
     return found
 
@@ -42,7 +42,7 @@ def _expand(item: str | Path) -> list[str]:
         return [str(path) for path in listed or find_shards(text)]
     if shard_access.is_plain_url(text) and (text.endswith("/") or any(c in text for c in "*[")):
         raise DataError(
-            f"shards at {text}: a store is not listed here; give a range such as"
+            f"shards at {text}: a store cannot be listed; give a range such as"
             " {000000..000099}, or a list of URLs"
         )
     return expand_ranges(text)

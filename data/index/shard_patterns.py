@@ -25,7 +25,7 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     seen: set[Path] = set()
     for path in found:
         if (target := path.resolve()) in seen:
-            raise DataError(f"shard {path} is given twice; its samples would be seen twice")
+            raise DataError(f"shard {path} is given twice; its samples would be used twice")
         seen.add(target)
     return tuple(found)
 
@@ -53,7 +53,7 @@ def _expand(item: str | Path) -> list[Path]:
     if path.is_dir():
         found = sorted(path.glob("*.tar"))
         if not found:
-            raise DataError(f"no shards: looked for {path / '*.tar'}, the folder has none")
+            raise DataError(f"no shards: looked for {path / '*.tar'}, but the folder has no tar")
         return found
     if path.exists():
         return [path]
@@ -64,7 +64,7 @@ def _match(pattern: str) -> list[Path]:
     found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
     if not found:
         raise DataError(
-            f"no shards: looked for {pattern}, nothing is there; {_describe_nearest(pattern)}"
+            f"no shards: looked for {pattern}, but nothing matches; {_describe_nearest(pattern)}"
         )
     return found
 
@@ -78,6 +78,6 @@ def _describe_nearest(pattern: str) -> str:
         return f"{folder} cannot be listed: {error.strerror}"
     tars = [name for name in names if name.endswith(".tar")]
     if tars:
-        return f"{folder} holds {len(tars)} tars, such as {tars[0]}"
+        return f"{folder} has {len(tars)} tars, such as {tars[0]}"
     near = difflib.get_close_matches(Path(pattern).relative_to(folder).parts[0], names, n=1)
-    return f"did you mean {folder / near[0]}?" if near else f"{folder} holds no tar"
+    return f"did you mean {folder / near[0]}?" if near else f"{folder} has no tar"

@@ -30,7 +30,10 @@ def boundaries(lengths: npt.ArrayLike, length: int) -> Boundaries:
     sizes = np.asarray(lengths, dtype=np.int64)
     used = int(sizes.sum())
     if (sizes.size and int(sizes.min()) < 1) or used > length:
-        raise ValueError(f"documents of {sizes.tolist()} tokens are not {length} or fewer tokens")
+        raise ValueError(
+            f"documents of {sizes.tolist()} tokens: each must have at least 1 token, "
+            f"and all together at most {length}"
+        )
     ids = np.arange(sizes.size)
     if used < length:
         sizes, ids = np.append(sizes, length - used), np.append(ids, -1)

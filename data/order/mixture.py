@@ -202,6 +202,6 @@ def _check_segments(segments: Sequence[MixtureSegment], block: int) -> None:
         least = min(share for share in part.parts if share)
         if least * block < PARTS:
             raise ValueError(
-                f"a weight of {least / PARTS} is less than one sample in a block of {block};"
-                f" take a block of at least {-(-PARTS // least)}"
+                f"a weight of {least / PARTS} is less than one sample in a block of {block}; use a "
+                f"block of at least {-(-PARTS // least)}"
             )

@@ -72,7 +72,7 @@ def step_at(position: int, size: int, samples: int, tail: Tail = "straddle") -> 
     if samples < size:
         raise ValueError(
             f'tail="drop" would drop every sample: an epoch has {samples}, a batch {size};'
-            ' take a smaller batch or tail="pad"'
+            ' use a smaller batch or tail="pad"'
         )
     return step_at(begin + samples, size, samples, tail)
 
@@ -156,7 +156,7 @@ def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tupl
     size = streams.shape[-1]
     if uneven == "error" and size % world:
         raise ValueError(
-            f"a batch of {size} cannot be shared evenly by {world} ranks: take a multiple of"
+            f"a batch of {size} cannot be shared evenly by {world} ranks: use a multiple of"
             f' {world}, or uneven="ragged" (shares differ by one) or "pad" (masked repeats)'
         )
     begin, end = rank * size // world, (rank + 1) * size // world

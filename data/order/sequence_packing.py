@@ -109,7 +109,7 @@ class SequencePacker:
         """
         number, first = divmod(cursor, SPAN)
         if cursor < 0 or first > self._plan(number).streams.size:
-            raise ValueError(f"{cursor} is no cursor of these packs: the documents have changed")
+            raise ValueError(f"{cursor} is not a cursor of these packs: the documents have changed")
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size}")
         border = (number // self._per_epoch + 1) * self._per_epoch
@@ -121,7 +121,7 @@ class SequencePacker:
             return PackStep([packs[i % len(packs)] for i in range(size)], mask, border * SPAN)
         packs, after = self._gather(border, 0, size, border + self._per_epoch)
         if not packs or (tail == "drop" and len(packs) < size):
-            raise ValueError(f"an epoch has {len(packs)} packs, a step of {size} is never full")
+            raise ValueError(f"an epoch has {len(packs)} packs, so a step of {size} is never full")
         return self.step(border * SPAN, size, tail)
 
     def cursor_of_epoch(self, epoch: int) -> int:

@@ -108,8 +108,8 @@ class Dataset:
         )
         if self.check == "content" and not index.has_content_sums:
             raise DataError(
-                f"{masked(url)}: its index has no checksums of what is in the shard, which"
-                " check=content compares; `hpckit data index --hash` makes them"
+                f"{masked(url)}: its index has no checksums of the contents, which check=content "
+                "compares; create them with `hpckit data index --hash`"
             )
         return index
 
@@ -255,8 +255,8 @@ def _warn_of_others(folder: Path, manifest: Manifest) -> None:
     others = [Path(path).name for path in manifest.urls.without(there)]
     if others:
         _log.warning(
-            "%s: tars in this folder that are not in it are not read: %s; `hpckit data index` adds"
-            " them",
+            "%s: tars of this folder that it does not list are not read: %s; `hpckit data index` "
+            "adds them",
             manifest.place,
             ", ".join([*others[:3], f"and {len(others) - 3} more"] if len(others) > 3 else others),
         )

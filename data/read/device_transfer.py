@@ -79,7 +79,7 @@ def to_device(batches: Iterable[T], device: torch.device | str) -> DeviceBatches
     found = torch.device(device)
     if found.type == "cuda":
         if not torch.cuda.is_available():
-            raise DataError(f"device {found}: torch finds no CUDA device in this process")
+            raise DataError(f"device {found}: torch does not find a CUDA device in this process")
         if str(found) == "cuda":
             found = torch.device("cuda", torch.cuda.current_device())
     return DeviceBatches(batches, found)

@@ -126,12 +126,13 @@ class Loader(Iterable[Batch]):
         loader or iteration has begun.
         """
         if self._began:
-            raise DataError("load_state_dict came after iteration began; call it before")
+            raise DataError("load_state_dict was called after iteration began; call it before")
         saved = dict(state)
         position = saved.pop("position", None)
         if saved.get("within"):
             raise DataError(
-                "the state is of a StreamingDataset, inside a step: only that one can resume it"
+                "the state was saved by a StreamingDataset inside a step: only a StreamingDataset "
+                "can resume it"
             )
         saved.pop("until", None)  # a StreamingDataset at the end of a pass
         if type(position) is not int or not 0 <= position < MAX_POSITION:

@@ -80,19 +80,23 @@ class Usage:
             case "download":
                 return f"waiting for downloads: {share}; {self._of_downloads()}"
             case "read":
-                return f"waiting for reads: {share}; more threads, or a faster disk for the cache"
+                return (
+                    f"waiting for reads: {share}; use more threads, or a faster disk for the cache"
+                )
             case "decode":
-                return f"decode-bound: {share}; more threads, or workers for Python code"
+                return (
+                    f"decode-bound: {share}; use more threads, or worker processes for Python code"
+                )
 
     def _of_downloads(self) -> str:
         """Return the advice about downloads."""
         if self.past_s > self.download_s / 2:
             if self.disk_errors:
-                return "most of it bypassing the cache, whose disk fails: see the log"
+                return "most of the data bypasses the cache, whose disk fails: see the log"
             if self.no_room:
-                return "most of it bypassing the cache, which is too small: raise its bytes"
+                return "most of the data bypasses the cache, which is too small: raise its bytes"
             if self.uncached:
-                return "there is no cache: give it a folder on the node's own disk"
+                return "there is no cache: give one on the node's own disk"
         return "warm the cache, or prefetch more"
 
 

@@ -86,4 +86,6 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
         if self.epochs is not None and self.epochs < 1:
             raise DataError(f"epochs must be at least 1, or None for no end; got {self.epochs}")
         if self.pack is not None and self.errors == "substitute":
-            raise DataError('errors="substitute": no other document has the length; take "skip"')
+            raise DataError(
+                'errors="substitute": no other document has the same length; use "skip"'
+            )

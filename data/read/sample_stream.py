@@ -196,7 +196,7 @@ class MixedStream:
             if list(segments[-1].parts) != weights:
                 before = before.then(position, weights)
         except (ValueError, TypeError, IndexError) as error:
-            raise DataError(f"not a loader's state: its segments cannot be: {error}") from error
+            raise DataError(f"not a loader's state: its segments are not valid: {error}") from error
         return MixedStream(self.datasets, self.orders, before)
 
 
@@ -237,7 +237,7 @@ def mixed(
     """
     try:
         if len(datasets) != len(weights):
-            raise ValueError(f"{len(datasets)} datasets and {len(weights)} weights")
+            raise ValueError(f"{len(datasets)} datasets, but {len(weights)} weights")
         orders = [
             order_of(dataset, seed=seed, streams=streams, window=window) for dataset in datasets
         ]

@@ -42,8 +42,8 @@ class Address:
             return cls(url, "pipe", "")
         if _CHAIN.search(url):
             raise DataError(
-                f"{masked(url)}: a chained URL; give the last part alone, shards are cached by the"
-                " node store"
+                f"{masked(url)}: a chained URL; give only the last part, because the node store "
+                "caches shards"
             )
         match = _SCHEME.match(url)
         if match is None:

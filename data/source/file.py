@@ -35,7 +35,7 @@ class FileSource:
             data = read_at(fd, start, size)
         if len(data) < size:
             raise PermanentSourceError(
-                f"it ends at byte {start + len(data)}, {start + size} were wanted"
+                f"it ends at byte {start + len(data)}, before byte {start + size} that is needed"
             )
         return data
 

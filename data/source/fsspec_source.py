@@ -65,7 +65,7 @@ class FsspecSource:
         info = fs.info(path)
         size = info.get("size")
         if not isinstance(size, int):
-            raise PermanentSourceError(f"the driver of {fs.protocol} does not say how long it is")
+            raise PermanentSourceError(f"the driver of {fs.protocol} does not report its size")
         tags = [str(info[name]) for name in _TAGS if info.get(name) is not None]
         return ObjectVersion(size, tags[0] if tags else None)
 
@@ -77,7 +77,7 @@ class FsspecSource:
         scheme = url.partition("://")[0].lower()
         if scheme in _SCHEMES_OF_CACHES or scheme not in fsspec.available_protocols():
             raise PermanentSourceError(
-                f"no way to read {scheme}:// URLs; install the fsspec driver for it"
+                f"{scheme}:// URLs cannot be read; install the fsspec driver for it"
             )
         fs, path = url_to_fs(
             url, use_listings_cache=False, skip_instance_cache=True, **self._options.get(scheme, {})

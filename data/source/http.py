@@ -93,5 +93,5 @@ def _cut(pieces: Iterator[bytes], size: int) -> bytes:
         if len(have) >= size:
             return bytes(have[:size])
     raise PermanentSourceError(
-        f"it ends {size - len(have)} bytes before the end of what was wanted"
+        f"it ends {size - len(have)} bytes before the end of the requested range"
     )

@@ -78,7 +78,9 @@ def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None)
     if len(data) != size:
         total = result.meta["size"]
         if start + size > total:
-            raise PermanentSourceError(f"it ends at byte {total}, {start + size} were wanted")
+            raise PermanentSourceError(
+                f"it ends at byte {total}, before byte {start + size} that is needed"
+            )
         raise TransientSourceError(f"received {len(data)} of {size} bytes")
     return data
 
@@ -129,7 +131,7 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise PermanentSourceError("404 Not Found: there is no such object") from error
+        raise PermanentSourceError("404 Not Found: the object does not exist") from error
     except (BaseError, OSError) as error:
         raise judge(str(error), type(error).__name__) from error
 
@@ -160,6 +162,6 @@ def _check_process() -> None:
     _used_by = _used_by or os.getpid()
     if _used_by != os.getpid():
         raise PermanentSourceError(
-            "this process was forked from one that had fetched already, which the client library"
-            " does not survive; start processes by 'spawn' or 'forkserver', or fork earlier"
+            "this process was forked from one that had fetched already, which the client library "
+            "does not support; start processes by 'spawn' or 'forkserver', or fork earlier"
         )

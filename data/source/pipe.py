@@ -79,7 +79,9 @@ class PipeSource:
         lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         if any(set(word) <= _SHELL for word in lexer):
-            raise PermanentSourceError("the command needs a shell, and pipes='exec' starts none")
+            raise PermanentSourceError(
+                "the command needs a shell, which pipes='exec' does not start"
+            )
         return words
 
     def _output(self, process: "subprocess.Popen[bytes]", start: int) -> Iterator[bytes]:
@@ -111,7 +113,7 @@ def _check_end(process: "subprocess.Popen[bytes]", stderr_tail: bytes) -> None:
     try:
         status = process.wait(timeout=10)
     except subprocess.TimeoutExpired as error:
-        raise TransientSourceError("the command closed its output and did not end") from error
+        raise TransientSourceError("the command closed its output but did not end") from error
     if status != 0:
         text = stderr_tail.decode(errors="replace")
         raise TransientSourceError(f"the command ended with status {status}: {text}")

@@ -78,7 +78,7 @@ class Attempts:
             spent = f"{self.tries} tries in {now_s - self._began_s:.1f} s"
             raise self.error(f"cannot be fetched, given up after {spent}: {self.log[-1]}")
         if self.closing.wait(wait_s):
-            raise self.error("not fetched: the store was closed meanwhile")
+            raise self.error("not fetched: the store was closed in the meantime")
 
     def note(self, what: str, error: Exception) -> None:
         """Record the error of an attempt."""

@@ -33,14 +33,14 @@ class S3Source:
         try:
             return object_requests.read(self._client(bucket), key, start, size, tag)
         except object_requests.NoRangesError as error:
-            raise PermanentSourceError("the S3 server gives no ranges of objects") from error
+            raise PermanentSourceError("the S3 server does not return ranges of objects") from error
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         bucket, key = _split(url)
         try:
             yield from object_requests.stream(self._client(bucket), key, start, tag)
         except object_requests.NoRangesError as error:
-            raise PermanentSourceError("the S3 server gives no ranges of objects") from error
+            raise PermanentSourceError("the S3 server does not return ranges of objects") from error
 
     def _build(self, bucket: str) -> S3Store:
         try:

@@ -254,5 +254,5 @@ def _final_error(attempts: Attempts, what: str, error: Exception) -> Exception:
     """Return the error to raise."""
     attempts.note(what, error)
     if isinstance(error, TagMismatchError):
-        return attempts.error(f"changed while it was read: {error}", ObjectChangedError)
+        return attempts.error(f"changed while it was being read: {error}", ObjectChangedError)
     return attempts.error(f"cannot be fetched: {error}")

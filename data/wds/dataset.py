@@ -128,12 +128,13 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         when iteration begins.
         """
         if self._iteration:
-            raise DataError("load_state_dict came after iteration began; call it before")
+            raise DataError("load_state_dict was called after iteration began; call it before")
         saved, worker = pipeline_cursor.read(state), ranks_and_workers.worker()
         if saved.worker is not None and saved.worker != (worker and (worker.id, worker.workers)):
             number, count = saved.worker
             raise DataError(
-                f"this is the state of worker {number} of {count} alone: load that of the loader"
+                f"this is the state of only worker {number} of {count}: load the state of the "
+                "loader"
             )
         passes, settings = self._passes, self.pipeline.settings
         self._start(settings, saved.cursor, saved, self.pipeline)
@@ -222,8 +223,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             self.pipeline.check_empty(made.cursor)
             if worker.workers > 1 and self.pipeline.settings.options.exact:
                 raise DataError(
-                    f"nothing is left of the step before position {made.cursor.position}, and a"
-                    " DataLoader of several workers would lose the order: use data.wds.WebLoader"
+                    f"nothing is left of the step before position {made.cursor.position}, and a "
+                    "DataLoader with several workers would change the order: use data.wds.WebLoader"
                 )
 
     def _check_iteration(self, iteration: int) -> None:

@@ -37,8 +37,8 @@ class WebLoader:
         given = sorted(name for name in options if name in _OURS)
         if given:
             raise DataError(
-                f"{', '.join(given)} has no place here: batch in the pipeline by batched(); workers"
-                " are started for each pass, see with_epoch() for longer ones"
+                f"{', '.join(given)} is not supported here: batch in the pipeline by batched(); "
+                "workers are started for each pass, see with_epoch() for longer passes"
             )
         if not isinstance(dataset, StreamingDataset):
             raise DataError(f"expected a StreamingDataset or from_wds(...), got {type(dataset)}")
@@ -71,7 +71,7 @@ class WebLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state as the dataset does."""
         if self._iteration:
-            raise DataError("load_state_dict came after iteration began; call it before")
+            raise DataError("load_state_dict was called after iteration began; call it before")
         self.dataset.load_state_dict(state)
         self._state = self._cursor = None
 

@@ -41,7 +41,9 @@ class PassRegistry:
         Raises DataError for more than `MOST_WORKERS` workers.
         """
         if worker.workers > MOST_WORKERS:
-            raise DataError(f"{worker.workers} workers are too many: at most {MOST_WORKERS}")
+            raise DataError(
+                f"{worker.workers} workers are too many: at most {MOST_WORKERS} are allowed"
+            )
         with self._lock:
             at = self._of(worker)
             if at is None:

@@ -36,14 +36,14 @@ class PassSteps:
         if self.size < 1 or self.size % self.ranks.world:
             raise DataError(
                 f"a global batch of {self.size} cannot be shared evenly by {self.ranks.world}"
-                f" ranks: take a multiple of {self.ranks.world}"
+                f" ranks: use a multiple of {self.ranks.world}"
             )
         if self.length is not None and self.length < 1:
-            raise DataError(f"a pass of {self.length} samples is none")
+            raise DataError(f"a pass must have at least 1 sample, got {self.length}")
         if self.tail == "drop" and self.size > self.stream.samples:
             raise DataError(
                 f"every sample would be dropped: an epoch has {self.stream.samples}, a global"
-                f' batch {self.size}; take a smaller batch or tail="straddle"'
+                f' batch {self.size}; use a smaller batch or tail="straddle"'
             )
 
     def until(self, position: int) -> int | None:
@@ -67,7 +67,7 @@ class PassSteps:
         if left < self.ranks.world:
             raise DataError(
                 f"{left} samples are left of the epoch at position {position}, too few for"
-                f' {self.ranks.world} ranks: take tail="straddle", or fewer ranks'
+                f' {self.ranks.world} ranks: use tail="straddle", or fewer ranks'
             )
         over = left - self.size
         size = left if over < self.ranks.world else self.size

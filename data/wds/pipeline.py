@@ -132,8 +132,8 @@ class WdsPipeline:
         step."""
         if self.settings.options.exact and self.settings.ranks.world > 1:
             raise DataError(
-                f"nothing is left for this rank of the step before position {at.position}, and the"
-                " others would continue without it: take larger batches, or filter when writing"
+                f"nothing is left for this rank of the step before position {at.position}, and the "
+                "other ranks would continue without it: use larger batches, or filter when writing"
             )
 
     def _resumed(self, stream: SampleStream) -> SampleStream:
@@ -145,8 +145,8 @@ class WdsPipeline:
         if saved.cursor.within and saved.layout != [steps.size, steps.ranks.world]:
             raise DataError(
                 f"the state was taken inside a step, with [global batch, ranks] {saved.layout},"
-                f" which are {[steps.size, steps.ranks.world]} here: resume with those, or save at"
-                " the end of a step"
+                f" but here they are {[steps.size, steps.ranks.world]}: resume with the saved "
+                "ones, or save at the end of a step"
             )
         return found
 
@@ -157,8 +157,8 @@ class WdsPipeline:
         origin = settings.origin
         if origin.is_open:
             raise DataError(
-                "a dataset that is open cannot be sent to another process: give its shards to"
-                " StreamingDataset, or let workers be forked"
+                "an open dataset cannot be sent to another process: give its shards to "
+                "StreamingDataset, or fork the workers"
             )
         if self._opened is not None:
             origin = origin.opened_as(self._opened)

@@ -70,7 +70,7 @@ def _source_end(stages: Sequence[Stage]) -> int:
         if stage is tariterators.tarfile_samples or stage is tariterators.group_by_keys:
             return number
     raise DataError(
-        "this pipeline has no stage that makes samples of tars, such as tarfile_to_samples():"
+        "this pipeline has no stage that makes samples from tars, such as tarfile_to_samples():"
         " give the shards and stages to StreamingDataset(shards).compose(...)"
     )
 
@@ -83,7 +83,7 @@ def _urls(source: Sequence[Stage]) -> list[str]:
         urls = first
     else:
         raise DataError(
-            f"the shards of {type(first).__name__} are not known: give them as"
+            f"the shards of {type(first).__name__} are unknown: give them as"
             " from_wds(pipeline, shards=...), and several datasets as data.mixed(...)"
         )
     return [_address(url) for url in urls]
@@ -108,7 +108,7 @@ def _replacement(stage: Stage, given: dict[str, Any]) -> Stage | None:
     elif kind_of(stage) is StageKind.NOTHING or function in (*_SPLIT, *_CHECKS):
         pass
     elif function is shardlists.resampled_:
-        raise DataError("resampled() of a list of shards: take repeat() instead")
+        raise DataError("resampled() of a list of shards is not supported: use repeat() instead")
     elif function in (
         tariterators.tar_file_expander,
         tariterators.group_by_keys,
@@ -120,9 +120,8 @@ def _replacement(stage: Stage, given: dict[str, Any]) -> Stage | None:
         )
     else:
         raise DataError(
-            f"{describe_stage(stage)} stands before the tars are read, where this pipeline is "
-            "replaced: leave"
-            " it out, or give its shards as from_wds(pipeline, shards=...)"
+            f"{describe_stage(stage)} comes before the tars are read, which is replaced here: "
+            "leave it out, or give its shards as from_wds(pipeline, shards=...)"
         )
     return None
 
@@ -132,7 +131,9 @@ def _replace_tar_stage(stage: Stage, given: dict[str, Any]) -> Stage | None:
     usual = {"keys": tariterators.base_plus_ext, "lcase": True, "rename_files": None}
     for name, value in usual.items():
         if found.get(name, value) is not value:
-            raise DataError(f"{name}= changes which files make a sample: the index says that here")
+            raise DataError(
+                f"{name}= changes which files make a sample, which the index decides here"
+            )
     _set_read_errors(found.get("handler"), given)
     select, suffixes = found.get("select_files"), found.get("suffixes")
     if select is not None:

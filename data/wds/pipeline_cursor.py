@@ -80,7 +80,7 @@ def _of_stateful_loader(state: Mapping[str, Any]) -> Mapping[str, Any]:
         kept = state["_snapshot"]["_worker_snapshots"].values()
         states = [worker["dataset_state"] for worker in kept]
         if not states or any(not isinstance(one, Mapping) for one in states):
-            raise DataError("not a state of a StatefulDataLoader over a dataset of ours")
+            raise DataError("not the state of a StatefulDataLoader over a dataset of hpckit")
         if any(one.get("within") for one in states):
             raise DataError(
                 "this state was taken inside a step: it can only be loaded by a StatefulDataLoader"
@@ -94,12 +94,12 @@ def _of_stateful_loader(state: Mapping[str, Any]) -> Mapping[str, Any]:
         found = state["dataset_state"]
         if isinstance(found, Mapping):
             return found
-        raise DataError("not a state of a StatefulDataLoader over a dataset of ours")
+        raise DataError("not the state of a StatefulDataLoader over a dataset of hpckit")
     return state
 
 
 def _count(state: Mapping[str, Any], name: str, default: int | None) -> int:
     value = state.get(name, default)
     if type(value) is not int or value < 0:
-        raise DataError(f"not a state of a dataset: {name} is {value!r}")
+        raise DataError(f"not the state of a dataset: {name} is {value!r}")
     return value

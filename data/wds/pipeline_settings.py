@@ -49,17 +49,17 @@ class PipelineSettings:
             size = size or batching.size * ranks.world
             if size != batching.size * ranks.world:
                 raise DataError(
-                    f"batched({batching.size}) on {ranks.world} ranks makes global batches of"
-                    f" {batching.size * ranks.world}, and global_batch is {size}: take"
-                    f" batched({size / ranks.world:g})"
+                    f"batched({batching.size}) on {ranks.world} ranks makes global batches of "
+                    f"{batching.size * ranks.world}, but global_batch is {size}: use "
+                    f"batched({size / ranks.world:g})"
                 )
         elif self.plan.filters and ranks.world > 1:
             raise DataError(
-                f"samples are left out and not batched: the {ranks.world} ranks would not stay"
-                " in step; add batched() after select() and rsample(), or take exact=False"
+                f"samples are left out and not batched: the {ranks.world} ranks would get out of "
+                "step; add batched() after select() and rsample(), or use exact=False"
             )
         if self.items is not None and tail not in (None, "straddle"):
-            raise DataError(f'with_epoch() needs tail="straddle", got {tail!r}')
+            raise DataError(f'with_epoch() requires tail="straddle", got {tail!r}')
         size = size or ranks.world
         if self.items is not None:
             length: int | None = self.items * size

@@ -180,8 +180,8 @@ def _tokens(
         if len(sample) > 1:
             names = ", ".join(file.name for file in sample)
             raise DataError(
-                f"{source}: {names} would be one sample, and tokens are made of samples with one"
-                " file; choose files by their suffix"
+                f"{source}: {names} would be one sample, but tokens are made from samples with one "
+                "file; choose files by their suffix"
             )
     texts = [_text(source / name, content) for name, content in _files(source, samples)]
     keys = (sample[0].key for sample in samples)
@@ -193,7 +193,7 @@ def _text(path: Path, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8: {error}; exclude it") from error
+        raise DataError(f"{path} is not UTF-8 text: {error}; exclude it") from error
 
 
 def _publish(temporary: Path, out: Path, report: PackReport) -> PackReport:
@@ -211,7 +211,7 @@ def _publish(temporary: Path, out: Path, report: PackReport) -> PackReport:
             fsync_path(out.parent)
             return report
     if (found.shards, found.vocabulary) != (report.shards, report.vocabulary):
-        raise DataError(f"{out} already holds another pack; remove it or choose another folder")
+        raise DataError(f"{out} already contains another pack; remove it or choose another folder")
     return found
 
 
@@ -226,7 +226,7 @@ def _remove_debris(out: Path) -> None:
             continue
         ours = path.name.startswith(_temporary_prefix(out))
         if ours or time.time() - path.stat().st_mtime > DEBRIS_AGE_S:
-            _log.info("removing %s, left by a packer that was killed", path)
+            _log.info("removing %s, which a killed packer left", path)
             shutil.rmtree(path)
 
 

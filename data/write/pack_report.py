@@ -73,7 +73,7 @@ def read_report(out: Path) -> PackReport | None:
     try:
         report = _parse(json.loads((out / REPORT).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{out} already holds other things; choose a new folder") from error
+        raise DataError(f"{out} already contains other files; choose a new folder") from error
     for shard in report.shards:
         path = out / shard.name
         if not path.is_file() or path.stat().st_size != shard.bytes:
@@ -92,7 +92,7 @@ def vocabulary_of(dataset: "Dataset") -> Vocabulary | None:
         content = _content(place, dataset)
         return None if content is None else _parse(json.loads(content)).vocabulary
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{place} is no report of a pack: {error}") from error
+        raise DataError(f"{place} is not a report of a pack: {error}") from error
 
 
 def _content(place: str, dataset: "Dataset") -> bytes | None:
@@ -103,7 +103,7 @@ def _content(place: str, dataset: "Dataset") -> bytes | None:
         origin = sources.stat(place)
         return sources.read(place, 0, origin.bytes or 0, origin.tag)
     except FetchError as error:
-        _log.info("the vocabulary is not known: %s", error)
+        _log.info("the vocabulary is unknown: %s", error)
         return None
 
 

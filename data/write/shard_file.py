@@ -93,10 +93,10 @@ def _publish(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        raise DataError(f"{path} is already there; it is not overwritten") from None
+        raise DataError(f"{path} already exists and is not overwritten") from None
     except OSError:  # a file system without hard links
         if path.exists():
-            raise DataError(f"{path} is already there; it is not overwritten") from None
+            raise DataError(f"{path} already exists and is not overwritten") from None
         temporary.rename(path)
     else:
         temporary.unlink()

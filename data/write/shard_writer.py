@@ -68,7 +68,7 @@ class ShardWriter:
         if self._shard is not None and self._is_full(members):
             self._finish_shard()
         if key in self._keys:
-            raise DataError(f"sample {key!r} was written before, in the same shard")
+            raise DataError(f"sample {key!r} was already written to the same shard")
         try:
             self._append(key, members)
         except BaseException:
@@ -111,8 +111,8 @@ class ShardWriter:
         for path in (self._path(0), *([self._manifest] if self._has_manifest else [])):
             if path.exists():
                 raise DataError(
-                    f"{path} is already there; write into a new folder, or with a pattern of its"
-                    " own and manifest=False, and index the folder then"
+                    f"{path} already exists; write to a new folder, or with another pattern and "
+                    "manifest=False, and index the folder afterwards"
                 )
 
     def _path(self, number: int) -> Path:
@@ -162,7 +162,7 @@ def _checked(pattern: str | Path) -> str:
     if "%" in folder or not name.endswith(".tar") or len(_NUMBER.findall(name)) != 1:
         raise DataError(f"shards named {text!r}: expected a name such as shard-%06d.tar")
     if name.count("%") != 1:
-        raise DataError(f"shards named {text!r}: only one % is allowed, of the number")
+        raise DataError(f"shards named {text!r}: only one % is allowed, for the number")
     return text
 
 
@@ -176,7 +176,7 @@ def _members(sample: Mapping[str, object]) -> tuple[str, dict[str, bytes]]:
     """Return a sample's key, and its members by extension. Raises DataError."""
     key = sample.get("__key__")
     if not isinstance(key, str):
-        raise DataError(f"a sample needs its key as text in '__key__', got {key!r:.100}")
+        raise DataError(f"a sample must have its key as text in '__key__', got {key!r:.100}")
     members: dict[str, bytes] = {}
     for extension, content in sample.items():
         if extension in RESERVED_EXTENSIONS or extension.startswith("__"):
@@ -189,7 +189,7 @@ def _members(sample: Mapping[str, object]) -> tuple[str, dict[str, bytes]]:
             )
         members[extension] = _bytes(content, name)
     if not members:
-        raise DataError(f"sample {key!r} has nothing but its key")
+        raise DataError(f"sample {key!r} has only its key")
     return key, members
 
 
@@ -201,7 +201,7 @@ def _bytes(content: object, name: str) -> bytes:
     try:
         return content.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{name!r}: its text is no UTF-8 ({error})") from error
+        raise DataError(f"{name!r}: its text is not UTF-8 ({error})") from error
 
 
 def _count(key: str, members: Mapping[str, bytes], way: Tokens | None) -> int | None:
@@ -211,4 +211,4 @@ def _count(key: str, members: Mapping[str, bytes], way: Tokens | None) -> int | 
         return sample_token_counts.of_sample(members, way)
     except (ValueError, KeyError, TypeError) as error:
         name = sample_token_counts.name_of(way)
-        raise DataError(f"sample {key!r}: no tokens by {name!r}: {error!r}") from error
+        raise DataError(f"sample {key!r}: {name!r} made no tokens: {error!r}") from error

@@ -66,11 +66,13 @@ def _parsed(path: Path, content: bytes) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise DataError("tokens are made by tokenizers: pip install tokenizers") from error
+        raise DataError(
+            "making tokens requires the package tokenizers: pip install tokenizers"
+        ) from error
     try:
         return Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises no more specific error
-        raise DataError(f"{path} is no tokenizer.json: {error}") from error
+        raise DataError(f"{path} is not a tokenizer.json: {error}") from error
 
 
 def _end(path: Path, ids: dict[str, int], wanted: str | None) -> int:
@@ -80,4 +82,4 @@ def _end(path: Path, ids: dict[str, int], wanted: str | None) -> int:
     if wanted is not None:
         raise DataError(f"{path} has no token {wanted!r} to end documents with")
     there = f"several of {', '.join(found)}" if found else f"none of {', '.join(ENDS)}"
-    raise DataError(f"{path} has {there}: say which token ends a document (--end)")
+    raise DataError(f"{path} has {there}: give the token that ends a document (--end)")

@@ -92,7 +92,9 @@ class DownloadJob:
         self.entry = CacheEntry.of(self.ref, size, self.origin.tag)
         self._notify_progress()
         if size > self._context.budget.bytes:
-            self._no_room(f"is larger than the cache, {size} bytes of {self._context.budget.bytes}")
+            self._no_room(
+                f"has {size} bytes, more than the {self._context.budget.bytes} bytes of the cache"
+            )
             return
         self._download_or_wait(self.entry, self.origin)
 
@@ -119,7 +121,7 @@ class DownloadJob:
                 return
             with self._context.changed:
                 self._context.changed.wait(POLL_S)
-        raise FetchError(self._url, "not fetched: the store was closed meanwhile")
+        raise FetchError(self._url, "not fetched: the store was closed in the meantime")
 
     def _try_download(self, entry: CacheEntry, origin: ObjectVersion, since_s: float) -> bool:
         """Download if no other process does; returns False if another one holds the lock."""
@@ -156,7 +158,9 @@ class DownloadJob:
             move_to_quarantine(folder, entry, "part")
             self._context.metrics.add(quarantined=1, refetches=not again)
             _log.warning("shard %s has the hash %s instead of %s", self._url, found, self.ref.hash)
-        problem = f"was downloaded twice with other bytes than indexed, whose hash is {found}"
+        problem = (
+            f"was downloaded twice with bytes that differ from the indexed ones (hash {found})"
+        )
         folder.note_failure(entry, problem, (), damaged=True)
         raise DamagedShardError(self._url, problem)
 
@@ -167,7 +171,7 @@ class DownloadJob:
         if metrics.frozen == 1:
             _log.warning(
                 "shard %s is downloaded by a process that has made no progress for %.0f s: it"
-                " is read from its source; this is logged once, the metrics count how often it"
+                " is read from its source; this is logged once, and the metrics count how often it"
                 " happens",
                 self._url,
                 self._context.frozen_s,
@@ -218,8 +222,8 @@ def _checked(origin: ObjectVersion, ref: ShardRef) -> ObjectVersion:
     if None not in (ref.bytes, origin.bytes) and ref.bytes != origin.bytes:
         raise FetchError(
             masked(ref.url),
-            f"is {origin.bytes} bytes long and its manifest says {ref.bytes}: it was replaced, or"
-            " not uploaded to its end; index it again",
+            f"is {origin.bytes} bytes long and its manifest says {ref.bytes}: it was replaced, or "
+            "its upload is not complete; index it again",
         )
     return origin
 

@@ -79,7 +79,7 @@ class Download:
             folder, self._context.budget, entry, self._when_s, self._context.metrics
         )
         if fd is None:
-            raise NoRoomError("finds no room in the cache")
+            raise NoRoomError("does not fit in the cache")
         try:
             return self._fill(fd)
         except ObjectChangedError:
@@ -93,7 +93,7 @@ class Download:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._context.failures.note(error)
-            raise NoRoomError("finds the disk full") from error
+            raise NoRoomError("cannot be cached, because the disk is full") from error
         finally:
             os.close(fd)
 
@@ -120,14 +120,14 @@ class Download:
         size = self._entry.bytes
         for piece in self._context.sources.stream(self._url, have, self._origin.tag):
             if have + len(piece) > size:
-                raise FetchError(self._shown, f"has more than its {size} bytes")
+                raise FetchError(self._shown, f"has more than the stated {size} bytes")
             _write(fd, piece, have)
             seen(piece)
             have += len(piece)
             self._context.metrics.add(bytes_fetched=len(piece))
             self._step()
             if self._context.closing.is_set():
-                raise FetchError(self._shown, "not fetched: the store was closed meanwhile")
+                raise FetchError(self._shown, "not fetched: the store was closed in the meantime")
             if have == self._origin.bytes:
                 break  # errors from here on do not matter
         return have

@@ -39,7 +39,8 @@ def report(
     """
     if hash is not None and hash_of(fd) == hash:
         raise DamagedShardError(
-            url, f"{reason}; but it is what its manifest says: it was damaged when it was written"
+            url,
+            f"{reason}; but it has the hash of its manifest: it was damaged when it was written",
         )
     marker = folder.path(entry, "damaged")
     again = _age_s(marker) < AGAIN_S

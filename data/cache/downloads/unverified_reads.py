@@ -69,8 +69,8 @@ class UnverifiedReads:
             raise DamagedShardError(
                 wrong,
                 "some of it was read during its download, which then proved to be damaged or"
-                " another version: what was read of it in the batches before is not to be used;"
-                " resume from a state that was saved before them",
+                " another version: do not use what was read from it in earlier batches; resume "
+                "from a state that was saved before them",
             )
 
     def settle(self, wait: Callable[[float], None]) -> None:

@@ -56,23 +56,23 @@ class CacheFolder:
         status = self.root.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise DataError(
-                f"cache {self.root}: not a folder of this user's own; give another place"
+                f"cache {self.root}: it is not a folder that this user owns; choose another folder"
             )
         if status.st_mode & 0o022:
             raise DataError(
-                f"cache {self.root}: others can write in it, and may have put anything there;"
-                " remove it, or give another place"
+                f"cache {self.root}: other users can write to it and may have changed its files; "
+                "remove it, or choose another folder"
             )
         if status.st_mode & 0o077:
             self.root.chmod(0o700)
         kind = kind_of(self.root)
         if kind in SHARED and not allow_shared:
             raise DataError(
-                f"cache {self.root} is on a file system of kind {kind}, which machines share; give"
-                " a folder on a local disk, or allow_shared=True if there is none"
+                f"cache {self.root} is on a file system of kind {kind}, which machines share; "
+                "choose a folder on a local disk, or allow_shared=True if there is none"
             )
         if kind in SHARED:
-            _log.warning("cache %s is on %s: slower than a local disk", self.root, kind)
+            _log.warning("cache %s is on %s, which is slower than a local disk", self.root, kind)
 
     def path(self, entry: CacheEntry, kind: str) -> Path:
         return self.root / f"{entry.stem}.{kind}"

@@ -36,8 +36,8 @@ class DiskFailures:
         name = errno.errorcode.get(error.errno or 0, type(error).__name__)
         if self._metrics.cache_error(name) == 0:
             _log.warning(
-                "the cache %s cannot be used (%s: %s): shards are read from their source; this is"
-                " logged once, the metrics count how often it happens",
+                "the cache %s cannot be used (%s: %s): shards are read from their source; this is "
+                "logged once, and the metrics count how often it happens",
                 self._root,
                 name,
                 error.strerror,

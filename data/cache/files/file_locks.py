@@ -33,7 +33,7 @@ class FileLock:
         until_s = time.monotonic() + within_s
         while (lock := cls.try_acquire(path)) is None:
             if time.monotonic() > until_s:
-                problem = f"its holder has not freed it for {within_s:.0f} s"
+                problem = f"its holder has not released it for {within_s:.0f} s"
                 raise TimeoutError(errno.ETIMEDOUT, problem, str(path))
             time.sleep(_LOOK_S)
         return lock

@@ -24,10 +24,10 @@ def difference(index: ShardIndex, content: bytes) -> str | None:
     lines = content.split(b"\n")
     head = _HEAD.match(lines[0].strip())
     if head is None:
-        return "is no index of version v1.1 or v1.2"
+        return "is not an index of version v1.1 or v1.2"
     samples = [line for line in lines[1:] if line]
     if int(head[1]) != len(samples) or len(samples) != len(index):
-        return f"lists {len(samples)} samples, there are {len(index)}"
+        return f"lists {len(samples)} samples, but there are {len(index)}"
     for i, line in enumerate(samples):
         listed = {(int(offset), int(size)) for _, offset, size in _MEMBER.findall(line)}
         if not {(member.offset, member.size) for member in index.members(i)} <= listed:

@@ -50,11 +50,11 @@ def difference(index: ShardIndex, content: bytes) -> str | None:
     """Return how the content of a `.tar.idx` differs from a shard's own index, None if it does
     not."""
     if len(content) % 8 or not content:
-        return "is no list of offsets"
+        return "is not a list of offsets"
     offsets = np.frombuffer(content, "<u8")
     begins = index.columns["begin"].astype(np.uint64)
     if len(offsets) - 1 != len(begins):
-        return f"lists {len(offsets) - 1} samples, there are {len(begins)}"
+        return f"lists {len(offsets) - 1} samples, but there are {len(begins)}"
     wrong = np.flatnonzero(offsets[:-1] != begins)
     return f"sample {int(wrong[0])} moved" if len(wrong) else None
 

@@ -30,5 +30,5 @@ def compare(shard: Path, index: ShardIndex) -> list[str]:
             problem = f"cannot be read ({error.strerror})"
         if problem:
             warnings.append(f"{shard.parent / name} does not fit its shard: {problem}")
-            _log.warning("%s; it was made of another version of it", warnings[-1])
+            _log.warning("%s; it was made from another version of the shard", warnings[-1])
     return warnings

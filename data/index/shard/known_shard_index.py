@@ -75,7 +75,7 @@ def _index_beside(known: KnownShard, source: ObjectSource | None) -> ShardIndex 
         return None
     found = sidecar.load_remote(known.url, source)
     if found is not None and not known.fits(found):
-        _log.info("%s: the index beside it is not the one that is needed", masked(known.url))
+        _log.info("%s: the index beside it does not fit", masked(known.url))
         return None
     return found
 
@@ -87,6 +87,6 @@ def _index_by_reading(known: KnownShard, passing: Read | None) -> ShardIndex | N
         index = scan_passing(known.url, known.bytes, passing, known.way)
     except (ShardError, DamagedShardError, ObjectChangedError) as error:
         # the download may be damaged: the reader of the samples handles that
-        _log.warning("indexed at its source, not as it is downloaded: %s", error)
+        _log.warning("indexed at its source and not during its download: %s", error)
         return None
     return index if known.fits(index) else None

@@ -58,7 +58,7 @@ def count(
             number = _count(members, read, tokens)
         except (ValueError, KeyError, TypeError) as error:
             offset = next(iter(members.values())).offset
-            problem = f"sample {index.key(i)!r}: no tokens by {name_of(tokens)!r}: {error!r}"
+            problem = f"sample {index.key(i)!r}: {name_of(tokens)!r} counts no tokens: {error!r}"
             raise ShardError(shard, offset, problem) from error
         counts[i] = number
     return counts
@@ -97,7 +97,7 @@ def _stated(members: Mapping[str, TarMember], read: Read, tokens: Tokens) -> int
         return number
     size = _item(detail)
     if member.size % size:
-        raise ValueError(f"{member.size} bytes are no multiple of {size}")
+        raise ValueError(f"{member.size} bytes are not a multiple of {size}")
     return member.size // size
 
 

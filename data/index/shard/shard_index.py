@@ -136,16 +136,16 @@ def checked(
     """Return a ShardIndex of a file's content, if that is valid. Raises IndexFileError."""
     wrong = _wrong_meta(meta) or _wrong_columns(meta, columns)
     if wrong:
-        raise IndexFileError(place, f"is no index of a shard: {wrong}; rebuild it")
+        raise IndexFileError(place, f"is not an index of a shard: {wrong}; rebuild it")
     return ShardIndex(meta, columns)
 
 
 def _wrong_meta(meta: Mapping[str, Any]) -> str | None:
     if type(meta.get("bytes")) is not int or not 0 <= meta["bytes"] <= MOST_SIZE:
-        return "the shard's size is no number"
+        return "the shard's size is not a number"
     for name in ("tag", "hash", "tokens"):
         if not isinstance(meta.get(name), str | None):
-            return f"its {name} is no text"
+            return f"its {name} is not text"
     return None
 
 
@@ -166,7 +166,7 @@ def _wrong_columns(meta: Mapping[str, Any], columns: Mapping[str, Column]) -> st
         ("extension_at", len(columns["extensions"]), 0),
     ):
         if not _rises(columns[name], end, least):
-            return f"column {name!r} does not rise from 0 to {end}"
+            return f"column {name!r} does not increase from 0 to {end}"
     return _wrong_places(meta["bytes"], columns)
 
 
@@ -184,7 +184,7 @@ def _wrong_places(size: int, columns: Mapping[str, Column]) -> str | None:
     if min(int(columns[name].min()) for name in ("size", "begin", "extension")) < 0:
         return "a number below 0"
     if int(columns["extension"].max()) >= len(columns["extension_at"]) - 1:
-        return "a member of an extension that is not listed"
+        return "a member whose extension is not listed"
     # None is beyond the file, so the sums below cannot overflow.
     if max(int(offset.max()), int(length.max())) > size or int(offset.min()) < BLOCK:
         return "a member outside the shard"

@@ -83,7 +83,8 @@ def _index_of_command(
     of it."""
     if tokens is not None:
         raise DataError(
-            f"{masked(shard)}: tokens are not counted in what a command writes; write it to a file"
+            f"{masked(shard)}: tokens are not counted in the output of a command; write it to a "
+            "file"
         )
     made = StreamedShardIndexer(masked(shard))
     for piece in source.stream(shard, 0, None):

@@ -122,7 +122,11 @@ def keep(shard: str, index: ShardIndex, folder: Path | None) -> Path | None:
             save(shard, index)
             return Path(beside(shard))
         except OSError as error:
-            _log.info("%s: no index beside it (%s), the index folder is used", shard, error)
+            _log.info(
+                "%s: no index can be written beside it (%s), so the index folder is used",
+                shard,
+                error,
+            )
     return keep_at(in_folder(shard, index.bytes, short_tag(index.tag), folder), shard, index)
 
 
@@ -133,7 +137,7 @@ def keep_at(place: Path, shard: str, index: ShardIndex) -> Path | None:
         write_atomically(place, to_bytes(index))
     except OSError as error:
         _log.warning(
-            "%s: its index cannot be kept (%s), using it from memory", masked(shard), error
+            "%s: its index cannot be stored (%s) and is used from memory", masked(shard), error
         )
         return None
     return place
@@ -148,7 +152,7 @@ def remove_debris(folders: Iterable[str]) -> None:
             for entry in old:
                 Path(entry.path).unlink(missing_ok=True)
         except OSError as error:
-            _log.info("%s: nothing is cleaned up here (%s)", folder, error)
+            _log.info("%s: cannot clean up here (%s)", folder, error)
 
 
 def _is_old(entry: "os.DirEntry[str]") -> bool:
@@ -164,7 +168,7 @@ def load_remote(shard: str, source: ObjectSource) -> ShardIndex | None:
     except IndexFileError as error:
         _log.warning("the index of a shard cannot be used and is rebuilt: %s", error)
     except (DataError, OSError) as error:
-        _log.debug("%s: no index beside the shard (%s)", masked(shard), error)
+        _log.debug("%s: cannot write the index beside the shard (%s)", masked(shard), error)
     return None
 
 

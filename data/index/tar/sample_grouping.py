@@ -70,7 +70,7 @@ class SampleGrouping:
 
     def _new_sample(self, name: str, key: str, start: int) -> None:
         if key in self._keys:
-            problem = f"{name!r} comes back to key {key!r} after other samples; sort the tar"
+            problem = f"{name!r} continues key {key!r} after other samples; sort the tar"
             raise ShardError(self._shard, start, problem)
         self._keys[key] = None
         self._key = key
@@ -79,7 +79,7 @@ class SampleGrouping:
 
     def _new_extension(self, name: str, extension: str, start: int) -> int:
         if extension in RESERVED_EXTENSIONS:
-            problem = f"{name!r}: webdataset keeps the extension {extension!r} for itself"
+            problem = f"{name!r}: webdataset reserves the extension {extension!r}"
             raise ShardError(self._shard, start, problem + " (it is reserved)")
         return self._extensions.setdefault(extension, len(self._extensions))
 

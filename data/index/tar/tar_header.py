@@ -114,7 +114,7 @@ def number(field: bytes) -> int:
     try:
         return int(field.split(b"\0", 1)[0].strip() or b"0", 8)
     except ValueError:
-        raise TarHeaderError(f"{field!r} is no number") from None
+        raise TarHeaderError(f"{field!r} is not a number") from None
 
 
 def long_name(content: bytes) -> str:
@@ -157,7 +157,7 @@ def _records(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20:
-        raise TarHeaderError(f"{text[:40]!r} in a pax header is no number")
+        raise TarHeaderError(f"{text[:40]!r} in a pax header is not a number")
     if int(text) > MOST_SIZE:
-        raise TarHeaderError(f"{int(text)} in a pax header is no size")
+        raise TarHeaderError(f"{int(text)} in a pax header is not a size")
     return int(text)

@@ -65,7 +65,7 @@ class TarWalk:
             problem = f"cut short: its member ends at byte {self.offset}, the file at {size}"
             raise self._error(f"{problem}; fetch it again", self._start)
         if self._extended is not None:
-            raise self._error("broken: it ends after an extended header", self._start)
+            raise self._error("damaged: it ends after an extended header", self._start)
         if size == 0:
             raise self._error("not a tar file: it is empty")
         if not self._ended:
@@ -110,7 +110,9 @@ class TarWalk:
 
     def _want_extended(self, kind: int, size: int) -> None:
         if size > MOST_EXTENDED:
-            raise self._error(f"an extended header of {size} bytes; at most {MOST_EXTENDED}")
+            raise self._error(
+                f"an extended header of {size} bytes; at most {MOST_EXTENDED} are allowed"
+            )
         if self._extended is None:
             self._extended = ExtendedHeaders()
         self.offset += BLOCK
@@ -138,7 +140,7 @@ class TarWalk:
 
     def _end(self) -> None:
         if self._extended is not None:
-            raise self._error("broken: it ends after an extended header", self._start)
+            raise self._error("damaged: it ends after an extended header", self._start)
         self._ended = True
         self.offset += BLOCK
 
@@ -158,7 +160,10 @@ class TarWalk:
             return f"broken tar header, or data after the end ({error})"
         for magic, name in _COMPRESSED.items():
             if block.startswith(magic):
-                return f"compressed with {name}: that has no random access; decompress it first"
+                return (
+                    f"compressed with {name}, which does not allow random access; decompress it "
+                    "first"
+                )
         return f"not a tar file ({error}): pack or fetch it again, or leave it out"
 
     def _error(self, problem: str, offset: int | None = None) -> ShardError:

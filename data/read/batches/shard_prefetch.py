@@ -85,8 +85,8 @@ def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None
     for store, size in live.items():
         if 0 < store.budget_bytes < size:
             _log.warning(
-                "the cache %s may hold %.3g GB, and the shards that this rank reads at a time are"
-                " %.3g GB: raise its bytes, or take fewer streams or a smaller window",
+                "the cache %s may hold %.3g GB, but the shards that this rank reads at a time have "
+                "%.3g GB: raise its bytes, or use fewer streams or a smaller window",
                 store.folder,
                 store.budget_bytes / 1e9,
                 size / 1e9,

@@ -169,7 +169,7 @@ class ProcessPrefetcher:
 
     def _log_grown(self) -> None:
         if not self._has_grown:
-            _log.info("a batch is larger than the first ones: its shared memory has grown")
+            _log.info("a batch is larger than the first ones, so its shared memory has grown")
         self._has_grown = True
 
     def _end_error(self) -> DataError:
@@ -196,7 +196,7 @@ def _setup(fetcher: BatchFetcher, start: StartMethod) -> tuple[SharedMemorySlot,
         problem = describe_unpicklable([*parts, ("the dataset", fetcher.stream)]) or error
         raise DataError(
             f"cannot be sent to reader processes: {problem}; define it at the top"
-            ' level of a module, not inside a function, or take start_method="fork" or workers=0'
+            ' level of a module, not inside a function, or use start_method="fork" or workers=0'
         ) from error
 
 

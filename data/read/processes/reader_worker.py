@@ -135,10 +135,10 @@ class ReaderWorker:
 def _why(worker: ReaderWorker) -> str:
     code = worker._process.exitcode
     if code == -signal.SIGKILL:
-        return "if nobody killed it, the machine or the job was out of memory"
+        return "unless someone killed it, the machine or the job ran out of memory"
     if len(worker._slots) < worker._depth:
         return (
-            "this was before its first batch, and it has printed why to this process's errors; a"
-            ' script that starts training when it is imported needs `if __name__ == "__main__":`'
+            "this was before its first batch; it has printed the reason to this process's stderr;"
+            ' a script that starts training when it is imported needs `if __name__ == "__main__":`'
         )
-    return "it may have printed why to this process's errors"
+    return "it may have printed the reason to this process's stderr"

@@ -70,4 +70,4 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:  # noqa: BLE001 (as above)
-        return f"its text is not available: {type(broken).__name__}"
+        return f"its message is not available: {type(broken).__name__}"

@@ -50,7 +50,7 @@ class Packing:
         made, *fields = name.split()
         settings = dict(field.partition("=")[::2] for field in fields)
         if made != PACK or not {"length", "block", "long"} <= settings.keys():
-            raise DataError(f"the state is of the packing {name!r}, not {PACK}")
+            raise DataError(f"the state was saved with the packing {name!r}, not {PACK}")
         try:
             return cls(
                 int(settings["length"]), int(settings["block"]), cast("Long", settings["long"])
@@ -97,8 +97,8 @@ class PackFetcher(BatchFetcher):
         """Return why an array is not the document's tokens."""
         if found.shape != (tokens,):
             return (
-                f"{tokens} tokens by the index, and an array of shape {found.shape}: index the"
-                " dataset again, and count what the transform gives"
+                f"{tokens} tokens by the index, but an array of shape {found.shape}: index the "
+                "dataset again, and count what the transform returns"
             )
         if found.dtype.kind not in "iu":
             return f"its tokens are of type {found.dtype}, not whole numbers"

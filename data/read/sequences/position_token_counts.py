@@ -29,7 +29,8 @@ class TokenCounts:
         for dataset in stream.datasets:
             if dataset.manifest.n_tokens is None:
                 raise DataError(
-                    f"{dataset.manifest.place} has no token counts, which packing needs: index the"
+                    f"{dataset.manifest.place} has no token counts, which packing requires: index "
+                    "the"
                     " dataset with `hpckit data index --tokens` and open its manifest"
                 )
         self._stream = stream

@@ -35,6 +35,6 @@ def stored_tokens(stream: SampleStream) -> StoredTokens:
     if way == "npy" or (extension != "json" and detail):
         return StoredTokens(extension, detail or None)
     raise DataError(
-        f"tokens are counted by {sorted(map(str, ways))}, which does not say where they lie:"
-        " packing needs a transform that makes them"
+        f"tokens are counted by {sorted(map(str, ways))}, which does not say where they are "
+        "stored: packing requires a transform that makes them"
     )

@@ -79,9 +79,9 @@ class DescriptorBudget:
             self._warned_live = live
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             _log.warning(
-                "%d shards are read at a time and %d can be open, so most reads have to open one"
-                " again: raise the limit of open files (`ulimit -n` is %d, at most %d here), or"
-                " take fewer streams or a smaller window",
+                "%d shards are read at a time, but only %d can be open, so most reads have to open "
+                "one again: raise the limit of open files (`ulimit -n` is %d, at most %d here), or "
+                "use fewer streams or a smaller window",
                 *(live, self.limit, soft, hard),
             )
 
@@ -108,8 +108,8 @@ class DescriptorBudget:
             while len(self._held) > self._limit:
                 self._release_one()
         _log.warning(
-            "too many open files in this process: of %d shards that were open it holds %d from now"
-            " on; raise the limit of open files (`ulimit -n`)",
+            "too many open files in this process: of the %d shards that were open, it keeps %d "
+            "open from now on; raise the limit of open files (`ulimit -n`)",
             *(before, self._limit),
         )
 

@@ -21,7 +21,10 @@ Check: TypeAlias = Literal["auto", "content", "headers"]
 """What a read compares of each member with the index: "content" its bytes, "headers" the tar header
 before it, "auto" its bytes where the index has their checksum."""
 
-_TODO = "fetch it again; if that was meant, index the dataset again (`hpckit data index --hash`)"
+_TODO = (
+    "fetch it again; if the change was intended, index the dataset again (`hpckit data index "
+    "--hash`)"
+)
 
 
 class ShardSamples:
@@ -115,10 +118,14 @@ class ShardSamples:
         for member in members:
             at, length = self._offset[member], self._size[member]
             if self._sums is None and crc32(read(at - BLOCK, BLOCK)) != self._header[member]:
-                raise _OtherBytesError(at - BLOCK, "the tar header here is not the indexed one")
+                raise _OtherBytesError(
+                    at - BLOCK, "the tar header at this offset is not the indexed one"
+                )
             content = read(at, length)
             if self._sums is not None and content_sum(content) != self._sums[member]:
-                raise _OtherBytesError(at, "the bytes of the member here are not the indexed ones")
+                raise _OtherBytesError(
+                    at, "the bytes of the member at this offset are not the indexed ones"
+                )
             sample[self._names[self._extension[member]]] = content
             total += length
         return sample, total
@@ -168,5 +175,5 @@ class _OtherBytesError(Exception):
     """The content at `offset` is not what was indexed."""
 
     def __init__(self, offset: int, problem: str) -> None:
-        super().__init__(f"{problem}: the shard was changed, or is damaged")
+        super().__init__(f"{problem}: the shard has changed or is damaged")
         self.offset = offset

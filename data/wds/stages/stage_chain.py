@@ -51,8 +51,8 @@ class StageChain:
             raise
         if self._feed.waiting:
             raise DataError(
-                f"the stages {self._names} gave more than one for a sample: they are not"
-                " `per_sample`; take exact=False"
+                f"the stages {self._names} returned more than one for a sample, so they are not "
+                "`per_sample`; use exact=False"
             )
         if found is DROPPED and self._caught.error is not None:
             raise self._caught.verdict() from self._caught.error

@@ -87,7 +87,9 @@ def kind_of(stage: Stage) -> StageKind:
         return StageKind.CACHE
     if isinstance(stage, PipelineStage) or callable(stage):
         return StageKind.MANY
-    raise DataError(f"{stage!r} is no stage: expected a callable from an iterable to an iterable")
+    raise DataError(
+        f"{stage!r} is not a stage: expected a callable from an iterable to an iterable"
+    )
 
 
 def may_draw(stage: Stage) -> bool:
@@ -123,8 +125,8 @@ def check_handler(handler: Any) -> None:
     """Raise DataError for a handler that would end the epoch without an error."""
     if handler in (handlers.ignore_and_stop, handlers.warn_and_stop):
         raise DataError(
-            f"handler={handler.__name__} ends the epoch early without an error; take"
-            ' ignore_and_continue, or none and errors="skip" or "raise"'
+            f"handler={handler.__name__} ends the epoch early without an error; use"
+            ' ignore_and_continue, or no handler and errors="skip" or "raise"'
         )
 
 

@@ -62,20 +62,21 @@ def plan_of(stages: Sequence[Stage]) -> StagePlan:
         kind = kind_of(stage)
         if kind is StageKind.NOTHING:
             note(
-                f"{describe_stage(stage)} does nothing here: the order is shuffled already, "
-                "see `window`"
+                f"{describe_stage(stage)} has no effect here: the order is already shuffled, see "
+                "`window`"
             )
             continue
         if kind is StageKind.CACHE:
             raise DataError(
-                f"{describe_stage(stage)} keeps decoded samples by order of arrival; leave it out"
+                f"{describe_stage(stage)} reorders decoded samples by their time of arrival; leave "
+                "it out"
             )
         if kind is StageKind.MANY:
             raise _many(stage)
         if kind is StageKind.BATCH:
             if batching is not None:
                 raise DataError(
-                    "a second batched() has no place in an exact pipeline: leave it out"
+                    "a second batched() is not allowed in an exact pipeline: leave it out"
                 )
             batching = _batching(stage)
             continue
@@ -116,8 +117,8 @@ def _batching(stage: Stage) -> Batching:
 
 def _many(stage: Stage) -> DataError:
     return DataError(
-        f"{describe_stage(stage)} may give any number of samples for one, so no position would "
-        "be exact: mark"
-        " it `per_sample` if it gives one for one, or none; or take exact=False, where the state"
+        f"{describe_stage(stage)} may return any number of samples for one, so no position would "
+        "be exact: mark it `per_sample` if it returns at most one for each; or use exact=False, "
+        "where the state"
         " counts the samples that went into the stages"
     )

@@ -80,8 +80,8 @@ def test_what_is_read_past_a_small_cache_counts_as_download_and_is_told(
     told = replace(past, wait_s=1.0, elapsed_s=1.0).diagnosis()
     assert told.startswith("waiting for downloads")
     assert "the cache, which is too small" in told
-    assert "the shards that this rank reads at a time are" in caplog.text
-    warned = [one for one in caplog.records if "is larger than the cache" in one.getMessage()]
+    assert "the shards that this rank reads at a time have" in caplog.text
+    warned = [one for one in caplog.records if "bytes of the cache" in one.getMessage()]
     assert len(warned) == (1 if workers == 0 else 0), "those of workers are in their own logs"
 
 
@@ -95,7 +95,7 @@ def test_an_epoch_does_not_end_before_its_bytes_are_known_to_be_right(
     with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
         dataset = Dataset(make_manifest([row]), store, "headers")
         loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors=errors)
-        with pytest.raises(DamagedShardError, match=r"x\.tar: .* in the batches before"):
+        with pytest.raises(DamagedShardError, match=r"x\.tar: .* in earlier batches"):
             list(loader)
         loader.close()
 

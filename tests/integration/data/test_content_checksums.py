@@ -93,7 +93,9 @@ def test_in_a_file_that_is_read_where_it_lies(tmp_path: Path, samples: list[Samp
     assert contents(open_dataset(shards, check="headers")) != samples, "headers do not tell"
     for dataset in (checked, open_dataset(shards, check="content")):
         for read in (partial(read_apart, checked), dataset.read):
-            with pytest.raises(ShardError, match="bytes of the member here are not") as caught:
+            with pytest.raises(
+                ShardError, match="bytes of the member at this offset are not"
+            ) as caught:
                 read(8)
             assert caught.value.offset == scan_shard(caught.value.path).members(2)[0].offset
         assert dataset.read(9)["__key__"] == "09"
@@ -134,7 +136,7 @@ def test_it_is_fetched_again_whenever_that_happens_but_not_twice_in_an_hour(tmp_
     flip(with_content(cache, bad), bad)
     assert contents(dataset) == SMALL
     flip(with_content(cache, bad), bad)
-    with pytest.raises(ShardError, match="bytes of the member here are not"):
+    with pytest.raises(ShardError, match="bytes of the member at this offset are not"):
         dataset.read(3)
 
 
@@ -210,7 +212,7 @@ def test_an_index_without_checksums_is_refused_and_can_be_made_anew(tmp_path: Pa
     without_sums(shards)
     assert contents(open_dataset(shards)) == SMALL
     dataset = open_dataset(shards, check="content")
-    with pytest.raises(DataError, match=r"no checksums .* `hpckit data index --hash` makes them"):
+    with pytest.raises(DataError, match=r"no checksums .* with `hpckit data index --hash`"):
         dataset.read(0)
     build_index(shards)
     with pytest.raises(DataError, match="no checksums"):
@@ -225,7 +227,11 @@ def test_what_was_changed_on_purpose_is_indexed_again(tmp_path: Path) -> None:
     path = shards / "shard-000001.tar"
     before = SMALL[8]["txt"]
     path.write_bytes(path.read_bytes().replace(before, before.upper()))
-    with pytest.raises(ShardError, match=r"if that was meant, .*`hpckit data index --hash`"):
+    with pytest.raises(
+        ShardError,
+        match=r"if the change was intended, .*`hpckit data index "
+        r"--hash`",
+    ):
         open_dataset(shards).read(8)
     build_index(shards, hash=True)
     assert open_dataset(shards).read(8)["txt"] == before.upper()

@@ -82,7 +82,7 @@ def test_two_processes_of_different_packs_do_not_mix(source: Path, tmp_path: Pat
     processes = [packer(folder, out) for folder in (source, other)]
     errors = [process.communicate()[1] for process in processes]
     assert sorted(process.returncode for process in processes) == [0, 1], errors
-    assert any("already holds another pack" in error for error in errors)
+    assert any("already contains another pack" in error for error in errors)
     assert len(open_dataset(out)) in (1, 200)
     assert names(tmp_path) == ["other", "out", "src"]
 

@@ -73,7 +73,7 @@ def test_what_passes_damaged_makes_no_index(
     with caplog.at_level(logging.WARNING):
         index = found.open_shard(0, source=Sources(), passing=lambda at, size: b"\1" * size)
     assert len(index) == 40
-    assert "indexed at its source, not as it is downloaded" in caplog.text
+    assert "indexed at its source and not during its download" in caplog.text
     body = manifest[1].objects["/shard-000001.tar"].body
     index = found.open_shard(0, source=Sources(), passing=lambda at, size: body[at : at + size])
     assert index.key(0) == "000", "of another shard's samples"

@@ -86,7 +86,9 @@ def damaged(proxy: FaultProxy, server: RangeServer) -> None:
 FAULTS = [
     pytest.param(missing, FetchError, "404 Not Found", 1, id="404"),
     pytest.param(busy, FetchError, "given up after", 2, id="503"),
-    pytest.param(damaged, DamagedShardError, "downloaded twice with other bytes", 0, id="hash"),
+    pytest.param(
+        damaged, DamagedShardError, "downloaded twice with bytes that differ", 0, id="hash"
+    ),
 ]
 
 

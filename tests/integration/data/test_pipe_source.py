@@ -45,7 +45,7 @@ def test_what_cannot_be_says_why(local: Path, tmp_path: Path) -> None:
     url = f"pipe:cat {local}/s-00.tar"
     with pytest.raises(IndexingError, match=r"pipe:cat …: .*allow them with pipes='exec'"):
         open_dataset([url], cache=tmp_path / "c", cache_bytes=10**9)
-    with pytest.raises(DataError, match=r"needs a cache.*cache=FOLDER"):
+    with pytest.raises(DataError, match=r"requires a cache.*cache=FOLDER"):
         open_dataset(url, sources=Sources(pipes="exec"))
     with pytest.raises(IndexingError, match=r"pipe:head …, offset 0: cut short"):
         open_dataset(

@@ -169,11 +169,11 @@ REFUSED: dict[str, tuple[Callable[[list[str]], Any], str]] = {
     "no tars": (lambda u: wds.DataPipeline(wds.MockDataset({}, 4), wds.shuffle(3)), "no stage"),
     "unknown list": (
         lambda u: wds.DataPipeline(wds.MockDataset({}, 4), wds.tarfile_to_samples()),
-        "are not known",
+        "are unknown",
     ),
     "unknown before": (
         lambda u: wds.DataPipeline(wds.SimpleShardList(u), augmented, wds.tarfile_to_samples()),
-        "stands before the tars",
+        "comes before the tars",
     ),
     "no pipeline": (lambda u: u, "expected a WebDataset"),
     "batch of none": (lambda u: dataset(u).batched(0), "at least 1"),

@@ -44,12 +44,12 @@ def test_indexes_that_fit_are_silent(shard: Path, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("s-00.tar.idx", b"", "no list of offsets"),
-        ("s-00.tar.idx", b"1234567", "no list of offsets"),
-        ("s-00.tar.idx", struct.pack("<2Q", 0, 2048), "lists 1 samples, there are 2"),
+        ("s-00.tar.idx", b"", "not a list of offsets"),
+        ("s-00.tar.idx", b"1234567", "not a list of offsets"),
+        ("s-00.tar.idx", struct.pack("<2Q", 0, 2048), "lists 1 samples, but there are 2"),
         ("s-00.tar.idx", struct.pack("<3Q", 0, 1024, 4096), "sample 1 moved"),
-        ("s-00.idx", b"", "no index of version"),
-        ("s-00.idx", b"v1.2 1\ntxt 512 2 a 1.txt\n", "lists 1 samples, there are 2"),
+        ("s-00.idx", b"", "not an index of version"),
+        ("s-00.idx", b"v1.2 1\ntxt 512 2 a 1.txt\n", "lists 1 samples, but there are 2"),
         ("s-00.idx", b"v1.1 2\ntxt 512 2 json 1536 2\ntxt 2048 600\n", "sample 1 moved"),
         ("s-00.idx", b"v1.2 2\ntxt 512 2 a 1.txt\ntxt 2560 600 b.txt\n", "sample 0 moved"),
     ],

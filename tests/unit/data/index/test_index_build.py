@@ -250,7 +250,7 @@ def test_tokens_that_cannot_be_counted_are_named(
     tmp_path: Path, member: str, content: bytes, way: str
 ) -> None:
     path = write_tar(tmp_path / "s.tar", [(member, content)])
-    with pytest.raises(ShardError, match=r"s\.tar, offset 512: sample 'a': no tokens by"):
+    with pytest.raises(ShardError, match=r"s\.tar, offset 512: sample 'a': "):
         scan_shard(path, tokens=way)
 
 
@@ -276,7 +276,7 @@ def test_urls_are_read_from_a_source(tmp_path: Path, scans: Scans) -> None:
     store.files[urls[1]] = tar_bytes([("a.txt", b"")])
     assert build_index(urls, out, source=store).samples.tolist() == [3, 1]
     assert scans.take() == ["s-1.tar"]
-    with pytest.raises(DataError, match="say where the manifest"):
+    with pytest.raises(DataError, match="give the place to write the manifest"):
         build_index(urls, source=store)
     del store.files[urls[0]]
     with pytest.raises(IndexingError, match=r"1 of 2 shards.*\n.*s-0\.tar is not there"):
@@ -317,14 +317,14 @@ def test_bad_requests_are_refused(tmp_path: Path) -> None:
     folder = fill(tmp_path / "d", 2)
     for shards, problem in (
         ([], "no shards given"),
-        (tmp_path / "none-*.tar", "nothing is there"),
+        (tmp_path / "none-*.tar", "nothing matches"),
         ([folder, folder / "s-1.tar"], "given twice"),
         ("s3://bucket/*.tar", "give a range"),
         ("s3://bucket/folder/", "give a range"),
     ):
         with pytest.raises(DataError, match=problem):
             build_index(shards, tmp_path / "x.index")
-    with pytest.raises(IndexFileError, match="give another place"):
+    with pytest.raises(IndexFileError, match="choose another place"):
         build_index(folder, folder / "s-1.tar" / "x.index")
 
 
@@ -346,8 +346,8 @@ def test_verify_says_what_differs(tmp_path: Path) -> None:
     full = [verdict.problem for verdict in verify(folder, full=True)]
     said = [
         "cannot be read",
-        "has 30720 bytes, had 10240",
-        "txt of 3 bytes, json of 8 bytes, had txt of 2 bytes",
+        "has 30720 bytes, but had 10240",
+        "txt of 3 bytes, json of 8 bytes, but had txt of 2 bytes",
         None,
         "offset 0: not a tar file",
         "its index does not fit it",

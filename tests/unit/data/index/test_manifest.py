@@ -127,7 +127,7 @@ def test_a_shard_that_changed_is_named_with_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["none", "none/x.index", "."])
 def test_no_manifest_is_said(tmp_path: Path, place: str) -> None:
-    with pytest.raises(IndexFileError, match="is not there"):
+    with pytest.raises(IndexFileError, match="does not exist"):
         open_manifest(tmp_path / place)
     assert not is_manifest(tmp_path / place)
 
@@ -177,7 +177,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 def test_columns_that_cannot_be_are_refused(tmp_path: Path, listed: dict[str, Any]) -> None:
     path = tmp_path / "d.index"
     path.write_bytes(column_container.pack(KIND, {}, listed))
-    with pytest.raises(IndexFileError, match="is no manifest"):
+    with pytest.raises(IndexFileError, match="is not a manifest"):
         open_manifest(path)
 
 

@@ -135,7 +135,7 @@ U8 = 2**64 - 1
 )
 def test_columns_that_cannot_be_are_refused(columns: dict[str, Any]) -> None:
     meta = {"bytes": 10240, "tag": None, "hash": None, "tokens": None}
-    with pytest.raises(IndexFileError, match="is no index of a shard"):
+    with pytest.raises(IndexFileError, match="is not an index of a shard"):
         checked(meta, columns, "here")
 
 
@@ -143,6 +143,6 @@ def test_columns_that_cannot_be_are_refused(columns: dict[str, Any]) -> None:
     "meta", [{}, {"bytes": "1"}, {"bytes": -1}, {"bytes": True}, {"bytes": 10240, "tag": 1}]
 )
 def test_facts_that_cannot_be_are_refused(meta: dict[str, Any]) -> None:
-    with pytest.raises(IndexFileError, match="is no index of a shard"):
+    with pytest.raises(IndexFileError, match="is not an index of a shard"):
         checked(meta, changed(), "here")
     assert len(checked({"bytes": 10240}, changed(), "here")) == 3

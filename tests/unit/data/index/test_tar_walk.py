@@ -150,7 +150,7 @@ def test_broken_pax_records_are_refused(tmp_path: Path, records: bytes) -> None:
 def test_an_extended_header_at_the_end_is_refused(tmp_path: Path) -> None:
     content = tar_bytes([(f"{LONG}.txt", b"")], tarfile.GNU_FORMAT)[:1024]
     for rest in (b"", bytes(10240)):
-        with pytest.raises(ShardError, match="offset 0: broken: it ends after an extended header"):
+        with pytest.raises(ShardError, match="offset 0: damaged: it ends after an extended header"):
             indexed(tmp_path, content + rest)
 
 
@@ -271,7 +271,7 @@ def test_signed_checksums_of_old_tars_are_known(tmp_path: Path) -> None:
 
 def test_a_repeated_key_or_extension_is_refused(tmp_path: Path) -> None:
     again = [("a.txt", b""), ("b.txt", b""), ("a.json", b"")]
-    with pytest.raises(ShardError, match=r"offset 1024: 'a.json' comes back to key 'a'"):
+    with pytest.raises(ShardError, match=r"offset 1024: 'a.json' continues key 'a'"):
         scan_shard(write_tar(tmp_path / "key.tar", again))
     twice = [("a.txt", b""), ("a.TXT", b"")]
     with pytest.raises(ShardError, match=r"offset 512: 'a\.TXT'.*occurs twice"):

@@ -216,7 +216,7 @@ def test_a_loader_that_needs_more_shards_open_than_there_can_be_says_so(
     for window, said in ((1, 0), (2, 1), (2, 1)):
         next(iter(Loader(open_dataset(shards), global_batch=1, streams=5, window=window)))
         assert caplog.text.count("shards are read at a time") == said
-    assert "7 shards are read at a time and 6 can be open" in caplog.text
+    assert "7 shards are read at a time, but only 6 can be open" in caplog.text
     assert "`ulimit -n` is" in caplog.text
 
 
@@ -254,4 +254,4 @@ def test_shards_that_were_added_and_not_indexed_are_told(
     assert not caplog.records
     shutil.copy(shards / "shard-000000.tar", shards / "shard-000099.tar")
     assert len(open_dataset(shards)) == 25
-    assert "tars in this folder that are not in it are not read: shard-000099.tar" in caplog.text
+    assert "tars of this folder that it does not list are not read: shard-000099.tar" in caplog.text

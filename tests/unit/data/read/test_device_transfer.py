@@ -169,7 +169,7 @@ def test_an_error_comes_on_its_batch(loader: Loader) -> None:
 
 def test_cuda(loader: Loader) -> None:
     if not torch.cuda.is_available():
-        with pytest.raises(DataError, match="no CUDA device"):
+        with pytest.raises(DataError, match="not find a CUDA device"):
             to_device(loader, "cuda")
         return
     for count, batch in enumerate(to_device(loader, "cuda"), 1):

@@ -188,9 +188,9 @@ def test_a_state_is_not_taken_once_iteration_began(dataset: Dataset) -> None:
 
 def test_a_state_of_another_stream_says_what_differs(dataset: Dataset, tmp_path: Path) -> None:
     state = Loader(dataset, global_batch=4, seed=3).state_dict()
-    with pytest.raises(FingerprintError, match="seed is 3 in the state and 4 here"):
+    with pytest.raises(FingerprintError, match="seed is 3 in the state, but 4 here"):
         Loader(dataset, global_batch=4, seed=4).load_state_dict(state)
-    with pytest.raises(FingerprintError, match="order is 'order-x' in the state and 'order-1'"):
+    with pytest.raises(FingerprintError, match="order is 'order-x' in the state, but 'order-1'"):
         Loader(dataset, global_batch=4, seed=3).load_state_dict({**state, "order": "order-x"})
     other = make(tmp_path, 9)
     with pytest.raises(FingerprintError, match="fingerprint is '") as caught:
@@ -487,7 +487,7 @@ def test_prefetch_is_bounded(dataset: Dataset) -> None:
 def test_a_state_from_inside_a_step_is_refused(dataset: Dataset) -> None:
     loader = Loader(dataset, global_batch=4)
     state = {**loader.state_dict(), "within": 2, "layout": [4, 1]}
-    with pytest.raises(DataError, match="of a StreamingDataset, inside a step"):
+    with pytest.raises(DataError, match="by a StreamingDataset inside a step"):
         loader.load_state_dict(state)
 
 

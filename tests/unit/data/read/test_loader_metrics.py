@@ -30,12 +30,12 @@ def past(**fields: Any) -> Usage:
         (
             past(no_room=1),
             "waiting for downloads: 50% of the time waiting for data;"
-            " most of it bypassing the cache, which is too small",
+            " most of the data bypasses the cache, which is too small",
         ),
         (
             past(no_room=1, disk_errors=1),
             "waiting for downloads: 50% of the time waiting for data;"
-            " most of it bypassing the cache, whose disk fails",
+            " most of the data bypasses the cache, whose disk fails",
         ),
         (past(uncached=1), "waiting for downloads: 50% of the time waiting for data; there is no"),
         (

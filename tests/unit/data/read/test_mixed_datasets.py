@@ -79,7 +79,7 @@ def test_a_state_of_other_datasets_is_refused(datasets: list[Dataset]) -> None:
     with pytest.raises(FingerprintError):
         Loader(datasets[0], global_batch=10).load_state_dict(state)
     broken = {**state, "segments": [[5, [1, 1]]]}
-    with pytest.raises(DataError, match="its segments cannot be"):
+    with pytest.raises(DataError, match="its segments are not valid"):
         Loader(mixed(datasets, [1, 1]), global_batch=10).load_state_dict(broken)
 
 

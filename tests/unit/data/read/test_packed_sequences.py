@@ -146,7 +146,7 @@ def test_a_state_is_small_and_belongs_to_one_packing(dataset: Dataset) -> None:
         loader(dataset).load_state_dict(plain.state_dict())
     broken = loader(dataset)
     broken.load_state_dict({**state, "position": 10**6})
-    with pytest.raises(DataError, match="is no cursor of these packs"):
+    with pytest.raises(DataError, match="is not a cursor of these packs"):
         next(iter(broken))
 
 
@@ -168,7 +168,7 @@ def one_more(sample: Sample, context: SampleContext) -> Any:
 
 
 def test_the_transform_must_give_what_was_counted(dataset: Dataset) -> None:
-    with pytest.raises(SampleError, match=r"tokens by the index, and an array of shape \(\d+,\)"):
+    with pytest.raises(SampleError, match=r"tokens by the index, but an array of shape \(\d+,\)"):
         next(iter(loader(dataset, transform=one_more)))
 
 
@@ -213,7 +213,7 @@ def test_any_way_of_counting_with_a_transform_of_ones_own(tmp_path: Path) -> Non
         for i, text in enumerate(texts):
             writer.write({"__key__": str(i), "txt": text})
     dataset = open_dataset(tmp_path)
-    with pytest.raises(DataError, match="needs a transform"):
+    with pytest.raises(DataError, match="requires a transform"):
         next(iter(loader(dataset)))
     batches = list(loader(dataset, transform=ordinals, epochs=1, tail="pad", global_batch=2))
     assert sum((b.data.tokens[b.mask] > 0).sum() for b in batches) == sum(map(len, texts))
@@ -226,14 +226,14 @@ def test_what_makes_no_sense_is_refused(dataset: Dataset, tmp_path: Path) -> Non
         (Packing(8, dtype="nothing"), {}, "nothing"),
         (Packing(8, dtype="float32"), {}, "[Ii]nvalid integer"),
         (Packing(8, pad=-1, dtype="uint16"), {}, "-1"),
-        (Packing(8), {"errors": "substitute"}, 'take "skip"'),
+        (Packing(8), {"errors": "substitute"}, 'use "skip"'),
         (Packing(8), {"world_size": 4}, "cannot be shared evenly by 4 ranks"),
     ):
         with pytest.raises(DataError, match=says):
             loader(dataset, pack=pack, **options)
     with ShardWriter(tmp_path / "s-%03d.tar") as writer:
         writer.write({"__key__": "a", "bin": b"1234"})
-    with pytest.raises(DataError, match="has no token counts, which packing needs: index the"):
+    with pytest.raises(DataError, match="has no token counts, which packing requires: index the"):
         loader(open_dataset(tmp_path))
 
 

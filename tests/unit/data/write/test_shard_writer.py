@@ -90,7 +90,7 @@ def test_tokens_are_counted_as_they_are_by_the_index(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "s-%d.tar", max_samples=2, tokens="bin:uint16") as writer:
         for i in range(3):
             writer.write(sample(i, 2 * i))
-        with pytest.raises(DataError, match=r"'dir\.x/0003': no tokens by 'bin:uint16'"):
+        with pytest.raises(DataError, match=r"'dir\.x/0003': 'bin:uint16' made no tokens"):
             writer.write(sample(3, 3))
     found = open_manifest(tmp_path)
     assert found.n_tokens is not None
@@ -119,9 +119,9 @@ def test_an_exception_removes_the_unfinished_shard_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({}, "needs its key"),
-        ({"__key__": 1, "txt": ""}, "needs its key"),
-        ({"__key__": "a"}, "nothing but its key"),
+        ({}, "must have its key"),
+        ({"__key__": 1, "txt": ""}, "must have its key"),
+        ({"__key__": "a"}, "has only its key"),
         ({"__key__": "a.b", "txt": ""}, "would not be read back"),
         ({"__key__": "", "txt": ""}, "would not be read back"),
         ({"__key__": "a\0b", "txt": ""}, "would not be read back"),
@@ -130,8 +130,8 @@ def test_an_exception_removes_the_unfinished_shard_only(tmp_path: Path) -> None:
         ({"__key__": "a", "t/xt": ""}, "would not be read back"),
         ({"__key__": "a", "": ""}, "would not be read back"),
         ({"__key__": "a", "cls": 3}, "encode int as bytes or text"),
-        ({"__key__": "a", "txt": "\udc00"}, "no UTF-8"),
-        ({"__key__": "dir.x/0000", "json": ""}, "was written before"),
+        ({"__key__": "a", "txt": "\udc00"}, "not UTF-8"),
+        ({"__key__": "dir.x/0000", "json": ""}, "was already written"),
     ],
 )
 def test_samples_that_could_not_be_read_back_are_refused(
@@ -147,17 +147,17 @@ def test_samples_that_could_not_be_read_back_are_refused(
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "s-0.tar").write_bytes(b"precious")
-    with pytest.raises(DataError, match=r"s-0\.tar is already there"):
+    with pytest.raises(DataError, match=r"s-0\.tar already exists"):
         ShardWriter(tmp_path / "s-%d.tar")
     writer = ShardWriter(tmp_path / "x-%d.tar")
     writer.write(sample(0))
     (tmp_path / "x-0.tar").write_bytes(b"precious")
-    with pytest.raises(DataError, match=r"x-0\.tar is already there"):
+    with pytest.raises(DataError, match=r"x-0\.tar already exists"):
         writer.close()
     assert names(tmp_path) == ["s-0.tar", "x-0.tar"]
     assert {(tmp_path / name).read_bytes() for name in names(tmp_path)} == {b"precious"}
     (tmp_path / NAME).write_bytes(b"")
-    with pytest.raises(DataError, match=r"dataset\.index is already there"):
+    with pytest.raises(DataError, match=r"dataset\.index already exists"):
         ShardWriter(tmp_path / "y-%d.tar")
 
 

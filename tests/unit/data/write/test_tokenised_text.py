@@ -93,7 +93,7 @@ def test_the_vocabulary_is_known_at_urls_too(texts: Path, tmp_path: Path) -> Non
     (out / "pack.json").unlink()
     assert vocabulary_of(open_dataset(f"file://{out}/")) is None
     (out / "pack.json").write_text("{}")
-    with pytest.raises(DataError, match=r"pack\.json is no report of a pack"):
+    with pytest.raises(DataError, match=r"pack\.json is not a report of a pack"):
         vocabulary_of(open_dataset(out))
 
 
@@ -111,7 +111,7 @@ def test_the_same_pack_is_found_again_and_another_tokenizer_is_another_pack(
     before = (out / "shard-000000.tar").stat().st_mtime_ns
     packed(texts, out)
     assert (out / "shard-000000.tar").stat().st_mtime_ns == before
-    with pytest.raises(DataError, match="already holds another pack"):
+    with pytest.raises(DataError, match="already contains another pack"):
         packed(texts, out, {**WORDS, "more": 10})
 
 
@@ -133,10 +133,10 @@ def test_the_end_has_to_be_known(
 
 def test_what_is_no_tokenizer_or_no_text_is_refused_by_name(texts: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(DataError, match=r"bad\.json is no tokenizer"):
+    with pytest.raises(DataError, match=r"bad\.json is not a tokenizer"):
         Tokeniser(tmp_path / "bad.json")
     (texts / "bin.txt").write_bytes(b"\xff\xff")
-    with pytest.raises(DataError, match=r"bin\.txt is no text"):
+    with pytest.raises(DataError, match=r"bin\.txt is not UTF-8 text"):
         packed(texts, tmp_path / "out")
     (texts / "bin.txt").unlink()
     (texts / "one.md").write_text("a")
