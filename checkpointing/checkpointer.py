@@ -87,7 +87,7 @@ class Checkpointer:
         if configuration is None:
             configuration = CheckpointerOptions(**keywords)
         elif keywords:
-            raise TypeError(f"options are given as one value or as keywords, not both: {keywords}")
+            raise TypeError(f"give options as one value or as keywords, not both: {keywords}")
         self._closed = False
         with ExitStack() as undo:
             self._ranks = ranks = RankGroup()
@@ -267,18 +267,18 @@ class Checkpointer:
 
     def _need_open(self) -> None:
         if self._closed:
-            raise CheckpointError("this Checkpointer is closed: make a new one")
+            raise CheckpointError("this Checkpointer is closed: create a new one")
         if self._ranks.is_outdated():
             raise CheckpointError(
-                "torch.distributed was initialised after this Checkpointer was made, so it knows "
-                "of one rank only: make it after init_process_group()"
+                "torch.distributed was initialised after this Checkpointer was created, which "
+                "therefore has only one rank: create it after init_process_group()"
             )
 
 
 def _release_abandoned(shipper: SnapshotShipper, client: ServiceClient, store: Store) -> None:
     """Hand over the snapshot that is being copied, and release everything else, for a Checkpointer
     that was never closed."""
-    logger.warning("a Checkpointer was dropped without close(): what it staged is saved")
+    logger.warning("a Checkpointer was discarded without close(): its staged snapshots are saved")
     shipper.settle()
     client.close(goodbye=False)
     shipper.close()

@@ -125,7 +125,9 @@ def join_service(
     def join_here() -> _IdleClient:
         return _IdleClient(ServiceClient(config, ranks.rank, here, generation, on_message))
 
-    return _all_or_none(ranks, join_here, "no checkpoint service", ServiceError).client
+    return _all_or_none(
+        ranks, join_here, "the checkpoint service cannot be reached", ServiceError
+    ).client
 
 
 def _new_generation(ranks: RankGroup, owner: int | None = None) -> Generation:

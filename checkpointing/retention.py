@@ -67,7 +67,7 @@ class Best:
     def __post_init__(self) -> None:
         _need_count("Best", self.n)
         if self.mode not in ("min", "max"):
-            raise ValueError(f"Best(mode=) is 'min' or 'max', got {self.mode!r}")
+            raise ValueError(f"Best(mode=) must be 'min' or 'max', got {self.mode!r}")
 
     def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
         sign = 1 if self.mode == "min" else -1
@@ -87,7 +87,7 @@ class Buckets:
     def __post_init__(self) -> None:
         _need_count("Buckets", self.n)
         if not (self.seconds > 0 and math.isfinite(self.seconds)):
-            raise ValueError(f"Buckets(seconds=) needs a number > 0, got {self.seconds!r}")
+            raise ValueError(f"Buckets(seconds=) must be a number > 0, got {self.seconds!r}")
 
     def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
         newest: dict[int, RetentionCandidate] = {}
@@ -110,7 +110,7 @@ class Only:
 
     def __post_init__(self) -> None:
         if not self.items or not all(self.items):
-            raise ValueError(f"Only(items=) needs names of items, got {self.items!r}")
+            raise ValueError(f"Only(items=) requires names of items, got {self.items!r}")
 
     def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
         return {
@@ -203,19 +203,21 @@ def _parse_policy(kind: str, argument: str) -> Last | Every | Best | Buckets:
         modes = [word for word in more if word in ("min", "max")]
         counts = [word for word in more if word not in ("min", "max")]
         if not metric or len(modes) > 1 or len(counts) > 1:
-            raise ValueError("best needs a metric, and at most one of min and max and one number")
+            raise ValueError(
+                "best requires a metric, and at most one of min and max and one number"
+            )
         mode: Literal["min", "max"] = "max" if modes == ["max"] else "min"
         return Best(metric, mode, _count(counts[0]) if counts else 1)
     if kind in _PERIODS:
         return Buckets(_count(argument), _PERIODS[kind])
     if kind in ("last", "every"):
         return (Last if kind == "last" else Every)(_count(argument))
-    raise ValueError(f"{kind!r} is no policy")
+    raise ValueError(f"{kind!r} is not a policy")
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 
 
@@ -228,4 +230,4 @@ def _period(seconds: float) -> str:
 
 def _need_count(name: str, n: object) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"{name}(n) needs a whole number n >= 1, got {n!r}")
+        raise ValueError(f"{name}(n) requires a whole number n >= 1, got {n!r}")

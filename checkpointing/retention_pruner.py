@@ -40,12 +40,14 @@ class Pruner:
             )
             self._mark_best(result.choices)
         except CheckpointError as error:
-            logger.warning("cannot prune %s: %s; trying again next time", self._store.url, error)
+            logger.warning(
+                "cannot prune %s: %s; trying again after the next save", self._store.url, error
+            )
             return
         for id_ in result.removed:
             self._events.emit(CheckpointPruned(step=int(id_.partition("-")[0]), id=id_))
         for id_, why in result.spared.items():
-            logger.warning("checkpoint %s stays for now: %s", id_, why)
+            logger.warning("checkpoint %s is not removed yet: %s", id_, why)
 
     def _mark_best(self, choices: Sequence[PruneChoice]) -> None:
         """Set the mark of the best checkpoint, according to the first policy that ranks by a

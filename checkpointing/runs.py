@@ -65,7 +65,7 @@ def verify(
         for found in catalog.committed(store, info.run)[0]:
             if found.stored.save == info.save:
                 return [str(problem) for problem in full_verify(store, found)]
-    return [info.problem or f"checkpoint {info.id} is not there"]
+    return [info.problem or f"checkpoint {info.id} does not exist"]
 
 
 def rename_run(
@@ -85,7 +85,7 @@ def rename_run(
         return
     with opened(url, options) as store:
         if store.manifests(name):
-            raise StoreError(f"{store.url} has a run {name!r} already")
+            raise StoreError(f"{store.url} already has a run {name!r}")
         found, unreadable = catalog.committed(store, run)
         as_they_are = [entry.key for entry in store.storage.list(object_keys.marks(run))]
         as_they_are += [s.key for s in store.manifests(run) if s.save in unreadable]
@@ -114,5 +114,5 @@ def _save_as(store: Store, session: Session, content: ManifestContent, name: str
     header = replace(content.header, save=save, revision=0)
     data = build_manifest(replace(content, header=header))
     if not store.storage.create(save.manifest(), data):
-        raise StoreError(f"{store.url} has a run {name!r} since a moment ago; choose another name")
+        raise StoreError(f"{store.url} has a new run {name!r}; choose another name")
     session.end(save.manifest())

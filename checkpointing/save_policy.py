@@ -31,7 +31,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"Steps(n) needs a whole number n >= 1, got {self.n!r}")
+            raise ValueError(f"Steps(n) requires a whole number n >= 1, got {self.n!r}")
 
     def due(self, at: SaveSituation) -> bool:
         """Returns True from the first multiple of `n` after the last save on."""
@@ -124,4 +124,4 @@ SavePolicy = Steps | Minutes | Auto | AnyOf
 def _need_positive(name: str, value: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf:
-        raise ValueError(f"{name} needs a number > 0, got {value!r}")
+        raise ValueError(f"{name} must be a number > 0, got {value!r}")

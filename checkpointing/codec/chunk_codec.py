@@ -40,11 +40,11 @@ def encode(
     _need_bytes("raw", raw)
     _need_bytes("base", base)
     if len(raw) > MAX_RAW:
-        raise ValueError(f"{len(raw)} bytes are too many for a chunk: cut them into several")
+        raise ValueError(f"{len(raw)} bytes are too many for a chunk: divide them into several")
     if len(raw) % layout.word:
-        raise ValueError(f"{len(raw)} bytes are no whole number of {layout.word}-byte words")
+        raise ValueError(f"{len(raw)} bytes are not a whole number of {layout.word}-byte words")
     if base is not None and len(base) != len(raw):
-        raise ValueError(f"a base of {len(base)} bytes for {len(raw)} bytes")
+        raise ValueError(f"a base of {len(base)} bytes does not fit {len(raw)} bytes")
     return _ENCODERS[codec](raw, layout, base, level)
 
 
@@ -72,18 +72,20 @@ def decode(
         raise ValueError("out is read-only: give a memoryview of a bytearray or a writable array")
     decoder = _DECODERS.get(codec)
     if decoder is None:
-        raise FormatError(f"codec {codec} is not known to this version; update to read the chunk")
+        raise FormatError(
+            f"codec {codec} is unknown to this version; update hpckit to read the chunk"
+        )
     if len(out) % layout.word:
         raise DamagedError(f"a chunk of {len(out)} bytes cannot have the layout {layout}")
     if base is not None and len(base) != len(out):
-        raise DamagedError(f"a base of {len(base)} bytes for a chunk of {len(out)} bytes")
+        raise DamagedError(f"a base of {len(base)} bytes does not fit a chunk of {len(out)} bytes")
     decoder(stored, out, layout, base)
 
 
 def _need_bytes(name: str, data: Buffer | None) -> None:
     if isinstance(data, memoryview) and not (data.c_contiguous and data.nbytes == len(data)):
         raise ValueError(
-            f"{name} is no view of contiguous bytes: give .cast('B') of a contiguous one"
+            f"{name} is not a view of contiguous bytes: give .cast('B') of a contiguous one"
         )
 
 
@@ -119,7 +121,7 @@ def _encode_constant(raw: Buffer, layout: WordLayout, base: Buffer | None, level
 
 def _decode_raw(stored: Buffer, out: memoryview, layout: WordLayout, base: Buffer | None) -> None:
     if len(stored) != len(out):
-        raise DamagedError(f"{len(stored)} bytes stored for a chunk of {len(out)} raw bytes")
+        raise DamagedError(f"{len(stored)} bytes are stored for a chunk of {len(out)} raw bytes")
     out[:] = stored
 
 
@@ -136,7 +138,7 @@ def _decode_planes(
 
 def _decode_delta(stored: Buffer, out: memoryview, layout: WordLayout, base: Buffer | None) -> None:
     if base is None:
-        raise DamagedError("a chunk of codec DELTA without a base chunk")
+        raise DamagedError("a chunk of codec DELTA has no base chunk")
     decode_body(stored, as_words(out, layout.word), as_words(base, layout.word))
 
 
@@ -144,7 +146,7 @@ def _decode_groups(
     stored: Buffer, out: memoryview, layout: WordLayout, base: Buffer | None
 ) -> None:
     if base is None:
-        raise DamagedError("a chunk of codec GROUPS without a base chunk")
+        raise DamagedError("a chunk of codec GROUPS has no base chunk")
     decode_groups(stored, as_words(out, layout.word), as_words(base, layout.word))
 
 

@@ -30,9 +30,9 @@ class WordLayout:
 
     def __post_init__(self) -> None:
         if self.word not in WORDS:
-            raise ValueError(f"Layout(word=) is 1, 2, 4 or 8 bytes, got {self.word!r}")
+            raise ValueError(f"Layout(word=) must be 1, 2, 4 or 8 bytes, got {self.word!r}")
         if self.row < 1 or self.row % self.word:
             raise ValueError(
-                f"Layout(row=) is a positive multiple of the word's {self.word} bytes, "
+                f"Layout(row=) must be a positive multiple of the word's {self.word} bytes, "
                 f"got {self.row!r}"
             )

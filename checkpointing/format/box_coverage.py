@@ -22,7 +22,7 @@ def as_array(boxes: Collection[Box], dims: int) -> Boxes:
     ValueError: a box has another number of dimensions.
     """
     if any(len(box.sizes) != dims for box in boxes):
-        raise ValueError(f"boxes that have not {dims} dimensions")
+        raise ValueError(f"boxes do not have {dims} dimensions")
     found = np.array([[box.offsets, box.sizes] for box in boxes], np.int64)
     return found.reshape(len(boxes), 2, dims)
 

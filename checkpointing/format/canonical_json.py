@@ -109,4 +109,4 @@ class JsonReader:
         return self._body[key]
 
     def _mismatch(self, key: str) -> DamagedError:
-        return DamagedError(f"{self.where}: field {key!r} is missing or not what it should be")
+        return DamagedError(f"{self.where}: field {key!r} is missing or not valid")

@@ -91,7 +91,7 @@ class ChunkColumns:
         unknown = ~np.isin(codecs, list(_CODECS))
         if unknown.any():
             codec = codecs[unknown.argmax()]
-            raise FormatError(f"{where}: codec {codec} is not known to this version")
+            raise FormatError(f"{where}: codec {codec} is unknown to this version")
         for _ in range(MAX_DEPTH + 1):
             if not len(numbers := self._next(numbers)):
                 return

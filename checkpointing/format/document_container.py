@@ -84,10 +84,10 @@ class DocumentContainer:
     def _read_header(self) -> tuple[bytes, int]:
         head = bytes(self._read(0, min(HEAD, self._size)))
         if head[: len(MAGIC)] != MAGIC or len(head) < PREFIX:
-            raise DamagedError(f"{self.where}: does not begin as it should")
+            raise DamagedError(f"{self.where}: it does not begin with the expected bytes")
         end = PREFIX + int.from_bytes(head[len(MAGIC) : PREFIX], "little")
         if end > min(self._size, MAX_HEADER):
-            raise DamagedError(f"{self.where}: is cut off, or states an impossible length")
+            raise DamagedError(f"{self.where}: it is cut off, or states an impossible length")
         if end > len(head):
             head += bytes(self._read(len(head), end - len(head)))
         return head[PREFIX:end], end
@@ -96,20 +96,20 @@ class DocumentContainer:
         places = [self._sections.child(name) for name in self.names()]
         ends = [place.count("offset") + place.count("length") for place in places]
         if max(ends, default=0) > self._size - self._start:
-            raise DamagedError(f"{self.where}: a section lies outside of its {self._size} bytes")
+            raise DamagedError(f"{self.where}: a section is outside of its {self._size} bytes")
         stated = self._start + sum(place.count("length") for place in places)
         if stated != self._size:
-            raise DamagedError(f"{self.where}: has {self._size} bytes instead of {stated}")
+            raise DamagedError(f"{self.where}: it has {self._size} bytes instead of {stated}")
 
 
 def _check_version(header: JsonReader, where: str, is_intact: bool) -> None:
     # checked before the hash, which another version may compute in another way
     if header.count("version") != VERSION:
         raise FormatError(
-            f"{where}: format version {header.count('version')} is not known here (this is version "
+            f"{where}: format version {header.count('version')} is unknown here (this is version "
             f"{VERSION}): use the version of hpckit that wrote it, or a newer one"
         )
     if not is_intact:
         raise DamagedError(f"{where}: its hash does not match its content")
     if unknown := sorted(set(header.texts("features")) - FEATURES):
-        raise FormatError(f"{where}: needs features that are not known here: {', '.join(unknown)}")
+        raise FormatError(f"{where}: it needs features that are unknown here: {', '.join(unknown)}")

@@ -63,6 +63,7 @@ def element(name: str) -> ElementType:
     found = ELEMENTS.get(name)
     if found is None:
         raise FormatError(
-            f"dtype {name!r} is not known to this version; it knows {', '.join(sorted(ELEMENTS))}"
+            f"dtype {name!r} is unknown to this version, which supports "
+            f"{', '.join(sorted(ELEMENTS))}"
         )
     return found

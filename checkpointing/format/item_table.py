@@ -173,7 +173,7 @@ def to_bytes(table: ItemTable, packs: Mapping[bytes, int]) -> bytes:
     )
     data: bytes = zstandard.compress(raw, 3)
     if len(raw) > (most := _most(data)):
-        raise ValueError(f"a table of {len(raw)} bytes, where the format has {most} at most")
+        raise ValueError(f"a table of {len(raw)} bytes, but the format allows {most}")
     return data
 
 
@@ -274,7 +274,7 @@ def _spec(item: JsonReader) -> TensorSpec:
     spec = TensorSpec(item.text("dtype"), item.counts("shape"), item.counts("tile"))
     size = math.prod(filter(None, (element(spec.dtype).itemsize, *spec.shape)))
     if size >= 1 << 63:
-        raise DamagedError(f"tensor {item.text('name')!r}: nothing is as large as {spec.shape}")
+        raise DamagedError(f"tensor {item.text('name')!r}: the shape {spec.shape} is too large")
     if len(spec.shape) != len(spec.tile) or len(spec.shape) > _MAX_DIMS:
         raise DamagedError(f"tensor {item.text('name')!r}: tile {spec.tile} of shape {spec.shape}")
     return spec

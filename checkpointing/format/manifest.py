@@ -253,4 +253,4 @@ def _metric(name: str, value: Json) -> float:
             return float(number)
     except OverflowError:
         pass
-    raise DamagedError(f"manifest: metric {name!r} is no number")
+    raise DamagedError(f"manifest: metric {name!r} is not a number")

@@ -89,7 +89,7 @@ def check_step(step: int) -> int:
         ValueError: it is not a valid step.
     """
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP:
-        raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
+        raise ValueError(f"a step must be a whole number from 0 to {MAX_STEP}, got {step!r}")
     return step
 
 

@@ -63,7 +63,7 @@ def parse_trailer(data: Buffer, size: int) -> tuple[int, int]:
         DamagedError: this is not a whole pack.
     """
     if len(data) != TRAILER.itemsize:
-        raise DamagedError(f"a pack of {size} bytes is too short to be one")
+        raise DamagedError(f"{size} bytes are too few for a pack")
     trailer = np.frombuffer(data, TRAILER)[0]
     if trailer["magic"].tobytes() != MAGIC:
         raise DamagedError("its last bytes are not those of a pack")

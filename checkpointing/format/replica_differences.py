@@ -244,7 +244,10 @@ def from_bytes(data: bytes, groups: Sequence[ReplicaGroup], where: str) -> Finge
         DamagedError: there are more or fewer than the groups have entries.
     """
     if len(data) != ROW.itemsize * sum(group.count for group in groups):
-        raise DamagedError(f"{where}: its fingerprints are not as many as its groups have entries")
+        raise DamagedError(
+            f"{where}: the number of its fingerprints differs from the number of "
+            "entries of its groups"
+        )
     return np.frombuffer(data, ROW).astype(np.uint64)
 
 
@@ -337,6 +340,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _runs(text: str, where: str) -> list[range]:
     if not _RANGES.fullmatch(text):
-        raise DamagedError(f"{where}: {text!r} are no ranks")
+        raise DamagedError(f"{where}: {text!r} is not a list of ranks")
     runs = [run.partition("-") for run in text.split(",")]
     return [range(int(first), int(last or first) + 1) for first, _, last in runs]

@@ -78,7 +78,7 @@ def load_store(data: bytes, where: str) -> StoreRecord:
     """
     read = _open(data, "hpckit-store", where)
     if read.text("hash") != HASH:
-        raise FormatError(f"{where}: its hash {read.text('hash')!r} is not known to this version")
+        raise FormatError(f"{where}: its hash {read.text('hash')!r} is unknown to this version")
     return StoreRecord(read.text("uuid"), read.number("created"))
 
 
@@ -141,11 +141,11 @@ def _open(data: bytes, kind: str, where: str) -> JsonReader:
         raise DamagedError(f"{where}: its format is {read.text('format')!r}, not {kind!r}")
     if read.count("version") != VERSION:
         raise FormatError(
-            f"{where}: format version {read.count('version')} is not known here (this is version "
+            f"{where}: format version {read.count('version')} is unknown here (this is version "
             f"{VERSION}): use the version of hpckit that wrote it, or a newer one"
         )
     if not is_intact:
         raise DamagedError(f"{where}: its hash does not match its content")
     if unknown := sorted(set(read.texts("features")) - FEATURES):
-        raise FormatError(f"{where}: needs features that are not known here: {', '.join(unknown)}")
+        raise FormatError(f"{where}: it needs features that are unknown here: {', '.join(unknown)}")
     return read

@@ -174,8 +174,8 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
             self._save_end(state, held)
         elif self._saved_step != state.global_step:
             logger.warning(
-                "step %d, where training was stopped, is not saved: the best model was loaded in "
-                "its place",
+                "step %d, at which training stopped, is not saved, because the best model was "
+                "loaded over it",
                 state.global_step,
             )
 
@@ -245,7 +245,7 @@ class _RestartTraining(Exception):  # noqa: N818 - it is no error
     or older (because the newest is damaged)."""
 
     def __init__(self, text: str | None) -> None:
-        super().__init__("training begins once more, from what was restored")
+        super().__init__("training starts again from the restored state")
         self.text = text
 
 
@@ -257,7 +257,11 @@ def _check(trainer: Trainer) -> None:
     if not hasattr(trainer, _LOADS_MODEL):
         raise CheckpointError(f"this transformers' Trainer has no {_LOADS_MODEL}(): use version 5")
     if trainer.is_deepspeed_enabled:
-        raise CheckpointError("DeepSpeed keeps the state in a form of its own: use DDP or FSDP2")
+        raise CheckpointError(
+            "DeepSpeed keeps the state in its own format, which is not supported: use DDP or FSDP2"
+        )
     plugin = trainer.accelerator.state.fsdp_plugin if trainer.is_fsdp_enabled else None
     if plugin is not None and plugin.fsdp_version == 1:
-        raise CheckpointError("FSDP1 keeps parameters flat, in a form of its own: use FSDP2")
+        raise CheckpointError(
+            "FSDP1 keeps flat parameters in its own format, which is not supported: use FSDP2"
+        )

@@ -211,16 +211,18 @@ def _is_epoch_over(trainer: L.Trainer) -> bool:
 
 def _check(trainer: L.Trainer, module: L.LightningModule) -> None:
     if not isinstance(trainer, L.Trainer):
-        raise TypeError(f"a Trainer of lightning.pytorch is needed, got {type(trainer)}")
+        raise TypeError(f"expected a Trainer of lightning.pytorch, got {type(trainer)}")
     kind = next(
         (c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in _UNSUPPORTED), ""
     )
     if kind:
         raise ValueError(
-            f"{kind} keeps parameters in a form of its own: use DDP or ModelParallelStrategy"
+            f"{kind} keeps parameters in its own format, which is not supported: use DDP or "
+            "ModelParallelStrategy"
         )
     if type(module).on_save_checkpoint is not L.LightningModule.on_save_checkpoint:
         logger.warning(
-            "%s.on_save_checkpoint() is not called: keep what it adds in buffers of the module",
+            "%s.on_save_checkpoint() is not called: keep what it would add in buffers of the "
+            "module",
             type(module).__qualname__,
         )

@@ -23,7 +23,7 @@ def skip(trainer: Any) -> None:
     if hasattr(fetcher, "iterator_wrapper"):
         raise CheckpointError(
             "cannot resume in the middle of an epoch where training_step(dataloader_iter) takes "
-            "the batches by itself: give the loader state_dict() and load_state_dict()"
+            "the batches itself: give the loader state_dict() and load_state_dict()"
         )
     for loader in loop._combined_loader.flattened:
         _set_sampler_epoch(loader, loop.epoch_progress.current.processed)
@@ -35,7 +35,7 @@ def skip(trainer: Any) -> None:
             next(fetcher)
         except StopIteration:
             raise CheckpointError(
-                f"the epoch had {had} batches before the interruption, and its loader gives "
-                f"{number} now: is it the same data?"
+                f"the epoch had {had} batches before the interruption, but its loader now has "
+                f"{number}: is it the same data?"
             ) from None
     fetcher.fetched -= had

@@ -37,8 +37,8 @@ class Loaders:
         if self._is_ahead() and state["state_dict"].get(_LOADERS):
             if self._before is None:
                 raise CheckpointError(
-                    "cannot tell how far the loader was before Lightning read ahead: use a version "
-                    "of Lightning that the README names, or give the loader a length"
+                    "cannot find the position of the loader before Lightning read ahead: use a "
+                    "version of Lightning that the README lists, or give the loader a length"
                 )
             state["state_dict"][_LOADERS] = self._before
         return state

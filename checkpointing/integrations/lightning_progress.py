@@ -70,8 +70,8 @@ def take(trainer: Any, progress: dict[str, Any], ranks: RankGroup) -> LightningP
     """Restore everything except module and optimizers."""
     if is_other_world := len(progress["ranks"]) != ranks.world_size:
         logger.warning(
-            "saved by %d ranks, resumed by %d: the epoch's batches are dealt anew, random numbers "
-            "begin anew",
+            "saved by %d ranks, resumed by %d: the epoch's batches are distributed again and "
+            "random states are not restored",
             len(progress["ranks"]),
             ranks.world_size,
         )

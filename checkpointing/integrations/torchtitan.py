@@ -94,7 +94,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         place = ValueItem()
         whole = self._whole(place)
         if unknown := [name for name in self.exclude_from_loading if name not in whole]:
-            raise CheckpointError(f"exclude_from_loading: {unknown} are none of {list(whole)}")
+            raise CheckpointError(f"exclude_from_loading: {unknown} are not among {list(whole)}")
         if step == -1 and not self.exclude_from_loading:
             found = self._ckpt.restore(whole)
         else:
@@ -155,9 +155,9 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         ranks = places["ranks"]
         if len(ranks) != loader.dp_world_size:
             raise CheckpointError(
-                f"this was saved by {len(ranks)} data-parallel ranks and there are "
-                f"{loader.dp_world_size} now; torchtitan's loader continues with as many alone: "
-                f'exclude_from_loading=["{DATALOADER}"] begins the data anew'
+                f"this was saved by {len(ranks)} data-parallel ranks, but there are "
+                f"{loader.dp_world_size} now; torchtitan's loader only continues on as many: "
+                f'exclude_from_loading=["{DATALOADER}"] starts the data from the beginning'
             )
         StatefulDataLoader.load_state_dict(loader, unpack(ranks[loader.dp_rank]))
 

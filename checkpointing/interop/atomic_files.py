@@ -63,7 +63,7 @@ def new_files(paths: Sequence[Path]) -> Iterator[list[OutputFile]]:
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         if path.exists():
-            raise FileExistsError(f"{path} is there already: choose another folder or name")
+            raise FileExistsError(f"{path} already exists: choose another folder or name")
     files: list[OutputFile] = []
     try:
         try:
@@ -98,8 +98,8 @@ class InputFile:
         """Returns `length` bytes from `offset`; raises as `read_into`."""
         if offset + length > self.size:
             raise DamagedError(
-                f"{self.path}: ends at byte {self.size}, but bytes {offset} to {offset + length} "
-                "of it are needed: it is cut off, copy it anew"
+                f"{self.path}: ends at byte {self.size}, but its bytes {offset} to "
+                f"{offset + length} are needed: it is cut off; copy it again"
             )
         data = bytearray(length)
         self.read_into(offset, memoryview(data))

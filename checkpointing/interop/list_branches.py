@@ -36,7 +36,7 @@ def record(paths: Iterable[Keys]) -> dict[str, Json]:
     paths = list(paths)
     names = [full_name(path) for path in paths]
     if RECORD in names:
-        raise SaveError(f"cannot save {RECORD!r}: the name is taken by hpckit; rename it")
+        raise SaveError(f"cannot save {RECORD!r}: hpckit reserves the name; rename it")
     lists = {
         full_name(path[:depth])
         for path in paths

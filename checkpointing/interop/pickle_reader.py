@@ -74,7 +74,9 @@ def read(data: bytes, allowed: Collection[str] | None, where: str) -> Any:
                 )
             machine.step(opcode.name, arg)
     except (ValueError, IndexError, KeyError, TypeError, UnicodeError) as error:
-        raise DamagedError(f"{where}: is no whole pickle of the kind expected ({error})") from error
+        raise DamagedError(
+            f"{where}: it is not a complete pickle of the expected kind ({error})"
+        ) from error
     raise DamagedError(f"{where}: the pickle has no end")
 
 
@@ -128,15 +130,15 @@ class _Machine:
     def name(self, name: str) -> None:
         if self._allowed is not None and name not in self._allowed:
             raise FormatError(
-                f"{self._where}: mentions {name}, which has no place in such a file: it may be an "
-                "attack, or written by something unknown here; nothing of it was run"
+                f"{self._where}: it refers to {name}, which is not allowed in such a file: it may "
+                "be an attack, or written by an unknown program; nothing in it was run"
             )
         self.push(PickledGlobal(name))
 
     def name_from_stack(self) -> None:
         name, module = self.pop(), self.pop()
         if not isinstance(module, str) or not isinstance(name, str):
-            raise ValueError("a name that is no text")
+            raise ValueError("a name that is not text")
         self.name(f"{module}.{name}")
 
     def call(self) -> None:
@@ -144,26 +146,26 @@ class _Machine:
         if isinstance(callee, PickledObject) and self._allowed is None:
             callee = PickledGlobal(f"{callee.kind}()")
         if not isinstance(callee, PickledGlobal) or not isinstance(args, tuple):
-            raise ValueError("a call of what is no class")
+            raise ValueError("a call of something that is not a class")
         self.push(PickledObject(callee.name, args))
 
     def build(self) -> None:
         state, thing = self.pop(), self.top()
         if not isinstance(thing, PickledObject):
-            raise ValueError("a state for what has none")
+            raise ValueError("a state for something that has none")
         thing.state = state
 
     def extend(self, things: list[Any]) -> None:
         target = self.top()
         if not isinstance(target, list):
-            raise ValueError("an element for what is no list")
+            raise ValueError("an element for something that is not a list")
         target.extend(things)
 
     def set_items(self, things: list[Any]) -> None:
         target = self.top()
         entries = target.entries if isinstance(target, PickledObject) else target
         if not isinstance(entries, dict) or len(things) % 2:
-            raise ValueError("an entry for what is no dict")
+            raise ValueError("an entry for something that is not a dict")
         for key in things[::2]:
             _check_key(key, _DEEPEST_KEY)
         entries.update(zip(things[::2], things[1::2], strict=True))
@@ -171,7 +173,7 @@ class _Machine:
     def add_items(self, things: list[Any]) -> None:
         target = self.top()
         if not isinstance(target, set):
-            raise ValueError("an element for what is no set")
+            raise ValueError("an element for something that is not a set")
         self._check_all(things)
         target.update(things)
 

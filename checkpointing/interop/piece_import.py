@@ -43,7 +43,7 @@ def save_pieces(
         ValueError: `run` or `step` is invalid.
     """
     if not 0 <= step <= MAX_STEP:
-        raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
+        raise ValueError(f"a step must be a whole number from 0 to {MAX_STEP}, got {step!r}")
     with Session(store, run) as session:
         save = session.begin(step)
         try:

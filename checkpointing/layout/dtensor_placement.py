@@ -54,8 +54,8 @@ def local_shard(name: str, tensor: Tensor) -> LocalShard | None:
     cells = Cells(shape, cuts, [coordinate[cut.mesh_dim] for cut in cuts])
     if (there := tuple(tensor._local_tensor.shape)) != cells.local_shape:
         raise TypeError(
-            f"cannot save {name!r}: this rank holds {there} of it, where its placements "
-            f"{tensor.placements} say {cells.local_shape}; redistribute it first"
+            f"cannot save {name!r}: this rank holds {there} of it, but its placements "
+            f"{tensor.placements} mean {cells.local_shape}; redistribute it first"
         )
     return LocalShard(dtype, shape, cells.parts)
 
@@ -150,8 +150,8 @@ def _order(name: str, tensor: DTensor) -> list[tuple[int, bool]]:
             return [(mesh_dim, False) for mesh_dim in order]
         if not IS_WORD_KNOWN:
             raise TypeError(
-                f"cannot save {name!r}: torch {torch.__version__} may cut {spec.placements} "
-                "otherwise than torch 2.11 and newer; redistribute it first"
+                f"cannot save {name!r}: torch {torch.__version__} may divide {spec.placements} "
+                "differently from torch 2.11 and newer; redistribute it first"
             )
         return [(i, True) for i, p in enumerate(spec.placements) if _dim(p) is not None]
     return [(mesh_dim, True) for entry in spec.shard_order for mesh_dim in entry.mesh_dims]

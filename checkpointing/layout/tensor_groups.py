@@ -102,8 +102,8 @@ def check_savable(found: Sequence[TensorGroup]) -> None:
                 raise SaveError(_disagreement(name, other, tensor_group))
             if count := sum(layout.cell(cell).count for cell in missing):
                 raise SaveError(
-                    f"{count} elements of {name!r} are held by no rank that has it in its state "
-                    f"(it is {_how(layout)}): put it into the state of all its ranks"
+                    f"{count} elements of {name!r} are not held by any rank that has it in its "
+                    f"state (it is {_how(layout)}): put it into the state of all its ranks"
                 )
 
 

@@ -52,7 +52,7 @@ class FailureWatch:
             try:
                 gathered = self._ranks.all_gather(self._mine, self._ranks.control)
             except RuntimeError as error:
-                self._fail(f"another rank is gone: {error}")
+                self._fail(f"another rank has ended: {error}")
                 return
             failures = [
                 f"rank {rank}: {why}" for rank, (_, why) in enumerate(gathered) if why is not None

@@ -55,8 +55,8 @@ def choose_address(standings: Sequence[NetworkLocation], rank: int) -> str:
     found = next((way for other in others if other and (way := route(other))), None)
     if found is None:
         raise ServiceError(
-            f"node {mine.node}: no address is known by which other nodes reach it: set {VARIABLE} "
-            "to one on each node"
+            f"node {mine.node}: it has no known address at which other nodes reach it: set "
+            f"{VARIABLE} to one on each node"
         )
     return found
 

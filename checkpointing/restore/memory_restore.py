@@ -127,12 +127,14 @@ def await_durable(
         changed_s = now_s if states != before else changed_s
         is_stuck = ranks.broadcast(now_s - changed_s > timeout_s, ranks.control)
         if is_stuck:
-            logger.warning("the snapshot of step %d is not made durable: given up", whole.step)
+            logger.warning("the snapshot of step %d is given up and not made durable", whole.step)
             return False
         if now_s - logged_s > LOG_EVERY_S:
             logged_s = now_s
             logger.info(
-                "step %d is in memory; its nodes write it: %.0f s", whole.step, now_s - started_s
+                "step %d is in memory and its nodes are writing it; waiting %.0f s",
+                whole.step,
+                now_s - started_s,
             )
         before = states
         time.sleep(POLL_S)

@@ -123,7 +123,7 @@ class _Loader:
             which = "checkpoint" if step is None else f"checkpoint of step {step}"
             steps = sorted({s.save.step for s in found})
             raise FileNotFoundError(
-                f"no {which} of run {self._run!r} in {self._store.url}; there are steps {steps}"
+                f"no {which} of run {self._run!r} in {self._store.url}; its steps are {steps}"
             )
         return max(fitting)
 

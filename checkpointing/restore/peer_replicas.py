@@ -133,7 +133,7 @@ class PeerReplicas:
         try:
             self._client.ask("adopt", generation=asdict(whole.generation))
         except (ConnectionError, ServiceError) as error:
-            logger.warning("the replicas that are held for other nodes are not written: %s", error)
+            logger.warning("the replicas held for other nodes cannot be written: %s", error)
 
     def _listen(self) -> PeerEndpoint:
         ranks = self._ranks
@@ -165,11 +165,11 @@ def check_replica_count(replicas: int, staging: str) -> None:
         ValueError: there cannot be that many.
     """
     if isinstance(replicas, bool) or replicas not in (0, MOST):
-        raise ValueError(f"replicas is 0 or {MOST}, got {replicas!r}")
+        raise ValueError(f"replicas must be 0 or {MOST}, got {replicas!r}")
     if replicas and staging != "slots":
         raise ValueError(
-            f"replicas={replicas} needs staging='slots': of what passes through {staging}, nothing "
-            "lies in memory that could be replicated"
+            f"replicas={replicas} needs staging='slots': with staging through {staging}, no "
+            "snapshot stays in memory that could be replicated"
         )
 
 
@@ -204,6 +204,6 @@ def introduction(ring: ReplicationRing) -> Introduce:
             give_back(link.request("ring", **dump_ring(ring)))
         # without replication, the rest of the service is still useful
         except ServiceError as error:
-            logger.error("this node's snapshots are replicated no longer: %s", error)
+            logger.error("this node's snapshots are no longer replicated: %s", error)
 
     return introduce

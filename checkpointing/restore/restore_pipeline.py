@@ -56,7 +56,7 @@ class RestorePipeline:
             resumed = self._resume(resumer, state)
             if resumed is None and rejected:
                 reasons = "; ".join(f"{id_}: {why}" for id_, why in rejected.items())
-                raise CheckpointError(f"there is nothing left to resume from: {reasons}")
+                raise CheckpointError(f"no source is left to resume from: {reasons}")
             reason = None if resumed is None or check is None else _rejections(self._ranks, check)
             if resumed is None or reason is None:
                 self._begin_generation(resumer, resumed, state)

@@ -144,7 +144,7 @@ class Restorer:
             try:
                 checkpoint = Checkpoint(self.store, stored)
                 if dropped := checkpoint.header.dropped:  # training cannot resume from it
-                    self.reduced[checkpoint.id] = f"retention took out {', '.join(dropped)}"
+                    self.reduced[checkpoint.id] = f"retention removed {', '.join(dropped)}"
                     continue
                 self._opened_candidate = checkpoint, Inventory.of(checkpoint)
             except FileNotFoundError:
@@ -164,7 +164,7 @@ class Restorer:
             marked = checkpoint.header.marked
             if self.avoids_suspects and marked is not None and marked.is_suspect:
                 logger.error(
-                    "restoring %s, and its replicas differ: %s",
+                    "restoring %s, whose replicas differ: %s",
                     self._where(stored.save.id),
                     summary(marked),
                 )
@@ -238,7 +238,7 @@ class Restorer:
             return
         self.skipped_suspects.add(stored.save.id)
         reason = f"its replicas differ: {summary(marked)}"
-        logger.error("skipping %s for an older one: %s", self._where(stored.save.id), reason)
+        logger.error("skipping %s and using an older one: %s", self._where(stored.save.id), reason)
         self.events.emit(CheckpointSkipped(step=stored.save.step, id=stored.save.id, reason=reason))
 
     def _where(self, id_: str) -> str:
@@ -248,8 +248,8 @@ class Restorer:
         reasons = {**self.skipped, **self.reduced}
         lines = [f"\n  {name}: {reason}" for name, reason in reasons.items()]
         return (
-            f"no checkpoint of run {self.run!r} in {self.store.url} is of use:{''.join(lines)}\n"
-            "repair them (hpckit ckpt repair), or use another run name to start from zero"
+            f"no checkpoint of run {self.run!r} in {self.store.url} can be used:{''.join(lines)}\n"
+            "repair them (hpckit ckpt repair), or use another run name to start from the beginning"
         )
 
 

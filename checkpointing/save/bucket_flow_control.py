@@ -112,7 +112,7 @@ class BucketFlowControl:
     def _late(self) -> str:
         return (
             f"the node's checkpoint service has emptied no bucket for {self._timeout_s:.0f} s: "
-            "the store is slow or out of reach, or another node is"
+            "the store or another node is slow or cannot be reached"
         )
 
 

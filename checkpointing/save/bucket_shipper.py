@@ -154,7 +154,9 @@ class BucketShipper(SnapshotShipper):
         """Make sure, within `timeout_s` seconds, that the service knows of the states that were
         handed over."""
         if not self._client.await_delivery(timeout_s):
-            logger.error("the checkpoint service is not back: what is staged last may be lost")
+            logger.error(
+                "the checkpoint service has not restarted: the last staged snapshot may be lost"
+            )
 
     def close(self) -> None:
         process_exit.forget(self)
@@ -173,7 +175,7 @@ class BucketShipper(SnapshotShipper):
         try:
             gathered = self._ranks.all_gather((step, mine), self._ranks.control)
         except RuntimeError as error:
-            return f"another rank is gone: {error}"
+            return f"another rank has ended: {error}"
         if any(theirs != step for theirs, _ in gathered):
             return f"ranks save different steps, in order of rank: {[s for s, _ in gathered]}"
         reasons = [

@@ -30,7 +30,7 @@ def wait_together(ranks: RankGroup, outcomes: OutcomeListener, step: int | None)
         except RuntimeError as error:
             if step is None:
                 return
-            raise SaveError(f"saving step {step}: another rank is gone: {error}") from error
+            raise SaveError(f"saving step {step}: another rank has ended: {error}") from error
         steps = [theirs for theirs, _ in gathered]
         if any(theirs != step for theirs in steps):
             raise SaveError(f"ranks wait for different steps, in order of rank: {steps}")

@@ -45,10 +45,10 @@ class ReplicaCheck:
             every = int(check)
         else:
             raise ValueError(
-                f"check_replicas is 'every', a number of saves or False, not {check!r}"
+                f"check_replicas must be 'every', a number of saves or False, not {check!r}"
             )
         if isinstance(may_differ, str):
-            raise ValueError(f"may_differ is a list of patterns: [{may_differ!r}]")
+            raise ValueError(f"may_differ must be a list of patterns, such as [{may_differ!r}]")
         return cls(every, tuple(may_differ), with_values)
 
     @property

@@ -37,10 +37,10 @@ class SaveOptions:
 
     def __post_init__(self) -> None:
         if self.slots < 1:
-            raise ValueError(f"slots is a number of snapshots, at least 1, got {self.slots!r}")
+            raise ValueError(f"slots must be a number of snapshots, at least 1, got {self.slots!r}")
         if self.staging not in get_args(Staging):
             names = " or ".join(map(repr, get_args(Staging)))
-            raise ValueError(f"staging is {names}, got {self.staging!r}")
+            raise ValueError(f"staging must be {names}, got {self.staging!r}")
         check_differing(self.differing)
 
 

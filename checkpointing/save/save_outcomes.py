@@ -120,7 +120,7 @@ class OutcomeListener:
         minutes = (time.monotonic() - self.durable_s) / 60
         if minutes > most_minutes:
             raise SaveError(
-                f"no checkpoint has become durable for {minutes:.1f} minutes, and at most "
+                f"no checkpoint has become durable for {minutes:.1f} minutes, but at most "
                 f"{most_minutes:g} are allowed: {self.trouble or 'saves are slow'}"
             )
 
@@ -147,7 +147,7 @@ class OutcomeListener:
             if self.end(step, SaveStatus.FAILED, self.trouble):
                 self._events.emit(CheckpointFailed(step=step, error=self.trouble))
         elif kind == "dropped":
-            why = "dropped for a newer one: the store is slower than the saves"
+            why = "replaced by a newer one, because the store is slower than the saves"
             if self.end(message["step"], SaveStatus.GONE, why):
                 self._events.emit(SaveDropped(step=message["step"]))
         elif kind == "service_failed":

@@ -115,8 +115,8 @@ class Planner:
             return self._ranks.all_gather(mine, self._ranks.structures)
         except RuntimeError as error:
             raise SaveError(
-                f"rank {self._ranks.rank}: its state has other tensors or values than at the save "
-                f"before, and not all ranks have come to a save where theirs do too: {error}"
+                f"rank {self._ranks.rank}: its state has other tensors or values than at the "
+                f"previous save, but not all ranks reached a save at which theirs do: {error}"
             ) from error
 
 

@@ -183,10 +183,10 @@ class SnapshotShipper(ABC):
         if slot is not None:
             return slot
         if not self._client.is_connected:
-            return "the node's checkpoint service is gone, and being started again"
+            return "the node's checkpoint service has ended and is being restarted"
         if self._client.is_silent:
             return "the node's checkpoint service does not answer"
-        return "the store is slower than the saves: there is no place for another snapshot"
+        return "the store is slower than the saves: no slot is free for another snapshot"
 
     def _snapshot(
         self,

@@ -139,7 +139,9 @@ class SlotShipper(SnapshotShipper):
     def finish(self, timeout_s: float) -> None:
         self.settle()
         if not self._client.await_delivery(timeout_s):
-            logger.error("the checkpoint service is not back: what is staged last is lost")
+            logger.error(
+                "the checkpoint service has not restarted: the last staged snapshot is lost"
+            )
 
     def close(self) -> None:
         process_exit.forget(self)

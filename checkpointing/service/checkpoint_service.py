@@ -77,9 +77,9 @@ class CheckpointService:
             logger.info("from now on keep=%s, compress=%s", config.keep, config.compress)
             self._call_coordinator(lambda coordinator: coordinator.configure(config))
         if config.budget != before.budget:
-            logger.warning("a trainer comes with another budget")
+            logger.warning("a trainer joined with another budget")
         if config.local != before.local:
-            logger.warning("a trainer comes with another local disk: %s stays", before.local)
+            logger.warning("a trainer joined with another local disk: %s is kept", before.local)
 
     def resume(
         self,
@@ -127,7 +127,7 @@ class CheckpointService:
                     coordinator.store, self.config.run, found, coordinator.owners
                 )
         except (CheckpointError, OSError) as error:
-            logger.error("nothing is recovered from the local disk: %s", error)
+            logger.error("cannot recover snapshots from the local disk: %s", error)
             self.registry.ledger.spool_failed += 1
             self.registry.ledger.spool_error = str(error)
 
@@ -213,10 +213,10 @@ class CheckpointService:
             try:
                 self._renewable.renew(open_storage(config.url, options=config.options))
             except CheckpointError as error:
-                logger.error("other options of the store cannot be used: %s", error)
+                logger.error("the new options of the store cannot be used: %s", error)
                 return
             self.config = replace(self.config, options=config.options)
-        logger.info("a trainer comes with other options of the store: used from now on")
+        logger.info("a trainer joined with other options of the store, which are used from now on")
         self.registry.try_again()
 
     def _opened(self) -> SaveCoordinator:

@@ -46,17 +46,19 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.cpu < 1:
-            raise ValueError(f"cpu is a number of threads, at least 1, got {self.cpu}")
+            raise ValueError(f"cpu must be a number of threads, at least 1, got {self.cpu}")
         if not 0 <= self.nice <= 19:
-            raise ValueError(f"nice is from 0 to 19, got {self.nice}")
+            raise ValueError(f"nice must be from 0 to 19, got {self.nice}")
         if self.bytes_per_s is not None and self.bytes_per_s <= 0:
-            raise ValueError(f"bytes_per_s has to be above 0, got {self.bytes_per_s}")
+            raise ValueError(f"bytes_per_s must be above 0, got {self.bytes_per_s}")
         if self.peer_bytes_per_s is not None and self.peer_bytes_per_s <= 0:
-            raise ValueError(f"peer_bytes_per_s has to be above 0, got {self.peer_bytes_per_s}")
+            raise ValueError(f"peer_bytes_per_s must be above 0, got {self.peer_bytes_per_s}")
         if self.local_bytes is not None and self.local_bytes <= 0:
-            raise ValueError(f"local_bytes has to be above 0, got {self.local_bytes}")
+            raise ValueError(f"local_bytes must be above 0, got {self.local_bytes}")
         if unknown := set(self.cpus) - usable(self.cpus):
-            raise ValueError(f"cpus {sorted(unknown)} are none that processes here may use")
+            raise ValueError(
+                f"cpus {sorted(unknown)} are not among those that processes here may use"
+            )
 
 
 def usable(cpus: Collection[int]) -> set[int]:
@@ -135,7 +137,9 @@ def own_disk(local: str | os.PathLike[str] | None) -> str | None:
         return None
     text = os.fspath(local)
     if not text or _SCHEME.match(text):
-        raise ValueError(f"local is the path of a folder on each node's own disk, got {text!r}")
+        raise ValueError(
+            f"local must be the path of a folder on each node's own disk, got {text!r}"
+        )
     return str(Path(text).expanduser().absolute())
 
 
@@ -152,7 +156,8 @@ def dump(config: ServiceConfig) -> str:
         return json.dumps(plain)
     except TypeError as error:
         raise ServiceError(
-            f"options of the store have to be plain values, to reach the node's service: {error}"
+            "options of the store must be plain values, which can be sent to the node's service: "
+            f"{error}"
         ) from error
 
 

@@ -20,8 +20,8 @@ def limit_malloc_thresholds() -> None:
     returned. A second call does nothing."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
-        logger.warning("this C library keeps freed memory: the service takes more than it needs")
+        logger.warning("this C library keeps freed memory, so the service takes more than it needs")
         return
     for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         if not library.mallopt(option, _LARGE):
-            logger.warning("mallopt(%d, %d) is refused", option, _LARGE)
+            logger.warning("mallopt(%d, %d) failed", option, _LARGE)

@@ -74,7 +74,7 @@ def _serve(server: TrainerServer, service: CheckpointService, must_end: threadin
     service.spool_rest()
     unsaved = service.registry.unsaved()
     for step, ranks in unsaved.items():
-        logger.error("ended with step %d of ranks %s not saved", step, ranks)
+        logger.error("ended before step %d of ranks %s was saved", step, ranks)
     service.close()
     return not unsaved
 

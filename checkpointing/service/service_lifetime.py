@@ -32,8 +32,8 @@ def why_to_end(now: ServiceSituation, linger_s: float) -> str | None:
         return None
     if now.is_empty and now.is_idle:
         if now.was_joined:
-            return "all trainers have said goodbye"
-        return f"nobody has joined for {now.up_s:.0f} s" if now.up_s > UNUSED_S else None
+            return "all trainers have left"
+        return f"no trainer has joined for {now.up_s:.0f} s" if now.up_s > UNUSED_S else None
     if now.alone_s <= linger_s:
         return None
     if now.is_idle:

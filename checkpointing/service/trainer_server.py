@@ -152,7 +152,7 @@ class _TrainerConnection:
         number, kind = message.get("number"), message["kind"]
         try:
             if kind not in self._answers:
-                raise ServiceError(f"this service does not know what {kind!r} is")
+                raise ServiceError(f"this service does not know the message {kind!r}")
             answer = self._answers[kind](message)
         except (*_REFUSED, CheckpointError) as error:
             logger.warning("rank %s: %s: %r", self._rank, kind, error)
@@ -169,12 +169,12 @@ class _TrainerConnection:
     def _join(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["protocol"] != PROTOCOL:
             raise ServiceError(
-                f"this service speaks protocol {PROTOCOL}, the trainer {message['protocol']}: end "
-                f"process {os.getpid()} and start again"
+                f"this service speaks protocol {PROTOCOL}, but the trainer speaks "
+                f"{message['protocol']}: end process {os.getpid()} and start again"
             )
         rank, ranks, generation = load_rank(message)
         if self._rank not in (None, rank):
-            raise ServiceError(f"this connection is that of rank {self._rank} already")
+            raise ServiceError(f"this connection already belongs to rank {self._rank}")
         self._service.configure(load(message["config"]))
         found = self._registry.join(rank, ranks, generation, self._notify, self._number)
         self._rank = rank
@@ -183,7 +183,7 @@ class _TrainerConnection:
 
     def _arena(self, message: dict[str, Any]) -> None:
         if len(self._fds) != 1:
-            raise ServiceError("an arena is one descriptor")
+            raise ServiceError("an arena must be sent as one descriptor")
         rank, slots, slot_bytes = (
             self._joined_rank(),
             int(message["slots"]),

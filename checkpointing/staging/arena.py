@@ -58,7 +58,7 @@ class Arena:
             ValueError: `size` is not positive.
         """
         if size <= 0:
-            raise ValueError(f"an arena needs a size > 0 bytes, got {size}")
+            raise ValueError(f"the size of an arena must be above 0 bytes, got {size}")
         size = round_up(size, PAGE)
         try:
             fd = os.memfd_create(f"hpckit-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -115,7 +115,7 @@ class Arena:
         cells = self._open()
         if not 0 <= offset <= offset + length <= self.size:
             raise ValueError(
-                f"no view of bytes {offset} to {offset + length}: the arena has {self.size}"
+                f"bytes {offset} to {offset + length} are outside the arena of {self.size} bytes"
             )
         return cells[offset : offset + length]
 
@@ -135,7 +135,8 @@ class Arena:
                 self._touch(cells, start, threads)
         except OSError as error:
             raise StageError(
-                f"no host memory for an arena of {self.size} bytes: {error}; use fewer slots"
+                f"not enough host memory for an arena of {self.size} bytes: {error}; use fewer "
+                "slots"
             ) from error
 
     def close(self) -> None:
@@ -189,8 +190,8 @@ def _each_part(
 
 
 def _refused(size: int, error: OSError) -> StageError:
-    return StageError(f"cannot make shared memory of {size} bytes: {error}; use fewer slots")
+    return StageError(f"cannot create shared memory of {size} bytes: {error}; use fewer slots")
 
 
 def _no_arena(fd: int, why: str) -> StageError:
-    return StageError(f"descriptor {fd} is no arena: {why}; send what Arena.create() made")
+    return StageError(f"descriptor {fd} is not an arena: {why}; send one from Arena.create()")

@@ -119,7 +119,9 @@ def _parts(pieces: Sequence[Grid], bucket_bytes: int) -> Iterator[tuple[BucketPa
     """Yields parts in the order of the pieces, with their bytes."""
     for index, (box, tile, itemsize) in enumerate(pieces):
         if itemsize > bucket_bytes:
-            raise ValueError(f"a bucket of {bucket_bytes} bytes cannot hold one of {itemsize}")
+            raise ValueError(
+                f"a bucket of {bucket_bytes} bytes cannot hold an element of {itemsize} bytes"
+            )
         limit = bucket_bytes
         if box.count * itemsize > bucket_bytes:
             limit = max(bucket_bytes // _PARTS, min(math.prod(tile) * itemsize, bucket_bytes))

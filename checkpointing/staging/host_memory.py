@@ -80,8 +80,8 @@ def _refusal(slot_bytes: int, slots: int, ranks: int, free: FreeMemory) -> str:
     fits = slots > 1 and need(slot_bytes, 1, ranks) <= free.bytes
     remedy = "slots=1, or staging='buckets'" if fits else "staging='buckets'"
     return (
-        f"staging needs {slots} × {gib(slot_bytes * ranks)} of host memory on this node "
-        f"({slots} slot{plural}{of_ranks}), {gib(free.bytes)} are free ({free.bound}): use {remedy}"
+        f"staging needs {slots} × {gib(slot_bytes * ranks)} of host memory on this node ({slots} "
+        f"slot{plural}{of_ranks}), but only {gib(free.bytes)} are free ({free.bound}): use {remedy}"
     )
 
 

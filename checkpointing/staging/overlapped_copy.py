@@ -107,6 +107,6 @@ def _torn(names: list[str]) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
         f"{names[0]!r}{more} changed while the snapshot was copied, so it mixes two states and is "
-        "not used: something other than the optimizers that the stager knows writes to it between "
-        "a save and the next step; stage with overlap=False"
+        "not used: something other than the known optimizers writes to it between a save and the "
+        "next step; stage with overlap=False"
     )

@@ -55,7 +55,7 @@ class Prefault:
         except StageError as error:
             self._reach(self._allocated, error)
         if self._is_stopped:
-            self._reach(self._allocated, StageError("the memory was given back"))
+            self._reach(self._allocated, StageError("the memory was released"))
 
     def _is_wanted(self) -> bool:
         """Whether to allocate more; blocks until that is known."""

@@ -109,7 +109,7 @@ class Stager:
         copy_later: Copy = copy_quietly,
     ) -> None:
         if slots < 1:
-            raise ValueError(f"Stager(slots=) needs a number >= 1, got {slots!r}")
+            raise ValueError(f"Stager(slots=) must be a number >= 1, got {slots!r}")
         self.slots = slots
         self.slot_bytes = 0  # a multiple of the page size
         self.arenas = 0  # number of the present arena, counted from 1

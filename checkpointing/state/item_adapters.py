@@ -200,8 +200,8 @@ class PerRankItem:
             return Branch({f"rank{self._rank}": tree, "world": world})
         if how == "error":
             self.problems = (
-                f"{self._name!r} was saved for each of {world} ranks, and here are {self._world}: "
-                "say by PerRank(other_world=...) what is to become of it",
+                f"{self._name!r} was saved for each of {world} ranks, but here are {self._world}: "
+                "set PerRank(other_world=...) to convert it",
             )
         self.is_elsewhere = True
         ranks = range(world) if callable(how) else range(1)
@@ -243,7 +243,7 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
         ValueError: it cannot be determined to which module an optimizer belongs.
     """
     if RECORD in state:
-        raise TypeError(f"cannot save {RECORD!r}: the name is taken by hpckit; rename it")
+        raise TypeError(f"cannot save {RECORD!r}: hpckit reserves the name; rename it")
     leaves = Leaves()
     for name, item in _items(state).items():
         _flatten(item, item.to_save(), join("", name)[1:], leaves)
@@ -432,7 +432,9 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
     if len(modules) == 1:
         return next(iter(modules.values()))
     if not modules:
-        raise ValueError(f"optimizer {name!r} is saved by its module's names: add the module too")
+        raise ValueError(
+            f"optimizer {name!r} is saved by the names of its module: also add the module"
+        )
     kind, _, named = name.partition(".")
     if kind == "optimizer" and (named or "model") in modules:
         named_module = modules[named or "model"]
@@ -448,8 +450,8 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
     if len(owners) > 1:
         return None
     raise ValueError(
-        f"cannot tell which of the modules {sorted(modules)} optimizer {name!r} belongs to: "
-        "name it 'optimizer.<name of the module>' ('optimizer' goes with 'model')"
+        f"cannot find out to which of the modules {sorted(modules)} optimizer {name!r} belongs: "
+        "name it 'optimizer.<name of the module>' ('optimizer' belongs to 'model')"
     )
 
 

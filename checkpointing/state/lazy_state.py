@@ -127,8 +127,8 @@ def _blank(shape: tuple[int, ...], dtype: str) -> Tensor:
 def conflicts(containers: dict[str, BranchKind], stored: Inventory) -> list[str]:
     """Describes the branches of the state that are of another kind in the checkpoint."""
     return [
-        f"{name!r} is {in_words(stored.branches[name])} in the checkpoint and "
-        f"{in_words(one.kind)} in the state: make it the same"
+        f"{name!r} is {in_words(stored.branches[name])} in the checkpoint but {in_words(one.kind)} "
+        "in the state: make them the same"
         for name, one in containers.items()
         if stored.branches.get(name, one.kind) != one.kind
     ]

@@ -134,8 +134,8 @@ class OptimizerItem:
             if type(key) is not str and key not in self._names:
                 raise TypeError(
                     f"cannot save optimizer {name!r}: it has state for {type(key).__name__} "
-                    f"{str(key)[:40]!r}, which is none of its parameters and no text; keep it "
-                    "under a text"
+                    f"{str(key)[:40]!r}, which is neither one of its parameters nor text; use text "
+                    "as its key"
                 )
         self._known: set[Tensor] = set()  # parameters of which the checkpoint has something
         self._is_known = False  # whether the checkpoint has anything of the optimizer
@@ -286,8 +286,8 @@ class OptimizerItem:
             return
         if key not in ("lr", "initial_lr") and group[key] != value:
             logger.warning(
-                "optimizer %r: %s of group %d is %s, as in the checkpoint, and not %s as in the "
-                "program; set it after the restore to change it",
+                "optimizer %r: %s of group %d is %s from the checkpoint, not %s from the program; "
+                "set it after the restore to change it",
                 *(self._name, key, index, value, group[key]),
             )
 
@@ -407,14 +407,17 @@ class OptimizerItem:
         theirs = stored.values.get(CLASS)
         if theirs is not None:
             if theirs != mine:
-                yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"
+                yield f"optimizer {self._name!r} was saved as {theirs}, but is {mine} here"
             return
         saved = set().union(*found.options.values()) - {*_PROGRAM_OPTIONS, "initial_lr"}
         here = {key for group in self._optimizer.param_groups for key in _options(group)}
         here -= {*_PROGRAM_OPTIONS, "initial_lr"}
         if saved - here and here - saved:
             what = ", ".join(sorted(saved - here)[:_SHOWN])
-            yield f"optimizer {self._name!r} was saved as another kind, with {what}; it is {mine}"
+            yield (
+                f"optimizer {self._name!r} was saved as another kind, with {what}; here it is "
+                f"{mine}"
+            )
 
     def _other_groups(self, stored: Inventory, found: _Stored) -> Iterator[str]:
         """Yields groups that were split or merged, so that parameters would silently take the
@@ -439,8 +442,8 @@ class OptimizerItem:
         for names in (*merged, *split)[:1]:
             shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
             yield (
-                f"optimizer {self._name!r}: its groups are of other parameters than in the "
-                f"checkpoint, and their options differ (see {shown}); make the groups that were "
+                f"optimizer {self._name!r}: its groups have other parameters than in the "
+                f"checkpoint, and their options differ (see {shown}); create the groups that were "
                 "saved, or load with strict=False and set the options of the new ones"
             )
 

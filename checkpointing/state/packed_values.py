@@ -71,7 +71,9 @@ def _unpack_numbers(tag: str, dtype: str, shape: list[int], text: str) -> Any:
     if tag == _TENSOR:
         kind = getattr(torch, dtype, None)
         if not isinstance(kind, torch.dtype):
-            raise FormatError(f"unknown dtype of a tensor {dtype!r}: written by a newer torch?")
+            raise FormatError(
+                f"unknown dtype of a tensor {dtype!r}: was it written by a newer torch?"
+            )
         flat = (
             torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
         )
@@ -85,7 +87,7 @@ def _unpack_numbers(tag: str, dtype: str, shape: list[int], text: str) -> Any:
 def _text(raw: bytes, path: str) -> str:
     if len(raw) > MAX_BYTES:
         raise TypeError(
-            f"cannot save {path!r}: a tensor of {len(raw)} bytes among values, and {MAX_BYTES} are "
-            "allowed: keep it in a buffer of the module"
+            f"cannot save {path!r}: a tensor of {len(raw)} bytes among values, but at most "
+            f"{MAX_BYTES} are allowed: keep it in a buffer of the module"
         )
     return base64.b64encode(raw).decode()

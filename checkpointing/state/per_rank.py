@@ -53,7 +53,8 @@ class PerRank:
         """Raises ValueError for an unknown `other_world`."""
         if not callable(self.other_world) and self.other_world not in ("error", "first"):
             raise ValueError(
-                f"PerRank(other_world=) is 'error', 'first' or a function, not {self.other_world!r}"
+                "PerRank(other_world=) must be 'error', 'first' or a function, not "
+                f"{self.other_world!r}"
             )
 
 
@@ -76,7 +77,7 @@ def blank(tree: Any) -> Any:
 def check_differing(how: str) -> None:
     """Raises ValueError if `how` is not one of `Differing`."""
     if how not in ("error", "warn"):
-        raise ValueError(f"differing is 'error' or 'warn', not {how!r}")
+        raise ValueError(f"differing must be 'error' or 'warn', not {how!r}")
 
 
 def compare_ranks(ranks: RankGroup, leaves: Leaves, how: Differing) -> None:
@@ -100,8 +101,8 @@ def compare_ranks(ranks: RankGroup, leaves: Leaves, how: Differing) -> None:
     if (text := difference_among(gathered)) is None:
         return
     words = (
-        f"ranks have other values than each other under one name, and a checkpoint keeps one:{text}"
-        "\n  save what each rank has of its own as PerRank(...), or take it from one rank; "
+        f"ranks have different values under one name, but a checkpoint keeps one:{text}"
+        "\n  save values that differ as PerRank(...), or save the value of one rank; "
         "Checkpointer(differing='warn') keeps one for all"
     )
     if how == "error":
@@ -134,7 +135,7 @@ def difference_among(by_rank: Sequence[Mapping[str, bytes]]) -> str | None:
         return None
     lines = [
         f"\n    {name}: rank{'s' if len(ranks) > 1 else ''} {_shown_ranks(ranks)} "
-        f"{'have' if len(ranks) > 1 else 'has'} another one than rank {first[name][0]}"
+        f"{'have' if len(ranks) > 1 else 'has'} another value than rank {first[name][0]}"
         for name, ranks in sorted(others.items())[:_SHOWN]
     ]
     if len(others) > _SHOWN:

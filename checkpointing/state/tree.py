@@ -59,7 +59,7 @@ class Leaves:
     def put(self, path: str, leaf: Tensor | Json) -> None:
         """Add one leaf; raises as `add`."""
         if path in self.tensors or path in self.values:
-            raise TypeError(f"two things in the state are both named {path!r}: rename one of them")
+            raise TypeError(f"two entries of the state are both named {path!r}: rename one of them")
         if isinstance(leaf, Tensor):
             self.tensors[path] = leaf
         else:
@@ -191,7 +191,7 @@ def _check_branch(tree: Any, path: str) -> None:
     if registered_classes.name_of(tree) is None and registered_classes.is_named_tuple(tree):
         name = type(tree).__qualname__
         raise TypeError(
-            f"cannot save {type(tree).__module__}.{name} at {path!r}: declare the class: "
+            f"cannot save {type(tree).__module__}.{name} at {path!r}: register the class: "
             f"checkpointing.register({name})"
         )
     if isinstance(tree, dict):
@@ -199,7 +199,7 @@ def _check_branch(tree: Any, path: str) -> None:
         for key in tree:
             if (other := names.setdefault(str(key), key)) is not key:
                 raise TypeError(
-                    f"two things in the state are both named {join(path, key)!r}: the keys "
+                    f"two entries of the state are both named {join(path, key)!r}: the keys "
                     f"{other!r} and {key!r} of a dict; rename one of them"
                 )
 

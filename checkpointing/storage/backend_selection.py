@@ -35,7 +35,9 @@ def open_storage(url: str, *, options: Mapping[str, Any] | None = None) -> Stora
     given = dict(options or {})
     reach_s = _reach_s(given.get("reach_s"))
     if meant := meant_url(url):
-        raise StoreError(f"{url}: no path and no URL; did you mean {meant}? (as a path: ./{url})")
+        raise StoreError(
+            f"{url}: neither a path nor a URL; did you mean {meant}? (as a path: ./{url})"
+        )
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else "file"
     if scheme in ("s3", "s3a"):
@@ -52,7 +54,7 @@ def _reach_s(given: Any) -> float | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float) or given <= 0:
-        raise StoreError("option 'reach_s' of a store: a number of seconds above 0 expected")
+        raise StoreError("option 'reach_s' of a store: expected a number of seconds above 0")
     return float(given)
 
 
@@ -61,7 +63,7 @@ def _posix(path: str, options: Mapping[str, Any], reach_s: float | None) -> Stor
 
     _refuse_options(path, options)
     if not path:
-        raise StoreError("no place for a store: the path is empty; give one such as /scratch/me")
+        raise StoreError("the path of the store is empty; give one such as /scratch/me")
     root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
     return PosixStorage(root, policy=replace(POLICY, reach_s=reach_s))
 
@@ -113,4 +115,6 @@ def _generic(url: str, options: Mapping[str, Any], reach_s: float | None) -> Sto
 
 def _refuse_options(url: str, options: Mapping[str, Any]) -> None:
     if options:
-        raise StoreError(f"{url}: storage options {sorted(options)} given, but it takes none")
+        raise StoreError(
+            f"{url}: storage options {sorted(options)} are given, but it does not take any"
+        )

@@ -60,7 +60,7 @@ class ExclusiveCreator:
             if self._arbitrates is None:
                 self._arbitrates = not self._passes_probe(native, key)
                 if self._arbitrates:
-                    self._announce("it let an object be made twice")
+                    self._announce("it allowed an object to be created twice")
             return self._arbitrates
 
     def _passes_probe(self, native: Native, key: str) -> bool:
@@ -77,8 +77,8 @@ class ExclusiveCreator:
 
     def _announce(self, why: str) -> None:
         logger.warning(
-            "%s cannot make an object only if there is none (%s); writers agree by claims instead, "
-            "which takes some seconds per commit",
+            "%s does not support exclusive creation of objects (%s); writers agree through claim "
+            "objects instead, which takes some seconds per commit",
             self._storage.url,
             why,
         )
@@ -141,8 +141,8 @@ def arbitrate(
             storage.delete([entry.key for entry in storage.list(folder)])
             return held == data
     raise StoreError(
-        f"create {storage.url}/{key}: no decision between writers within {_TIMEOUT_S:.0f} s; "
-        "either the listing of this storage lags or its modification times stand still"
+        f"create {storage.url}/{key}: writers could not agree within {_TIMEOUT_S:.0f} s; either "
+        "the listing of this storage lags or its modification times stand still"
     )
 
 

@@ -35,7 +35,7 @@ def check_prefix(prefix: str) -> str:
     """
     if prefix:
         if not prefix.endswith("/"):
-            raise ValueError(f"prefix {prefix!r}: it is a folder, so it ends in '/'")
+            raise ValueError(f"prefix {prefix!r}: it is a folder and must end in '/'")
         check_key(prefix[:-1])
     return prefix
 

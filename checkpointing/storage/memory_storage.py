@@ -54,7 +54,8 @@ class MemoryStorage:
         data = self._find(key)
         if start + length > len(data):
             raise DamagedError(
-                f"{self._url}/{key}: bytes {start} to {start + length} wanted, but it ends at byte "
+                f"{self._url}/{key}: bytes {start} to {start + length} requested, but it ends at "
+                "byte "
                 f"{len(data)}"
             )
         self.counters.add(requests=1, bytes_in=length)

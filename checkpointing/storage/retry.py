@@ -197,8 +197,8 @@ class RequestRetrier:
 def unreached(server: str) -> str:
     """Returns advice for when no request was answered."""
     return (
-        f"no request to {server} has succeeded: check that this is the right address, and that "
-        "this machine reaches it (network, proxy, VPN, firewall)"
+        f"no request to {server} has succeeded: check that the address is right and that this "
+        "machine can reach it (network, proxy, VPN, firewall)"
     )
 
 

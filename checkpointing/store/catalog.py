@@ -265,7 +265,8 @@ def _incomplete(store: Store, run: str | None) -> list[CheckpointInfo]:
             max(modified for modified, _ in parts),
             sum(size for _, size in parts),
             "incomplete",
-            f"no manifest: {len(parts)} ranks had finished when the save ended, or it is running",
+            f"no manifest: {len(parts)} ranks have finished; the save is still running or ended "
+            "early",
         )
         for save, parts in saves.items()
     ]

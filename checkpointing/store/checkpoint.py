@@ -78,7 +78,7 @@ class Checkpoint:
             KeyError: there is no such item.
         """
         if item not in self._document.items:
-            raise KeyError(f"{self.id} has no item {item!r}; it has {', '.join(self.items)}")
+            raise KeyError(f"{self.id} has no item {item!r}; its items are {', '.join(self.items)}")
         if item not in self._tables:
             self._tables[item] = self._document.table(item)
         return self._tables[item]

@@ -66,8 +66,8 @@ def put_mark(store: Store, save: SaveId, name: str, why: str, *, pinned: bool = 
     if _manifest_of(store, save) in going:
         # To withdraw the mark would undo that of another caller who was in time.
         raise CheckpointError(
-            f"prune may be removing checkpoint {save.id} of run {save.run!r}: look whether it is "
-            "there still, and if so mark it again"
+            f"prune may be removing checkpoint {save.id} of run {save.run!r}: check whether it "
+            "still exists, and if so mark it again"
         )
 
 
@@ -85,7 +85,7 @@ def marks(store: Store, run: str) -> Mapping[str, CheckpointMark]:
         except FileNotFoundError:
             continue
         except (DamagedError, FormatError) as error:
-            raise type(error)(f"{error}; remove the mark, or set it anew") from error
+            raise type(error)(f"{error}; remove the mark, or set it again") from error
     return found
 
 
@@ -107,4 +107,4 @@ def _manifest_of(store: Store, save: SaveId) -> str:
     for found in committed(store, save.run)[0]:
         if found.stored.save == save:
             return found.stored.key
-    raise CheckpointError(f"checkpoint {save.id} of run {save.run!r} is not there (any more)")
+    raise CheckpointError(f"checkpoint {save.id} of run {save.run!r} does not exist (any more)")

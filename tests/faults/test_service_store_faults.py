@@ -181,7 +181,7 @@ def test_training_ends_when_nothing_becomes_durable_for_too_long(faulty_s3: Faul
     training.go_on()
     training.ckpt.wait()
     faulty_s3.proxy.inject(faults.SLOW_DOWN)
-    with pytest.raises(SaveError, match=r"durable for .* minutes, and at most 0\.1 .* given up"):
+    with pytest.raises(SaveError, match=r"durable for .* minutes, but at most 0\.1 .* given up"):
         training.go_on_for(60.0)
     newest = max(training.steps("checkpoint_staged"))
     faulty_s3.proxy.clear()

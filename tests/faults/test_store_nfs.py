@@ -116,7 +116,7 @@ def test_a_soft_mount_says_what_it_could_not_write(result: Result) -> None:
 def test_reads_beside_changes_are_right_or_refused(result: Result) -> None:
     ends = result("reads_beside_changes")
     for when in ("open", "preadv"):
-        assert "the pack is not there" in ends[f"removed, {when}"]
+        assert "the pack does not exist" in ends[f"removed, {when}"]
         assert ends[f"same file, {when}"] == ends[f"folder, {when}"] == "read"
         assert "do not match their hash" in ends[f"other file, {when}"]
 

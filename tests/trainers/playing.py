@@ -208,7 +208,7 @@ class Player:
         trainer = self._changed(change)
         says = change.says
         if change.has_other_groups and mixes_groups(saved.groups, groups_of(trainer)):
-            says = "its groups are of other parameters"
+            says = "its groups have other parameters"
         if not self._restored(trainer, restore, says):
             return
         empty = _OF_GROUPS if change.has_other_groups else ()

@@ -39,7 +39,7 @@ def encode_rows(raw: Buffer, layout: WordLayout, base: Buffer | None, level: int
         ValueError: `raw` is not a whole number of rows.
     """
     if len(raw) % layout.row:
-        raise ValueError(f"{len(raw)} bytes are no whole number of rows of {layout.row} bytes")
+        raise ValueError(f"{len(raw)} bytes are not a whole number of rows of {layout.row} bytes")
     if not len(raw):
         return b""
     rows = _rows(raw, layout)
@@ -102,9 +102,9 @@ def _parse_head(stored: Buffer, size: int, word: int, has_base: bool) -> tuple[i
     head = bytes(stored[: _HEAD.size])
     relative, row, count = _HEAD.unpack(head)
     if head[0] > 1 or any(head[1:4]) or not row or row % word or size % row or count > size // row:
-        raise DamagedError(f"{head.hex()} is no head of sparse rows of {size} bytes")
+        raise DamagedError(f"{head.hex()} is not a head of sparse rows of {size} bytes")
     if bool(relative) != has_base:
-        raise DamagedError("sparse rows that do not fit the base of the chunk")
+        raise DamagedError("sparse rows do not fit the base of the chunk")
     return int(row), int(count)
 
 

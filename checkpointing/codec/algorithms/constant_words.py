@@ -31,7 +31,9 @@ def encode_constant(raw: Buffer, word: int) -> bytes:
         ValueError: the words differ.
     """
     if not is_constant(raw, word):
-        raise ValueError("codec CONSTANT is for equal words, these differ: ask is_constant first")
+        raise ValueError(
+            "codec CONSTANT is for equal words, but these differ: call is_constant first"
+        )
     return bytes(raw[:word])
 
 

@@ -105,14 +105,14 @@ def _parse_head(stored: Buffer, words: Words) -> tuple[Words, tuple[int, ...]]:
     """Returns the limits, and the bytes of each body."""
     head = bytes(stored[:_FIXED])
     if len(head) < _FIXED or not 2 <= head[0] <= _MOST or any(head[1:]):
-        raise DamagedError(f"{head.hex()} is no head of groups of words")
+        raise DamagedError(f"{head.hex()} is not a head of groups of words")
     end = _FIXED + (head[0] - 1) * words.itemsize
     start = end + head[0] * _LENGTH
     if len(stored) < start:
         raise DamagedError(f"{len(stored)} bytes are too few for {head[0]} groups of words")
     limits = as_words(bytes(stored[_FIXED:end]), words.itemsize)
     if not (limits[1:] > limits[:-1]).all():
-        raise DamagedError(f"the limits of groups of words do not rise: {limits.tolist()}")
+        raise DamagedError(f"the limits of groups of words do not increase: {limits.tolist()}")
     lengths = struct.unpack_from(f"<{head[0]}I", stored, end)
     if start + sum(lengths) != len(stored):
         raise DamagedError(f"{len(stored)} bytes of groups instead of {start + sum(lengths)}")

@@ -62,10 +62,12 @@ def parse_head(body: Buffer, word: int) -> PlaneHeader:
     cuts, coded, sparse, change = body[:_FIXED]
     nested = not coded & ~cuts and not sparse & ~coded
     if not cuts & 1 or cuts >> word or not nested or change not in _CHANGES:
-        raise DamagedError(f"{bytes(body[:_FIXED]).hex()} is no head of byte planes")
+        raise DamagedError(f"{bytes(body[:_FIXED]).hex()} is not a head of byte planes")
     pieces = _pieces(cuts, coded, sparse, word)
     if not all(map(_allowed, pieces)):
-        raise DamagedError(f"{bytes(body[:_FIXED]).hex()} cuts words as none may be cut")
+        raise DamagedError(
+            f"{bytes(body[:_FIXED]).hex()} divides words in a way that is not allowed"
+        )
     if len(body) < head_size(pieces):
         raise DamagedError(f"{len(body)} bytes are too few for the head of byte planes")
     lengths = struct.unpack_from(f"<{coded.bit_count()}I", body, _FIXED)

@@ -20,8 +20,8 @@ RECORD = "dcp.containers"
 LISTS = ("list", "tuple")
 
 _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
-_WORDS = {"list": "a list", "tuple": "a tuple", "dict": "a dict with text for keys"}
-_WORDS |= {"numbers": "a dict with numbers for keys"}
+_WORDS = {"list": "a list", "tuple": "a tuple", "dict": "a dict whose keys are text"}
+_WORDS |= {"numbers": "a dict whose keys are numbers"}
 
 
 def escaped(key: object) -> str:
@@ -111,7 +111,7 @@ def in_words(kind: Json) -> str:
     if isinstance(kind, dict):
         if "class" in kind:
             return f"an object of class {kind['class']!r}"
-        return "a dict with other keys than text"
+        return "a dict with keys that are not text"
     return _WORDS.get(str(kind), f"of the unknown kind {kind!r}")
 
 

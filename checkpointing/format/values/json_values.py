@@ -83,7 +83,7 @@ def decode(value: Json) -> Any:
     try:
         return _decode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise DamagedError(f"no value that can be read: {error}") from error
+        raise DamagedError(f"the value cannot be read: {error}") from error
 
 
 def readable(value: Json) -> Json:
@@ -157,12 +157,12 @@ def _encode_group(value: Any, path: str) -> Json:
 def _advice(value: object) -> str:
     """Advises the user on a value that cannot be saved."""
     if registered_classes.can_be(type(value)):
-        return f"declare the class: checkpointing.register({type(value).__qualname__})"
+        return f"register the class: checkpointing.register({type(value).__qualname__})"
     if isinstance(value, Enum):
-        return "save its value (or its name), and make the enum of it again after the restore"
+        return "save its value (or its name), and convert it back to the enum after the restore"
     return (
         "a state holds tensors, None, bool, int, float, complex, str, bytes, numpy arrays and "
-        "scalars, torch.Size, dtypes and devices, lists, tuples, dicts and sets of them; give "
+        "scalars, torch.Size, dtypes and devices, lists, tuples, dicts and sets of these; give "
         "another object state_dict() and load_state_dict() and put it at the top level of the state"
     )
 
@@ -194,5 +194,7 @@ def _decode_tag(tag: str, inner: Json) -> Any:
         cls = registered_classes.class_named(name, [*pairs])
         return registered_classes.made(cls, {key: _decode(one) for key, one in pairs.items()})
     if tag in ("$float", *_GROUPS, *_DICTS):
-        raise FormatError(f"unknown kind of value {tag!r}: written by a newer version of hpckit?")
+        raise FormatError(
+            f"unknown kind of value {tag!r}: was it written by a newer version of hpckit?"
+        )
     return tagged_types.load(tag, _decode(inner))

@@ -38,18 +38,18 @@ def register(cls: C, *, name: str | None = None) -> C:
     """
     if not can_be(cls):
         raise TypeError(
-            f"cannot register {cls!r}: only named tuples and dataclasses can be declared; save an "
-            "enum by its value, and give any other class state_dict() and load_state_dict()"
+            f"cannot register {cls!r}: only named tuples and dataclasses can be registered; save "
+            "an enum by its value, and give any other class state_dict() and load_state_dict()"
         )
     name = cls.__qualname__ if name is None else name
     other = _CLASSES.get(name, cls)
     if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
-            f"{other.__module__}.{other.__qualname__} is registered as {name!r} already: register "
+            f"{other.__module__}.{other.__qualname__} is already registered as {name!r}: register "
             f"{cls.__module__}.{cls.__qualname__} with another name="
         )
     if _NAMES.get(cls, name) != name:
-        raise ValueError(f"{cls.__qualname__} is registered as {_NAMES[cls]!r} already")
+        raise ValueError(f"{cls.__qualname__} is already registered as {_NAMES[cls]!r}")
     _CLASSES[name], _NAMES[cls] = cls, name
     return cls
 
@@ -80,8 +80,8 @@ def fields_of(value: Any, path: str) -> dict[str, Any]:
     for key in more:
         if not isinstance(getattr(type(value), key, None), functools.cached_property):
             raise TypeError(
-                f"cannot save {kind} at {path!r}: its attribute {key!r} is no field of the class "
-                "and would be lost; make it a field"
+                f"cannot save {kind} at {path!r}: its attribute {key!r} is not a field of the "
+                "class and would be lost; make it a field"
             )
     return {name: getattr(value, name) for name in names}
 
@@ -106,13 +106,13 @@ def class_named(name: object, fields: list[Any]) -> type:
     if cls is None:
         raise FormatError(
             f"the checkpoint holds an object of class {name!r}, which this program has not "
-            f"declared: call checkpointing.register({name}) before, or "
-            f"register(Class, name={name!r}) if the class has another name now"
+            f"registered: call checkpointing.register({name}) before, or "
+            f"register(Class, name={name!r}) if the class now has another name"
         )
     if set(fields) != set(here := _field_names(cls)):
         raise FormatError(
             f"an object of class {name!r} was saved with the fields {', '.join(map(str, fields))}, "
-            f"and the class has {', '.join(here)} here: declare one with the saved fields under "
+            f"but here the class has {', '.join(here)}: register one with the saved fields as "
             f"register(Class, name={name!r})"
         )
     return cls

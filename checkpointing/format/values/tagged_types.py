@@ -58,7 +58,9 @@ def load(tag: str, inner: Any) -> Any:
         TypeError, ValueError: it is not a result of `dump`.
     """
     if tag not in _LOADERS:
-        raise FormatError(f"unknown kind of value {tag!r}: written by a newer version of hpckit?")
+        raise FormatError(
+            f"unknown kind of value {tag!r}: was it written by a newer version of hpckit?"
+        )
     return _LOADERS[tag](inner)
 
 
@@ -90,8 +92,8 @@ def _dump_tensor(tensor: Any, path: str) -> Dumped:
     if type(tensor) is not torch.Tensor or not is_dense:
         raise TypeError(
             f"cannot save the tensor at {path!r}: it is of class {type(tensor).__qualname__} and "
-            f"layout {tensor.layout} on {tensor.device}, and only plain dense ones are saved "
-            "inside of a value; put it into a dict or list of the state"
+            f"layout {tensor.layout} on {tensor.device}, but only plain dense tensors are saved "
+            "inside a value; put it into a dict or list of the state"
         )
     _check_size(tensor.nbytes, path)
     held = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
@@ -107,8 +109,8 @@ def _text(raw: Any, path: str) -> str:
 def _check_size(size: int, path: str) -> None:
     if size > MAX_BYTES:
         raise TypeError(
-            f"cannot save the {size} bytes at {path!r} as a value: {MAX_BYTES} are allowed; put "
-            "them into a tensor that a dict or list of the state holds, such as "
+            f"cannot save the {size} bytes at {path!r} as a value: at most {MAX_BYTES} are "
+            "allowed; put them into a tensor that a dict or list of the state holds, such as "
             "torch.from_numpy(array), which shares the array's memory"
         )
 
@@ -131,7 +133,7 @@ def _content(what: str, shape: Any, itemsize: int, text: Any) -> bytearray:
 def _load_complex(inner: Any) -> complex:
     real, imaginary = inner
     if type(real) is not float or type(imaginary) is not float:
-        raise ValueError("the halves of a complex number are no floats")
+        raise ValueError("the parts of a complex number are not floats")
     return complex(real, imaginary)
 
 
@@ -157,7 +159,7 @@ def _load_scalar(inner: Any) -> Any:
 
 def _numpy_dtype(name: Any) -> np.dtype[Any]:
     if type(name) is not str or not _NUMPY.fullmatch(name):
-        raise FormatError(f"unknown dtype of an array {name!r}: written by a newer version?")
+        raise FormatError(f"unknown dtype of an array {name!r}: was it written by a newer version?")
     try:
         return np.dtype(name)
     except TypeError as error:
@@ -177,7 +179,7 @@ def _load_dtype(name: Any) -> Any:
 
     found = vars(torch).get(name) if _TORCH_NAME.fullmatch(name) else None
     if not isinstance(found, torch.dtype):
-        raise FormatError(f"this torch has no dtype {name!r}: written with a newer one?")
+        raise FormatError(f"this torch has no dtype {name!r}: was it written with a newer one?")
     return found
 
 

@@ -74,7 +74,9 @@ def full_paths(contents: DcpFolderContents, item: str | None) -> dict[str, PathK
     found = {name: full_name(path) for name, path in paths.items()}
     if len(set(found.values())) != len(found):
         twice = sorted(n for n in found if list(found.values()).count(found[n]) > 1)
-        raise FormatError(f"these would have the same name: {', '.join(twice)}; give another item")
+        raise FormatError(
+            f"several tensors would have the same name: {', '.join(twice)}; give another item"
+        )
     return paths
 
 

@@ -85,8 +85,8 @@ def read_contents(folder: Path) -> DcpFolderContents:
     path = folder / FILE
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is not there: {folder} is no checkpoint of torch.distributed.checkpoint, or "
-            "one whose save never finished"
+            f"{path} does not exist: {folder} is not a checkpoint of torch.distributed.checkpoint, "
+            "or its save never finished"
         )
     with InputFile(path) as file:
         if file.size > _MAX_BYTES:
@@ -164,7 +164,7 @@ class _Parser:
         if fields.get("transform_descriptors"):
             raise FormatError(
                 f"{self._where}: {name!r} is stored with the transforms "
-                f"{fields['transform_descriptors']}, which are not known here: save it without"
+                f"{fields['transform_descriptors']}, which are not supported here: save it without"
             )
         if not isinstance(name, str) or Path(name).name != name or "\0" in name:
             raise self._mismatch("a file's name", name)
@@ -184,7 +184,7 @@ class _Parser:
         place = places.get((name, offset))
         if place is None:
             at = "" if offset is None else f" at {list(offset)}"
-            raise DamagedError(f"{self._where}: does not say where {name!r}{at} lies")
+            raise DamagedError(f"{self._where}: does not say where {name!r}{at} is")
         return place
 
     def _paths(self, planner_data: Any) -> dict[str, PathKeys]:
@@ -219,4 +219,4 @@ class _Parser:
 
     def _mismatch(self, what: str, thing: Any) -> DamagedError:
         shown = thing if isinstance(thing, str | int | None) else type(thing).__name__
-        return DamagedError(f"{self._where}: {what} is not what it should be: {shown!r}")
+        return DamagedError(f"{self._where}: {what} is not valid: {shown!r}")

@@ -13,7 +13,7 @@ Id = str | os.PathLike[str]
 def refuse(checkpoint_id: Id | None) -> None:
     if checkpoint_id is not None:
         raise ValueError(
-            f"checkpoint_id={checkpoint_id!r}: leave it out; store, run and step say where"
+            f"checkpoint_id={checkpoint_id!r}: leave it out; store, run and step give the place"
         )
 
 

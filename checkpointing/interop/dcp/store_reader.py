@@ -99,8 +99,8 @@ class StoreReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         if plan.storage_data != self._checkpoint.id:
             raise CheckpointError(
-                f"this rank found checkpoint {self._checkpoint.id} and the coordinator "
-                f"{plan.storage_data}: somebody saves the run; load again"
+                f"this rank found checkpoint {self._checkpoint.id}, but the coordinator found "
+                f"{plan.storage_data}: another process is saving the run; load again"
             )
         tensors = [item for item in plan.items if item.type is LoadItemType.TENSOR]
         targets = [(item, planner.resolve_tensor(item).detach()) for item in tensors]

@@ -62,7 +62,7 @@ class StoreWriter(StorageWriter):
 
     def __init__(self, store: Store, run: str, step: int, *, item: str | None = None) -> None:
         if not 0 <= step <= MAX_STEP:
-            raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
+            raise ValueError(f"a step must be a whole number from 0 to {MAX_STEP}, got {step!r}")
         self._store, self._run, self._step, self._item = store, run, step, item
         self._session: DcpSaveSession | None = None  # on the coordinator
 
@@ -74,7 +74,9 @@ class StoreWriter(StorageWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
-            raise ValueError("StoreWriter needs dcp.save(use_collectives=True): one rank commits")
+            raise ValueError(
+                "StoreWriter requires dcp.save(use_collectives=True), because one rank commits"
+            )
         self.close()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
@@ -101,7 +103,7 @@ class StoreWriter(StorageWriter):
         task = plan.storage_data
         if not isinstance(task, _Task) or task.save.step != self._step:
             raise SaveError(
-                f"the plan for step {self._step} is another save's: plans that are cached "
+                f"the plan for step {self._step} belongs to another save: plans that are cached "
                 "(enable_plan_caching) cannot be used with StoreWriter"
             )
         index = RunChunkIndex(self._store, self._run).index()
@@ -115,7 +117,7 @@ class StoreWriter(StorageWriter):
         """Commit the checkpoint; called on the coordinator once all ranks have written."""
         session = self._session
         if session is None:
-            raise SaveError("finish() without a save that has begun")
+            raise SaveError("finish() was called without a save that has begun")
         try:
             commit(self._store, session.save, len(results), check=session.check)
         finally:
@@ -146,7 +148,9 @@ class StoreWriter(StorageWriter):
             assert about is not None
             shape, offsets = tuple(about.size), tuple(about.chunk.offsets)
             if tuple(tensor.shape) != tuple(about.chunk.sizes):
-                raise SaveError(f"{item.index.fqn!r}: the planner gives {tuple(tensor.shape)}")
+                raise SaveError(
+                    f"{item.index.fqn!r}: the planner returned the shape {tuple(tensor.shape)}"
+                )
             if tensor.numel() or 0 in shape:
                 name = full_name(self._path(plan, item))
                 array = as_array(tensor.detach().resolve_conj().resolve_neg().cpu())

@@ -119,12 +119,12 @@ def read(file: InputFile) -> tuple[dict[str, SafetensorsEntry], int]:
     if not 2 <= length <= min(MAX_HEADER, file.size - PREFIX):
         raise DamagedError(
             f"{file.path}: states a header of {length} bytes in a file of {file.size}: it is cut "
-            "off, or no safetensors file"
+            "off, or not a safetensors file"
         )
     body = _parse(bytes(file.read(PREFIX, length)), str(file.path))
     texts = body.pop(METADATA, {})
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise DamagedError(f"{file.path}: its {METADATA} are not texts by name")
+        raise DamagedError(f"{file.path}: its {METADATA} is not an object of texts")
     where = f"{file.path}"
     entries = {name: _entry(name, item, where) for name, item in body.items()}
     _check_places(entries, file.size - PREFIX - length, where)
@@ -144,7 +144,7 @@ def _parse(data: bytes, where: str) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     for name in found:
         name.encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
     return found
@@ -156,12 +156,14 @@ def _entry(name: str, item: object, where: str) -> SafetensorsEntry:
     dtype = _DTYPES.get(kind)
     if dtype is None:
         raise FormatError(
-            f"{where}: tensor {name!r} has dtype {kind!r}, which is not known here; known are "
-            f"{', '.join(sorted(_DTYPES))}"
+            f"{where}: tensor {name!r} has dtype {kind!r}, which is not supported here; supported "
+            f"are {', '.join(sorted(_DTYPES))}"
         )
     if kind == "F4":
         if not shape or shape[-1] % 2:
-            raise FormatError(f"{where}: tensor {name!r}: {list(shape)} of F4 makes no whole bytes")
+            raise FormatError(
+                f"{where}: tensor {name!r}: {list(shape)} of F4 is not a whole number of bytes"
+            )
         shape = (*shape[:-1], shape[-1] // 2)
     if len(shape) > _MAX_DIMS or math.prod(max(side, 1) for side in shape) >= 1 << 60:
         raise DamagedError(f"{where}: tensor {name!r} has an impossible shape {list(shape)[:9]}")
@@ -169,8 +171,8 @@ def _entry(name: str, item: object, where: str) -> SafetensorsEntry:
     entry = SafetensorsEntry(dtype, shape, offsets[0] if offsets else 0)
     if len(offsets) != 2 or offsets[1] - offsets[0] != entry.size:
         raise DamagedError(
-            f"{where}: tensor {name!r}, {kind}{list(shape)} of {entry.size} bytes, lies at bytes "
-            f"{list(offsets)}"
+            f"{where}: tensor {name!r}, {kind}{list(shape)} of {entry.size} bytes, is stored at "
+            f"bytes {list(offsets)}"
         )
     return entry
 
@@ -186,5 +188,5 @@ def _check_places(entries: Mapping[str, SafetensorsEntry], size: int, where: str
         end += entry.size
     if end != size:
         raise DamagedError(
-            f"{where}: has {size} bytes of tensors instead of {end}: it is cut off, or not whole"
+            f"{where}: has {size} bytes of tensors instead of {end}: it is cut off or incomplete"
         )

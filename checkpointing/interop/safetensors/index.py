@@ -36,8 +36,8 @@ def find_files(path: Path) -> list[Path]:
         raise FileNotFoundError(f"{path} has no {SUFFIX} file")
     if len(found) > 1:
         raise FormatError(
-            f"{path} has {len(found)} {SUFFIX} files and no index that says which belong "
-            "together: name one of them"
+            f"{path} has {len(found)} {SUFFIX} files but no index that says which belong together: "
+            "give one of them"
         )
     return found
 
@@ -47,7 +47,9 @@ def _index_file(path: Path) -> Path | None:
     if path.is_dir():
         found = sorted(path.glob(f"*{SUFFIX}.index.json"))
         if len(found) > 1:
-            raise FormatError(f"{path} has several indices: name one: {', '.join(map(str, found))}")
+            raise FormatError(
+                f"{path} has several indices: give one of them: {', '.join(map(str, found))}"
+            )
         return found[0] if found else None
     return path if path.name.endswith(".json") else None
 
@@ -65,8 +67,8 @@ def _weight_map(index: Path) -> dict[str, str]:
     for name, file_name in places.items():
         if not isinstance(file_name, str) or not _is_plain(file_name):
             raise DamagedError(
-                f"{index}: tensor {name!r} lies in {file_name!r}, which is no {SUFFIX} file of "
-                "this folder"
+                f"{index}: tensor {name!r} is in {file_name!r}, which is not a {SUFFIX} file "
+                "of this folder"
             )
     return places
 
@@ -98,5 +100,6 @@ def check_index(path: Path, found: Mapping[Path, Iterable[str]]) -> None:
     if wrong := sorted({n for n, _ in places.items() ^ stated.items()}):
         raise DamagedError(
             f"{index} and the files beside it do not agree on {len(wrong)} tensors, such as "
-            f"{wrong[0]!r}: stated in {stated.get(wrong[0])!r}, found in {places.get(wrong[0])!r}"
+            f"{wrong[0]!r}: the index names {stated.get(wrong[0])!r}, but it is in "
+            f"{places.get(wrong[0])!r}"
         )

@@ -117,7 +117,7 @@ def _check_forms(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorSpec], forms: Mapping[str, TensorForm]
 ) -> None:
     if others := sorted(tensors.keys() ^ forms.keys()):
-        which = "is not in" if others[0] in forms else "has no place in what is written of"
+        which = "is not in" if others[0] in forms else "cannot be written from"
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise FormatError(f"{others[0]!r} {which} {checkpoint.id}{more}")
 
@@ -176,7 +176,7 @@ def _refuse_others(folder: Path) -> None:
     there = sorted(path.name for path in folder.glob(f"*{SUFFIX}*"))
     if there:
         raise FileExistsError(
-            f"{folder} has {there[0]} already, which would mix with the export: choose another "
+            f"{folder} already has {there[0]}, which would mix with the export: choose another "
             "folder, or remove it"
         )
 

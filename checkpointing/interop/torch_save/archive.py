@@ -40,7 +40,7 @@ class TorchArchive:
         DamagedError: there is no such record.
         """
         if name not in self._places:
-            raise DamagedError(f"{self.file.path}: has no record {name!r}: it is not whole")
+            raise DamagedError(f"{self.file.path}: it has no record {name!r} and is incomplete")
         return self._places[name]
 
     def pickle(self) -> bytes:
@@ -52,8 +52,8 @@ class TorchArchive:
         """
         if "byteorder" in self._places and self._read("byteorder", 16) != sys.byteorder.encode():
             raise FormatError(
-                f"{self.file.path}: was saved on a machine with another order of bytes; load it "
-                "and save it again on one like this"
+                f"{self.file.path}: it was saved on a machine with another byte order; load and "
+                "save it again on a machine with this byte order"
             )
         return self._read("data.pkl", _MOST_PICKLE)
 
@@ -69,8 +69,8 @@ class TorchArchive:
             found = zlib.crc32(self.file.read(at, size), found)
         if place.checksum not in (0, found):
             raise DamagedError(
-                f"{self.file.path}: the checksum of {name!r} is another one than was written: the "
-                "file is damaged, copy it anew"
+                f"{self.file.path}: the checksum of {name!r} does not match: the file is damaged; "
+                "copy it again"
             )
 
     def _read(self, name: str, most: int) -> bytes:
@@ -98,17 +98,18 @@ def open_archive(path: Path) -> Iterator[TorchArchive]:
             with zipfile.ZipFile(path) as archive:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError) as error:
-            raise DamagedError(f"{path}: is cut off, or no zip file ({error})") from error
+            raise DamagedError(f"{path}: it is cut off, or not a zip file ({error})") from error
         yield TorchArchive(file, _places(file, entries))
 
 
 def _other(path: Path, head: bytes) -> FormatError:
     if head.startswith(_LEGACY) or head[257:262] == b"ustar":
         return FormatError(
-            f"{path}: is of torch.save before 1.6, or with _use_new_zipfile_serialization=False; "
-            "load it with torch.load(weights_only=True) and save it again"
+            f"{path}: it was written by torch.save before 1.6, or with "
+            "_use_new_zipfile_serialization=False; load it with torch.load(weights_only=True) and "
+            "save it again"
         )
-    return FormatError(f"{path}: is no file of torch.save: it does not begin as a zip file does")
+    return FormatError(f"{path}: it is not a file of torch.save: it does not begin like a zip file")
 
 
 def _places(file: InputFile, entries: list[zipfile.ZipInfo]) -> dict[str, RecordRange]:
@@ -130,5 +131,7 @@ def _places(file: InputFile, entries: list[zipfile.ZipInfo]) -> dict[str, Record
             raise DamagedError(f"{file.path}: has {entry.filename!r} twice")
         found[name] = RecordRange(start, entry.file_size, entry.CRC)
     if "data.pkl" not in found:
-        raise FormatError(f"{file.path}: is a zip file, but none of torch.save: it has no data.pkl")
+        raise FormatError(
+            f"{file.path}: it is a zip file, but not one of torch.save: it has no data.pkl"
+        )
     return found

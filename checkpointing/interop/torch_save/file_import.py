@@ -61,8 +61,8 @@ def leaves_of(tree: Any, item: str | None, where: str) -> tuple[dict[str, Any], 
     root = tree if item is None else {item: tree}
     if not isinstance(root, dict) or not all(type(key) is str for key in root):
         raise FormatError(
-            f"{where}: holds a {type(tree).__name__}, or a dict whose keys are no strings; say "
-            "which item of the checkpoint it becomes (--item)"
+            f"{where}: holds a {type(tree).__name__}, or a dict whose keys are not strings; give "
+            "the item of the checkpoint that it becomes (--item)"
         )
     if not root:
         raise FormatError(f"{where}: holds an empty dict: there is nothing to import")
@@ -100,14 +100,14 @@ def check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
         if size != one.storage_bytes:
             raise DamagedError(
                 f"{archive.file.path}: {name!r} is in a storage of {one.storage_bytes} bytes, but "
-                f"its record has {size}"
+                f"its record has {size} bytes"
             )
     total, most = sum(one.bytes for one in stored.values()), _TIMES * archive.file.size + _MIN_LIMIT
     if total > most:
         largest = max(stored, key=lambda name: stored[name].bytes)
         raise FormatError(
             f"{archive.file.path}: its tensors have {total} bytes, more than {_TIMES} times the "
-            f"file's: expanded views, such as {largest!r}; save them as what they expand"
+            f"file's: expanded views, such as {largest!r}; save the tensors that they expand"
         )
     for storage in {one.storage: None for one in stored.values()}:
         archive.check(f"data/{storage}")

@@ -106,7 +106,9 @@ class _Tree:
         self._left -= 1
         if not levels or self._left < 0:
             more = (
-                "things than its size allows" if levels else f"levels of containers than {_DEEPEST}"
+                "objects than its size allows"
+                if levels
+                else f"than {_DEEPEST} levels of containers"
             )
             raise FormatError(
                 f"{self._where}: has more {more}, or holds itself; save fewer objects in one file"
@@ -140,7 +142,7 @@ class _Tree:
                 return _MAKERS[record.kind](self, record, path, levels)
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
                 raise DamagedError(
-                    f"{self._where}: {self._shown(path)} is no {record.kind} that torch.save "
+                    f"{self._where}: {self._shown(path)} is not a {record.kind} that torch.save "
                     f"writes ({error})"
                 ) from error
         known = _KINDS.get(record.kind)
@@ -156,8 +158,9 @@ class _Tree:
 
     def _unknown(self, what: str) -> str:
         return (
-            f"{what}, which is neither a tensor nor a plain value; nothing of it was run: load the "
-            "file where you trust it, leave this out or make plain values of it, and save it again"
+            f"{what}, which is neither a tensor nor a plain value; nothing in it was run: load the "
+            "file where you trust it, leave this out or convert it to plain values, and save it "
+            "again"
         )
 
     def _refused(self, path: tuple[object, ...], what: str) -> FormatError:
@@ -294,7 +297,9 @@ class _Tree:
         """`dtype("f4", False, True)` with a state that has the byte order as its second element."""
         name = record.args[0]
         if record.kind != "numpy.dtype" or not isinstance(name, str) or name[:1] not in "biufc":
-            raise self._refused(path, f"numpy's of dtype {name!r}: numbers and bools are kept")
+            raise self._refused(
+                path, f"numpy's of dtype {name!r}: only numbers and bools are supported"
+            )
         order: Any = record.state[1] if record.state else "|"
         return np.dtype(name).newbyteorder(order)
 
@@ -360,7 +365,7 @@ def _check_inside(found: PickledTensor, itemsize: int) -> None:
     steps = zip(found.shape, found.strides, strict=True)
     last = found.offset + sum((size - 1) * stride for size, stride in steps)
     if (last + 1) * itemsize > found.storage_bytes:
-        raise ValueError(f"it ends after the {found.storage_bytes} bytes of its storage")
+        raise ValueError(f"it ends beyond the {found.storage_bytes} bytes of its storage")
 
 
 def conjugated(found: PickledTensor, cells: NDArray[Any]) -> NDArray[Any]:

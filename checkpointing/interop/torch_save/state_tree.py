@@ -60,7 +60,7 @@ def flatten_tree(
         return (kind, keys, below, *([attributes] if attributes else []))
     name = full_name(path)
     if name in into.tensors or name in into.values or name == RECORD:
-        raise FormatError(f"two things would both be named {name!r}: rename one of them")
+        raise FormatError(f"two entries would both be named {name!r}: rename one of them")
     into.paths.append(path)
     if is_leaf:
         into.tensors[name] = tree
@@ -99,7 +99,9 @@ def rebuild_tree(outline: Outline, leaves: Mapping[str, Any], items: Collection[
         top = (kind, [keys[i] for i in kept], [below[i] for i in kept])
         return _built(top, leaves, ())
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"what says how its leaves were nested does not fit: {error}") from error
+        raise DamagedError(
+            f"the record of how its leaves were nested does not fit: {error}"
+        ) from error
 
 
 def _built(outline: Outline, leaves: Mapping[str, Any], path: tuple[object, ...]) -> Any:

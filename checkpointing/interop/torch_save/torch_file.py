@@ -157,7 +157,7 @@ def _optimizer(item: str, leaves: Mapping[str, Any], places: Collection[str]) ->
     try:
         found = optimizer_state_dict.state_dict(leaves)
     except (LookupError, TypeError, ValueError) as error:
-        raise DamagedError(f"{item!r} is no optimizer as one is saved: {error!r}") from error
+        raise DamagedError(f"{item!r} is not a saved optimizer: {error!r}") from error
     if found is not None:
         return found
     logger.warning(
@@ -210,7 +210,7 @@ def _leaves(tree: Any) -> Iterator[_Leaf]:
 
 def _put(node: dict[str, Any], key: str, thing: Any, name: str) -> None:
     if key in node:
-        raise FormatError(f"{name!r} cannot be exported: a part of its name is taken already")
+        raise FormatError(f"{name!r} cannot be exported: a part of its name is already used")
     node[key] = thing
 
 
@@ -219,5 +219,5 @@ def _check(tensors: Mapping[str, TensorSpec], places: Mapping[str, ZipRecord]) -
         if places[name].size != spec.bytes:
             raise FormatError(
                 f"{name!r} has {spec.bytes} bytes, but this version of torch makes a record of "
-                f"{places[name].size}: export to safetensors or DCP instead"
+                f"{places[name].size} bytes: export to safetensors or DCP instead"
             )

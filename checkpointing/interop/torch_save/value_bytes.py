@@ -45,7 +45,7 @@ def loaded_tensor(data: Buffer, dtype: str, shape: Shape, where: str) -> NDArray
     """
     tensor = _load(data, where)
     if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
-        raise DamagedError(f"{where}: is no plain tensor but {type(tensor).__name__}")
+        raise DamagedError(f"{where}: it is not a plain tensor but {type(tensor).__name__}")
     if dtype_name(tensor.dtype) != dtype or tuple(tensor.shape) != shape:
         raise DamagedError(
             f"{where}: is {dtype_name(tensor.dtype)}{list(tensor.shape)} instead of "
@@ -105,7 +105,8 @@ def refusal(name: str, original: object) -> SaveError:
     except SaveError as error:
         return error
     return SaveError(
-        f"cannot save {name!r}: what the save planner makes of it is no plain value; leave it out, "
+        f"cannot save {name!r}: the save planner does not return a plain value for it; leave it "
+        "out, "
         "or save it with torch's own planner"
     )
 
@@ -116,8 +117,7 @@ def _load(data: Buffer, where: str) -> Any:
     except _ERRORS as error:
         reason = str(error).partition("\n")[0]
         raise DamagedError(
-            f"{where}: torch.load(weights_only=True) refuses it, so that nothing of it was run: "
-            f"{reason}"
+            f"{where}: torch.load(weights_only=True) refuses it, so nothing in it was run: {reason}"
         ) from error
 
 
@@ -130,7 +130,7 @@ def _bytes(*content: Any) -> bytes:
     """Replaces `bytes` in unpickling: accepts content, but never a number, which would be a
     size."""
     if content and type(content[0]) is int:
-        raise ValueError("bytes of a size alone")
+        raise ValueError("bytes of which only the size is known")
     return bytes(*content)
 
 

@@ -73,7 +73,7 @@ def content_start(file: InputFile, header: int) -> int:
     """
     signature, name, extra = _LOCAL.unpack(file.read(header, _LOCAL.size))
     if signature != b"PK\x03\x04":
-        raise DamagedError(f"{file.path}: has no record at byte {header}: it is damaged")
+        raise DamagedError(f"{file.path}: there is no record at byte {header}: it is damaged")
     return int(header + _LOCAL.size + name + extra)
 
 

@@ -199,7 +199,7 @@ class ServiceClient:
             self._missed = 0
         except ConnectionError as error:
             logger.warning(
-                "the checkpoint service does not learn that step %s fails: %s", step, error
+                "cannot notify the checkpoint service that step %s fails: %s", step, error
             )
 
     def await_delivery(self, timeout_s: float) -> bool:
@@ -301,7 +301,9 @@ class ServiceClient:
                 return self._join_over(connect(self._config))
             except ConnectionError as error:  # the service was just ending
                 if time.monotonic() > deadline_s:
-                    raise ServiceError(f"no checkpoint service stays there: {error}") from error
+                    raise ServiceError(
+                        f"the checkpoint service ends again and again: {error}"
+                    ) from error
                 time.sleep(RETRY_S)
 
     def _join_over(self, wire: FrameSocket) -> LeftoverArena | None:
@@ -353,7 +355,7 @@ class ServiceClient:
             if changes != self._changes:
                 return False
             if link.has_ended or self._is_closed:
-                raise ConnectionError("it is gone")
+                raise ConnectionError("it has ended")
             self._link = link
             return True
 
@@ -382,7 +384,7 @@ class ServiceClient:
 
     def _recover(self) -> None:
         """Replace a service that is gone: start another one and send it all that it has to know."""
-        logger.warning("the checkpoint service of this node is gone: starting it again")
+        logger.warning("the checkpoint service of this node has ended: restarting it")
         self._on_message({"kind": "service_lost"})
         pause_s = RETRY_S
         while not self._closing.is_set():
@@ -412,7 +414,7 @@ class ServiceClient:
             logger.warning("the checkpoint service is sent its %s later: %s", kind, error)
 
     def _ask(self, kind: str) -> dict[str, Any]:
-        """Return the answer to a request, after starting the service if it is gone."""
+        """Return the answer to a request, after starting the service if it has ended."""
         deadline_s = time.monotonic() + ARRIVE_S
         while True:
             try:
@@ -425,7 +427,7 @@ class ServiceClient:
     def _present(self) -> ServiceConnection:
         link = self._link
         if link is None:
-            what = "this client is closed" if self._is_closed else "it is being started again"
+            what = "this client is closed" if self._is_closed else "it is being restarted"
             raise ConnectionError(what)
         return link
 

@@ -66,7 +66,7 @@ class ServiceConnection:
         answer = _Answer()
         with self._lock:
             if self._ended:
-                raise ConnectionError("it is gone")
+                raise ConnectionError("it has ended")
             number = next(self._numbers)
             self._answers[number] = answer
         try:
@@ -137,7 +137,7 @@ class _Answer:
 
     def get(self) -> dict[str, Any]:
         if self._message is None:
-            raise ConnectionError("it is gone")
+            raise ConnectionError("it has ended")
         if "refused" in self._message:
             raise ServiceError(self._message["refused"])
         return self._message

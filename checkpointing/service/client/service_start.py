@@ -42,7 +42,9 @@ def connect(config: ServiceConfig) -> FrameSocket:
         if (sock := _connect(path)) is not None:
             return FrameSocket(sock)
         if time.monotonic() > deadline_s:
-            raise ServiceError(f"no checkpoint service answers at {path} for {longest_s:.0f} s")
+            raise ServiceError(
+                f"no checkpoint service has answered at {path} for {longest_s:.0f} s"
+            )
         if not _start(config, path):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
@@ -70,7 +72,7 @@ def status(path: Path) -> dict[str, Any] | None:
     try:
         wire.send({"kind": "status", "number": 1})
         if not wire.has_news(STATUS_S):
-            raise ServiceError(f"the service at {path} does not answer for {STATUS_S:.0f} s")
+            raise ServiceError(f"the service at {path} did not answer within {STATUS_S:.0f} s")
         answer = wire.receive()
     except ConnectionError as error:
         raise ServiceError(f"the service at {path}: {error}") from error

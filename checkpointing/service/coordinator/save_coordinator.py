@@ -268,8 +268,8 @@ class SaveCoordinator:
             if not stream.is_begun:
                 raise
             raise ImpossibleSaveError(
-                f"step {snapshot.step} of rank {snapshot.rank} is lost as a whole, for its state "
-                f"passed through buckets: {error}"
+                f"step {snapshot.step} of rank {snapshot.rank} is lost completely, because its "
+                f"state was staged through buckets: {error}"
             ) from error
 
     def _write_once(
@@ -293,7 +293,7 @@ class SaveCoordinator:
         """
         joined = self._registry.ranks_of(attempt.generation) - attempt.ranks
         if 0 in joined:
-            raise LeaderMovedError(f"{attempt.save.id}: this node leads now")
+            raise LeaderMovedError(f"{attempt.save.id}: this node is now the save leader")
         if joined:
             attempt.ranks |= joined
             self._write_parts(attempt)
@@ -349,10 +349,10 @@ class SaveCoordinator:
             if found is SaveFate.ABANDONED:
                 raise ImpossibleSaveError(f"{save.id}: a node has given it up")
             if not is_meant:
-                raise ImpossibleSaveError(f"{save.id}: the leading node has taken it back")
+                raise ImpossibleSaveError(f"{save.id}: the save leader has withdrawn it")
             self._write_joined(attempt)
             if self._registry.gives_up(attempt.generation):
-                raise SaveError(f"{save.id}: nobody waits for its commit any longer")
+                raise SaveError(f"{save.id}: no process waits for its commit any longer")
             if self._is_hopeless(attempt):
                 raise ImpossibleSaveError(f"{save.id}: a part is lost with its node")
             time.sleep(poll_s)
@@ -380,7 +380,9 @@ class SaveCoordinator:
         if now.save.step == save.step and now.epoch > attempt.epoch:
             raise LeaderMovedError(f"{save.id} continues as {now.save.id}")
         if now.save.step >= save.step:
-            raise ImpossibleSaveError(f"{save.id}: the leading node has gone on to {now.save.id}")
+            raise ImpossibleSaveError(
+                f"{save.id}: the save leader has continued with {now.save.id}"
+            )
 
     def remember(self, save: SaveId, created: float, raw_bytes: int) -> None:
         """Record that a save is committed."""

@@ -98,7 +98,7 @@ class SaveLeader:
                         self._fence_former()
                     return save
             self._next_epoch()  # under another session's name the save is new
-        raise SaveError(f"step {step} cannot be announced as {MOST_EPOCHS} sessions in turn")
+        raise SaveError(f"step {step} could not be announced in {MOST_EPOCHS} successive sessions")
 
     def commit(self, save: SaveId, *, alone: bool, given_up: Callable[[], bool]) -> ManifestContent:
         """Commit as soon as all parts exist.
@@ -116,7 +116,7 @@ class SaveLeader:
         if not alone:
             self._await_parts(save, given_up)
         if self._session is None or self._session.id != save.session:
-            raise SaveError(f"{save.id} is announced no longer")
+            raise SaveError(f"{save.id} is no longer announced")
         try:
             return commit(self._store, save, self._generation.world_size, check=self._session.check)
         except MixedReplicasError as error:
@@ -169,7 +169,7 @@ class SaveLeader:
             session = session_id(self._generation, epoch)
             if is_fenced(self._store, session):
                 break
-            logger.info("session %s is declared dead: this node leads in its place", session)
+            logger.info("session %s is declared dead: this node is now the save leader", session)
             fence(self._store, session)
 
     def _check_elsewhere(self, save: SaveId) -> None:
@@ -183,7 +183,7 @@ class SaveLeader:
         if other is not None and other.save.step >= save.step and other.save != save:
             self.give_up(save)
             raise LeaderMovedError(
-                f"{save.id} is not needed: {other.save.id} was committed meanwhile"
+                f"{save.id} is not needed: {other.save.id} was committed in the meantime"
             )
 
     def _check_owner(self) -> None:

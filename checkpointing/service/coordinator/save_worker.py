@@ -140,7 +140,7 @@ class SaveWorker:
         alone_s = min(self._registry.alone_s(), time.monotonic() - progress.last_active_s)
         if is_needed and (alone_s > self._linger_s or 0 in self._registry.lost_ranks):
             steps = self._registry.lose(progress)
-            logger.error("steps %s are lost: the node with rank 0 saves no more", steps)
+            logger.error("steps %s are lost: the node with rank 0 no longer saves", steps)
         else:
             self._registry.later(progress, progress.poll)
 
@@ -196,7 +196,7 @@ class SaveWorker:
         try:
             self._coordinator.give_up(attempt)
         except CheckpointError as error:
-            logger.warning("%s stays announced until its lease is over: %s", attempt.save.id, error)
+            logger.warning("%s stays announced until its lease expires: %s", attempt.save.id, error)
             return False
         return True
 

@@ -26,11 +26,11 @@ def load_generation(plain: Mapping[str, Any]) -> Generation:
     try:
         generation = Generation(**plain)
     except TypeError as error:
-        raise ServiceError(f"what came is no generation: {error}") from error
+        raise ServiceError(f"the message is not a valid generation: {error}") from error
     id_, world_size, owner = generation.id, generation.world_size, generation.owner
     is_one = isinstance(id_, str) and is_session(id_) and (owner is None or _is_count(owner))
     if not (is_one and _is_count(world_size) and world_size):
-        raise ServiceError(f"what came is no generation: {plain!r}")
+        raise ServiceError(f"the message is not a valid generation: {plain!r}")
     return generation
 
 
@@ -75,9 +75,9 @@ def load_layout(plain: Mapping[str, Any]) -> SnapshotLayout:
         layout = SnapshotLayout(plain["digest"], places, groups)
         wrong = next((place for place in places if not _is_place(place)), None)
     except (KeyError, TypeError, ValueError, DamagedError, FormatError) as error:
-        raise ServiceError(f"what came is no layout: {error!r}") from error
+        raise ServiceError(f"the message is not a valid layout: {error!r}") from error
     if wrong is not None:
-        raise ServiceError(f"what came is no layout: {wrong!r}")
+        raise ServiceError(f"the message is not a valid layout: {wrong!r}")
     return layout
 
 
@@ -114,14 +114,16 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, SnapshotLayout
         )
         _ = snapshot.replicas  # raises if they do not fit
     except (KeyError, TypeError, ValueError, DamagedError) as error:
-        raise ServiceError(f"what came is no snapshot: {error!r}") from error
+        raise ServiceError(f"the message is not a valid snapshot: {error!r}") from error
     counts = (snapshot.rank, snapshot.step, snapshot.slot)
     times = (snapshot.created, 0.0 if snapshot.deadline_s is None else snapshot.deadline_s)
     are_times = all(isinstance(t, int | float) and abs(t) < _MOST_S for t in times)
     if not (all(map(_is_count, counts)) and snapshot.step <= MAX_STEP and are_times):
-        raise ServiceError(f"what came is no snapshot: rank, step, slot {counts!r}")
+        raise ServiceError(f"the message is not a valid snapshot: rank, step, slot {counts!r}")
     if not (isinstance(snapshot.values, Mapping) and isinstance(snapshot.metrics, Mapping)):
-        raise ServiceError("what came is no snapshot: its values or metrics have no names")
+        raise ServiceError(
+            "the message is not a valid snapshot: its values or metrics have no names"
+        )
     return snapshot
 
 

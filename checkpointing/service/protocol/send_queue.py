@@ -49,7 +49,7 @@ class SendQueue:
                 if is_open:
                     self._wire.send(message, [] if fd is None else [fd])
             except (ConnectionError, ServiceError) as error:
-                logger.warning("a trainer receives no more messages: %s", error)
+                logger.warning("a trainer no longer receives messages: %s", error)
                 is_open = False
                 self._wire.close()
             finally:

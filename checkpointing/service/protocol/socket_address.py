@@ -46,7 +46,9 @@ def address(url: str, run: str, node: str | None = None) -> Path:
     """
     path = folder() / f"{service_key(url, run, node)}{SOCKET}"
     if len(os.fsencode(path)) > MAX_PATH:
-        raise ServiceError(f"{path} is too long for a socket: set HPCKIT_RUNTIME_DIR to less")
+        raise ServiceError(
+            f"{path} is too long for a socket: set HPCKIT_RUNTIME_DIR to a shorter path"
+        )
     return path
 
 
@@ -85,7 +87,7 @@ def check_peer(sock: socket.socket) -> None:
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     if uid != os.getuid():
-        raise ServiceError(f"process {pid} of user {uid} is at the other end: refused")
+        raise ServiceError(f"process {pid} of user {uid} is at the other end and is refused")
 
 
 def _chosen() -> Path:
@@ -104,6 +106,6 @@ def _check(path: Path) -> None:
     mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not mine or found.st_mode & 0o077:
         raise ServiceError(
-            f"{path} has to be a directory of user {os.getuid()} with mode 0700 (not a link): "
+            f"{path} must be a directory of user {os.getuid()} with mode 0700 (not a link): "
             "remove it, or set HPCKIT_RUNTIME_DIR to one"
         )

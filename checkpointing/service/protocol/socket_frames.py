@@ -53,7 +53,7 @@ class FrameSocket:
                 self._sock.sendall(data[sent:])
         except OSError as error:
             self.close()
-            raise ConnectionError(f"the other side is gone: {error}") from error
+            raise ConnectionError(f"the other side has closed the connection: {error}") from error
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
         """Return the next message with its descriptors, which the caller owns; None at the end.
@@ -143,7 +143,7 @@ class FrameSocket:
                 return None
             fds += _descriptors(ancillary)
             if flags & socket.MSG_CTRUNC or len(fds) > _MAX_FDS:
-                raise ServiceError(f"a message with more than {_MAX_FDS} descriptors")
+                raise ServiceError(f"a message has more than {_MAX_FDS} descriptors")
             if not data:
                 return None
             parts.append(data)
@@ -163,9 +163,9 @@ def _message(body: bytes) -> dict[str, Any]:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ServiceError(f"what came is no message: {error}") from error
+        raise ServiceError(f"the received bytes are not a message: {error}") from error
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise ServiceError("what came is no message: no object with a kind")
+        raise ServiceError("the received bytes are not a message: no object with a kind")
     return message
 
 

@@ -61,7 +61,7 @@ class BucketStream:
         """Return a stream that an earlier process of the service was reading: nobody knows how far
         it had come."""
         stream = cls(snapshot, np.empty(0, np.uint8), 0, send)
-        stream._why = "the service died that was reading it"
+        stream._why = "the service that was reading it died"
         return stream
 
     @property
@@ -93,7 +93,8 @@ class BucketStream:
             if not is_bucket or bucket in taken or not is_next or size != self._size(number):
                 raise ServiceError(
                     f"bucket {bucket} cannot hold part {number} ({size} bytes) of step "
-                    f"{self._snapshot.step}: {len(self._contents)} parts, {self._filled} are here"
+                    f"{self._snapshot.step}: {len(self._contents)} parts, of which {self._filled} "
+                    "have arrived"
                 )
             self._full.append(bucket)
             self._filled += 1
@@ -110,7 +111,7 @@ class BucketStream:
             ImpossibleSaveError: the state will not be complete, or some of it was read before.
         """
         if self._is_begun:
-            raise self._lost("it was read before, and is not there any more")
+            raise self._lost("it has already been read and removed")
         self._is_begun = True
         for parts, offsets in self._contents:
             while (bucket := self._next()) is None:
@@ -165,7 +166,7 @@ class BucketStream:
             silent_s = time.monotonic() - self._last_bucket_s
             is_late = not self._full and silent_s > BUCKET_TIMEOUT_S
         if given_up():
-            raise self._lost("nobody waits for it any longer")
+            raise self._lost("no process waits for it any longer")
         if is_late:
             raise self._lost(f"its trainer has sent nothing for {silent_s:.0f} s")
 
@@ -177,7 +178,7 @@ class BucketStream:
 
     def _lost(self, why: str) -> ImpossibleSaveError:
         return ImpossibleSaveError(
-            f"step {self._snapshot.step} of rank {self._snapshot.rank} is lost as a whole: {why}"
+            f"step {self._snapshot.step} of rank {self._snapshot.rank} is lost completely: {why}"
         )
 
 

@@ -79,8 +79,8 @@ class ArenaLayout:
             raise ServiceError(f"rank {snapshot.rank} has no slot {snapshot.slot}")
         if snapshot.layout.end > self.slot_bytes and not self.buckets:
             raise ServiceError(
-                f"rank {snapshot.rank}: a layout of {snapshot.layout.end} bytes in a slot of "
-                f"{self.slot_bytes}"
+                f"rank {snapshot.rank}: a layout of {snapshot.layout.end} bytes does not fit in a "
+                f"slot of {self.slot_bytes}"
             )
 
     def is_same_memory(self, other: ArenaLayout) -> bool:
@@ -159,7 +159,7 @@ class RankSlots:
         for arena_layout in (self.arena_layout, self._next):
             if arena_layout is not None:
                 arena_layout.arena.close()
-        self._empty(range(len(self.held)), "its memory was given back")
+        self._empty(range(len(self.held)), "its memory was released")
         self.arena_layout, self._next, self.held = None, None, []
         self._readers = Counter()
 
@@ -169,7 +169,7 @@ class RankSlots:
         if slot is None:
             return None, None
         before = self.held[slot]
-        self._empty([slot], "it was dropped for a newer one")
+        self._empty([slot], "it was replaced by a newer one")
         is_lost = before is not None and before.state is SlotState.WAITING
         return slot, before.snapshot if before is not None and is_lost else None
 
@@ -177,7 +177,7 @@ class RankSlots:
         self, snapshot: RankSnapshot, state: SlotState, stream: BucketStream | None = None
     ) -> None:
         """Record that a slot holds this snapshot."""
-        self._empty([snapshot.slot], "another one has come in its place")
+        self._empty([snapshot.slot], "another one has replaced it")
         self.held[snapshot.slot] = RegisteredSnapshot(snapshot, SlotState.WAITING, stream)
         self.reached = max(self.reached, snapshot.step)
         self.set_state(snapshot.generation, snapshot.step, state)
@@ -189,7 +189,7 @@ class RankSlots:
             ServiceError: it cannot.
         """
         if self.arena_layout is None:
-            raise ServiceError(f"rank {self.rank} has no memory for snapshots here")
+            raise ServiceError(f"rank {self.rank} has not registered memory for snapshots")
         self.arena_layout.check_holds(snapshot)
 
     def whole(self) -> Iterator[RegisteredSnapshot]:
@@ -227,7 +227,7 @@ class RankSlots:
             for index, held in enumerate(self.held)
             if held is not None and held.is_of(generation, step)
         ]
-        self._empty(mine, "nobody needs it any more")
+        self._empty(mine, "it is no longer needed")
 
     def tear(self, why: str, step: int | None = None) -> None:
         """End the streams of snapshots that are not complete, because nothing more of them will
@@ -270,7 +270,7 @@ class RankSlots:
 
     def _forget_all(self) -> list[RankSnapshot]:
         lost = [held.snapshot for held in self.whole() if held.state is SlotState.WAITING]
-        self._empty(range(len(self.held)), "its trainer has taken other memory")
+        self._empty(range(len(self.held)), "its trainer has registered other memory")
         return lost
 
     def _empty(self, slots: Iterable[int], why: str) -> None:

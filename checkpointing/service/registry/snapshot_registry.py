@@ -191,7 +191,9 @@ class SnapshotRegistry:
         with self._changed:
             arena_layout = self._slots_of(rank, notify).arena_layout
             if arena_layout is None or not arena_layout.buckets:
-                raise ServiceError(f"rank {rank} has no buckets here: send their memory first")
+                raise ServiceError(
+                    f"rank {rank} has not registered buckets: send their memory first"
+                )
             memory = arena_layout.view(0)
         send = functools.partial(self.notify, snapshot.generation)
         return BucketStream(snapshot, memory, arena_layout.slot_bytes, send)
@@ -208,7 +210,7 @@ class SnapshotRegistry:
             rank_slots = self._slots_of(rank, notify)
             held = rank_slots.find(rank_slots.generation, step)
         if held is None or held.stream is None:
-            raise ServiceError(f"step {step} of rank {rank} is not being read here any more")
+            raise ServiceError(f"step {step} of rank {rank} is no longer being read")
         held.stream.fill(number, bucket, size)
 
     def put(
@@ -336,7 +338,7 @@ class SnapshotRegistry:
             rank_slots.notify, self._seen_s = None, time.monotonic()
             progress = self._generation_states[rank_slots.generation]
             progress.gone[rank] = self._seen_s + (0.0 if goodbye else LEFT_S)
-            rank_slots.tear("its trainer is gone")
+            rank_slots.tear("its trainer has ended")
             if goodbye or not any(rank_slots.whole()):
                 self._remove(rank_slots)
             self._changed.notify_all()
@@ -738,7 +740,7 @@ class SnapshotRegistry:
         if rank_slots is None or rank_slots.notify != notify:
             raise ServiceError(
                 f"rank {rank} has not joined by this connection, or another trainer of this rank "
-                "came after it: end this one"
+                "joined later: end this one"
             )
         return rank_slots
 

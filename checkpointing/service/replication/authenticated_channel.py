@@ -89,7 +89,7 @@ class AuthenticatedChannel:
         """
         kind, body = self._receive()
         if kind != _JSON:
-            raise ServiceError("bytes came from a peer in place of a message")
+            raise ServiceError("a peer sent bytes instead of a message")
         return _message(bytes(body))
 
     def receive_bytes(self) -> memoryview:
@@ -101,7 +101,9 @@ class AuthenticatedChannel:
         """
         kind, body = self._receive()
         if kind == _JSON:
-            raise PeerGaveUpError(str(_message(bytes(body)).get("refused", "a message came")))
+            raise PeerGaveUpError(
+                str(_message(bytes(body)).get("refused", "it sent a message instead of bytes"))
+            )
         if not body:
             raise ServiceError("a peer sent a frame without bytes")
         return body
@@ -143,13 +145,13 @@ class AuthenticatedChannel:
             self._sock.sendall(body)
             self._sock.sendall(mac)
         except OSError as error:
-            raise ConnectionError(f"the peer is gone: {error}") from error
+            raise ConnectionError(f"the peer has closed the connection: {error}") from error
 
     def _receive(self) -> tuple[int, memoryview]:
         head = bytes(_read(self._sock, _HEAD.size))
         kind, length = _HEAD.unpack(head)
         if kind not in (_JSON, _BYTES) or length > (MAX_MESSAGE if kind == _JSON else CHUNK):
-            raise ServiceError(f"a frame of kind {kind} and {length} bytes came from a peer")
+            raise ServiceError(f"a peer sent a frame of kind {kind} and {length} bytes")
         if kind == _BYTES:
             body = memoryview(self._buffer)[:length]
             _read_into(self._sock, body)
@@ -157,7 +159,9 @@ class AuthenticatedChannel:
             body = memoryview(_read(self._sock, length))
         expected = _mac(self._receiving, self._received, head, body)
         if not hmac.compare_digest(_read(self._sock, _MAC), expected):
-            raise ServiceError("a frame from a peer was changed on its way, or is a stranger's")
+            raise ServiceError(
+                "a frame from a peer was changed in transit, or its sender does not know the key"
+            )
         self._received += 1
         return kind, body
 
@@ -175,14 +179,18 @@ def connect_channel(
     try:
         sock = socket.create_connection((address, port), timeout=HANDSHAKE_S)
     except OSError as error:
-        raise ConnectionError(f"no peer at {address} port {port}: {error}") from error
+        raise ConnectionError(
+            f"cannot connect to a peer at {address} port {port}: {error}"
+        ) from error
     try:
         hello_bytes = _dump(asdict(hello))
         _send_plain(sock, hello_bytes)
         answer = _message(_receive_plain(sock))
         proofs = _Secrets(key, hello_bytes, str(answer.get("nonce")))
         if not _is_proof(answer.get("proof"), proofs.of("listener")):
-            raise ServiceError(f"who listens at {address} port {port} does not know the key")
+            raise ServiceError(
+                f"the process that listens at {address} port {port} does not know the key"
+            )
         _send_plain(sock, _dump({"proof": proofs.of("dialler").hex()}))
         return AuthenticatedChannel(_ready(sock), proofs.of("to listener"), proofs.of("to dialler"))
     except BaseException:
@@ -212,7 +220,7 @@ def accept_channel(sock: socket.socket, key_of: KeyOf) -> tuple[AuthenticatedCha
     proofs = _Secrets(key, hello_bytes, nonce)
     _send_plain(sock, _dump({"nonce": nonce, "proof": proofs.of("listener").hex()}))
     if not _is_proof(_message(_receive_plain(sock)).get("proof"), proofs.of("dialler")):
-        raise ServiceError("who dials does not know the key")
+        raise ServiceError("the connecting process does not know the key")
     return AuthenticatedChannel(
         _ready(sock), proofs.of("to dialler"), proofs.of("to listener")
     ), hello
@@ -248,11 +256,11 @@ def _hello(hello_bytes: bytes) -> ChannelHello:
     try:
         hello = ChannelHello(**_message(hello_bytes))
     except TypeError as error:
-        raise ServiceError("what came is no hello of a service") from error
+        raise ServiceError("the received message is not the hello of a service") from error
     numbers = (hello.node, hello.to, hello.protocol)
     words = (hello.generation, hello.role, hello.nonce)
     if not all(type(n) is int for n in numbers) or not all(isinstance(w, str) for w in words):
-        raise ServiceError("what came is no hello of a service")
+        raise ServiceError("the received message is not the hello of a service")
     if hello.protocol != PROTOCOL:
         raise ServiceError(
             f"a peer speaks protocol {hello.protocol}, this service {PROTOCOL}: use one version of "
@@ -275,9 +283,9 @@ def _message(body: bytes) -> dict[str, Any]:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ServiceError("what came from a peer is no message") from error
+        raise ServiceError("a peer sent something that is not a message") from error
     if not isinstance(message, dict):
-        raise ServiceError("what came from a peer is no message: no object")
+        raise ServiceError("a peer sent something that is not a message: no object")
     return message
 
 
@@ -285,13 +293,13 @@ def _send_plain(sock: socket.socket, body: bytes) -> None:
     try:
         sock.sendall(_HEAD.pack(_JSON, len(body)) + body)
     except OSError as error:
-        raise ConnectionError(f"the peer is gone: {error}") from error
+        raise ConnectionError(f"the peer has closed the connection: {error}") from error
 
 
 def _receive_plain(sock: socket.socket) -> bytes:
     kind, length = _HEAD.unpack(_read(sock, _HEAD.size))
     if kind != _JSON or length > MAX_HELLO:
-        raise ServiceError("what came is no hello of a service")
+        raise ServiceError("the received message is not the hello of a service")
     return bytes(_read(sock, length))
 
 
@@ -312,7 +320,7 @@ def _read_into(sock: socket.socket, into: memoryview) -> None:
         try:
             count = sock.recv_into(into[done:])
         except OSError as error:
-            raise ConnectionError(f"the peer is gone: {error}") from error
+            raise ConnectionError(f"the peer has closed the connection: {error}") from error
         if not count:
-            raise ConnectionError("the peer has hung up")
+            raise ConnectionError("the peer has closed the connection")
         done += count

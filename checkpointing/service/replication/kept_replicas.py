@@ -87,7 +87,7 @@ class KeptReplicas:
             ServiceError: the snapshot does not belong to that node, or there is no memory for it.
         """
         if snapshot.rank not in origin.node.ranks or snapshot.generation != origin.generation:
-            raise ServiceError(f"rank {snapshot.rank} is none of node {origin.node.name}")
+            raise ServiceError(f"rank {snapshot.rank} is not a rank of node {origin.node.name}")
         key = (origin, snapshot.rank)
         if not self._has_place(key, snapshot):
             self._allocate(key, snapshot)
@@ -115,7 +115,7 @@ class KeptReplicas:
         with self._lock:
             self._check(filling)
             if at + len(data) > filling.snapshot.layout.end:
-                raise ServiceError(f"rank {filling.snapshot.rank} sends more than it said")
+                raise ServiceError(f"rank {filling.snapshot.rank} sends more bytes than it stated")
             into = filling.rank_replicas.arena_layout.view(filling.snapshot.slot)
             into[at : at + len(data)] = np.frombuffer(data, np.uint8)
 
@@ -288,7 +288,7 @@ def allocate_arena(slot_bytes: int, slots: int, what: str) -> Arena:
     needed, free = host_memory.need(slot_bytes, slots), host_memory.available()
     if needed > free.bytes:
         raise ServiceError(
-            f"no room for {what}: {host_memory.gib(needed)} are needed, "
+            f"not enough memory for {what}: {host_memory.gib(needed)} are needed, "
             f"{host_memory.gib(free.bytes)} are free ({free.bound}); use fewer slots, or replicas=0"
         )
     try:
@@ -299,6 +299,6 @@ def allocate_arena(slot_bytes: int, slots: int, what: str) -> Arena:
             arena.close()
             raise
     except StageError as error:
-        raise ServiceError(f"no room for {what}: {error}") from error
-    logger.info("%s: %s of memory are taken", what, host_memory.gib(needed))
+        raise ServiceError(f"not enough memory for {what}: {error}") from error
+    logger.info("%s: %s of memory are used", what, host_memory.gib(needed))
     return arena

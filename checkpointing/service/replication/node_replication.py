@@ -97,7 +97,7 @@ class NodeReplication:
         """
         ring = self._newest()
         if ring is None or not 0 <= node < len(ring.nodes):
-            raise ServiceError(f"step {step} of rank {rank}: there is no node {node} to ask")
+            raise ServiceError(f"step {step} of rank {rank}: there is no node {node} to ask for it")
         if node == ring.me:
             return self._copy(generation, rank, step)
         there = ring.nodes[node]
@@ -114,7 +114,9 @@ class NodeReplication:
             layout = load_layout(answer["layout"])
             snapshot = load_snapshot(answer["snapshot"], {layout.digest: layout})
             if (snapshot.generation, snapshot.rank, snapshot.step) != (generation, rank, step):
-                raise ServiceError(f"node {there.name} has sent another snapshot than was asked")
+                raise ServiceError(
+                    f"node {there.name} has sent another snapshot than was requested"
+                )
             arena = _memory_for(snapshot)
             try:
                 at = 0
@@ -126,7 +128,9 @@ class NodeReplication:
             except (ValueError, ConnectionError, ServiceError) as error:
                 arena.close()
                 if isinstance(error, ValueError):
-                    raise ServiceError(f"node {there.name} sends more than it said") from error
+                    raise ServiceError(
+                        f"node {there.name} sends more bytes than it stated"
+                    ) from error
                 raise
         finally:
             link.close()
@@ -208,7 +212,7 @@ class NodeReplication:
         if before is not None:
             before.hang_up()
         if was_saved_here:
-            logger.warning("node %s is there again, and saves its own", origin.node.name)
+            logger.warning("node %s is back and saves its own snapshots", origin.node.name)
             self._registry.hand_back(origin.generation, frozenset(origin.node.ranks))
 
     def left(self, origin: ReplicaOrigin, connection: ConnectionHandler, *, goodbye: bool) -> None:
@@ -266,11 +270,12 @@ class NodeReplication:
             if self._registry.install(newest, arena_layout, older, is_heir=True):
                 self.taken_over += 1
                 logger.warning(
-                    "node %s is lost: steps %s of rank %d are saved by this one", name, steps, rank
+                    "node %s is lost: this node saves steps %s of rank %d", name, steps, rank
                 )
             else:
                 logger.error(
-                    "node %s is lost, and steps %s of rank %d go: their place here is taken",
+                    "node %s is lost, and steps %s of rank %d are discarded, because their memory "
+                    "here is used",
                     name,
                     steps,
                     rank,
@@ -286,13 +291,13 @@ class NodeReplication:
         with ExitStack() as stack:
             found = find(self._registry, self.replicas, generation, rank, step, stack)
             if found is None:
-                raise ServiceError(f"step {step} of rank {rank} is not here")
+                raise ServiceError(f"step {step} of rank {rank} is not on this node")
             snapshot, cells, still = found
             arena, end = _memory_for(snapshot), snapshot.layout.end
             arena.view(0, end)[:] = cells[:end]
             if not still(snapshot):
                 arena.close()
-                raise ServiceError(f"step {step} of rank {rank} had to give way to a newer one")
+                raise ServiceError(f"step {step} of rank {rank} was replaced by a newer one")
         return replace(snapshot, slot=0), arena
 
     def _newest(self) -> ReplicationRing | None:

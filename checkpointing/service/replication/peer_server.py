@@ -120,7 +120,7 @@ class PeerServer:
                 time.sleep(_BUSY_S)
                 continue
             if not self._unproven.acquire(blocking=False):
-                logger.warning("too many at the door: %s is sent away", where[0])
+                logger.warning("too many open handshakes: %s is refused", where[0])
                 self.doors.refused += 1
                 sock.close()
                 continue
@@ -197,7 +197,7 @@ class ConnectionHandler:
             level = logging.INFO if self._role == "pull" else logging.WARNING
             logger.log(level, "node %s: %s", self.origin.node.name, error)
         except CheckpointError as error:
-            logger.warning("node %s is sent away: %s", self.origin.node.name, error)
+            logger.warning("node %s is refused: %s", self.origin.node.name, error)
             self._host.doors.refused += 1
         finally:
             if self._role == "origin":
@@ -207,7 +207,7 @@ class ConnectionHandler:
         op = message.get("op")
         try:
             if not isinstance(op, str) or op not in self._answers:
-                raise ServiceError(f"this service does not know what {op!r} is")
+                raise ServiceError(f"this service does not know the operation {op!r}")
             answer = self._answers[op](message)
         except TransferRefusedError:
             raise
@@ -262,7 +262,7 @@ class ConnectionHandler:
         with ExitStack() as stack:
             found = find(self._host.snapshots, self._host.replicas, generation, rank, step, stack)
             if found is None:
-                raise ServiceError(f"step {step} of rank {rank} is not here")
+                raise ServiceError(f"step {step} of rank {rank} is not on this node")
             snapshot, cells, still = found
             answer = {"snapshot": dump_snapshot(snapshot), "layout": dump_layout(snapshot.layout)}
             self._link.send(answer)
@@ -307,7 +307,7 @@ def _listening(address: str, port: int) -> socket.socket:
                     f"cannot listen at {address} for the services of other nodes: {error}; set "
                     "HPCKIT_PEER_ADDRESS to an address of this node that the others reach"
                 ) from error
-            logger.warning("port %d at %s is taken: another one is used", port, address)
+            logger.warning("port %d at %s is in use: another one is used", port, address)
     raise AssertionError("the loop has returned or raised")
 
 

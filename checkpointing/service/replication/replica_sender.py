@@ -166,13 +166,13 @@ class ReplicaSender:
         self.sent.step, self.sent.created, self.sent.error = step, created, None
         self.sent.replicated += 1
         name, took_s = self.ring.nodes[self._to].name, time.monotonic() - begun_s
-        logger.info("step %d is at node %s too, after %.1f s", step, name, took_s)
+        logger.info("step %d is also at node %s, after %.1f s", step, name, took_s)
 
     def _send(self, link: AuthenticatedChannel, rank: int, step: int) -> float:
         """Send one rank's snapshot; return the time at which it was created."""
         found = self._look(rank, step)
         if found is None:
-            raise SnapshotOvertakenError(f"step {step} of rank {rank} is gone")
+            raise SnapshotOvertakenError(f"step {step} of rank {rank} was removed")
         snapshot, cells = found
         message: dict[str, Any] = {"op": "put", "snapshot": dump_snapshot(snapshot)}
         if snapshot.layout.digest not in self._layouts:
@@ -213,7 +213,9 @@ class ReplicaSender:
         if self._stop.is_set():
             return
         if str(error) != self.sent.error:  # the first failure of its kind
-            logger.warning("no replicas at node %s: %s", self.ring.nodes[self._to].name, error)
+            logger.warning(
+                "cannot keep replicas at node %s: %s", self.ring.nodes[self._to].name, error
+            )
         self.sent.failed += 1
         self.sent.error, self.sent.step, self._durable_sent = str(error), None, -1
         self._known = _NOTHING
@@ -225,7 +227,7 @@ class ReplicaSender:
             if link is not None and self._goodbye:
                 link.ask({"op": "goodbye"})
         except (OSError, CheckpointError) as error:
-            logger.warning("the peer is not notified of the end: %s", error)
+            logger.warning("cannot notify the peer of the end: %s", error)
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -259,7 +261,7 @@ def send_in_frames(
         before(size)
         copied = cells[at : at + size].tobytes()
         if not still(snapshot):
-            why = f"step {snapshot.step} of rank {snapshot.rank} had to give way to a newer one"
+            why = f"step {snapshot.step} of rank {snapshot.rank} was replaced by a newer one"
             link.send({"refused": why})
             link.receive()
             raise SnapshotOvertakenError(why)

@@ -73,9 +73,11 @@ def load_ring(plain: Mapping[str, Any]) -> ReplicationRing:
         ring = ReplicationRing(generation, nodes, plain["me"], bytes.fromhex(plain["key"]))
     except (KeyError, TypeError, ValueError):
         # no cause is shown: the key is in it
-        raise ServiceError("what came is no ring of nodes") from None
+        raise ServiceError("the message is not a valid ring of nodes") from None
     if not _is_ring(ring):
-        raise ServiceError("what came is no ring of nodes: its numbers do not fit together")
+        raise ServiceError(
+            "the message is not a valid ring of nodes: its numbers do not fit together"
+        )
     return ring
 
 

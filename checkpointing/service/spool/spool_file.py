@@ -187,7 +187,7 @@ def read(fd: int, head: SpoolFileHeader, into: NDArray[np.uint8], threads: int, 
     end = head.start + head.spooled.bytes
     hashes = _read(fd, end, HASH * (len(head.blocks) + 1), path)
     if blake3(head.hash + hashes[:-HASH]).digest() != hashes[-HASH:]:
-        raise DamagedError(f"{path}: the hashes of its blocks are not those that were written")
+        raise DamagedError(f"{path}: the hashes of its blocks do not match those that were written")
 
     def check(number: int) -> bool:
         start, stop = head.blocks[number]
@@ -207,9 +207,9 @@ def _head(fd: int, path: Path) -> SpoolFileHeader:
     prefix = _read(fd, 0, _PREFIX.size, path)
     magic, version, length = _PREFIX.unpack(prefix)
     if magic != MAGIC:
-        raise DamagedError(f"{path} does not begin as a spooled snapshot")
+        raise DamagedError(f"{path} is not a spooled snapshot")
     if version != VERSION:
-        raise FormatError(f"{path} is of version {version}, and this one knows {VERSION}")
+        raise FormatError(f"{path} is of version {version}, but this hpckit knows {VERSION}")
     if length > min(MAX_HEADER, size):
         raise DamagedError(f"{path}: a header of {length} bytes in a file of {size}")
     body = _read(fd, _PREFIX.size, length + HASH, path)
@@ -231,9 +231,9 @@ def _load(body: bytes, path: Path) -> SpoolHeader:
         spooled = SpoolHeader(snapshot, **fields)
         is_one = _fits(spooled) and (plain["bytes"], plain["block"]) == (spooled.bytes, BLOCK)
     except (ValueError, KeyError, TypeError, RecursionError, ServiceError) as error:
-        raise DamagedError(f"{path}: its header is none: {error!r}") from error
+        raise DamagedError(f"{path}: its header is not valid: {error!r}") from error
     if not is_one or spooled.name != path.name:
-        raise DamagedError(f"{path}: its header is that of another file")
+        raise DamagedError(f"{path}: its header belongs to another file")
     return spooled
 
 
@@ -292,7 +292,7 @@ def _put(sys: Syscalls, fd: int, data: memoryview) -> None:
     while data:
         count = sys.writev(fd, [data])
         if count <= 0:
-            raise OSError(errno.EIO, "the file system took none of the bytes")
+            raise OSError(errno.EIO, "the file system accepted none of the bytes")
         data = data[count:]
 
 

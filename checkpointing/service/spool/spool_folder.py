@@ -79,7 +79,7 @@ class SpoolFolder:
         try:
             for path in self.folder.iterdir():
                 if files.is_temporary(path.name):
-                    logger.info("%s was not finished: removed", path)
+                    logger.info("removed %s, which was not finished", path)
                     path.unlink(missing_ok=True)
         except OSError as error:
             raise ServiceError(f"cannot clean the spool {self.folder}: {error}") from error
@@ -123,7 +123,7 @@ class SpoolFolder:
             pass
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
-                logger.warning("the spool %s stays: %s", self.folder, error)
+                logger.warning("the spool %s is not removed: %s", self.folder, error)
 
     def _make_room(self, spooled: SpoolHeader, over: Iterable[str]) -> None:
         if self._bound is None:
@@ -144,7 +144,7 @@ class SpoolFolder:
                 f"{total} bytes in {self.folder} are more than local_bytes={self._bound} allows",
             )
         if going:
-            logger.info("%s: %s make room for %s", self.folder, going, spooled.name)
+            logger.info("%s: %s are removed to free space for %s", self.folder, going, spooled.name)
             self.remove(going)
 
 
@@ -158,7 +158,7 @@ def make(path: Path) -> None:
     if not _exists(path):
         if not path.parent.is_dir():
             raise ServiceError(
-                f"there is no directory {path.parent}: make it, or name another one for local "
+                f"there is no directory {path.parent}: create it, or choose another one for local "
                 "snapshots"
             )
         with suppress(FileExistsError):
@@ -178,8 +178,8 @@ def check(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ServiceError(
-            f"{path} has to be a directory of user {os.getuid()} with mode 0700 (not a link): "
-            "chmod or remove it, or name another one for local snapshots"
+            f"{path} must be a directory of user {os.getuid()} with mode 0700 (not a link): "
+            "chmod or remove it, or choose another one for local snapshots"
         )
 
 

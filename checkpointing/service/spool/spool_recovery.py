@@ -65,11 +65,17 @@ def why_stale(spooled: SpoolHeader, history: RunHistory) -> str | None:
     snapshot, owner = spooled.snapshot, spooled.owner or 0
     newest = max((commit.step for commit in history.commits), default=-1)
     if spooled.store is not None and spooled.store != history.uuid:
-        return f"it is of another store: {spooled.store}, and not {history.uuid}"
+        return f"it belongs to another store: {spooled.store}, not {history.uuid}"
     if owner > history.owner:
-        return f"the store knows of {history.owner} take-overs of the run, and this is of {owner}"
+        return (
+            f"the store has recorded {history.owner} takeovers of the run, and this snapshot is "
+            f"from {owner}"
+        )
     if newest < spooled.since:
-        return f"step {spooled.since} was committed then, and is not there: the run was taken back"
+        return (
+            f"step {spooled.since} was committed then but no longer exists: the run was reset to "
+            "an earlier step"
+        )
     mine = {session_id(snapshot.generation, epoch) for epoch in range(AHEAD)}
     for commit in history.commits:
         if commit.session in mine and commit.step >= snapshot.step:
@@ -79,9 +85,9 @@ def why_stale(spooled: SpoolHeader, history: RunHistory) -> str | None:
         if commit.step == snapshot.step:
             return f"step {commit.step} is committed"
         if commit.created > snapshot.created:
-            return f"step {commit.step} was saved later, and is committed"
+            return f"step {commit.step} was saved later and is committed"
         if commit.step > snapshot.step and history.owner > owner:
-            return f"step {commit.step} is committed, and the run was taken over since"
+            return f"step {commit.step} is committed, and the run was taken over since then"
     return None
 
 
@@ -170,7 +176,9 @@ class SpoolRecovery:
         loaded: list[RecoveredSnapshots] = []
         for rank, rank_files in by_rank:
             if time.monotonic() > until_s:
-                logger.error("rank %d and later ones stay on the disk: no time is left", rank)
+                logger.error(
+                    "rank %d and later ones stay on the disk, because no time is left", rank
+                )
                 break
             if (back := self._load(list(rank_files))) is not None:
                 loaded.append(back)
@@ -182,7 +190,7 @@ class SpoolRecovery:
             with spool_file.opened(file.path) as (_, head):
                 spooled = head.spooled
         except (FormatError, OSError) as error:
-            logger.error("the local copy %s is left alone: %s", file.path, error)
+            logger.error("the local copy %s is not used: %s", file.path, error)
             return None
         except DamagedError as error:
             self._discard(file, f"damage: {error}")
@@ -222,7 +230,7 @@ class SpoolRecovery:
             _report_kept(newest.rank, error)
             return 0
         steps = [snapshot.step for snapshot in loaded.snapshots]
-        logger.info("rank %d: steps %s are back from the local disk", newest.rank, steps)
+        logger.info("rank %d: steps %s were read from the local disk", newest.rank, steps)
         return len(steps) if is_held else 0
 
     def _read(

@@ -196,7 +196,7 @@ class Spooler:
             return
         self._reported[key] = choice
         logger.info(
-            "step %d has to be durable in %.1f s: %s, %s, takes %.1f s by what was measured",
+            "step %d has to be durable in %.1f s: %s, %s, takes %.1f s by measurement",
             unsaved.step,
             left_s,
             choice.tier.value,
@@ -315,7 +315,9 @@ class Spooler:
         try:
             self._spool.remove(names)
         except OSError as error:
-            logger.error("%s: what is durable cannot be removed: %s", self._spool.folder, error)
+            logger.error(
+                "%s: durable local copies cannot be removed: %s", self._spool.folder, error
+            )
         for name in names:
             self._files.pop(name, None)
 

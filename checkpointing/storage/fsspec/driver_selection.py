@@ -46,8 +46,8 @@ def open_fsspec(
     whole = scheme in _WHOLE
     if not whole and driver.mv is AbstractFileSystem.mv:
         raise StoreError(
-            f"{shown}: a store needs objects that appear whole, and the driver of {scheme}:// can "
-            "neither do that nor rename; use a file system, S3 or another object store"
+            f"{shown}: a store requires atomic writes, and the driver of {scheme}:// supports "
+            "neither these nor a rename; use a file system, S3 or another object store"
         )
     given = {**driver._get_kwargs_from_urls(url), **options}
 

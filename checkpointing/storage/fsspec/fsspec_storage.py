@@ -127,7 +127,8 @@ class FsspecStorage:
             data = None
         if data is None or len(data) < length:
             raise DamagedError(
-                f"{self._url}/{key}: bytes {start} to {start + length} wanted, but it ends before"
+                f"{self._url}/{key}: bytes {start} to {start + length} requested, but it ends "
+                "before"
             )
         self.counters.add(bytes_in=length)
         return data
@@ -187,7 +188,7 @@ class FsspecStorage:
         self._calls.run(self._seconds(len(data)), "pipe_file", temporary, data)
         size = self._calls.run(self._small_s(), "info", temporary)["size"]
         if size != len(data):
-            raise TransientRequestError(f"{size} bytes arrived of {len(data)}")
+            raise TransientRequestError(f"{size} of {len(data)} bytes arrived")
         self._calls.run(self._small_s(), "mv", temporary, path)
 
     def _create(self, key: str, data: bytes) -> bool:
@@ -208,7 +209,7 @@ class FsspecStorage:
                 # maybe created by an earlier try whose reply was lost
                 return self._get(key) == data
             except FileNotFoundError:
-                raise TransientRequestError("there and gone") from error
+                raise TransientRequestError("removed during the request") from error
         return True
 
     def _get(self, key: str) -> bytes:

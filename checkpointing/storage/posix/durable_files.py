@@ -70,8 +70,8 @@ def fsync_dir(sys: Syscalls, path: str) -> None:
         if error.errno not in _NO_DIR_FSYNC:
             raise
         logger.warning(
-            "%s: this file system has no fsync of directories; names in it are only as "
-            "durable as it makes them by itself",
+            "%s: this file system does not support fsync of directories, so the durability of "
+            "names depends on the file system alone",
             path,
         )
     finally:
@@ -206,7 +206,7 @@ def _writev_all(sys: Syscalls, fd: int, views: list[memoryview]) -> None:
     while first < len(views):
         count = sys.writev(fd, views[first : first + _IOV_MAX])
         if count <= 0:
-            raise OSError(errno.EIO, "the file system took none of the bytes")
+            raise OSError(errno.EIO, "the file system accepted none of the bytes")
         while first < len(views) and count >= len(views[first]):
             count -= len(views[first])
             first += 1

@@ -125,7 +125,9 @@ class PosixStorage:
 
     def _path(self, key: str) -> str:
         if files.is_temporary(key.rpartition("/")[2]):
-            raise ValueError(f"object key {key!r}: names like this are used for temporaries")
+            raise ValueError(
+                f"object key {key!r}: names like this are reserved for temporary files"
+            )
         return f"{self._root}/{check_key(key)}"
 
     def _run(self, verb: str, path: str, call: Callable[[], T]) -> T:
@@ -149,7 +151,7 @@ class PosixStorage:
                 with self._lock:
                     self._ready.clear()
                 raise TransientRequestError(
-                    "a file or folder was removed while it was used"
+                    "a file or folder was removed while it was in use"
                 ) from error
 
         return self._run(verb, path, once)
@@ -170,7 +172,7 @@ class PosixStorage:
             # this caller's own file, of an earlier try or an NFS reply that was lost
             if not files.same_content(self._sys, path, parts):
                 raise StoreError(
-                    f"write {path}: there is another object of this name, which stays as it is"
+                    f"write {path}: another object has this name and is not changed"
                 ) from None
         except OSError as error:
             if not is_no_link(error):
@@ -192,7 +194,7 @@ class PosixStorage:
             holds = files.same_content(self._sys, path, [data])
         except OSError as error:
             if is_no_link(error):
-                raise NoExclusiveCreateError("no hard links here") from error
+                raise NoExclusiveCreateError("hard links are not supported here") from error
             raise
         finally:
             files.discard(self._sys, temporary)
@@ -314,5 +316,5 @@ def _of_a_file(read: Callable[[], T]) -> T:
 def _check_end(path: str, start: int, wanted: int, count: int, size: int) -> None:
     if start > size or count < wanted:
         raise DamagedError(
-            f"{path}: bytes {start} to {start + wanted} wanted, but it ends at byte {size}"
+            f"{path}: bytes {start} to {start + wanted} requested, but it ends at byte {size}"
         )

@@ -89,7 +89,7 @@ def profile_credentials(chosen: str | None) -> Provider | None:
         from botocore.session import Session
     except ImportError as error:
         raise StoreError(
-            "credentials from ~/.aws need the package botocore: pip install botocore, or set "
+            "credentials from ~/.aws require the package botocore: pip install botocore, or set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
 

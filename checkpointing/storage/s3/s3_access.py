@@ -64,7 +64,9 @@ class S3Access:
             ssl.create_default_context(cafile=file)
             return file.read_bytes()
         except OSError as error:
-            raise StoreError(f"certificates to trust, {file}: {error.strerror}") from error
+            raise StoreError(
+                f"cannot read the trusted certificates {file}: {error.strerror}"
+            ) from error
 
 
 def resolve_access(options: S3AccessOptions, env: Mapping[str, str]) -> S3Access:

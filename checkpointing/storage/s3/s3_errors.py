@@ -113,12 +113,14 @@ def to_raise(answer: ServerAnswer, what: str) -> Exception | None:
         case S3ErrorKind.ACCESS:
             return StoreAccessError(f"{what}: {answer}; check credentials and the bucket's policy")
         case S3ErrorKind.NO_BUCKET:
-            return StoreError(f"{what}: there is no such bucket at this endpoint; make it first")
+            return StoreError(
+                f"{what}: the bucket does not exist at this endpoint; create it first"
+            )
         case S3ErrorKind.MISSING:
             return FileNotFoundError(f"{what}: no such object")
         case S3ErrorKind.REGION:
             return StoreError(f"{what}: {answer}; the bucket is in another region: set AWS_REGION")
         case S3ErrorKind.UNSUPPORTED:
-            return StoreError(f"{what}: {answer}; this server cannot do that")
+            return StoreError(f"{what}: {answer}; this server does not support the request")
         case S3ErrorKind.REFUSED:
             return StoreError(f"{what}: {answer}")

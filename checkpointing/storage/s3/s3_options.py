@@ -43,7 +43,9 @@ class S3Location:
                 "credentials, '?' or '#'; credentials come from AWS_* variables, ~/.aws or options"
             )
         if not _BUCKET.fullmatch(parts.netloc):
-            raise StoreError(f"{url}: {parts.netloc!r} is no name of a bucket; an S3 URL is {form}")
+            raise StoreError(
+                f"{url}: {parts.netloc!r} is not a valid name of a bucket; an S3 URL is {form}"
+            )
         prefix = parts.path.strip("/")
         try:
             check_key(prefix or "x")
@@ -85,7 +87,9 @@ class S3AccessOptions:
 
     def __post_init__(self) -> None:
         if bool(self.access_key_id) != bool(self.secret_access_key):
-            raise StoreError("options of S3: access_key_id and secret_access_key go together")
+            raise StoreError(
+                "options of S3: access_key_id and secret_access_key must be given together"
+            )
         if self.endpoint is not None:
             check_endpoint(self.endpoint)
 
@@ -105,9 +109,9 @@ class S3AccessOptions:
         known = sorted(f.name for f in fields(cls))
         for name, value in options.items():
             if name not in known:
-                raise StoreError(f"unknown option {name!r} of an S3 store; there are {known}")
+                raise StoreError(f"unknown option {name!r} of an S3 store; the options are {known}")
             if not _fits(cls, name, value):
-                raise StoreError(f"option {name!r} of an S3 store: {_expected(name)} expected")
+                raise StoreError(f"option {name!r} of an S3 store: expected {_expected(name)}")
         return cls(**options)
 
     def endpoint_from(self, env: Mapping[str, str]) -> str | None:
@@ -149,9 +153,11 @@ def check_endpoint(endpoint: str) -> str:
     """
     parts = urlsplit(endpoint)
     if "@" in parts.netloc:
-        raise StoreError("the S3 endpoint holds credentials; give them as options or AWS_* instead")
+        raise StoreError(
+            "the S3 endpoint contains credentials; give them as options or AWS_* instead"
+        )
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise StoreError(f"S3 endpoint {endpoint!r}: a URL such as https://s3.example.org expected")
+        raise StoreError(f"S3 endpoint {endpoint!r}: expected a URL such as https://s3.example.org")
     return endpoint.rstrip("/")
 
 
@@ -168,10 +174,12 @@ def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
     if _EARLIER not in options:
         return options
     if "addressing" in options:
-        raise StoreError(f"options of S3: {_EARLIER} is the earlier name of addressing; give one")
+        raise StoreError(
+            f"options of S3: {_EARLIER} is the earlier name of addressing; give only one of them"
+        )
     virtual = options.pop(_EARLIER)
     if virtual is not None and not isinstance(virtual, bool):
-        raise StoreError(f"option {_EARLIER!r} of S3: true or false expected")
+        raise StoreError(f"option {_EARLIER!r} of S3: expected true or false")
     options["addressing"] = "virtual" if virtual else "path"
     if _EARLIER not in _said:
         _said.add(_EARLIER)

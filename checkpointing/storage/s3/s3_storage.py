@@ -149,7 +149,9 @@ class S3Storage:
             try:
                 return _get(to, key) == data
             except FileNotFoundError:
-                raise TransientRequestError(f"there and gone: {answer_of(error)}") from error
+                raise TransientRequestError(
+                    f"removed during the request: {answer_of(error)}"
+                ) from error
         except BaseError as error:
             answer = answer_of(error)
             if kind_of(answer) is S3ErrorKind.UNSUPPORTED:
@@ -172,7 +174,7 @@ class S3Storage:
             size, data = 0, memoryview(b"")
         if len(data) < length or size < start:
             raise DamagedError(
-                f"{self.url}/{key}: bytes {start} to {start + length} wanted, but it ends before"
+                f"{self.url}/{key}: bytes {start} to {start + length} requested, but it ends before"
             )
         return data
 
@@ -187,7 +189,11 @@ class S3Storage:
                     or kind_of(answer) is S3ErrorKind.STALE_KEYS
                 ):
                     raise
-                logger.warning("%s cannot delete many at once (%s): one by one", self.url, answer)
+                logger.warning(
+                    "%s cannot delete several objects in one request (%s): deleting one by one",
+                    self.url,
+                    answer,
+                )
                 self._bulk_delete = False
         if not self._bulk_delete:
             obstore.delete(by.one_by_one, batch)
@@ -238,7 +244,7 @@ def _check_process(what: str) -> None:
     if _used_by != os.getpid():
         raise StoreError(
             f"{what}: this process was forked from one that used S3, which obstore does not "
-            "survive; start processes by 'spawn' or 'forkserver', or fork before the first request"
+            "support; start processes by 'spawn' or 'forkserver', or fork before the first request"
         )
 
 

@@ -41,7 +41,7 @@ def _load(data: bytes, where: str) -> DeletionMark:
     for kind, keys in ((object_keys.PACKS, mark.packs), (object_keys.RUNS, mark.manifests)):
         if wrong := [key for key in keys if not (key.startswith(kind) and is_key(key))]:
             raise DamagedError(
-                f"{where}: marks {wrong[0]!r} for deletion, which is no object of its kind"
+                f"{where}: marks {wrong[0]!r} for deletion, which is not an object of its kind"
             )
     return mark
 

@@ -49,7 +49,7 @@ class ManifestRemoval:
         ]
         for key in map(save.manifest, sorted(mine, reverse=True)):
             if time.monotonic() > self.until_s:
-                raise StoreError(f"{key}: this prune was stopped for too long; run another one")
+                raise StoreError(f"{key}: this prune was suspended for too long; run it again")
             self.store.storage.delete([key])
             self.store.forget(key)
 

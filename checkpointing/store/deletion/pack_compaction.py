@@ -71,7 +71,7 @@ def compact(
         StoreError: the store is out of reach.
     """
     if not 0 <= threshold < 1:
-        raise ValueError(f"threshold is a share from 0 to below 1, got {threshold!r}")
+        raise ValueError(f"threshold must be a share from 0 to below 1, got {threshold!r}")
     live, of_run = _needed_by_pack(store, run)
     to_rewrite = choose({p: (e.size, e.bytes) for p, e in live.items() if p in of_run}, threshold)
     affected = [f for f in _committed(store) if _packs(f).keys() & to_rewrite]

@@ -79,7 +79,7 @@ def live_packs(store: Store, result: SweepResult) -> set[bytes] | None:
         except FileNotFoundError:
             continue
         except (DamagedError, FormatError) as error:
-            logger.warning("nothing is swept while a manifest cannot be read: %s", error)
+            logger.warning("nothing is swept, because a manifest cannot be read: %s", error)
             result.unreadable.append(stored.key)
     return None if result.unreadable else live
 
@@ -127,7 +127,7 @@ def _delete_marked_packs(store: Store, now: float, grace_s: float, result: Sweep
         reason = session_leases.blocks(held, entry.key, manifests)
         if grace_s > max(now - entry.modified, 0):
             age_s = max(now - entry.modified, 0)
-            reason = f"marked for deletion {age_s:.0f} s ago, waits {grace_s:.0f} s"
+            reason = f"marked for deletion {age_s:.0f} s ago, the grace period is {grace_s:.0f} s"
         if reason:
             result.waiting[entry.key] = reason
             continue
@@ -155,7 +155,7 @@ def _remove_recreated_manifests(store: Store, gone: set[str]) -> None:
         except (FileNotFoundError, DamagedError, FormatError):
             continue  # already reported
         if stored.revision or session_leases.is_fenced(store, stored.save.session):
-            logger.warning("%s was pruned before, and is removed once more", stored.key)
+            logger.warning("%s was pruned before and is removed again", stored.key)
             store.storage.delete([stored.key])
             store.forget(stored.key)
 

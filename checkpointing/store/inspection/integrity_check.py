@@ -153,14 +153,14 @@ def _check_pack(
     try:
         rows = read_footer(storage, key, sizes[pack])
     except FileNotFoundError:
-        return [(one, f"{key}: the pack is not there") for one in needed]
+        return [(one, f"{key}: the pack does not exist") for one in needed]
     except DamagedError as error:
         return [(one, f"{key}: {error}") for one in needed]
     stated = {
         (int(r["offset"]), int(r["length"]), int(r["checksum"]), r["id"].tobytes()) for r in rows
     }
     return [
-        ((c, dtype), f"{key} at byte {c.offset}: the pack's own table does not have this chunk")
+        ((c, dtype), f"{key} at byte {c.offset}: the pack's own table does not list this chunk")
         for c, dtype in needed
         if (c.offset, c.length, c.checksum, c.id) not in stated
     ]

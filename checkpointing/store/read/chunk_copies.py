@@ -43,7 +43,7 @@ class StoreCopies:
                 except FileNotFoundError:
                     continue
                 except (DamagedError, FormatError) as error:
-                    logger.warning("not looking for copies in %s: %s", found.stored.key, error)
+                    logger.warning("cannot look for copies in %s: %s", found.stored.key, error)
                     continue
                 for table in tables:
                     for chunk in table.all_chunks():

@@ -194,7 +194,7 @@ class ChunkFetcher:
             raw = content(want.chunk, want.dtype, self._stored)
         except DamagedError:
             return None
-        logger.warning("%s: damaged on its way, whole when read again", where(want.chunk))
+        logger.warning("%s: damaged in transit, intact when read again", where(want.chunk))
         return raw
 
     def _from_copy(self, want: ChunkRequest) -> Buffer | None:
@@ -219,5 +219,5 @@ def room(depth: int, size: int) -> memoryview:
 
 def _read_problem(chunk: Chunk, error: Exception) -> DamagedError:
     if isinstance(error, FileNotFoundError):
-        return DamagedError(f"{where(chunk)}: the pack is not there")
+        return DamagedError(f"{where(chunk)}: the pack does not exist")
     return DamagedError(f"{where(chunk)}: {error}")

@@ -91,7 +91,8 @@ def _rewrite(
         damaged = ChunkFetcher(store.storage, StoreCopies([store])).fetch(wants, on_bytes)
         if damaged:
             raise DamagedError(
-                f"{content.header.save.id} cannot be flattened: {damaged[0]}; repair it first"
+                f"{content.header.save.id} cannot be rewritten without bases: {damaged[0]}; repair "
+                "it first"
             )
         packer.finish()
     return flat, packer.packs

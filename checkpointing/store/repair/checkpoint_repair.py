@@ -100,7 +100,7 @@ def repair(
     save = found if isinstance(found, SaveId) else found.stored.save
     there, source, problem = _find_manifests(store, save)
     if isinstance(found, CatalogEntry) and not there:
-        raise FileNotFoundError(f"{save.id} of run {save.run!r} was removed since it was found")
+        raise FileNotFoundError(f"{save.id} of run {save.run!r} was removed in the meantime")
     if source is None:
         _check_committed(store, there)
         copy = _manifest_elsewhere(save, others)
@@ -185,7 +185,7 @@ def _readable(
     store: Store, save: SaveId, there: Sequence[StoredManifest]
 ) -> tuple[CatalogEntry | None, str]:
     """Return the last revision that can be read, or the problem."""
-    problem = f"{save.manifest()}: the manifest is not there"
+    problem = f"{save.manifest()}: the manifest does not exist"
     for stored in there:
         store.forget(stored.key)  # what was read before may have been damaged since
         try:
@@ -229,7 +229,7 @@ def _rebuild_manifest(
     try:
         condemned = packs_marked_for_deletion(store)
         if _next_revision(store, copy.save) != number:
-            raise SaveError(f"{copy.save.id} was repaired by somebody else at the same time")
+            raise SaveError(f"{copy.save.id} was repaired by another process at the same time")
         content = change(copy.content())
         content = replace(content, header=replace(content.header, revision=number))
         check_packs(copy.save, content, condemned)
@@ -312,7 +312,7 @@ class _Healing:
         result = self._result
         if result.lost and self._all_or_nothing:
             result.healed.clear()
-            text = "not brought back: what no store has an intact copy of would be missing in it"
+            text = "not restored: it would lack chunks of which no store has an intact copy"
             result.lost.insert(0, IntegrityProblem(save.step, save.id, "", text))
         if not result.healed:
             raise _NothingToDo

@@ -52,7 +52,7 @@ def publish(
         # exists.
         condemned = packs_marked_for_deletion(store)
         if _next_revision(store, found) != number:
-            raise SaveError(f"{save.id} was revised by somebody else at the same time")
+            raise SaveError(f"{save.id} was revised by another process at the same time")
         content = change(found.document.content())
         content = replace(content, header=replace(content.header, revision=number))
         check_packs(save, content, condemned)
@@ -103,10 +103,10 @@ def _next_revision(store: Store, found: CatalogEntry) -> int:
     save = found.stored.save
     there = [s for s in store.manifests(save.run) if s.save == save]  # the last one first
     if found.stored.key not in {stored.key for stored in there}:
-        raise SaveError(f"{save.id} is not there any more: it was revised or removed")
+        raise SaveError(f"{save.id} no longer exists: it was revised or removed")
     later = [stored for stored in there if stored.revision > found.stored.revision]
     if any(_is_manifest(store, stored) for stored in later):
-        raise SaveError(f"{save.id} was revised by somebody else")
+        raise SaveError(f"{save.id} was revised by another process")
     return 1 + there[0].revision
 
 

@@ -41,8 +41,8 @@ def _announced(store: Store) -> set[str]:
     for held in session_leases.leases(store, session_leases.storage_time(store)):
         if held.lease is None and held.is_alive:
             raise DamagedError(
-                f"the lease of session {held.session} cannot be read: nothing is adopted while it "
-                "may be saving; remove it if nobody is"
+                f"the lease of session {held.session} cannot be read: nothing is adopted, because "
+                "the session may be saving; remove the lease if no process is"
             )
         if held.lease is not None and held.is_alive:
             keys |= held.lease.saving.keys()

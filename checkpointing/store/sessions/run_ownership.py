@@ -82,7 +82,7 @@ def _forget(store: Store, run: str, numbers: Iterable[int]) -> None:
     try:
         store.storage.delete(object_keys.owner(run, number) for number in numbers)
     except StoreError as error:
-        logger.warning("old owners of run %r stay until the next take-over: %s", run, error)
+        logger.warning("old owner records of run %r stay until the next takeover: %s", run, error)
 
 
 def _describe_owner(store: Store, run: str, number: int) -> str:

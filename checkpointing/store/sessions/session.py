@@ -62,7 +62,7 @@ class Session:
             ValueError: `session` or `run` is not a valid name of one.
         """
         if session is not None and not object_keys.is_session(session):
-            raise ValueError(f"a session is eight hex digits, got {session!r}")
+            raise ValueError(f"a session must be eight hex digits, got {session!r}")
         self.store, self.run = store, object_keys.check_run(run)
         self.id = session or object_keys.new_session()
         self._owner, self._may_have_parts = owner, session is not None
@@ -119,7 +119,7 @@ class Session:
         with self._lock:
             renewed_s = self._renewed_s
         if renewed_s is None:
-            raise SaveError(f"session {self.id} holds no lease: announce first")
+            raise SaveError(f"session {self.id} has no lease: call announce() first")
         silent_s = time.monotonic() - renewed_s
         if silent_s > self._lease.ttl_s:
             raise SaveError(f"session {self.id} could not renew its lease for {silent_s:.0f} s")
@@ -211,7 +211,7 @@ class Session:
         try:
             self.store.storage.delete(keys)
         except StoreError as error:
-            logger.warning("old leases of session %s stay for now: %s", self.id, error)
+            logger.warning("old leases of session %s are not removed yet: %s", self.id, error)
         else:
             self._keys = [key for key in self._keys if key not in keys]
 
@@ -226,7 +226,9 @@ class Session:
         if held is None:
             return
         if held.lease is None or held.lease.run != self.run:
-            problem = "cannot be read" if held.lease is None else f"is of run {held.lease.run!r}"
+            problem = (
+                "cannot be read" if held.lease is None else f"belongs to run {held.lease.run!r}"
+            )
             raise SaveError(
                 f"session {self.id} of run {self.run!r} cannot be continued, because its lease "
                 f"{problem}: begin a new session"
@@ -261,7 +263,7 @@ class Session:
     def _check_fence(self) -> None:
         if session_leases.is_fenced(self.store, self.id):
             raise SaveError(
-                f"session {self.id} was declared dead, because its lease had run out or another "
+                f"session {self.id} was declared dead, because its lease had expired or another "
                 f"process took over the run {self.run!r}"
             )
 
@@ -282,5 +284,5 @@ def leased(store: Store, stored: StoredManifest, note: Callable[[str], None]) ->
             stack.enter_context(session.reading(stored.key))
         except StoreAccessError as error:
             id_ = stored.save.id
-            note(f"reading without a lease, so a prune may remove {id_} meanwhile: {error}")
+            note(f"reading without a lease, so a prune may remove {id_} in the meantime: {error}")
         yield

@@ -101,7 +101,7 @@ def _read(
         except FileNotFoundError:
             return None
         except (DamagedError, FormatError) as error:
-            logger.warning("%s: it keeps prune away for a day: %s", entry.key, error)
+            logger.warning("%s: it blocks prune for a day: %s", entry.key, error)
             lease = None
         found.append((entry, session, lease))
     return found
@@ -165,7 +165,7 @@ def blocks(held: Iterable[SessionLease], mark: str, manifests: set[str]) -> str 
             return f"the lease of session {other.session} cannot be read"
         for key, marks in other.lease.saving.items():
             if mark not in marks:
-                return f"{other.lease.owner} is saving {key}, and began before"
+                return f"{other.lease.owner} is saving {key} and began earlier"
         for key in other.lease.reading:
             if key not in manifests:
                 return f"{other.lease.owner} is reading {key}"

@@ -57,7 +57,7 @@ class ChunkEncoder:
     def __post_init__(self) -> None:
         if not 1 <= self.depth <= MAX_DEPTH:
             raise ValueError(
-                f"ChunkEncoder(depth=) is from 1 to {MAX_DEPTH}, got {self.depth!r}; "
+                f"ChunkEncoder(depth=) must be from 1 to {MAX_DEPTH}, got {self.depth!r}; "
                 "ChunkEncoder(encoder=None) stores everything raw"
             )
 
@@ -105,7 +105,11 @@ class ChunkEncoder:
         if found.on_base and base is not None:
             self._cycles.add(base, len(found.data))
         if self._checks.is_due(kind, found.codec) and not _is_exact(found, raw, layout, content):
-            logger.error("codec %s is not exact on %r: stored raw", found.codec.name, name)
+            logger.error(
+                "codec %s does not reproduce %r exactly, so it is stored raw",
+                found.codec.name,
+                name,
+            )
             return EncodedChunk(raw, Codec.RAW)
         return EncodedChunk(found.data, found.codec, base if found.on_base else None)
 

@@ -139,5 +139,5 @@ class RunChunkIndex:
             except FileNotFoundError:
                 continue
             except (DamagedError, FormatError) as error:
-                logger.warning("not looking for known chunks in %s: %s", stored.key, error)
+                logger.warning("cannot look for known chunks in %s: %s", stored.key, error)
         return None

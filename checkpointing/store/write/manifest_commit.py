@@ -50,7 +50,7 @@ def write_part(
     """
     record = build_part(ManifestContent(header, written.tables, written.packs, replicas), rank)
     if not store.storage.create(header.save.part(rank), record):
-        raise SaveError(f"{header.save.id}: rank {rank} has another part record already")
+        raise SaveError(f"{header.save.id}: rank {rank} already has another part record")
 
 
 def having_parts(store: Store, save: SaveId, ranks: Collection[int]) -> set[int]:
@@ -82,7 +82,7 @@ def parts(store: Store, save: SaveId) -> dict[int, ManifestContent]:
 def _part(store: Store, entry: ObjectInfo) -> tuple[int, ManifestContent]:
     part = store.part(entry)
     if (part.save, part.rank) != parse_part(entry.key):
-        raise DamagedError(f"{entry.key}: is the part of rank {part.rank} of {part.save}")
+        raise DamagedError(f"{entry.key}: it is the part of rank {part.rank} of {part.save}")
     return part.rank, part.content()
 
 
@@ -115,7 +115,7 @@ def commit(
     try:
         content = _all_parts(store, save, world_size, wait_s)
         if adopted and not _keeps_packs(store, content):
-            raise SaveError(f"{save.id} has lost packs to prune: it was over before")
+            raise SaveError(f"{save.id} has lost packs to prune, because it had already ended")
     except SaveError:
         if (done := _committed(store, save)) is not None:
             return done
@@ -124,7 +124,7 @@ def commit(
     try:
         store.storage.delete(save.part(rank) for rank in range(world_size))
     except StoreError as error:
-        logger.warning("%s is committed; its parts stay for prune: %s", save.id, error)
+        logger.warning("%s is committed; prune will remove its parts: %s", save.id, error)
     return content
 
 
@@ -146,7 +146,7 @@ def make_manifest(
     check()
     if not store.storage.create(key, manifest):
         raise SaveError(
-            f"{key} cannot be committed: it was declared dead, or committed with other content"
+            f"{key} cannot be committed: it was declared dead or committed with other content"
         )
     try:
         check()
@@ -216,8 +216,8 @@ def _all_parts(store: Store, save: SaveId, world_size: int, wait_s: float) -> Ma
     if mixed:
         raise MixedReplicasError(
             f"{save.id} is not committed, because it would mix replicas that differ: "
-            f"{describe(mixed[0])}; find out why they do, or save each tensor by one rank with "
-            "check_replicas=False"
+            f"{describe(mixed[0])}; find out why they differ, or set check_replicas=False to save "
+            "each tensor from one rank"
         )
     return content
 

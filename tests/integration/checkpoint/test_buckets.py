@@ -276,7 +276,9 @@ def test_a_service_that_comes_no_further_is_waited_for_no_longer_than_said(tmp_p
         hold.close()
         ckpt, _ = through(root)
         ckpt.save(1, state_of(1))
-        with pytest.raises(SaveError, match="has emptied no bucket for 0 s: the store is slow"):
+        with pytest.raises(
+            SaveError, match="has emptied no bucket for 0 s: the store or another node is slow"
+        ):
             ckpt.wait()
         hold.release()
         with mock.patch.object(ckpt._shipper._flow, "_timeout_s", 60.0):  # type: ignore[attr-defined]
@@ -304,5 +306,5 @@ def test_memory_that_is_not_there_is_refused_with_a_way_out(tmp_path: Path) -> N
 
 
 def test_another_word_for_staging_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="staging is 'slots' or 'buckets', got 'bucketed'"):
+    with pytest.raises(ValueError, match="staging must be 'slots' or 'buckets', got 'bucketed'"):
         Checkpointer(tmp_path, run="r", staging="bucketed")  # type: ignore[call-overload]

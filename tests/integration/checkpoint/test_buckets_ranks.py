@@ -190,7 +190,7 @@ def test_a_rank_that_dies_keeps_no_other_waiting(tmp_path: Path) -> None:
                 for process in ranks:
                     process.kill()
                     process.join()
-            assert "another rank is gone" in (tmp_path / "told-0").read_text()
+            assert "another rank has ended" in (tmp_path / "told-0").read_text()
             hold.release()
     assert [i.step for i in list_checkpoints(root) if i.state == "committed"] == [1]
 

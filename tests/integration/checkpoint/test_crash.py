@@ -360,5 +360,5 @@ def test_a_peer_that_dies_in_a_save_is_noticed_at_once(tmp_path: Path) -> None:
     assert run_forked(tmp_path, BEREFT_PROGRAM, *arguments) == [7, -9, 7, -9]
     for function in functions:
         said = (tmp_path / f"said-{function}").read_text()
-        assert said.startswith("saving step 2: another rank is gone: ")
+        assert said.startswith("saving step 2: another rank has ended: ")
         assert check(tmp_path / function) == {1: []}

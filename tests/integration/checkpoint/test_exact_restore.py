@@ -245,7 +245,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="version 2 is not known"):
         restore_one(tmp_path, state)
     manifest.write_bytes(reseal(whole, {"features": ["sparse"]}))
-    with pytest.raises(FormatError, match="features that are not known here: sparse"):
+    with pytest.raises(FormatError, match="features that are unknown here: sparse"):
         restore_one(tmp_path, state)
     manifest.write_bytes(reseal(whole, {}))
     assert restore_one(tmp_path, state) == 1

@@ -110,7 +110,7 @@ def test_nothing_is_left_if_it_cannot_be_made(tmp_path: Path) -> None:
     with nothing_left(tmp_path):
         with pytest.raises(StoreError):
             Checkpointer(tmp_path / "file" / "store", run="r")
-        with pytest.raises(ValueError, match="slots is a number of snapshots"):
+        with pytest.raises(ValueError, match="slots must be a number of snapshots"):
             Checkpointer(tmp_path, run="r", slots=0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "open"))

@@ -109,7 +109,7 @@ def test_each_rank_has_its_own_again_and_another_world_is_asked_for(tmp_path: Pa
         assert (again, seed) == (drawn, 1337 + rank)
         assert torch.equal(its, generator)
     for rank, (refusal, drawn, seed) in enumerate(run_world(3, restore_elsewhere, tmp_path)):
-        assert "'sampler' was saved for each of 2 ranks, and here are 3" in refusal
+        assert "'sampler' was saved for each of 2 ranks, but here are 3" in refusal
         assert drawn == saved[0][0]
         assert seed == 1337 + (1, 0, 1)[rank]
 
@@ -147,8 +147,8 @@ class _Kept(logging.Handler):
 def test_what_differs_undeclared_is_named(tmp_path: Path) -> None:
     refusals = run_world(3, differ, tmp_path)
     for text in refusals:
-        assert "sampler: ranks 1, 2 have another one than rank 0" in text
-        assert "noise: ranks 1, 2 have another one than rank 0" in text
+        assert "sampler: ranks 1, 2 have another value than rank 0" in text
+        assert "noise: ranks 1, 2 have another value than rank 0" in text
         assert "same" not in text.replace("same under", "")
         assert "PerRank" in text
 
@@ -183,10 +183,12 @@ def test_buffers_of_replicas_are_those_of_the_first_rank(tmp_path: Path) -> None
 
 
 def test_what_becomes_of_another_world_is_checked() -> None:
-    with pytest.raises(ValueError, match=r"PerRank\(other_world=\) is 'error', 'first' or a f"):
+    with pytest.raises(
+        ValueError, match=r"PerRank\(other_world=\) must be 'error', 'first' or a f"
+    ):
         PerRank(3, "last")  # type: ignore[arg-type]
 
 
 def test_differing_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="differing is 'error' or 'warn', not 'ignore'"):
+    with pytest.raises(ValueError, match="differing must be 'error' or 'warn', not 'ignore'"):
         Checkpointer(tmp_path, run="r", differing="ignore")  # type: ignore[call-overload]

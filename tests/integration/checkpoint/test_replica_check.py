@@ -258,7 +258,7 @@ def differ_all_the_time(rank: int, tmp: Path, options: dict[str, Any]) -> tuple[
         ckpt.wait()
     restored = ckpt.restore(state_of())
     ckpt.close()
-    return restored, any("and its replicas differ" in text for text in told.texts)
+    return restored, any("whose replicas differ" in text for text in told.texts)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,9 @@ def test_clean_saves_are_not_marked(tmp_path: Path) -> None:
 
 def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     for check in ("always", 0, -1, True, None, 2.5):
-        with pytest.raises(ValueError, match="check_replicas is 'every', a number of saves or"):
+        with pytest.raises(
+            ValueError, match="check_replicas must be 'every', a number of saves or"
+        ):
             Checkpointer(tmp_path, run="r", check_replicas=check)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="may_differ is a list of patterns"):
+    with pytest.raises(ValueError, match="may_differ must be a list of patterns"):
         Checkpointer(tmp_path, run="r", may_differ="model/*")

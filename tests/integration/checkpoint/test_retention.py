@@ -78,7 +78,7 @@ def test_items_that_retention_took_out_are_nothing_to_go_on_with(tmp_path: Path)
     damage_newest(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         restore_one(tmp_path, state)
-    assert f"{infos[1].id}: retention took out optimizer" in str(caught.value)
+    assert f"{infos[1].id}: retention removed optimizer" in str(caught.value)
     assert f"{infos[2].id}: " in str(caught.value)
 
 

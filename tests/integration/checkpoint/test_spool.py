@@ -149,5 +149,5 @@ def test_without_a_local_disk_the_choice_is_told_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bytes_", [0, -1])
 def test_a_bound_of_nothing_is_refused(bytes_: int) -> None:
-    with pytest.raises(ValueError, match="local_bytes has to be above 0"):
+    with pytest.raises(ValueError, match="local_bytes must be above 0"):
         Budget(local_bytes=bytes_)

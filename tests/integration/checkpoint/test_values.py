@@ -121,7 +121,9 @@ def test_state_that_a_program_makes_later(tmp_path: Path) -> None:
 def test_a_list_is_no_dict(tmp_path: Path) -> None:
     save_one(tmp_path, 1, {"l": [T, T], "n": 1})
     live = {"l": {0: torch.zeros(3), 1: torch.zeros(3)}, "n": 0}
-    with pytest.raises(StructureError, match="'l' is a list in the checkpoint and a dict with num"):
+    with pytest.raises(
+        StructureError, match="'l' is a list in the checkpoint but a dict whose keys are num"
+    ):
         restore_one(tmp_path, live)
     assert same(live, {"l": {0: torch.zeros(3), 1: torch.zeros(3)}, "n": 0})
 
@@ -224,5 +226,5 @@ def test_values_of_a_folder_come_in_and_nothing_of_it_runs(tmp_path: Path) -> No
     dcp_load(live, storage_reader=StoreReader(store, "run"))
     assert [name for name in values if not same(live["s"][name], values[name])] == []
     dcp_save({"s": BY_DCP["declared"]}, checkpoint_id=tmp_path / "objects")
-    with pytest.raises(DamagedError, match="refuses it, so that nothing of it was run"):
+    with pytest.raises(DamagedError, match="refuses it, so nothing in it was run"):
         import_dcp(tmp_path / "objects", store, "run", 2)

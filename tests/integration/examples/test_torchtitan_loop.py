@@ -53,7 +53,7 @@ def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     earlier = run(LOOP, root, *STEPS, "--load-step", before, launcher=TORCHRUN)
     assert earlier.losses == {step: loss for step, loss in whole.items() if step > before}
     assert last == 60
-    assert "saved by 2 data-parallel ranks and there are 1 now" in refusal(root, "--steps", 80)
+    assert "saved by 2 data-parallel ranks, but there are 1 now" in refusal(root, "--steps", 80)
     assert "step 7" in refusal(root, "--load-step", 7)
     anew = run(LOOP, root, "--steps", 80, "--exclude", "dataloader")
     assert sorted(anew.losses) == list(range(61, 81))

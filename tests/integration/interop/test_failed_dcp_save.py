@@ -133,7 +133,7 @@ def test_a_save_that_fails_on_another_rank_holds_nothing(store: Store, tmp_path:
 WRONG: dict[str, tuple[Any, str]] = {
     "file": (io.BytesIO(b"x"), r"cannot save _io\.BytesIO at 'a/k'.*a state holds tensors"),
     "objects": (np.zeros(2, object), r"cannot save the numpy array of dtype object at 'a/k'"),
-    "class": ([Undeclared(1)], r"cannot save .*Undeclared at 'a/k/0': declare the class"),
+    "class": ([Undeclared(1)], r"cannot save .*Undeclared at 'a/k/0': register the class"),
     "function": (lambda: 0, r"cannot save builtins\.function at 'a/k'"),
     "deque": ([1, deque([2])], r"cannot save collections\.deque at 'a/k/1'"),
     "tuple": (

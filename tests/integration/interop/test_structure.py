@@ -193,7 +193,7 @@ def test_the_record_is_there_only_where_it_is_needed(store: Store, tmp_path: Pat
     assert RECORD in checkpoint.values()
     export_torch(checkpoint, tmp_path / "all.pt")
     assert torch.load(tmp_path / "all.pt", weights_only=True).keys() == DICTS.keys()
-    with pytest.raises(CheckpointException, match="the name is taken by hpckit; rename it"):
+    with pytest.raises(CheckpointException, match="hpckit reserves the name; rename it"):
         dcp_save({RECORD: 1}, storage_writer=StoreWriter(store, "taken", 1))
 
 

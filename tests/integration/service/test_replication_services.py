@@ -130,7 +130,7 @@ def test_a_new_generation_gets_a_lost_nodes_snapshots_from_the_one_that_holds_th
     join(again)
     for trainer in again.trainers[:2]:
         assert np.array_equal(pulled(trainer, old, 2, node=1), content(trainer.rank, 2, ROWS))
-    with pytest.raises(ServiceError, match="step 7 of rank 0 is not here"):
+    with pytest.raises(ServiceError, match="step 7 of rank 0 is not on this node"):
         pulled(again.trainers[0], old, 7, node=1)
     for trainer in again.trainers:
         trainer.client.resume()
@@ -169,7 +169,7 @@ def test_a_peer_that_is_not_there_keeps_nobody_waiting(store: Path, runtime: Pat
         nodes.save(step)
         nodes.await_commit(step)
     until(lambda: sent(nodes)["failed"] > 1, "it is tried again")
-    assert "no peer at 127.0.0.1 port 1" in sent(nodes)["error"]
+    assert "cannot connect to a peer at 127.0.0.1 port 1" in sent(nodes)["error"]
     assert sent(nodes)["replicated"] == 0
     nodes.close()
     assert_nothing_left(runtime)

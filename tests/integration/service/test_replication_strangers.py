@@ -235,7 +235,7 @@ def test_the_key_is_in_no_log_and_on_no_command_line(
 ) -> None:
     pids = [peers_pid(nodes, name) for name in "ab"]
     for trainer in nodes.trainers:
-        with pytest.raises(ServiceError, match="no ring of nodes"):
+        with pytest.raises(ServiceError, match="not a valid ring of nodes"):
             trainer.client.ask(
                 "ring",
                 generation=asdict(ring.generation),

@@ -193,7 +193,7 @@ def test_a_deadline_is_met_by_a_copy_that_outlives_both(
     until(lambda: is_gone(pid), "it is dead")
     trainer = restarted(slow(store, local))
     assert found_by(trainer) == [5]
-    assert "1 back from there" in ok("status")
+    assert "1 recovered from the local disk" in ok("status")
     trainer.close(goodbye=False)
     kill(there)  # once more, before anything was saved
     until(lambda: not services(folder / "rt"), "it is dead")

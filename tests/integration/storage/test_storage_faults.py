@@ -192,7 +192,7 @@ def test_a_server_without_exclusive_create(
         assert storage.create("manifest", b"other") is False
         assert storage.create("manifest", b"mine") is True
     assert [entry.key for entry in storage.list("")] == ["manifest"]
-    assert caplog.text.count("writers agree by claims") == 1
+    assert caplog.text.count("writers agree through claim objects") == 1
 
 
 def test_a_list_goes_on_where_it_was_cut(through: Open, faulty_s3: FaultyS3) -> None:

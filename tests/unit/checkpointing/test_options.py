@@ -39,14 +39,14 @@ def test_the_service_gets_its_options() -> None:
     ("option", "message"),
     [
         ({"run": "../x"}, "run name"),
-        ({"slots": 0}, "slots is a number of snapshots, at least 1, got 0"),
-        ({"staging": "bucketed"}, "staging is 'slots' or 'buckets', got 'bucketed'"),
-        ({"replicas": 2}, "replicas is 0 or 1, got 2"),
+        ({"slots": 0}, "slots must be a number of snapshots, at least 1, got 0"),
+        ({"staging": "bucketed"}, "staging must be 'slots' or 'buckets', got 'bucketed'"),
+        ({"replicas": 2}, "replicas must be 0 or 1, got 2"),
         ({"replicas": 1, "staging": "buckets"}, "replicas=1 needs staging='slots'"),
-        ({"differing": "no"}, "differing is 'error' or 'warn', not 'no'"),
-        ({"check_replicas": 0.5}, "check_replicas is 'every', a number of saves or False"),
-        ({"may_differ": "w"}, "may_differ is a list of patterns"),
-        ({"local": "s3://b/f"}, "local is the path of a folder on each node's own disk"),
+        ({"differing": "no"}, "differing must be 'error' or 'warn', not 'no'"),
+        ({"check_replicas": 0.5}, "check_replicas must be 'every', a number of saves or False"),
+        ({"may_differ": "w"}, "may_differ must be a list of patterns"),
+        ({"local": "s3://b/f"}, "local must be the path of a folder on each node's own disk"),
     ],
 )
 def test_an_impossible_value_is_refused_before_anything_is_opened(

@@ -295,9 +295,9 @@ class TestMisuse:
 
     def test_views_that_are_not_bytes(self) -> None:
         numbers = memoryview(bytearray(32)).cast("I")
-        with pytest.raises(ValueError, match="raw is no view"):
+        with pytest.raises(ValueError, match="raw is not a view"):
             encode(Codec.PLANES, numbers, self.LAYOUT)
-        with pytest.raises(ValueError, match="out is no view"):
+        with pytest.raises(ValueError, match="out is not a view"):
             decode(Codec.RAW, bytes(8), memoryview(bytearray(16))[::2], self.LAYOUT)
         with pytest.raises(ValueError, match="read-only"):
             decode(Codec.RAW, bytes(8), memoryview(bytes(8)), self.LAYOUT)

@@ -101,12 +101,12 @@ def test_an_impossible_length_is_refused_before_anything_is_read() -> None:
 
 def test_what_a_later_version_may_have_is_refused_not_guessed() -> None:
     data = build(KIND, {}, SECTIONS)
-    with pytest.raises(FormatError, match="format version 2 is not known here"):
+    with pytest.raises(FormatError, match="format version 2 is unknown here"):
         opened(resealed(data, lambda body: body.update(version=2)))
     # whose hash may be another one
-    with pytest.raises(FormatError, match="format version 2 is not known here"):
+    with pytest.raises(FormatError, match="format version 2 is unknown here"):
         opened(data.replace(b'"version":1', b'"version":2'))
-    with pytest.raises(FormatError, match="not known here: later, other"):
+    with pytest.raises(FormatError, match="unknown here: later, other"):
         opened(resealed(data, lambda body: body.update(features=["other", "later"])))
 
 

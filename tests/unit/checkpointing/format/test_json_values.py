@@ -80,7 +80,7 @@ class Flags(enum.Flag):
         (Flags.ON, "Flags at 'loader/a/1': save its value"),
         (
             Undeclared(1),
-            "Undeclared at 'loader/a/1': declare the class: checkpointing.reg",
+            "Undeclared at 'loader/a/1': register the class: checkpointing.reg",
         ),
         (np.zeros(2, object), "numpy array of dtype object at 'loader/a/1'"),
         (np.zeros(2, "i4,f8"), r"numpy array of dtype \[\('f0', '<i4'\).* at 'loader/a/1'"),
@@ -88,7 +88,10 @@ class Flags(enum.Flag):
         (np.void(b"xx"), r"numpy scalar of dtype \|V2 at 'loader/a/1'"),
         (np.ma.zeros(2), "numpy.ma.MaskedArray at 'loader/a/1'"),
         (10**4300, "integer at 'loader/a/1': it has more than 4300 digits"),
-        (bytes(MAX_BYTES + 1), "16777217 bytes at 'loader/a/1' as a value: 16777216 are allowed"),
+        (
+            bytes(MAX_BYTES + 1),
+            "16777217 bytes at 'loader/a/1' as a value: at most 16777216 are allowed",
+        ),
         (np.zeros(MAX_BYTES + 1, "i1"), "torch.from_numpy"),
         (torch.nn.Parameter(torch.zeros(1)), "it is of class Parameter"),
         (torch.zeros(1, device="meta"), "on meta"),
@@ -164,9 +167,13 @@ def test_what_is_no_value_is_damage(value: Any) -> None:
 
 
 def test_an_undeclared_class_is_refused_with_its_name_and_what_to_do() -> None:
-    with pytest.raises(FormatError, match=r"class 'Lost', which this program has not declared: ca"):
+    with pytest.raises(
+        FormatError, match=r"class 'Lost', which this program has not registered: ca"
+    ):
         decode({"$record": ["Lost", [["x", 1]]]})
-    with pytest.raises(FormatError, match=r"saved with the fields x, z, and the class has x, y"):
+    with pytest.raises(
+        FormatError, match=r"saved with the fields x, z, but here the class has x, y"
+    ):
         decode({"$record": ["Point", [["x", 1], ["z", 1]]]})
 
 
@@ -179,10 +186,10 @@ def test_what_cannot_be_declared() -> None:
     class Progress:  # another one than that of `plain`
         epoch: int
 
-    with pytest.raises(ValueError, match=r"registered as 'Progress' already: register .* name="):
+    with pytest.raises(ValueError, match=r"already registered as 'Progress': register .* name="):
         register(Progress, name="Progress")
     assert register(Progress, name="mine") is Progress
-    with pytest.raises(ValueError, match="registered as 'mine' already"):
+    with pytest.raises(ValueError, match="already registered as 'mine'"):
         register(Progress, name="yours")
     assert encode(Progress(3), "x") == {"$record": ["mine", [["epoch", 3]]]}
 
@@ -207,14 +214,14 @@ class Loud(NamedTuple("Loud", [("x", int)])):
 def test_what_is_no_field_is_refused() -> None:
     progress = Progress(1)
     progress.extra = 2  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="Progress at 'x/0': its attribute 'extra' is no field"):
+    with pytest.raises(TypeError, match="Progress at 'x/0': its attribute 'extra' is not a field"):
         encode([progress], "x")
     lacking = Progress.__new__(Progress)
     with pytest.raises(TypeError, match="its field 'epoch' is not set"):
         encode(lacking, "x")
     loud = register(Loud)(1)
     loud.more = 3  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="its attribute 'more' is no field"):
+    with pytest.raises(TypeError, match="its attribute 'more' is not a field"):
         encode(loud, "x")
 
 

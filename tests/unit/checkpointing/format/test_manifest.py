@@ -145,7 +145,7 @@ def test_every_flipped_byte_is_noticed() -> None:
 def test_a_metric_that_is_no_number_is_damage() -> None:
     made = content({}, metrics={})
     header: ManifestHeader = replace(made.header, metrics={"loss": True})
-    with pytest.raises(DamagedError, match="metric 'loss' is no number"):
+    with pytest.raises(DamagedError, match="metric 'loss' is not a number"):
         document(build_manifest(replace(made, header=header)))
 
 

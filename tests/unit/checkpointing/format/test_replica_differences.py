@@ -183,7 +183,7 @@ def test_what_are_no_ranks_is_damage(ranks: str) -> None:
     mark = MarkedDifferences(1, (ReplicaDifference("a", "tensor", ((0,), (1,)), 0),))
     plain = dump_marked(mark)
     plain["first"][0]["ranks"] = [ranks]
-    with pytest.raises(DamagedError, match="are no ranks"):
+    with pytest.raises(DamagedError, match="is not a list of ranks"):
         load_marked(JsonReader(plain, "it"))
 
 
@@ -198,7 +198,7 @@ def test_ranks_beyond_measure_are_damage() -> None:
 
 def test_fingerprints_are_as_many_as_the_groups_have_entries() -> None:
     (told,) = replicas({0: [1, 2, 3]}).values()
-    with pytest.raises(DamagedError, match="not as many"):
+    with pytest.raises(DamagedError, match="number of its fingerprints"):
         from_bytes(b"12345678", told.groups, "it")
 
 

@@ -79,9 +79,9 @@ def test_versions_and_features_that_are_not_known_are_refused(
 ) -> None:
     body, _ = load(dump_it(record))
     assert (body["version"], body["features"]) == (1, [])
-    with pytest.raises(FormatError, match=r"^there: format version 2 is not known here"):
+    with pytest.raises(FormatError, match=r"^there: format version 2 is unknown here"):
         load_it(dump({**body, "version": 2}), "there")
-    with pytest.raises(FormatError, match=r"^there: needs features that are not known here: odd"):
+    with pytest.raises(FormatError, match=r"^there: it needs features that are unknown here: odd"):
         load_it(dump({**body, "features": ["odd"]}), "there")
     with pytest.raises(DamagedError, match=r"^there: its format is 'hpckit-other'"):
         load_it(dump({**body, "format": "hpckit-other"}), "there")
@@ -109,5 +109,5 @@ def test_fields_that_are_missing_or_of_another_type_are_damage(
 
 def test_another_hash_is_refused() -> None:
     body, _ = load(store_records.dump_store(StoreRecord("0" * 32, 0.0)))
-    with pytest.raises(FormatError, match="its hash 'md5' is not known"):
+    with pytest.raises(FormatError, match="its hash 'md5' is unknown"):
         store_records.load_store(dump({**body, "hash": "md5"}), "there")

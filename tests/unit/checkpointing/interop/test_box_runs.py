@@ -80,6 +80,6 @@ def test_files_that_fail_leave_nothing(tmp_path: Path) -> None:
         fail()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "b").write_bytes(b"there")
-    with pytest.raises(FileExistsError, match="b is there already"), new_files([tmp_path / "b"]):
+    with pytest.raises(FileExistsError, match="b already exists"), new_files([tmp_path / "b"]):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

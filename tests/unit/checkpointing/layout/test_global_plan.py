@@ -374,6 +374,6 @@ def test_what_is_cut_in_two_ways_can_be_read() -> None:
 def test_a_shard_that_no_rank_has_in_its_state_is_refused() -> None:
     sharded = TensorLayout("int8", (4, 3), (Cut(0, 0, 2),), 0)
     by_rank = alike(1, {"w": sharded}, Mesh.of((2,), (0, 1))) + alike(1, {})
-    with pytest.raises(SaveError, match=r"6 elements of 'w' are held by no rank"):
+    with pytest.raises(SaveError, match=r"6 elements of 'w' are not held by any rank"):
         GlobalPlan(by_rank).to_save(1)
     assert GlobalPlan(by_rank).read_groups(0)[0].ranks == (0,)

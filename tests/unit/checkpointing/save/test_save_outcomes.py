@@ -69,7 +69,7 @@ def test_what_was_dropped_or_displaced_is_gone() -> None:
     found.handle({"kind": "dropped", "step": 1})
     found.handle({**COMMITTED, "step": 2})
     found.handle({"kind": "displaced"})
-    assert found.of(1).why == "dropped for a newer one: the store is slower than the saves"
+    assert found.of(1).why == "replaced by a newer one, because the store is slower than the saves"
     assert found.of(2).fate is SaveStatus.COMMITTED
     assert found.of(3).why.startswith("another process has joined")
     assert [kind for kind, _ in events] == ["save_dropped", "checkpoint_committed"]
@@ -169,5 +169,5 @@ def test_a_rank_that_is_gone_is_a_failure_for_who_waits_for_a_step() -> None:
     found.begin(1)
     found.handle(COMMITTED)
     wait_together(Gone(), found, None)
-    with pytest.raises(SaveError, match="another rank is gone: Connection closed"):
+    with pytest.raises(SaveError, match="another rank has ended: Connection closed"):
         wait_together(Gone(), found, 1)

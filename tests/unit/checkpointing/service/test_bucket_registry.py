@@ -95,7 +95,7 @@ def test_a_dead_trainers_half_state_is_lost_and_a_whole_one_is_not(
         coming = taken.stream.pieces(lambda: False)
         assert next(coming) is None
         trainer.leave()
-        with pytest.raises(ImpossibleSaveError, match="its trainer is gone"):
+        with pytest.raises(ImpossibleSaveError, match="its trainer has ended"):
             next(coming)
     assert [(one.step, state) for one, state in hall.snapshots()] == [(1, SlotState.WAITING)]
     with hall.reading(FIRST, 0, 2) as taken:
@@ -111,7 +111,7 @@ def test_what_its_trainer_gives_up_is_not_waited_for(
     assert trainer.unread() == ["its trainer has given it up"]
     with hall.reading(FIRST, 0, 1) as taken:
         assert taken is None
-    with pytest.raises(ServiceError, match="is not being read here any more"):
+    with pytest.raises(ServiceError, match="is no longer being read"):
         trainer.fill(1)
 
 
@@ -133,13 +133,13 @@ def test_a_service_that_was_started_again_has_nothing_to_read(
     with hall.reading(FIRST, 0, 1) as taken:
         assert taken is not None
         assert taken.stream is not None
-        with pytest.raises(ImpossibleSaveError, match="the service died"):
+        with pytest.raises(ImpossibleSaveError, match="the service that was reading it died"):
             next(taken.stream.pieces(lambda: False))
 
 
 def test_slots_have_no_streams(hall: SnapshotRegistry) -> None:
     trainer = Trainer(hall).register_arena()
-    with pytest.raises(ServiceError, match="has no buckets here"):
+    with pytest.raises(ServiceError, match="has not registered buckets"):
         hall.stream(0, trainer.notify, snapshot())
 
 

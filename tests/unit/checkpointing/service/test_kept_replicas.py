@@ -98,12 +98,12 @@ def test_one_that_was_given_up_takes_no_more_bytes(replicas: KeptReplicas) -> No
 
 def test_bytes_that_were_not_said_are_refused(replicas: KeptReplicas) -> None:
     filling = begin(replicas, 1)
-    with pytest.raises(ServiceError, match="more than it said"):
+    with pytest.raises(ServiceError, match="more bytes than it stated"):
         replicas.write(filling, BYTES - 1, memoryview(b"xy"))
 
 
 def test_ranks_of_other_nodes_are_refused(replicas: KeptReplicas) -> None:
-    with pytest.raises(ServiceError, match="rank 3 is none of node a"):
+    with pytest.raises(ServiceError, match="rank 3 is not a rank of node a"):
         replicas.begin(ORIGIN, snapshot(1, rank=3))
 
 
@@ -113,7 +113,9 @@ def test_without_room_nothing_is_taken(
     monkeypatch.setattr(
         host_memory, "available", lambda: FreeMemory(16383, "the machine has 1.0 GiB")
     )
-    with pytest.raises(ServiceError, match=r"no room for replicas of rank 0 of node a: .*1\.0 GiB"):
+    with pytest.raises(
+        ServiceError, match=r"not enough memory for replicas of rank 0 of node a: .*1\.0 GiB"
+    ):
         replicas.begin(ORIGIN, snapshot(1))
     assert (replicas.refused, replicas.status()) == (1, [])
     monkeypatch.setattr(

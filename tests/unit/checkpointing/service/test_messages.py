@@ -77,7 +77,7 @@ def test_a_snapshot_of_a_layout_that_was_never_sent() -> None:
     ],
 )
 def test_what_is_no_snapshot(change: dict[str, Any]) -> None:
-    with pytest.raises(ServiceError, match="what came is no"):
+    with pytest.raises(ServiceError, match="is not a valid"):
         load_snapshot({**dump_snapshot(SNAPSHOT), **change}, {"digest": LAYOUT})
 
 
@@ -96,7 +96,7 @@ def test_what_is_no_snapshot(change: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_no_layout(place: list[Any]) -> None:
-    with pytest.raises(ServiceError, match="what came is no layout"):
+    with pytest.raises(ServiceError, match="is not a valid layout"):
         load_layout({"digest": "d", "places": [place]})
 
 
@@ -112,7 +112,7 @@ def test_what_is_no_layout(place: list[Any]) -> None:
     ],
 )
 def test_what_is_no_generation(plain: dict[str, Any]) -> None:
-    with pytest.raises(ServiceError, match="no generation"):
+    with pytest.raises(ServiceError, match="not a valid generation"):
         load_generation(plain)
 
 

@@ -90,8 +90,8 @@ def test_a_service_takes_other_options_and_tells_no_value(caplog: pytest.LogCapt
             now = renewable._storage
             service.configure(s3(secret_access_key=SECRET, nonsense=SECRET))
             assert renewable._storage is now
-        assert "other options of the store: used from now on" in caplog.text
-        assert "other options of the store cannot be used: unknown option 'nonsense'" in caplog.text
+        assert "other options of the store, which are used from now on" in caplog.text
+        assert "new options of the store cannot be used: unknown option 'nonsense'" in caplog.text
         assert SECRET not in caplog.text
     finally:
         service.close()

@@ -47,7 +47,7 @@ def test_a_ring_comes_back_from_its_message() -> None:
     ],
 )
 def test_no_ring_is_refused_without_its_key(changes: dict[str, Any]) -> None:
-    with pytest.raises(ServiceError, match="no ring of nodes") as caught:
+    with pytest.raises(ServiceError, match="not a valid ring of nodes") as caught:
         load_ring({**dump_ring(ring()), **changes})
     assert KEY.hex() not in repr(caught.value)
 

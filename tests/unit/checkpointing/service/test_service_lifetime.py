@@ -22,10 +22,10 @@ BUSY = replace(LEFT, is_idle=False)
 @pytest.mark.parametrize(
     ("now", "why"),
     [
-        (EMPTY, "goodbye"),
+        (EMPTY, "all trainers have left"),
         (replace(EMPTY, is_idle=False), None),  # a last save is under way
         (replace(EMPTY, was_joined=False), None),
-        (replace(EMPTY, was_joined=False, up_s=UNUSED_S + 1), "nobody has joined"),
+        (replace(EMPTY, was_joined=False, up_s=UNUSED_S + 1), "no trainer has joined"),
         (LEFT, None),
         (replace(LEFT, alone_s=LINGER_S + 1), "no trainer has connected again"),
         (replace(LEFT, alone_s=1e9, is_alone=False), None),

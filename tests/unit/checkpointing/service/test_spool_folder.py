@@ -116,6 +116,6 @@ def test_another_users_is_refused(tmp_path: Path) -> None:
 
 def test_no_folder_is_made_where_the_disk_is_not_mounted(tmp_path: Path) -> None:
     there = spool(tmp_path / "nvme" / "local")
-    with pytest.raises(ServiceError, match=r"no directory .*nvme: make it"):
+    with pytest.raises(ServiceError, match=r"no directory .*nvme: create it"):
         there.put(spooled(7), MEMORY)
     assert list(tmp_path.iterdir()) == []

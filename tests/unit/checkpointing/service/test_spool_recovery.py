@@ -86,9 +86,9 @@ def test_higher_steps_count_once_the_run_was_taken_over_whatever_the_clocks_say(
 
 def test_another_run_of_the_same_name_is_another_run() -> None:
     assert "another store" in str(why_stale(spooled(), past(uuid="cd" * 16)))
-    assert "4 take-overs" in str(why_stale(spooled(), past(owner=4)))
-    assert "was taken back" in str(why_stale(spooled(since=6), past(own(5))))
-    assert "was taken back" in str(why_stale(spooled(since=6), past()))
+    assert "4 takeovers" in str(why_stale(spooled(), past(owner=4)))
+    assert "was reset" in str(why_stale(spooled(since=6), past(own(5))))
+    assert "was reset" in str(why_stale(spooled(since=6), past()))
 
 
 COMMITS = st.lists(

@@ -42,7 +42,7 @@ class Held:
         if stop > self.upto:
             assert self.go_on.wait(60.0)
             if self.error:
-                raise StageError("no host memory")
+                raise StageError("not enough host memory")
         self._take(threads, start, stop)
 
 
@@ -79,7 +79,7 @@ def test_who_needs_it_is_told_that_there_is_none(
     held.error = True
     held.go_on.set()
     prefault = Prefault(arena, FIRST)
-    with pytest.raises(StageError, match="no host memory"):
+    with pytest.raises(StageError, match="not enough host memory"):
         prefault.wait(SIZE)
     prefault.wait(FIRST)
     prefault.stop()
@@ -92,5 +92,5 @@ def test_it_can_be_stopped(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> Non
     threading.Timer(0.05, held.go_on.set).start()
     prefault.stop()
     assert taken(arena) < SIZE
-    with pytest.raises(StageError, match="given back"):
+    with pytest.raises(StageError, match="released"):
         prefault.wait(SIZE)

@@ -41,11 +41,11 @@ def test_several_modules_by_name() -> None:
 
 def test_an_optimizer_needs_its_module() -> None:
     a, b = nn.Linear(2, 1), nn.Linear(2, 1)
-    with pytest.raises(ValueError, match="add the module too"):
+    with pytest.raises(ValueError, match="also add the module"):
         to_save({"optimizer": adam(a)})
-    with pytest.raises(ValueError, match="cannot tell which of the modules"):
+    with pytest.raises(ValueError, match="cannot find out to which of the modules"):
         to_save({"a": a, "b": b, "optimizer": adam(a)})
-    with pytest.raises(ValueError, match="cannot tell which of the modules"):
+    with pytest.raises(ValueError, match="cannot find out to which of the modules"):
         to_save({"a": a, "b": b, "opt.a": adam(a)})
     with pytest.raises(ValueError, match="parameters that its module does not have"):
         to_save({"a": a, "optimizer": adam(b)})

@@ -433,9 +433,9 @@ def test_what_a_checkpoint_has_not_stays_what_it_is_where_that_is_allowed() -> N
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda m: two_groups(m), "its groups are of other parameters than in the checkpoint"),
-        (lambda m: SGD(m.parameters(), lr=0.1), "was saved as AdamW, and is SGD here"),
-        (lambda m: Adam(m.parameters(), lr=0.1), "was saved as AdamW, and is Adam here"),
+        (lambda m: two_groups(m), "its groups have other parameters than in the checkpoint"),
+        (lambda m: SGD(m.parameters(), lr=0.1), "was saved as AdamW, but is SGD here"),
+        (lambda m: Adam(m.parameters(), lr=0.1), "was saved as AdamW, but is Adam here"),
         (lambda m: adam(m[0]), "not in the state"),
     ],
     ids=["split", "another class", "a kindred one", "fewer parameters"],
@@ -458,7 +458,7 @@ def test_groups_that_were_merged_are_refused() -> None:
     module, live = layers(), layers()
     optimizer = two_groups(module)
     step(module, optimizer)
-    with pytest.raises(StructureError, match=r"its groups are of other parameters .*0\.weight"):
+    with pytest.raises(StructureError, match=r"its groups have other parameters .*0\.weight"):
         carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": adam(live)})
 
 
@@ -497,7 +497,7 @@ def test_state_under_another_key_than_a_text_is_refused_at_the_save() -> None:
     for key in (7, ("a", 1), torch.zeros(1)):
         optimizer = Shampoo(module.parameters(), lr=0.1)
         optimizer.state[key] = {"seen": torch.ones(1)}  # type: ignore[index]
-        with pytest.raises(TypeError, match="which is none of its parameters and no text; keep it"):
+        with pytest.raises(TypeError, match="which is neither one of its parameters nor text; use"):
             to_save({"model": module, "optimizer": optimizer})
 
 
@@ -520,8 +520,8 @@ def test_a_weight_decay_that_was_changed_is_the_checkpoints_and_that_is_said(
     with caplog.at_level(logging.WARNING, "checkpointing"):
         carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": o})
     assert o.param_groups[0]["weight_decay"] == 0.1
-    assert "weight_decay of group 0 is 0.1, as in the checkpoint, and not 0.2" in caplog.text
-    assert caplog.text.count("as in the checkpoint") == 1
+    assert "weight_decay of group 0 is 0.1 from the checkpoint, not 0.2" in caplog.text
+    assert caplog.text.count("from the checkpoint") == 1
 
 
 def without(leaves: Any, *kinds: str) -> Inventory:
@@ -541,7 +541,7 @@ def test_what_was_saved_before_groups_and_classes_were_is_still_read() -> None:
     )
     for made, says in (
         (two_groups, None),
-        (adam, "its groups are of other parameters"),
+        (adam, "its groups have other parameters"),
         (lambda m: SGD(m.parameters(), lr=0.1), "was saved as another kind, with amsgrad, betas"),
     ):
         target = LoadTarget({"model": live, "optimizer": made(live)})

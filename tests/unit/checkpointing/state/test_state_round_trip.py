@@ -99,10 +99,14 @@ T2 = torch.ones(2)
 @pytest.mark.parametrize(
     ("saved", "live", "says"),
     [
-        ([T, T], (T, T), "'{}' is a list in the checkpoint and a tuple in the state"),
-        ([T, T], {0: T, 1: T}, "a list in the checkpoint and a dict with numbers for keys"),
-        ({"0": T}, {0: T}, "a dict with text for keys in the checkpoint and a dict with numbers"),
-        ({"1": T, "x": T}, {1: T, "x": T}, "a dict with text for keys in the checkpoint"),
+        ([T, T], (T, T), "'{}' is a list in the checkpoint but a tuple in the state"),
+        ([T, T], {0: T, 1: T}, "a list in the checkpoint but a dict whose keys are numbers"),
+        (
+            {"0": T},
+            {0: T},
+            "a dict whose keys are text in the checkpoint but a dict whose keys are numbers",
+        ),
+        ({"1": T, "x": T}, {1: T, "x": T}, "a dict whose keys are text in the checkpoint"),
         ({None: T}, {"None": T, "0": T}, "{}/0"),
         (Point(T), {"x": T, "y": 0, "0": 1}, "an object of class 'Point' in the checkpoint"),
         (Point(T), (T, 0), "{}/x"),
@@ -165,10 +169,10 @@ def test_dataclasses_and_arrays_are_changed_in_place() -> None:
 
 def test_keys_that_cannot_be_told_apart_are_refused_at_the_save() -> None:
     for wrong in ({1: T, "1": 5}, {1: 5, "1": T}, {1: {"x": T}, "1": 5}, {None: T, "None": T}):
-        with pytest.raises(TypeError, match="two things in the state are both named 'a/"):
+        with pytest.raises(TypeError, match="two entries of the state are both named 'a/"):
             to_save({"a": wrong})
     assert to_save({"a": {1: 5, "1": 6}}).values["a"] == {"$dict": [[1, 5], ["1", 6]]}
-    with pytest.raises(TypeError, match="the name is taken by hpckit; rename it"):
+    with pytest.raises(TypeError, match="hpckit reserves the name; rename it"):
         to_save({"dcp.containers": 1})
 
 

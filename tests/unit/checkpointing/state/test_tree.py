@@ -68,7 +68,7 @@ def test_refused(leaf: object, message: str) -> None:
 
 
 def test_a_named_tuple_of_tensors_has_to_be_declared() -> None:
-    with pytest.raises(TypeError, match=r"Undeclared at 'x/a': declare the class: checkpointing"):
+    with pytest.raises(TypeError, match=r"Undeclared at 'x/a': register the class: checkpointing"):
         leaves_of({"a": Undeclared(torch.zeros(1))})
 
 

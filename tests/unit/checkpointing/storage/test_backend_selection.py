@@ -43,9 +43,9 @@ CLIENTS = ("obstore", "s3fs")
     ("url", "says"),
     [
         ("nfs4://host/path", "unknown scheme 'nfs4'"),
-        ("https://host/path", "neither do that nor rename"),
+        ("https://host/path", "supports neither these nor a rename"),
         ("file://host/path", "file:///host/path"),
-        ("", "the path is empty"),
+        ("", "the path of the store is empty"),
         ("s3://", "s3://bucket/folder"),
         ("s3://bucket/a b", "object key 'a b'"),
         ("s3://key:secret@bucket/a", "without credentials"),

@@ -255,7 +255,7 @@ def test_only_objects_are_listed(tmp_path: Path) -> None:
     for name in (".b.0123456789abcdef.tmp", ".nfs000000000012", "with space", "a~1"):
         (tmp_path / "a" / name).touch()
     assert [entry.key for entry in storage.list("")] == ["a/a~1", "a/b"]
-    with pytest.raises(ValueError, match="temporaries"):
+    with pytest.raises(ValueError, match="temporary files"):
         storage.put(".b.0123456789abcdef.tmp", [b""])
 
 

@@ -28,7 +28,7 @@ def _no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"timeout_s": 0}, "a number of seconds above 0"),
         ({"timeout_s": True}, "a number of seconds above 0"),
         ({"anonymous": "yes"}, "true or false"),
-        ({"secret_access_key": 12345}, "'secret_access_key' of an S3 store: text expected"),
+        ({"secret_access_key": 12345}, "'secret_access_key' of an S3 store: expected text"),
         ({"client": None}, "one of"),
     ],
 )
@@ -58,7 +58,7 @@ def test_endpoints(given: str | None, env: dict[str, str], endpoint: str | None)
 
 
 def test_an_endpoint_with_credentials_is_refused_and_not_shown() -> None:
-    with pytest.raises(StoreError, match="holds credentials") as caught:
+    with pytest.raises(StoreError, match="contains credentials") as caught:
         S3StoreOptions(endpoint="https://me:hidden@host").endpoint_from({})
     assert "hidden" not in str(caught.value)
 
@@ -146,7 +146,7 @@ def test_given_keys_stand_alone() -> None:
     options = S3StoreOptions(access_key_id="given", secret_access_key="s")
     found = keys_of(options, {**KEYS, "AWS_SESSION_TOKEN": "of other keys"})
     assert (found["access_key_id"], found["token"]) == ("given", None)
-    with pytest.raises(StoreError, match="go together"):
+    with pytest.raises(StoreError, match="must be given together"):
         build(PLACE, S3StoreOptions(access_key_id="given"), {})
 
 

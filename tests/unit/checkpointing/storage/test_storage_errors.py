@@ -53,7 +53,7 @@ def test_answers_of_s3(status: int | None, code: str, expected: type[Exception] 
 def test_advice() -> None:
     assert "AWS_REGION" in str(to_raise(ServerAnswer(301, "PermanentRedirect"), "x"))
     assert "clock" in str(to_raise(ServerAnswer(403, "RequestTimeTooSkewed"), "x"))
-    assert "make it first" in str(to_raise(ServerAnswer(404, "NoSuchBucket"), "x"))
+    assert "create it first" in str(to_raise(ServerAnswer(404, "NoSuchBucket"), "x"))
 
 
 @pytest.mark.parametrize(

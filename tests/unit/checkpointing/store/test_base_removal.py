@@ -63,7 +63,7 @@ def test_damage_leaves_it_as_it_was(store: Store, tmp_path: Path) -> None:
     made, _ = chain(store)[-1]
     base = next(chunk for chunk in r.chunks(store, made) if chunk.depth == 0)
     r.flip(tmp_path / "store" / pack_key(base.pack), base.offset)
-    with pytest.raises(DamagedError, match=r"cannot be flattened: .*repair it first"):
+    with pytest.raises(DamagedError, match=r"cannot be rewritten without bases: .*repair it first"):
         flatten(store, "run", r.find(store, made))
     assert r.find(store, made).stored.revision == 0
     assert sweep(store, grace_s=0).condemned == 0  # nothing was left behind

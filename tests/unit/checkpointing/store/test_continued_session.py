@@ -211,7 +211,7 @@ def test_a_session_of_another_run_is_not_continued(store: Store) -> None:
     first = Session(store, "b", session=ID)
     first.begin(1)
     _killed(first)
-    with pytest.raises(SaveError, match="its lease is of run 'b'"):
+    with pytest.raises(SaveError, match="its lease belongs to run 'b'"):
         Session(store, RUN, session=ID)
     first.close()
 

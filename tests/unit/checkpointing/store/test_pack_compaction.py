@@ -130,5 +130,5 @@ def test_an_unreadable_manifest_stops_it(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_threshold_is_a_share(store: Store) -> None:
-    with pytest.raises(ValueError, match="threshold is a share"):
+    with pytest.raises(ValueError, match="threshold must be a share"):
         compact(store, None, threshold=30)

@@ -101,7 +101,7 @@ def test_condemned_packs_wait_for_the_grace_period(store: Store, world: World) -
     prune(store, RUN, [Last(1)], grace_s=60)
     first = sweep(store, grace_s=60)
     assert first.deleted == 0
-    assert "waits 60 s" in next(iter(first.waiting.values()))
+    assert "the grace period is 60 s" in next(iter(first.waiting.values()))
     world.now += 61
     assert sweep(store, grace_s=60).deleted == 1
     assert saves.problems(store) == []
@@ -115,7 +115,7 @@ def test_a_save_that_began_before_holds_up_the_burial(store: Store) -> None:
         swept = prune(store, RUN, [Last(1)], grace_s=0).swept
         assert swept is not None
         assert (swept.condemned, swept.deleted) == (1, 0)
-        assert "began before" in next(iter(swept.waiting.values()))
+        assert "began earlier" in next(iter(swept.waiting.values()))
         commit(store, save, 1, check=session.check)
     swept = sweep(store, grace_s=0)
     assert swept.deleted == 0  # now it is needed, and the tomb is over

@@ -125,7 +125,7 @@ def test_a_repair_that_comes_after_a_prune_brings_nothing_back() -> None:
         prune(store, "a", [Last(1)], grace_s=0)
         mirror = play.model.facts.mirror
         assert mirror is not None
-        with pytest.raises(FileNotFoundError, match="was removed since it was found"):
+        with pytest.raises(FileNotFoundError, match="was removed in the meantime"):
             repair(store, "a", found, [mirror])
         assert save.id not in play.ids("a")
 
