@@ -26,7 +26,7 @@ class Endpoint:
 
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] != "/metrics":
-                    self.send_error(404, "there is /metrics")
+                    self.send_error(404, "the only page is /metrics")
                     return
                 text = page().encode()
                 self.send_response(200)

@@ -101,14 +101,14 @@ class Exporter:
             try:
                 self._file.unlink(missing_ok=True)
             except OSError as error:
-                self._report(f"its metrics stay in {self._file}: {error}")
+                self._report(f"cannot remove its metrics from {self._file}: {error}")
 
     def _remove_stale(self) -> None:
         if self._file is not None:
             try:
                 remove_stale(self._file.parent)
             except OSError as error:
-                self._report(f"no metrics in {self._file.parent}: {error.strerror}")
+                self._report(f"cannot write metrics in {self._file.parent}: {error.strerror}")
 
     def _start_endpoint(self) -> None:
         if self._spec.port is not None:
@@ -116,14 +116,14 @@ class Exporter:
                 self._endpoint = Endpoint(self._spec.address, self._spec.port, self.page)
             except OSError as error:
                 at = f"{self._spec.address}:{self._spec.port}"
-                self._report(f"no metrics at {at}: {error}")
+                self._report(f"cannot serve metrics at {at}: {error}")
 
     def _write(self) -> None:
         if self._file is not None:
             try:
                 publish(self._file, self.page())
             except OSError as error:
-                self._report(f"no metrics in {self._file.parent}: {error.strerror}")
+                self._report(f"cannot write metrics in {self._file.parent}: {error.strerror}")
 
     def _report(self, what: str) -> None:
         """Reports a problem once. `what` must be the same each time, without file names that

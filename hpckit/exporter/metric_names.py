@@ -20,17 +20,19 @@ _RUN = ("run",)
 _WORKER = ("run", "node", "local_rank")
 METRICS = (
     Metric("hpckit_step", "gauge", _RUN, "Last step that was recorded."),
-    Metric("hpckit_steps", "gauge", _RUN, "Steps that the run is to have."),
+    Metric("hpckit_steps", "gauge", _RUN, "Steps that the run is configured for."),
     Metric(
         *("hpckit_record_timestamp_seconds", "gauge", _RUN),
         "When the newest record of a step was written, in seconds since the epoch.",
     ),
     Metric("hpckit_loss", "gauge", _RUN, "Loss of the newest record."),
     Metric("hpckit_step_seconds", "gauge", _RUN, "Mean of a step since the record before."),
-    Metric("hpckit_data_wait_seconds", "gauge", _RUN, "Of these, waiting for data."),
+    Metric(
+        "hpckit_data_wait_seconds", "gauge", _RUN, "Part of the step time spent waiting for data."
+    ),
     Metric(
         *("hpckit_checkpoint_stall_seconds", "gauge", _RUN),
-        "Of these, waiting for a save to be staged.",
+        "Part of the step time spent waiting for a save to be staged.",
     ),
     Metric("hpckit_tokens_per_second", "gauge", _RUN, "Over all ranks."),
     Metric("hpckit_samples_per_second", "gauge", _RUN, "Over all ranks, of models without tokens."),
@@ -47,19 +49,19 @@ METRICS = (
     Metric("hpckit_checkpoint_bytes", "gauge", _RUN, "Size of the newest durable checkpoint."),
     Metric(
         *("hpckit_checkpoint_new_bytes", "gauge", _RUN),
-        "What of it had to be written; the rest was in the store.",
+        "Bytes of it that had to be written; the rest was already in the store.",
     ),
     Metric("hpckit_checkpoint_failures_total", "counter", _RUN, "Saves that failed."),
     Metric(
         *("hpckit_restarts_total", "counter", ("run", "kind")),
-        "Interruptions that the run went on after, by kind.",
+        "Interruptions after which the run continued, by kind.",
     ),
-    Metric("hpckit_generation", "gauge", _RUN, "Number of the generation under way."),
+    Metric("hpckit_generation", "gauge", _RUN, "Number of the present generation."),
     Metric("hpckit_nodes", "gauge", _RUN, "Nodes of that generation."),
     Metric("hpckit_ranks", "gauge", _RUN, "Ranks that train."),
     Metric(
         *("hpckit_tracker_undelivered_total", "counter", ("run", "tracker")),
-        "Records that W&B or MLflow were not told.",
+        "Records that were not delivered to W&B or MLflow.",
     ),
     Metric(
         *("hpckit_degradations_total", "counter", ("run", "subject")),
@@ -68,15 +70,15 @@ METRICS = (
     Metric("hpckit_worker_step", "gauge", _WORKER, "Steps that this worker has finished."),
     Metric(
         *("hpckit_worker_heartbeat_age_seconds", "gauge", _WORKER),
-        "Since this worker was last heard of.",
+        "Since the last heartbeat of this worker.",
     ),
     Metric(
         *("hpckit_worker_gpu_memory_peak_bytes", "gauge", _WORKER),
-        "The most that torch's tensors took on its GPU, between the newest two records.",
+        "Peak memory of torch's tensors on its GPU between the newest two records.",
     ),
     Metric(
         *("hpckit_worker_host_memory_peak_bytes", "gauge", _WORKER),
-        "The most that it had resident, where it trains on the CPU.",
+        "Peak resident memory, if it trains on the CPU.",
     ),
 )
 """All metrics in the order of output. Those with only the label `run` are exported by one node."""

@@ -18,7 +18,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import checkpoint_root
 
-_SAVES_FAIL = "training goes on; saves fail, and come when it can write again"
+_SAVES_FAIL = "training continues; saves fail, and succeed when it can write again"
 _TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
 
 
@@ -95,11 +95,13 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
         DrillError: it cannot be injected into this run now.
     """
     if it.state is not RunState.RUNNING:
-        raise DrillError(f"{it.run.name} is {it.word}: a drill takes a run that trains")
+        raise DrillError(f"{it.run.name} is {it.word}: a drill requires a run that is training")
     if it.spec is None:
         raise DrillError(f"{it.run.name}: {it.problem}")
     if kind in OF_WORKLOAD and it.spec.entry != WORKLOAD:
-        raise ImpossibleDrillError(f"{kind}: only for a run of a campaign, with entry={WORKLOAD}")
+        raise ImpossibleDrillError(
+            f"{kind}: this requires a run of a campaign, with entry={WORKLOAD}"
+        )
     match kind:
         case DrillKind.PREEMPT | DrillKind.TIMEOUT:
             return _plan_request(it, kind)
@@ -116,27 +118,29 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
         case DrillKind.SUPERVISOR:
             return _plan_supervisor(it)
         case DrillKind.SUPERVISOR_STOP:
-            expect = "its agents take it for dead, and leave; it goes on with others"
+            expect = "its agents assume that it is dead and leave; it continues with new agents"
             return FaultPlan(kind, f"SIGSTOP of the supervisor for {STOPPED_S:g} s", expect)
         case DrillKind.REQUEUE:
             return _plan_requeue(it)
     chosen = _chosen("rank", rank, range(it.progress.ranks))
     where = _node_of(it, chosen)
     if kind is DrillKind.SLOW:
-        what = f"rank {chosen}, on node {where}, runs a tenth of the time for {SLOW_S:g} s"
-        return FaultPlan(
-            kind, what, "steps take longer, and nothing is started again", chosen, where
-        )
+        what = f"rank {chosen}, on node {where}, runs for a tenth of the time during {SLOW_S:g} s"
+        return FaultPlan(kind, what, "steps take longer, and nothing is restarted", chosen, where)
     _require_retry("retry.max_restarts", it.spec.retry.max_restarts)
     if kind is DrillKind.HANG:
         return _plan_hang(it, chosen, where)
     if kind is DrillKind.WORKER_TERM:
         what = f"SIGTERM of the worker of rank {chosen}, on node {where}"
         return FaultPlan(
-            kind, what, "it is for the agent to say so: the worker goes on", chosen, where
+            kind,
+            what,
+            "the worker continues, because only its agent may ask it to leave",
+            chosen,
+            where,
         )
     what = f"{_TO_WORKER.get(kind, 'SIGKILL of')} the worker of rank {chosen}, on node {where}"
-    expect = "all workers are started again within the generation"
+    expect = "all workers are restarted within the generation"
     return FaultPlan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
 
 
@@ -146,21 +150,21 @@ def _plan_loss(it: Overview, kind: DrillKind, node: int) -> FaultPlan:
     rest = " and all its processes" if kind is DrillKind.NODE else ""
     signal = "SIGSTOP" if kind is DrillKind.AGENT_STOP else "SIGKILL"
     what = f"{signal} of the agent of node {node}{rest}"
-    expect = "the generation ends as infra; the next one begins with a new agent"
+    expect = "the generation ends with the verdict infra; the next one begins with a new agent"
     return FaultPlan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", node, node)
 
 
 def _plan_leave(it: Overview, node: int) -> FaultPlan:
     what = f"SIGTERM of the agent of node {node}, as Slurm sends to a step"
-    expect = "every rank saves and leaves; the next generation goes on, nothing is lost"
+    expect = "every rank saves and leaves; the next generation continues, and nothing is lost"
     if it.is_slurm:  # which counts it as a preemption, that Slurm itself would know of
-        expect = f"every rank saves and leaves; job {_successor(it)} goes on, nothing is lost"
+        expect = f"every rank saves and leaves; job {_successor(it)} continues, and nothing is lost"
     return FaultPlan(DrillKind.AGENT_TERM, what, expect, node, node)
 
 
 def _plan_service(kind: DrillKind, node: int) -> FaultPlan:
     service = f"the checkpoint service of node {node}"
-    expect = "training goes on; the ranks save by themselves, or by a new service"
+    expect = "training continues; the ranks save themselves, or through a new service"
     match kind:
         case DrillKind.FULL:
             what = f"{service} can write to no file for {FULL_S:g} s"
@@ -171,7 +175,7 @@ def _plan_service(kind: DrillKind, node: int) -> FaultPlan:
             expect = _SAVES_FAIL
         case DrillKind.SERVICE_STOP:
             what = f"SIGSTOP of {service} for {STOPPED_S:g} s"
-            expect = "saves wait, and training for them once there is no room for another"
+            expect = "saves wait, and training waits for them when no slot is free"
         case _:
             what = f"{'SIGTERM' if kind is DrillKind.SERVICE_TERM else 'SIGKILL'} of {service}"
     return FaultPlan(kind, what, expect, node, node)
@@ -181,11 +185,11 @@ def _plan_damage(it: Overview, kind: DrillKind, number: int) -> FaultPlan:
     assert it.spec is not None
     root = checkpoint_root(it.spec, it.run)
     if (folder := local_folder(root)) is None:
-        raise ImpossibleDrillError(f"{kind}: {root} is no folder")
+        raise ImpossibleDrillError(f"{kind}: {root} is not a folder")
     path = newest(folder, PACKS if kind is DrillKind.DAMAGE else MANIFESTS, number)
     if path is None:
         raise DrillError(f"{kind}: {root} has no file of a checkpoint")
-    expect = "whoever reads it finds it, and takes another checkpoint"
+    expect = "the next reader detects it and uses another checkpoint"
     return FaultPlan(kind, f"a bit of {path.name} is flipped", expect, path=path)
 
 
@@ -196,33 +200,36 @@ def _plan_cache(it: Overview, number: int, node: int) -> FaultPlan:
     is_read_in_place = not data.cache_local and Address.parse(data.shards).local is not None
     if is_read_in_place or not cache.is_absolute():
         raise ImpossibleDrillError(
-            "cache: the run has none: data.cache names no absolute path, or its shards are files"
+            "cache: the run has no cache: data.cache names no absolute path, or its shards are "
+            "files"
             " and data.cache_local=false"
         )
     what = f"a bit of each sample of a shard in {cache} of node {node} is flipped"
-    expect = "whoever reads it next finds it, puts it aside, and has it fetched again"
+    expect = "the next reader detects it, moves it to quarantine and fetches it again"
     return FaultPlan(DrillKind.CACHE, what, expect, number, node, cache=cache)
 
 
 def _plan_requeue(it: Overview) -> FaultPlan:
     if not it.is_slurm:
-        raise ImpossibleDrillError("requeue: a run on this machine is in no queue")
+        raise ImpossibleDrillError("requeue: a run on this machine is not in a queue")
     assert it.spec is not None
     if (how := it.spec.launch.continuation) != "requeue":
         raise ImpossibleDrillError(
             f"requeue: with launch.continuation={how}, Slurm may not requeue its jobs"
         )
     job = it.progress.job
-    expect = f"every rank saves and leaves; job {job} goes on when it is its turn again"
+    expect = f"every rank saves and leaves; job {job} continues when Slurm starts it again"
     return FaultPlan(DrillKind.REQUEUE, f"scontrol requeue of job {job}", expect)
 
 
 def _plan_supervisor(it: Overview) -> FaultPlan:
     what = "SIGKILL of the supervisor"
     if not it.is_slurm:
-        return FaultPlan(DrillKind.SUPERVISOR, what, "all of the run ends; `hpckit resume` goes on")
+        return FaultPlan(
+            DrillKind.SUPERVISOR, what, "the whole run ends; `hpckit resume` continues it"
+        )
     successor = _successor(it)
-    expect = f"job {it.progress.job} ends, and job {successor} goes on"
+    expect = f"job {it.progress.job} ends, and job {successor} continues"
     return FaultPlan(DrillKind.SUPERVISOR, what, f"{expect} from step {it.progress.saved_step:,}")
 
 
@@ -230,20 +237,20 @@ def _plan_hang(it: Overview, rank: int, node: int) -> FaultPlan:
     assert it.spec is not None
     limit_s = it.spec.hang.step_s
     if limit_s is None:
-        raise DrillError("hang.step_s is null: nobody would look for a rank that hangs")
+        raise DrillError("hang.step_s is null: nothing would detect a rank that hangs")
     what = f"SIGSTOP of the worker of rank {rank}, on node {node}"
-    expect = f"in {limit_s:g} s all stacks are written down, and all workers started again"
+    expect = f"in {limit_s:g} s all stacks are written to files, and all workers are restarted"
     return FaultPlan(DrillKind.HANG, what, expect, rank, node)
 
 
 def _plan_request(it: Overview, kind: DrillKind) -> FaultPlan:
     assert it.spec is not None
-    follows = "every rank saves and leaves; the next generation goes on, nothing is lost"
+    follows = "every rank saves and leaves; the next generation continues, and nothing is lost"
     if not it.is_slurm:
         name = "SIGTERM" if kind is DrillKind.PREEMPT else "SIGUSR2"
         return FaultPlan(kind, f"{name} to the supervisor, as Slurm would send it", follows)
     job, successor = it.progress.job, _successor(it)
-    expect = f"every rank saves and leaves, job {job} ends, and job {successor} goes on"
+    expect = f"every rank saves and leaves, job {job} ends, and job {successor} continues"
     if kind is DrillKind.PREEMPT:
         what = f"SIGTERM to the steps of job {job}, as Slurm does to preempt a job"
     else:
@@ -258,8 +265,8 @@ def _successor(it: Overview) -> str:
         how = it.spec.launch.continuation
         kind = DrillError if how == "chain" else ImpossibleDrillError
         raise kind(
-            f"job {job} has no successor in the queue (launch.continuation={how}):"
-            " the run would end here"
+            f"job {job} has no successor in the queue (launch.continuation={how}): the run would "
+            "end"
         )
     return successor
 
@@ -282,20 +289,20 @@ def _chosen(what: str, wanted: int | None, there: Sequence[int]) -> int:
         return there[-1]
     if wanted not in there:
         known = ", ".join(map(str, there))
-        raise DrillError(f"--{what}: {wanted} is none of this generation's: {known}")
+        raise DrillError(f"--{what}: {wanted} is not one of this generation: {known}")
     return wanted
 
 
 def _require_retry(key: str, allowed: int) -> None:
     if not allowed:
-        raise DrillError(f"{key}=0: the run would end of it, and not come back")
+        raise DrillError(f"{key}=0: the run would end and not recover")
 
 
 def _node_of(it: Overview, rank: int) -> int:
     events = read_events(it.run.events)
     found = [e for e in events if isinstance(e, WorkerStarted) and _is_of(e, it, rank)]
     if not found:
-        raise DrillError(f"--rank: {rank} is not there in generation {it.progress.generation}")
+        raise DrillError(f"--rank: {rank} does not exist in generation {it.progress.generation}")
     node = found[-1].node
     assert node is not None  # the workers add it
     return node

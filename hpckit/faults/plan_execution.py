@@ -46,7 +46,7 @@ def execute_fault_plan(it: Overview, plan: FaultPlan) -> str:
     fault = ProcessFault(plan.kind.value)
     hit = _inject_in_job(it, fault, plan) if it.is_slurm else _inject_here(it.run, fault, plan)
     if not hit:
-        raise DrillError(f"{plan.what}: there is no such process any more")
+        raise DrillError(f"{plan.what}: the process no longer exists")
     return f"hit: process{'es' if len(hit) > 1 else ''} {' '.join(hit)}"
 
 
@@ -65,13 +65,13 @@ def _request(it: Overview, plan: FaultPlan) -> str:
     try:
         supervisor = find_supervisor(it.run)
         if supervisor is None:
-            raise DrillError(f"{it.run.name} has ended meanwhile")
+            raise DrillError(f"{it.run.name} has ended in the meantime")
         supervisor.send_signal(_LOCAL_FAULTS[plan.kind])
         if plan.kind is DrillKind.SUPERVISOR_STOP:
             time.sleep(STOPPED_S)
             supervisor.send_signal(signal.SIGCONT)
     except psutil.NoSuchProcess:
-        raise DrillError(f"{it.run.name} has ended meanwhile") from None
+        raise DrillError(f"{it.run.name} has ended in the meantime") from None
     return f"signalled: process {supervisor.pid}"
 
 

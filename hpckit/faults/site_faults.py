@@ -72,7 +72,7 @@ class SiteFaultSet:
         """
         fault = self.faults[kind]
         if other is None and any(_OTHER in word for word in (*fault.do, *(fault.undo or ()))):
-            raise ImpossibleDrillError(f"{kind}: it takes two nodes, and one trains")
+            raise ImpossibleDrillError(f"{kind}: this requires two nodes, but only one trains")
         places = {"{host}": host, "{node}": str(node), "{job}": job or "", _OTHER: other or ""}
         self._run(_filled(fault.do, places))
         if fault.undo is not None:
@@ -122,7 +122,7 @@ def load_site(path: Path) -> SiteFaultSet:
         raise ValueError(f"{path}: {where}: {first['msg']}") from None
     for name in found:
         if not name.isidentifier() or name in list(DrillKind):
-            raise ValueError(f"{path}: {name!r} is another fault's name, or no plain word")
+            raise ValueError(f"{path}: {name!r} is the name of another fault, or not a plain word")
     return SiteFaultSet(found, path.parent.absolute())
 
 

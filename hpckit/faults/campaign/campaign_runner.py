@@ -71,7 +71,7 @@ def run_reference(folder: Path, overrides: Sequence[str], tell: Callable[[str], 
 
 
 def _failed(*why: str | None) -> str:
-    return f"the run that nobody disturbs failed: {'; '.join(filter(None, why))}"
+    return f"the undisturbed run failed: {'; '.join(filter(None, why))}"
 
 
 def known_reference(run: RunDir, overrides: Sequence[str]) -> RunDir:
@@ -86,7 +86,7 @@ def known_reference(run: RunDir, overrides: Sequence[str]) -> RunDir:
         raise CampaignError(f"--reference {problem}")
     due = with_absolute_paths(compose_spec([*overrides, _UNPACED]), Path.cwd())
     if identity(read_spec(run.spec(run.submission_numbers()[-1]))) != identity(due):
-        raise CampaignError(f"--reference {run.path}: it is of another config than this campaign")
+        raise CampaignError(f"--reference {run.path}: it has another config than this campaign")
     return run
 
 
@@ -110,7 +110,9 @@ def run_campaign(
                 stage.tell(f"left out at step {planned.step:,}: {error}")
                 continue
             if found is None:
-                stage.tell(f"the run is over, and no more is done. {watch.refusal}".rstrip())
+                stage.tell(
+                    f"the run is over, so no further faults are caused. {watch.refusal}".rstrip()
+                )
                 break
             notes.add(found)
             stage.tell(f"step {found.step:,}: {found.what}")
@@ -124,7 +126,7 @@ def run_campaign(
     finally:
         problems += stage.site.settle()
     if schedule and not notes.faults():
-        problems.append(f"not one fault was done. {watch.refusal}".rstrip())
+        problems.append(f"no fault was caused. {watch.refusal}".rstrip())
     return _judged(run, stage.reference, notes.faults(), [*filter(None, problems)])
 
 
@@ -138,10 +140,10 @@ def judge(folder: Path) -> CampaignOutcome:
     """
     notes = CampaignLog(folder)
     if (runs := notes.runs()) is None:
-        raise CampaignError(f"{folder}: no campaign has begun a run there")
+        raise CampaignError(f"{folder}: no campaign has started a run there")
     run, reference = runs
     if look(run, Queue()).is_alive:
-        raise CampaignError(f"{run.path} goes on: wait for its end, or hpckit cancel it")
+        raise CampaignError(f"{run.path} is still running: wait for its end, or hpckit cancel it")
     verdict = read_json(run.verdict)
     cut_short = verdict is not None and verdict.get("kind") == VerdictKind.STOPPED
     return _judged(run, reference, notes.faults(), cut_short=cut_short)

@@ -89,13 +89,13 @@ def parse_rates(text: str, known: Collection[str]) -> dict[str, float]:
     for word in text.split(","):
         name, _, number = word.strip().partition("=")
         if name not in known:
-            raise ValueError(f"{name!r} is no fault: they are {', '.join(known)}")
+            raise ValueError(f"{name!r} is not a fault; the faults are {', '.join(known)}")
         try:
             rate = float(number or 1)
         except ValueError:
             rate = -1.0
         if not 0 < rate < float("inf"):
-            raise ValueError(f"{word.strip()}: a rate is a number above 0")
+            raise ValueError(f"{word.strip()}: a rate must be a number above 0")
         found[name] = rate
     return found
 
@@ -121,14 +121,14 @@ def load_schedule(path: Path, known: Collection[str]) -> tuple[ScheduledFault, .
         try:
             found.append(_planned(json.loads(line), known))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number} is no planned fault: {error}") from error
+            raise ValueError(f"{path}, line {number} is not a planned fault: {error}") from error
     return tuple(found)
 
 
 def _planned(fields: dict[str, Any], known: Collection[str]) -> ScheduledFault:
     target, kind = float(fields["target"]), fields["kind"]
     if kind not in known:
-        raise ValueError(f"{kind!r} is no fault: they are {', '.join(known)}")
+        raise ValueError(f"{kind!r} is not a fault; the faults are {', '.join(known)}")
     if not 0 <= target < 1:
         raise ValueError(f"target {target} is not in [0, 1)")
     return ScheduledFault(int(fields["step"]), kind, target)

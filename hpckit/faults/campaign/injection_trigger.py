@@ -94,7 +94,9 @@ class InjectionTrigger:
         if planned.kind in self._site.faults:
             hosts = it.progress.hosts if it.is_slurm else [gethostname()] * it.progress.nodes
             if it.state is not RunState.RUNNING or node >= len(hosts):
-                raise DrillError(f"{it.run.name} is {it.word}: it takes a run that trains")
+                raise DrillError(
+                    f"{it.run.name} is {it.word}: this requires a run that is training"
+                )
             host, other = hosts[node], _beside(node, training_nodes(it))
             fault = RecordedFault(
                 time.time(), planned.kind, self._new_step(), f"{planned.kind} of {host}"
@@ -145,7 +147,7 @@ class InjectionTrigger:
             if self._is_over(it):
                 return False
             if timeout.is_over(it.state):
-                raise TimeoutError(f"not in {PATIENCE_S:g} s: {what}")
+                raise TimeoutError(f"not within {PATIENCE_S:g} s: {what}")
             time.sleep(_POLL_S)
 
     def _is_over(self, it: Overview) -> bool:

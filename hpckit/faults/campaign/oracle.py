@@ -118,7 +118,7 @@ def loss_problems(history: History, whole: History, steps: int) -> list[str]:
     world = whole.lives[0].world_size if whole.lives else 0
     exact = min(_exact_until(history.lives, world), _exact_until(whole.lives, world))
     missing = sorted(due.keys() - mine.keys())
-    return [f"step {step}: its loss was not told" for step in missing] + [
+    return [f"step {step}: its loss was not recorded" for step in missing] + [
         f"step {step}: loss {mine[step]!r}, and {due[step]!r} undisturbed"
         for step in sorted(due.keys() & mine.keys())
         if not _is_near(mine[step], due[step], CLOSE if step > exact else 0.0)
@@ -149,7 +149,7 @@ def checkpoint_problems(
     there = {info.id: info for info in list_run(url, name, interactive_store_options())}
     committed = [e for e in events if isinstance(e, CheckpointCommitted)]
     found = [
-        f"checkpoint {e.get('id')} of step {e['step']} was told to be durable, and is not there"
+        f"checkpoint {e.get('id')} of step {e['step']} was reported as durable but does not exist"
         for e in committed
         if e.id not in there
         and sum(info.step >= e["step"] for info in there.values()) < spec.checkpoint.keep.last
@@ -168,8 +168,8 @@ def leftovers(spec: RunSpec, run: RunDir, events: Sequence[Event]) -> list[str]:
     without a process there is none."""
     nodes = {str(e["node"]) for e in events if e.get("node") is not None}
     own = {f"{service_key(*store_and_name(spec, run), node)}{SOCKET}" for node in nodes}
-    found = [f"process {p.pid} is left: {' '.join(_words(p))}" for p in strays(run.path)]
-    found += [f"socket {path} is left" for path in all_sockets() if path.name in own]
+    found = [f"process {p.pid} is left over: {' '.join(_words(p))}" for p in strays(run.path)]
+    found += [f"socket {path} is left over" for path in all_sockets() if path.name in own]
     owner = holder(run.lock)
     return found + ([f"the run is still held by {owner}"] if owner is not None else [])
 
@@ -183,4 +183,4 @@ def _words(process: psutil.Process) -> list[str]:
 
 def _few(lines: Sequence[str]) -> list[str]:
     rest = len(lines) - MOST
-    return [*lines[:MOST], *([f"and {rest} more of that kind"] if rest > 0 else [])]
+    return [*lines[:MOST], *([f"and {rest} more of this kind"] if rest > 0 else [])]

@@ -37,7 +37,7 @@ def store_leftovers(url: str, run: str, *, is_own: bool) -> list[str]:
     packs = {object_keys.pack_key(pack) for one in found for pack in one.document.packs()}
     mine = [e for e in entries if is_own or e.key.startswith(f"{object_keys.RUNS}{run}/")]
     return [
-        f"{entry.key} is left: nothing needs it"
+        f"{entry.key} is left over: nothing needs it"
         for entry in leftover_objects(mine, packs, run, is_damaged=bool(damaged))
     ]
 

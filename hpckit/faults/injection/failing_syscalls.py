@@ -51,9 +51,9 @@ def fail_syscalls(processes: Sequence[int], error: str, seconds: float) -> None:
     try:
         status, message = _run(command)
     except OSError as missing:
-        raise UnsupportedFaultError(f"{error} takes timeout and strace: {missing}") from missing
+        raise UnsupportedFaultError(f"{error} requires timeout and strace: {missing}") from missing
     if status not in _OVER:
-        raise UnsupportedFaultError(f"{error} takes strace: {' '.join(message.split())}")
+        raise UnsupportedFaultError(f"{error} requires strace: {' '.join(message.split())}")
 
 
 def _run(command: Sequence[str]) -> tuple[int, str]:

@@ -32,10 +32,10 @@ def corrupt_shard(cache: Path, number: int) -> Path:
     """
     whole = sorted(path for path in cache.glob("*.shard") if CacheEntry.parse(path.name))
     if not whole:
-        raise FileNotFoundError(f"{cache} has no whole shard")
+        raise FileNotFoundError(f"{cache} has no complete shard")
     left = [path for path in whole if not path.with_suffix(".damaged").exists()]
     if not left:
-        raise UnsupportedFaultError(f"{cache}: each shard in it was damaged already")
+        raise UnsupportedFaultError(f"{cache}: every shard in it is already damaged")
     path = left[number % len(left)]
     with tarfile.open(path) as tar, _writable(path) as file:
         for member in tar:

@@ -85,7 +85,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Iterator[P
             line in done.stderr
             for line in (
                 *(f"{len(SCHEDULE)} faults in {STEPS} steps", "SIGKILL of the super"),
-                "left out at step 48: requeue: a run on this machine is in no queue",
+                "left out at step 48: requeue: a run on this machine is not in a queue",
             )
         )
         assert (root / "cache/quarantine").exists(), "it was found, and fetched again"
@@ -122,7 +122,7 @@ def test_a_seed_and_a_known_reference_are_enough(
     words = overrides(shards, broken.parent / "cache")
     minutes = f"--minutes={STEPS * 0.2 / 60}"
     other = drill(tmp_path / "o", f"--reference={reference.path}", "--minutes=0.2", *words)
-    assert (other.returncode, "it is of another config" in other.stderr) == (2, True)
+    assert (other.returncode, "it has another config" in other.stderr) == (2, True)
     assert not (tmp_path / "o").exists()
     chosen = ("--seed=3", "--every=4", "--faults=worker,nan")
     try:
@@ -147,7 +147,7 @@ def test_what_was_ended_early_is_judged_as_far_as_it_came(broken: Path, tmp_path
     notes.begin(copy, reference)
     (tmp_path / "struck.jsonl").write_text((broken / "1/struck.jsonl").read_text() + '{"time": 1')
     change_lines(copy.events, lambda line: "" if step_of(line) > 65 else line)
-    assert "step 66: its loss was not told" in judge(tmp_path).problems
+    assert "step 66: its loss was not recorded" in judge(tmp_path).problems
     copy.verdict.write_text(json.dumps({"kind": "stopped", "reason": "hpckit cancel"}))
     outcome = judge(tmp_path)
     assert (outcome.problems, len(outcome.struck)) == ((), DONE)
@@ -167,7 +167,7 @@ def test_where_no_campaign_has_begun_there_is_nothing_to_judge(tmp_path: Path) -
     done = hpckit("drill", "judge", str(tmp_path))
     assert (done.returncode, done.stderr) == (
         2,
-        f"error: {tmp_path / '1'}: no campaign has begun a run there\n",
+        f"error: {tmp_path / '1'}: no campaign has started a run there\n",
     )
 
 
@@ -225,7 +225,7 @@ def say_crash(run: RunDir) -> None:
         (drop_a_ledger_line, f"step {STEPS}: positions"),
         (swap_keys, ", and not "),
         (change_a_loss, "step 68: loss"),
-        (lose_a_checkpoint, " was told to be durable, and is not there"),
+        (lose_a_checkpoint, " was reported as durable but does not exist"),
         (flip_bytes, "checkpoint 00000000"),
         (say_crash, "verdict: crash: KeyError"),
     ],
@@ -277,17 +277,17 @@ def test_the_oracle_tells_a_runs_sockets_from_those_of_one_of_its_name_elsewhere
     with listening(spec, RunDir(tmp_path / run.name)):
         assert leftovers(spec, run, events) == []
     with listening(spec, run) as path:
-        assert leftovers(spec, run, events) == [f"socket {path} is left"]
+        assert leftovers(spec, run, events) == [f"socket {path} is left over"]
 
 
 def test_what_cannot_be_done_is_refused_before_anything_runs(tmp_path: Path) -> None:
     there = drill(tmp_path)
     assert (there.returncode, there.stderr) == (
         2,
-        f"error: {tmp_path} is there already: name another --folder\n",
+        f"error: {tmp_path} already exists: give another --folder\n",
     )
     for words, says in (
-        (("--faults=fire",), "'fire' is no fault: they are"),
+        (("--faults=fire",), "'fire' is not a fault; the faults are"),
         ((f"--replay={tmp_path / 'none'}",), "No such file"),
         (("no.such=1", "--minutes=0.1"), "error: launch.py: no: unknown key"),
     ):

@@ -136,8 +136,8 @@ def test_what_keeps_it_from_telling_is_said_once_and_no_more(run: RunDir, folder
 
             until(lambda: len(said()) == 2)
     assert sorted(what.partition(":")[0] for what in said()) == [
-        "no metrics at 127.0.0.1",
-        f"no metrics in {folder / 'none'}",
+        "cannot serve metrics at 127.0.0.1",
+        f"cannot write metrics in {folder / 'none'}",
     ]
 
 

@@ -21,9 +21,9 @@ def test_a_run_that_no_fault_has_reached_has_a_result(tmp_path: Path, steps: int
     with EventLog(run.events) as events:
         for step in range(1, steps + 1):
             events.emit_kind("step", generation=1, step=step, step_s=0.2)
-    found = result_of(CampaignOutcome(run, run, (), ("not one fault was done.",)))
+    found = result_of(CampaignOutcome(run, run, (), ("no fault was caused.",)))
     assert (found.faults, found.steps, found.rows) == (0, steps, ())
-    assert "- not one fault was done." in markdown(found)
+    assert "- no fault was caused." in markdown(found)
 
 
 def test_clocks_of_hosts_that_differ_do_not_lose_the_result(tmp_path: Path) -> None:

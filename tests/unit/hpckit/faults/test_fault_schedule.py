@@ -51,9 +51,9 @@ def test_rates_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("fire", "'fire' is no fault: they are worker, hang, agent"),
-        ("", "'' is no fault"),
-        ("worker=-1", "worker=-1: a rate is a number above 0"),
+        ("fire", "'fire' is not a fault; the faults are worker, hang, agent"),
+        ("", "'' is not a fault"),
+        ("worker=-1", "worker=-1: a rate must be a number above 0"),
         ("worker=nan", "above 0"),
         ("worker=lots", "above 0"),
     ],
@@ -82,5 +82,5 @@ def test_a_schedule_is_kept_as_it_is(tmp_path: Path) -> None:
 def test_what_is_no_schedule_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "faults.jsonl"
     path.write_text(f'{{"step": 3, "kind": "worker", "target": 0}}\n{line}\n')
-    with pytest.raises(ValueError, match="line 2 is no planned fault"):
+    with pytest.raises(ValueError, match="line 2 is not a planned fault"):
         load_schedule(path, USUAL)

@@ -137,6 +137,6 @@ def test_where_nothing_traces_processes_it_is_said_and_nothing_is_done(
     monkeypatch.setenv("PATH", str(tmp_path))
     with writing(tmp_path) as write:
         assert main([str(tmp_path), "eio", "1"]) == CANNOT
-        assert "EIO takes strace: " in capsys.readouterr().err
+        assert "EIO requires strace: " in capsys.readouterr().err
         assert write() == "done"
     assert main([str(tmp_path), "eio", "1"]) == 1, "there is nobody any more"

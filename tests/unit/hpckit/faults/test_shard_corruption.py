@@ -36,7 +36,7 @@ def test_each_shard_is_found_damaged_once_and_no_wrong_sample_is_read(
 ) -> None:
     cache = tmp_path / "cache"
     assert main([str(cache), "0"]) == 1, "there is no shard yet"
-    assert "has no whole shard" in capsys.readouterr().err
+    assert "has no complete shard" in capsys.readouterr().err
     due = epoch(shards, cache, check)
     for number in range(2):
         assert main([str(cache), "1"]) == 0
@@ -44,4 +44,4 @@ def test_each_shard_is_found_damaged_once_and_no_wrong_sample_is_read(
         assert epoch(shards, cache, check) == due
         assert len(list((cache / "quarantine").iterdir())) == number + 1
     assert main([str(cache), "1"]) == CANNOT
-    assert "damaged already" in capsys.readouterr().err
+    assert "already damaged" in capsys.readouterr().err

@@ -49,7 +49,9 @@ def test_a_fault_between_two_nodes_takes_two(tmp_path: Path) -> None:
     site = load_site(write(tmp_path, FAULTS))
     site.play("parted", "n1", 0, "77", "n3")
     assert (tmp_path / "did").read_text() == "n1 n3\n"
-    with pytest.raises(ImpossibleDrillError, match="parted: it takes two nodes, and one trains"):
+    with pytest.raises(
+        ImpossibleDrillError, match="parted: this requires two nodes, but only one trains"
+    ):
         site.play("parted", "n1", 0, "77")
 
 
@@ -87,8 +89,8 @@ gone:
         ("gone: {undo: [true]}", "gone.do: "),
         ("gone: {do: [a], after: 3}", "gone.after: "),
         ("gone: {do: [a], rate: 0}", "gone.rate: "),
-        ("worker: {do: [a]}", "'worker' is another fault's name"),
-        ("a b: {do: [a]}", "'a b' is another fault's name, or no plain word"),
+        ("worker: {do: [a]}", "'worker' is the name of another fault"),
+        ("a b: {do: [a]}", "'a b' is the name of another fault, or not a plain word"),
         ("[1, 2]", ""),
         ("a: {", ""),
         ("a: 2020-01-01", ""),

@@ -49,8 +49,8 @@ def test_what_a_dead_writer_left_has_its_time(root: Path, key: str) -> None:
     leave(root, key, LONG_S - 100)
     assert store_leftovers(str(root), RUN, is_own=True) == []
     leave(root, key, LONG_S + 100)
-    assert store_leftovers(str(root), RUN, is_own=True) == [f"{key} is left: nothing needs it"]
-    is_shared = [] if not key.startswith("runs/") else [f"{key} is left: nothing needs it"]
+    assert store_leftovers(str(root), RUN, is_own=True) == [f"{key} is left over: nothing needs it"]
+    is_shared = [] if not key.startswith("runs/") else [f"{key} is left over: nothing needs it"]
     assert store_leftovers(str(root), RUN, is_own=False) == is_shared
 
 
