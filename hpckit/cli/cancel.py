@@ -12,9 +12,7 @@ from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
 
 def cancel(
     run: RunPath,
-    save: Annotated[
-        bool, typer.Option("--save", help="Save first, however long it takes.")
-    ] = False,
+    save: Annotated[bool, typer.Option("--save", help="Save first, without a time limit.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the end.")] = 300,
     json: JsonOption = False,
 ) -> None:

@@ -25,7 +25,7 @@ def doctor(
         ),
     ] = None,
     node: Annotated[
-        bool, typer.Option("--node", help="Inspect a node of the cluster, too, with a short job.")
+        bool, typer.Option("--node", help="Also inspect a node of the cluster, with a short job.")
     ] = False,
     host: Annotated[
         str | None, typer.Option(metavar="NAME", help="Inspect this node; implies --node.")
@@ -59,8 +59,8 @@ def doctor(
         )
         found: list[tuple[str, Finding]] = []
         if asks and spec.cluster.slurm is None:
-            do = "add cluster=slurm, or the site's own, as of hpckit init"
-            raise CommandError(f"--node: {spec.cluster.kind} has no nodes to ask: {do}")
+            do = "add cluster=slurm, or the site's own file from hpckit init"
+            raise CommandError(f"--node: {spec.cluster.kind} has no nodes to inspect: {do}")
         for part, one in examine(spec, Path(spec.root), asks, host):
             if not found or found[-1][0] != part:
                 out.line(Text(part, style="bold"))

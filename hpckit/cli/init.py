@@ -70,7 +70,8 @@ def init(
                 found = describe(site, SiteRequest(partition, account), node)
             if found is None and (only or any((site, partition, account, node))):
                 raise CommandError(
-                    "there is no Slurm here (no scontrol): load its module, or work on a login node"
+                    "Slurm is not available here (no scontrol): load its module, or work on a "
+                    "login node"
                 )
         files += [found.file] if found else []
         files += starter() if InitPart.STARTER in parts else []
@@ -89,9 +90,11 @@ def _print_next_steps(
     name = found.name if found else None
     if found:
         assumed = [key.name for key in found.site.keys if key.how == "assumed"]
-        out.line(f"partition {found.site.partition}; assumed, look at them: {', '.join(assumed)}")
+        out.line(f"partition {found.site.partition}; assumed, please check: {', '.join(assumed)}")
     elif InitPart.SITE in parts:
-        out.line("no Slurm here: runs are on this machine (cluster=local); on a login node,")
+        out.line(
+            "Slurm is not available here: runs use this machine (cluster=local); on a login node,"
+        )
         out.line("    hpckit init --only site   adds the file of its cluster")
     out.dim(f"    cd {folder}")
     if InitPart.STARTER in parts:

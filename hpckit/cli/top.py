@@ -105,7 +105,7 @@ class TopScreen:
             self._show(f"why: {self._it.run.name}", _why(self._it))
         elif key == "c":
             self._asked = self._it if self._it.is_alive else None
-            what = "y: cancel it now   s: let it save first   other keys: no"
+            what = "y: cancel it now   s: let it save first   other keys: do not cancel"
             self._show(f"{self._it.run.name} is {self._it.word}", what if self._asked else None)
 
     @property

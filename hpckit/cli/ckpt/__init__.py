@@ -18,9 +18,9 @@ from hpckit.cli.ckpt.verify import verify_them
 from hpckit.cli.common.exit_status import TOLD
 
 HELP = (
-    "Look at checkpoints, check, prune, mend and convert them.\n\n"
+    "Inspect, verify, prune, repair and convert checkpoints.\n\n"
     "PLACE is a store (a path, or a URL such as s3://bucket/folder), a run in it "
-    "(STORE/runs/RUN), or a run directory. A store that answers nothing is given up after 15 s. "
+    "(STORE/runs/RUN), or a run directory. A store that does not answer is given up after 15 s. "
     + TOLD
 )
 

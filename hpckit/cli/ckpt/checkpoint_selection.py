@@ -73,7 +73,7 @@ def _newest(same: Sequence[CheckpointInfo]) -> CheckpointMatch:
     chosen = max(usable, key=lambda info: info.created)
     others = [checkpoint_label(info) for info in same if info is not chosen]
     taken = checkpoint_label(chosen)
-    remark = f"step {chosen.step} was saved {len(same)} times: taking {taken}, the newest"
+    remark = f"step {chosen.step} was saved {len(same)} times: using {taken}, the newest"
     return CheckpointMatch(chosen, f"{remark}; also: {listing(others)}" if others else None)
 
 
@@ -95,12 +95,16 @@ def _one(
 
 def _best(infos: Sequence[CheckpointInfo], text: str, where: str) -> CheckpointInfo:
     metrics = sorted({name for info in infos for name in info.metrics})
-    there = f"metrics there are: {listing(metrics)}" if metrics else "no checkpoint has any metric"
+    there = f"the metrics are: {listing(metrics)}" if metrics else "no checkpoint has any metric"
     _, metric, mode = _parse_best(text)
     if not metric and len(metrics) == 1:
         metric = metrics[0]
     if metric not in metrics:
-        problem = f"nobody knows {metric!r}" if metric else "best by which metric? best:METRIC"
+        problem = (
+            f"no checkpoint has the metric {metric!r}"
+            if metric
+            else "give the metric as best:METRIC"
+        )
         raise CommandUsageError(f"{text!r} in {where}: {problem}; {there}")
     newest_first = sorted(infos, key=lambda i: (i.step, i.created), reverse=True)
     best = Best(metric, mode).reasons(newest_first)
@@ -165,7 +169,7 @@ def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> 
 def _found(place: StoreLocation, info: CheckpointInfo) -> CatalogEntry:
     if info.state == "incomplete":
         raise CommandUsageError(
-            f"step {info.step} ({info.id}) is no checkpoint: {info.problem}. If all ranks had "
+            f"step {info.step} ({info.id}) is not a checkpoint: {info.problem}. If all ranks had "
             f"finished, `hpckit ckpt repair {place.text} --adopt` commits it"
         )
     found, problems = catalog.committed(place.store, info.run)
@@ -177,7 +181,7 @@ def _found(place: StoreLocation, info: CheckpointInfo) -> CatalogEntry:
             f"step {info.step} ({info.id}) is damaged: {problem}. `hpckit ckpt repair "
             f"{place.text} {info.id} --from OTHER` can take the manifest from another store"
         )
-    raise CommandUsageError(f"step {info.step} ({info.id}) was removed just now")
+    raise CommandUsageError(f"step {info.step} ({info.id}) was removed in the meantime")
 
 
 def readable_marks(store: Store, run: str) -> tuple[Mapping[str, CheckpointMark], list[str]]:
@@ -185,4 +189,4 @@ def readable_marks(store: Store, run: str) -> tuple[Mapping[str, CheckpointMark]
     try:
         return pins_and_labels.marks(store, run), []
     except (DamagedError, FormatError) as error:
-        return {}, [f"no marks are known: {error}"]
+        return {}, [f"the checkpoint marks cannot be read: {error}"]

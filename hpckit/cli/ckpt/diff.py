@@ -49,15 +49,11 @@ def diff(
     run: RunOption = None,
     other: Annotated[
         str | None,
-        typer.Option(
-            "--with", metavar="PLACE", help="Store of B, if it is another than that of A."
-        ),
+        typer.Option("--with", metavar="PLACE", help="Store of B, if it is not that of A."),
     ] = None,
     other_run: Annotated[
         str | None,
-        typer.Option(
-            "--with-run", metavar="NAME", help="Run of B, if it is another than that of A."
-        ),
+        typer.Option("--with-run", metavar="NAME", help="Run of B, if it is not that of A."),
     ] = None,
     tensor: TensorOption = None,
     limit: Annotated[
@@ -121,7 +117,9 @@ def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int 
             out.line(f"damaged: {diff.problem}")
         if diff.change and diff.change.not_finite:
             elements = count(diff.change.not_finite, "changed element")
-            out.line(f"{diff.name}: {elements} NaN or infinite in A or B, not in its numbers")
+            out.line(
+                f"{diff.name}: {elements} NaN or infinite in A or B, left out of these numbers"
+            )
 
 
 def interest(diff: TensorDiff) -> tuple[int, float, str]:
@@ -172,7 +170,7 @@ def _print_values(out: CommandOutput, values: Sequence[ValueDiff], most: int | N
     if not values:
         return
     out.line()
-    out.line(f"{count(len(values), 'value')}: {same:,} unchanged, {len(values) - same:,} not")
+    out.line(f"{count(len(values), 'value')}: {same:,} unchanged, {len(values) - same:,} changed")
     if not shown:
         return
     rows = table("value", "A", "B", folded=("value", "A", "B"))

@@ -62,7 +62,7 @@ def _print_checkpoints(
     out.table(rows)
     out.line(
         "stored: as in ls, without the bases of differences; needs: with these, each byte once; "
-        "alone: what removing just this one would free; shared: what others need as well"
+        "alone: what removing just this one would free; shared: what others also need"
     )
 
 
@@ -72,7 +72,7 @@ def _print_items(out: CommandOutput, usages: Sequence[CheckpointUsage]) -> None:
         rows.add_row(clean(name), size(cost.total), size(cost.alone))
     out.line()
     out.table(rows)
-    out.line("summed over the checkpoints above: what several share counts in each")
+    out.line("summed over the checkpoints above: shared bytes are counted for each")
 
 
 def by_item(usages: Iterable[CheckpointUsage]) -> dict[str, StoredCost]:
@@ -96,7 +96,7 @@ def _print_packs(out: CommandOutput, at: StoreLocation, packs: PackUsage) -> Non
     )
     out.line(
         f"garbage   {size(packs.garbage_bytes)} in {count(packs.garbage_packs, 'pack')} that no "
-        "checkpoint needs: of a save that is running, or left for prune"
+        "checkpoint needs: of a running save, or to be deleted by prune"
     )
 
 
@@ -106,12 +106,12 @@ def _print_problems(
     for save, problem in measured.problems.items():
         out.line(f"damaged: run {save.run}, step {save.step} ({save.id}): {problem}")
     if measured.problems:
-        out.line("what damaged checkpoints need is not known: dead and garbage are too high")
+        out.line("what damaged checkpoints need is unknown, so dead and garbage are too high")
     if packs.missing:
         out.line(
-            f"damaged: {count(len(packs.missing), 'pack')} that checkpoints need are gone: "
-            f"{listing(packs.missing, 3)}; `hpckit ckpt verify {at.text}` says which tensors are "
-            "hit"
+            f"damaged: {count(len(packs.missing), 'pack')} that checkpoints need do not exist: "
+            f"{listing(packs.missing, 3)}; `hpckit ckpt verify {at.text}` shows which tensors are "
+            "affected"
         )
     if measured.problems or packs.missing:
         out.line(repair_advice(at.text))

@@ -51,13 +51,13 @@ def export(
         ),
     ],
     format_: Annotated[
-        ExportFormat, typer.Option("--format", help="What to write.", show_default=False)
+        ExportFormat, typer.Option("--format", help="Format to write.", show_default=False)
     ],
     run: RunOption = None,
     item: Annotated[
         list[str] | None,
         typer.Option(
-            "--item", metavar="NAME", help="Only this item, for instance model; may be repeated."
+            "--item", metavar="NAME", help="Only this item, such as model; may be repeated."
         ),
     ] = None,
     max_shard: Annotated[
@@ -79,7 +79,7 @@ def export(
         items = _items(list(chosen.found.document.items), item)
         if format_ is ExportFormat.safetensors:
             items = [name for name in items if chosen.found.document.items[name].tensors]
-            out.note("values that are no tensors are left out: safetensors cannot hold them")
+            out.note("values that are not tensors are left out: safetensors cannot hold them")
         if format_ in (ExportFormat.huggingface, ExportFormat.peft):
             items = [_only_item(items if item else ["model"])]
         raw = sum(chosen.found.document.items[name].raw_bytes for name in items)
@@ -93,7 +93,7 @@ def export(
             except DamagedError as error:
                 raise DamagedError(
                     f"nothing was exported: {error}; `hpckit ckpt verify {place} {chosen.save.id}` "
-                    "says all that is damaged, `hpckit ckpt repair` looks for intact copies"
+                    "lists all damage, `hpckit ckpt repair` looks for intact copies"
                 ) from error
         out.line(
             f"exported {listing(items)} of step {chosen.save.step} ({chosen.save.id}) as "
@@ -121,7 +121,7 @@ def import_(
     ],
     place: PlaceArg,
     format_: Annotated[
-        ImportFormat, typer.Option("--format", help="What FROM is.", show_default=False)
+        ImportFormat, typer.Option("--format", help="Format of FROM.", show_default=False)
     ],
     step: Annotated[
         int,
@@ -129,7 +129,7 @@ def import_(
     ],
     run: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Run to add the checkpoint to; may be new."),
+        typer.Option(metavar="NAME", help="Run to add the checkpoint to; it may be new."),
     ] = None,
     item: Annotated[
         str | None,
@@ -151,15 +151,14 @@ def import_(
     """
     out = CommandOutput(json)
     if not source.exists():
-        raise CommandUsageError(f"{source} is not there: nothing to import")
+        raise CommandUsageError(f"{source} does not exist: nothing to import")
     with opened(place, run, create=create, may_be_new=True) as at:
         name = _target_run(at, run)
         for info in list_checkpoints(at.store, name, refused={}) if name in at.runs else ():
             if info.step == step:
                 out.note(
-                    f"run {name} has step {step} already, {checkpoint_label(info)}: both stay, "
-                    "and the step's "
-                    "number means the newer one from now on; the other is known by its id"
+                    f"run {name} has step {step} already, {checkpoint_label(info)}: both stay; the "
+                    "step's number now selects the newer one, and the id selects the other"
                 )
         with out.progress("importing", None) as on_bytes:
             save = _import(format_, source, at.store, name, step, item, on_bytes)
@@ -237,7 +236,10 @@ def _items(there: Sequence[str], asked: Sequence[str] | None) -> list[str]:
 
 def _only_item(items: Sequence[str]) -> str:
     if len(items) != 1:
-        raise CommandUsageError(f"one model at a time: say which with --item, of {listing(items)}")
+        raise CommandUsageError(
+            "only one model can be exported at a time: choose one with "
+            f"--item, from {listing(items)}"
+        )
     return items[0]
 
 
@@ -245,7 +247,7 @@ def _target_run(at: StoreLocation, asked: str | None) -> str:
     run = at.run or (at.runs[0] if len(at.runs) == 1 else None)
     if run is None:
         there = f"; there are: {listing(at.runs)}" if at.runs else ""
-        raise CommandUsageError(f"say with --run which run the checkpoint becomes part of{there}")
+        raise CommandUsageError(f"give with --run the run to add the checkpoint to{there}")
     try:
         return check_run(run)
     except ValueError as error:

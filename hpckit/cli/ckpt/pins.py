@@ -70,10 +70,10 @@ def pin_message(what: str, before: str | None, reason: str) -> str:
     if before is None:
         return f"pinned {what}: {reason}" if reason else f"pinned {what}"
     if before == reason:
-        return f"{what} was pinned already: {now} stays"
+        return f"{what} was already pinned: {now} stays"
     if not before:
-        return f"{what} was pinned already, without a reason: now with {now}"
-    return f"{what} was pinned already: {now} in place of {before!r}"
+        return f"{what} was already pinned, without a reason: it now has {now}"
+    return f"{what} was already pinned: {now} replaces {before!r}"
 
 
 @guarded

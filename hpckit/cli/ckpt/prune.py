@@ -41,7 +41,7 @@ def prune_run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Only print what would be removed, why, and what that frees."
+            "--dry-run", help="Only print what would be removed, why, and how much that frees."
         ),
     ] = False,
     grace: Annotated[
@@ -80,7 +80,7 @@ def prune_run(
                 out.document({**body, "damaged": damaged})
                 return DAMAGED if plan.problems or damaged else 0
             if not typer.confirm("Remove this?", err=True):
-                raise CommandUsageError("nothing was removed, as you said")
+                raise CommandUsageError("nothing was removed, because you did not confirm")
         result = prune(at.store, name, policies, grace_s=grace, ignore=frozenset(damaged))
         swept = result.swept or SweepResult()
         _print_removed(out, result)
@@ -108,7 +108,10 @@ def _sound_choices(
         for choice in unseen:
             if problems := verify(store, choice.found, "quick"):
                 damaged[choice.id] = str(problems[0])
-                out.note(f"damaged, so neither counted nor removed: {choice.id}, {problems[0]}")
+                out.note(
+                    f"damaged, and therefore neither counted nor removed: {choice.id}, "
+                    f"{problems[0]}"
+                )
             else:
                 sound.add(choice.id)
 
@@ -116,7 +119,8 @@ def _sound_choices(
 def _policies(texts: Sequence[str]) -> list[KeepPolicy]:
     if not texts:
         raise CommandUsageError(
-            "say what to keep: --keep last=3, or others (--help lists them); nothing was removed"
+            "give what to keep: --keep last=3, or other policies (--help lists them); nothing was "
+            "removed"
         )
     try:
         return [parse_keep(text) for text in texts]
@@ -184,20 +188,22 @@ def _print_removed(out: CommandOutput, result: PruneResult) -> None:
     if not result.removed and not result.reduced:
         out.line("no checkpoint was removed")
     for id_, why in result.spared.items():
-        out.line(f"spared {id_}: {why}")
+        out.line(f"kept {id_}: {why}")
 
 
 def _print_swept(out: CommandOutput, swept: SweepResult) -> None:
     if swept.deleted:
         out.line(f"deleted {count(swept.deleted, 'pack')}, {size(swept.deleted_bytes)}")
     for session in swept.ended:
-        out.line(f"session {session} was silent for too long and was ended")
+        out.line(f"session {session} did not renew its lease for too long and was ended")
     for why in sorted(set(swept.waiting.values())):
-        out.line(f"packs that nothing needs still wait: {why}; the next prune deletes them")
+        out.line(
+            f"packs that nothing needs are not deleted yet: {why}; the next prune deletes them"
+        )
     for key in swept.unreadable:
         out.line(
-            f"damaged: {key} cannot be read, so nobody knows which packs it needs and none is "
-            "deleted: repair it, or remove it if it is of no use"
+            f"damaged: {key} cannot be read, so it is unknown which packs it needs, and none is "
+            "deleted: repair it, or remove it if it is not needed"
         )
 
 

@@ -48,7 +48,7 @@ class PrunePlan:
         for save, problem in self.problems.items():
             out.line(f"damaged: run {save.run}, step {save.step} ({save.id}): {problem}")
         if self.problems:
-            out.line("what it needs is not known: less is freed than stated, perhaps nothing")
+            out.line("what it needs is unknown: less than stated is freed, perhaps nothing")
         out.line(self._sum())
 
     def _sum(self) -> str:
@@ -61,8 +61,9 @@ class PrunePlan:
         rest = self.freed.bytes - self.freed.pack_bytes
         dead = f", {size(rest)} stay dead in other packs until `hpckit ckpt compact`"
         return (
-            f"{' and '.join(what)} of {len(self.choices):,} go: {size(self.freed.pack_bytes)} are "
-            f"freed with {count(self.freed.packs, 'pack')}{dead if rest else ''}"
+            f"{' and '.join(what)} of {len(self.choices):,} are removed: "
+            f"{size(self.freed.pack_bytes)} are freed with {count(self.freed.packs, 'pack')}"
+            f"{dead if rest else ''}"
         )
 
     def plain(self) -> dict[str, Any]:

@@ -23,7 +23,9 @@ def read_lease(store: Store, found: CatalogEntry, note: Callable[[str], None]) -
         try:
             stack.enter_context(leased(store, found.stored, note))
         except FileNotFoundError:
-            raise CommandUsageError(f"step {save.step} ({save.id}) was removed just now") from None
+            raise CommandUsageError(
+                f"step {save.step} ({save.id}) was removed in the meantime"
+            ) from None
         yield
 
 

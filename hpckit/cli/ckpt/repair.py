@@ -56,7 +56,7 @@ def repair(
     out = CommandOutput(json)
     if adopt and (step is not None or sources or dry_run):
         raise CommandUsageError(
-            "--adopt works on a whole run: no STEP, --from or --dry-run with it"
+            "--adopt works on a whole run: it cannot be combined with STEP, --from or --dry-run"
         )
     with ExitStack() as stack:
         at = stack.enter_context(opened(place, run, may_be_new=bool(sources)))
@@ -106,7 +106,7 @@ def _repair(
     out.document({"run": run, "dry_run": dry_run, "checkpoints": reports})
     is_lost = any(report["lost"] for report in reports)
     if is_lost and not others:
-        out.line("next: --from names another store that may have what is lost")
+        out.line("next: --from names another store that may have the lost chunks")
     return DAMAGED if is_lost else 0
 
 
@@ -123,7 +123,7 @@ def _run(at: StoreLocation, others: Sequence[StoreLocation]) -> str:
     if run not in (*at.runs, *elsewhere):
         there = listing(sorted({*at.runs, *elsewhere})) or "none"
         stores = f"{at.store.url} or the stores of --from"
-        raise CommandUsageError(f"no run {run!r} in {stores}; there are: {there}")
+        raise CommandUsageError(f"no run {run!r} in {stores}; the runs are: {there}")
     return run
 
 
@@ -142,8 +142,8 @@ def _wanted(
     raw |= {one.info.save: one.info.raw_bytes for one in elsewhere if one.is_left}
     if pruned := [one.info for one in elsewhere if not one.is_left]:
         out.note(
-            f"in the store of --from, and not here, as if pruned: {_steps(pruned)}; to bring one "
-            f"back, name it: `hpckit ckpt repair {at.text} {pruned[-1].id} --from ...`"
+            f"in the store of --from but not in this one, probably pruned: {_steps(pruned)}; to "
+            f"restore one, name it: `hpckit ckpt repair {at.text} {pruned[-1].id} --from ...`"
         )
     return dict(sorted(raw.items()))
 
@@ -171,7 +171,8 @@ def _named(
     if info.save in known:
         return info
     refusal = CommandUsageError(
-        f"step {info.step} ({info.id}) is no checkpoint: {info.problem}; --adopt commits it if all "
+        f"step {info.step} ({info.id}) is not a checkpoint: {info.problem}; --adopt commits it if "
+        "all "
         "its ranks had finished"
     )
     return _lost(text, elsewhere, refusal, out)
@@ -197,9 +198,9 @@ def _print(
     out: CommandOutput, what: str, healed: list[str], lost: list[str], dry_run: bool
 ) -> None:
     if not healed and not lost:
-        out.line(f"{what}: nothing to heal")
+        out.line(f"{what}: nothing to repair")
         return
-    done = "would be healed" if dry_run else "healed"
+    done = "would be repaired" if dry_run else "repaired"
     out.line(f"{what}: {len(healed):,} {done}, {len(lost):,} lost")
     for word, things in ((done, healed), ("lost", lost)):
         for thing in things[:MOST]:
@@ -226,7 +227,7 @@ def flatten(
             key = rewrite(at.store, chosen.run, chosen.found, on_bytes)
         is_new = key != chosen.found.stored.key
         what = f"step {chosen.save.step} ({chosen.save.id}) of run {chosen.run}"
-        out.line(f"{what} stands alone now" if is_new else f"{what} stood alone already")
+        out.line(f"{what} now has no bases" if is_new else f"{what} already had no bases")
         out.document({"run": chosen.run, "id": chosen.save.id, "key": key, "rewritten": is_new})
 
 
@@ -261,7 +262,7 @@ def compact(
 
 def _print_compacted(out: CommandOutput, result: CompactionResult) -> None:
     if not result.packs:
-        out.line("no pack is so full of dead bytes: nothing was rewritten")
+        out.line("no pack has so large a share of dead bytes: nothing was rewritten")
         return
     out.line(
         f"rewrote {count(len(result.packs), 'pack')} of {size(result.freed_bytes)} as "

@@ -20,7 +20,7 @@ def replica_summary(replication: dict[str, Any] | None) -> str:
     parts += [
         f"{replication[name]} {what}"
         for name, what in (
-            ("no_room", "refused for want of memory"),
+            ("no_room", "refused because memory is short"),
             ("strangers", "connections refused"),
             ("taken_over", "ranks taken over"),
         )
@@ -52,7 +52,7 @@ def _sent(sent: dict[str, Any] | None) -> str:
         return ""
     to = clean(sent["to"])
     if sent["step"] is None:
-        return f"nothing at {to} yet"
+        return f"no replica at {to} yet"
     behind = f", {sent['lag_s']:.0f} s behind" if sent["lag_s"] else ""
     lost = ", ".join(f"{sent[name]} {name}" for name in ("skipped", "overtaken") if sent[name])
-    return f"step {sent['step']} at {to} too{behind}{f' ({lost})' if lost else ''}"
+    return f"step {sent['step']} also at {to}{behind}{f' ({lost})' if lost else ''}"

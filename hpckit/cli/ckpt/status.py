@@ -90,7 +90,7 @@ def _ask(socket: Path) -> ServiceStatus:
         return ServiceStatus(socket, None, str(error))
     if answer is None:
         return ServiceStatus(
-            socket, None, "it was killed: the run's next trainer starts another one"
+            socket, None, "it was killed: the next trainer of the run starts another one"
         )
     return ServiceStatus(socket, answer)
 
@@ -161,7 +161,7 @@ def _local(one: dict[str, Any]) -> str:
         f"{one[name]} {text}"
         for name, text in (
             ("spooled", "on the local disk"),
-            ("recovered", "back from there"),
+            ("recovered", "recovered from the local disk"),
             ("spool_failed", "without a local copy"),
         )
         if one[name]

@@ -34,12 +34,10 @@ class StoreLocation:
         if self.run is not None:
             return self.run
         if not self.runs:
-            raise CommandUsageError(
-                f"{self.store.url} is a store without checkpoints: nothing to look at"
-            )
+            raise CommandUsageError(f"{self.store.url} is a store without checkpoints")
         if len(self.runs) > 1:
             raise CommandUsageError(
-                f"{self.store.url} has {len(self.runs)} runs: say which with --run: "
+                f"{self.store.url} has {len(self.runs)} runs: choose one with --run: "
                 f"{listing(self.runs)}"
             )
         return self.runs[0]
@@ -91,9 +89,9 @@ def run_names(store: Store) -> tuple[str, ...]:
 
 def _open(text: str, create: bool | None) -> tuple[Store, _Candidate]:
     if not text:
-        raise CommandUsageError("no place given: name a store, a run in it, or a run directory")
+        raise CommandUsageError("no place given: give a store, a run in it, or a run directory")
     if meant := meant_url(text):
-        raise CommandUsageError(f"{text} is no path and no URL; did you mean {meant}?")
+        raise CommandUsageError(f"{text} is neither a path nor a URL; did you mean {meant}?")
     from hpckit.system.store_timeouts import interactive_store_options
 
     for candidate in _candidates(text):
@@ -109,11 +107,14 @@ def _open(text: str, create: bool | None) -> tuple[Store, _Candidate]:
 def _nothing_at(text: str, can_create: bool) -> str:
     folder = local_folder(text)
     if folder is not None and (folder / "submissions").is_dir():
-        return f"{text} is a run that has not saved a checkpoint yet; hpckit why {text} tells more"
+        return (
+            f"{text} is a run that has not saved a checkpoint yet; hpckit why {text} shows the "
+            "reason"
+        )
     if folder is not None and (below := Path("runs", text) / "submissions").is_dir():
         return f"no checkpoint store at {text}; did you mean the run {below.parent}?"
     is_there = folder is None or folder.exists()
-    why = f"it has no {object_keys.STORE}" if is_there else "nothing is there"
+    why = f"it has no {object_keys.STORE}" if is_there else "it does not exist"
     return (
         f"no checkpoint store at {text}: {why}. Give the folder or URL of a store, a run in it as "
         "STORE/runs/RUN, or a run directory (with checkpoints/ in it)"
@@ -149,8 +150,8 @@ def _elsewhere(folder: Path) -> Iterator[_Candidate]:
         spec = read_spec(directory.spec(numbers[-1]))
     except (SpecError, OSError) as error:
         raise CommandUsageError(
-            f"{folder} is a run directory, but where its checkpoints are cannot be read: {error}; "
-            "give the store itself"
+            f"{folder} is a run directory, but the location of its checkpoints cannot be read: "
+            f"{error}; give the store itself"
         ) from None
     yield _Candidate(checkpoint_root(spec, directory), likely=run_name(spec))
 
@@ -160,11 +161,11 @@ def _which(
 ) -> str | None:
     if candidate.run and asked and candidate.run != asked:
         raise CommandUsageError(
-            f"the place names the run {candidate.run!r}, but --run says {asked!r}"
+            f"the place names the run {candidate.run!r}, but --run names {asked!r}"
         )
     run = asked or candidate.run
     if run is not None and run not in runs and not may_be_new:
-        there = f"there are: {listing(runs)}" if runs else "it has none yet"
+        there = f"the runs are: {listing(runs)}" if runs else "the store has no runs yet"
         raise CommandUsageError(f"no run {run!r} in {url}; {there}")
     if run is None and len(runs) > 1 and candidate.likely in runs:
         return candidate.likely

@@ -66,7 +66,7 @@ def verify_them(
     """
     out = CommandOutput(json)
     if step is not None and all_:
-        raise CommandUsageError(f"both --all and the step {step!r} are given: leave one out")
+        raise CommandUsageError(f"--all and the step {step!r} are both given: leave one out")
     with opened(place, run) as at:
         found, unreadable = _wanted(at, step, out)
         started_s = time.monotonic()
@@ -93,13 +93,17 @@ def left_out_message(it: UnneededSpace) -> str:
     """Describe the data of the store that was not checked, because no checkpoint needs it."""
     if not it.bytes:
         return "left out of the check: nothing; checkpoints need every byte of the store's packs"
-    waiting = f", {size(it.condemned_bytes)} of these wait for prune" if it.condemned_bytes else ""
+    waiting = (
+        f", {size(it.condemned_bytes)} of these will be deleted by prune"
+        if it.condemned_bytes
+        else ""
+    )
     packs = count(it.packs, "pack")
     parts = [f"{size(it.pack_bytes)} in {packs} of running, unfinished or removed saves{waiting}"]
     parts = parts if it.packs else []
     parts += [f"{size(it.dead_bytes)} inside packs that are needed"] if it.dead_bytes else []
     most = "at most " if it.is_most else ""
-    why = " (of damaged checkpoints nobody knows what they need)" if it.is_most else ""
+    why = " (what damaged checkpoints need is unknown)" if it.is_most else ""
     return (
         f"left out of the check: {most}{size(it.bytes)} that no checkpoint needs{why}: "
         f"{'; '.join(parts)}"
@@ -171,13 +175,15 @@ def _checked(
     if problems is None:
         return VerifiedCheckpoint(save, 0, [], is_gone=True)
     if problems and not is_there(at.store, found):
-        out.note(f"step {save.step} ({save.id}) was removed while it was read")
+        out.note(f"step {save.step} ({save.id}) was removed while it was being read")
         return VerifiedCheckpoint(save, 0, [], is_gone=True)
     run = f"run {save.run}, " if at.run is None and len(at.runs) > 1 else ""
     verdict = count(len(problems), "problem") if problems else "ok"
     out.line(f"{run}step {save.step} ({save.id}): {verdict}, {size(total)}")
     if (mark := found.document.header.marked) is not None:
-        out.line(f"  as its ranks had it, and their replicas differ: {clean(summary(mark))}")
+        out.line(
+            f"  intact, but the ranks' replicas differed when it was saved: {clean(summary(mark))}"
+        )
     for problem in problems[:MOST]:
         out.line(f"  damaged: {problem}")
     if len(problems) > MOST:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 FOUND, REFUSED, OUT_OF_REACH, NOT_ALL = 1, 2, 3, 4
 MEANINGS = {
-    0: "as asked",
+    0: "success",
     FOUND: "a problem was found in what was checked",
-    REFUSED: "the request is not possible; nothing was done",
+    REFUSED: "the request is not possible, and nothing was done",
     OUT_OF_REACH: "a store, a service, Slurm or the machine does not answer",
     NOT_ALL: "the cache does not hold everything that `data warm` had to fetch",
 }

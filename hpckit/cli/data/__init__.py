@@ -17,8 +17,8 @@ from hpckit.cli.data.warm import warm
 from hpckit.cli.data.where import where
 
 HELP = (
-    "Make WebDataset shards, index, check and measure them, and keep them near those who train.\n\n"
-    + TOLD
+    "Make WebDataset shards, index, check and measure them, and cache them on the nodes that "
+    "train.\n\n" + TOLD
 )
 
 app = typer.Typer(help=HELP, no_args_is_help=True)

@@ -60,7 +60,7 @@ def bench(
     screen, peers = CommandOutput(json), _peers(against or [])
     budget = 0 if cache_bytes is None else parse_size(cache_bytes)
     if (cache is None) != (budget == 0):
-        raise CommandUsageError("--cache and --cache-bytes belong together")
+        raise CommandUsageError("--cache and --cache-bytes must be given together")
     dataset = open_shards(shards)
     if len(dataset) == 0:
         raise CommandUsageError(f"there are no samples in the {len(dataset.manifest)} shards")
@@ -92,7 +92,7 @@ def _peers(against: Sequence[str]) -> list[str]:
 
     for name in against:
         if name not in _PEERS:
-            raise CommandUsageError(f"--against {name!r}: there is {', '.join(_PEERS)}")
+            raise CommandUsageError(f"--against {name!r}: unknown; choose {', '.join(_PEERS)}")
         if importlib.util.find_spec(name) is None:
             raise CommandUsageError(f"--against {name}: it is not installed; pip install {name}")
     return list(dict.fromkeys(against))
@@ -102,7 +102,9 @@ def _check_local(urls: Sequence[str], peers: Sequence[str]) -> None:
     from data.source.address import Address
 
     if peers and any(Address.parse(url).local is None for url in urls):
-        raise CommandUsageError("--against reads files of this machine, and some shards are none")
+        raise CommandUsageError(
+            "--against reads only files of this machine, but some shards are URLs"
+        )
 
 
 def _print(screen: CommandOutput, found: dict[str, list[ReaderMeasurement]]) -> None:

@@ -87,7 +87,7 @@ def verify(cache: CacheOption, json: JsonOption = False) -> int:
             if not right:
                 damaged.append(urls.get(entry.stem, "?"))
     for url in damaged:
-        screen.line(f"damaged, and put aside: {url}")
+        screen.line(f"damaged and quarantined: {url}")
     outcome = f"{len(damaged):,} damaged" if damaged else "all whole"
     screen.line(f"{count(checked, 'shard')} of {size(total)} checked: {outcome}")
     screen.document({"checked": checked, "bytes": total, "damaged": damaged})
@@ -120,7 +120,7 @@ def prune(
     would = "would be " if dry_run else ""
     screen.line(f"{size(gained)} {would}removed, {size(holds)} {'would ' * dry_run}stay")
     if holds > budget:
-        screen.note("more does not go: the rest is open, or on its way")
+        screen.note("no more can be removed: the other shards are open, or being downloaded")
     screen.document({"dry_run": dry_run, "gained": gained, "bytes": holds})
 
 

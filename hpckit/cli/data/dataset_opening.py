@@ -65,7 +65,9 @@ def order_of(
         return SingleStream(dataset, _order(dataset, knobs.said))
     name = state.get("order")
     if name not in (ORDER, NATURAL):
-        more = ": a mixture's samples cannot be told from one dataset" if name == "mix-1" else ""
+        more = (
+            ": the samples of a mixture cannot be found in one dataset" if name == "mix-1" else ""
+        )
         raise CommandUsageError(
             f"the state is of the order {name!r}, not {ORDER} or {NATURAL}{more}"
         )
@@ -73,7 +75,7 @@ def order_of(
     for field, value in knobs.said.items():
         if told.get(field, value) != value:
             raise CommandUsageError(
-                f"--{field} {value}, but the state says {told[field]}: leave it out"
+                f"--{field} {value}, but the state has {told[field]}: leave this option out"
             )
     fields = {field: _natural(told, field) for field in ("seed", "streams", "window", "remix")}
     given = {field: value for field, value in fields.items() if value is not None}
@@ -87,7 +89,7 @@ def position_of(state: Mapping[str, Any]) -> int:
     found = _natural(state, "position")
     if found is None:
         raise CommandUsageError(
-            "the state has no position: it is not what a loader's state_dict() gave"
+            "the state has no position: it was not returned by the state_dict() of a loader"
         )
     return found
 
@@ -108,9 +110,7 @@ def only_state(states: Mapping[str, dict[str, Any]], where: str) -> dict[str, An
     """Return the only one of the states. Raises CommandUsageError if there is not exactly one."""
     if len(states) != 1:
         what = f"{len(states)} states of loaders: {listing(sorted(states))}" if states else "none"
-        raise CommandUsageError(
-            f"{where}: expected what one loader's state_dict() gave, found {what}"
-        )
+        raise CommandUsageError(f"{where}: expected the state_dict() of one loader, found {what}")
     return next(iter(states.values()))
 
 

@@ -61,7 +61,7 @@ def pack(
 
     screen = CommandOutput(json)
     if end is not None and tokenizer is None:
-        raise CommandUsageError(f"--end {end}: is a token of --tokenizer, which is not given")
+        raise CommandUsageError(f"--end {end}: requires --tokenizer")
     tokeniser = Tokeniser(tokenizer, end) if tokenizer else None
     folder, left_out = python_stdlib() if source == "stdlib" else (Path(source), ())
     suffixes = suffix or ([".py"] if source == "stdlib" else [])

@@ -68,7 +68,9 @@ def shuffle_report(
 
 
 def _print(screen: CommandOutput, found: ShuffleReport, batch: int, live_bytes: int) -> None:
-    reunion = "too large to tell" if found.reunion_ratio is None else f"{found.reunion_ratio:.3f}"
+    reunion = (
+        "too large to compute" if found.reunion_ratio is None else f"{found.reunion_ratio:.3f}"
+    )
     rows = {
         "shards": f"{found.shards_per_batch:.1f} in a batch of {batch:,}: "
         f"{found.shards_per_batch_ratio:.3f} of a full shuffle",
@@ -85,7 +87,7 @@ def _print(screen: CommandOutput, found: ShuffleReport, batch: int, live_bytes: 
 def advice(found: ShuffleReport) -> str:
     """Return advice as one line."""
     if found.shards_per_batch_ratio >= GOOD:
-        return "as good as a full shuffle, or nearly: nothing to do"
+        return "as good as a full shuffle, or nearly"
     return (
         "batches draw from too few shards: more --streams or a wider --window mix more, and need "
         "more cache; or write the shards shuffled"

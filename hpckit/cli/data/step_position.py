@@ -71,8 +71,8 @@ def find_step_position(
     if found is None:
         steps = listing([str(one.step) for one in saved])
         raise CommandUsageError(
-            f"step {step} of {where}: from its checkpoints at {steps} one cannot tell how many "
-            "samples a step has: say it with --global-batch"
+            f"step {step} of {where}: from its checkpoints at {steps} the number of samples of a "
+            "step cannot be computed: give it with --global-batch"
         )
     return found
 
@@ -107,7 +107,7 @@ def of_packed(
     before = next((one for one in saved if one.step < step), None)
     if before is None:
         raise CommandUsageError(
-            f"step {step}: no checkpoint before it says where its documents begin"
+            f"step {step}: no earlier checkpoint records where its documents begin"
         )
     return StepPosition(state, position_of(before.state), batch, step, step - 1 - before.step)
 

@@ -54,11 +54,15 @@ def verify_shards(
         screen.line(f"and {len(wrong) - MOST:,} more: --json lists them")
     unhashed = sum(not verdict.hashed for verdict in verdicts) if full else 0
     if unhashed:
-        screen.note(f"of {count(unhashed, 'shard')} only the headers: index with --hash")
+        screen.note(
+            f"only the headers of {count(unhashed, 'shard')} were checked: index with --hash"
+        )
     total = size(sum(verdict.bytes for verdict in verdicts))
     outcome = f"{len(wrong):,} damaged" if wrong else "all whole"
     screen.line(f"{count(len(verdicts), 'shard')} of {total} checked: {outcome}")
     if wrong:
-        screen.line("next: fetch these again; `hpckit data index --hash`, if the change was meant")
+        screen.line(
+            "next: fetch these again, or run `hpckit data index --hash` if the change was intended"
+        )
     screen.document({"full": full, "shards": [asdict(verdict) for verdict in verdicts]})
     return DAMAGED if wrong else 0

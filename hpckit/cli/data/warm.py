@@ -66,7 +66,8 @@ def warm(
         bool,
         typer.Option(
             "--mounted",
-            help="Also cache shards on NFS, Lustre and the like, as data.cache_local=auto does.",
+            help="Also cache shards on shared file systems (NFS, Lustre), as data.cache_local=auto "
+            "does.",
         ),
     ] = False,
     json: JsonOption = False,
@@ -131,7 +132,9 @@ def _ranks(text: str, global_batch: int | None) -> tuple[int, int, int, int]:
     if not first <= last < world:
         raise CommandUsageError(f"--streams-of {text!r}: ranks are 0..{world - 1} of {world}")
     if global_batch is None:
-        raise CommandUsageError("--streams-of needs --global-batch: on it depends who reads what")
+        raise CommandUsageError(
+            "--streams-of requires --global-batch, which decides which rank reads what"
+        )
     return first, last + 1, world, global_batch
 
 
@@ -171,9 +174,9 @@ def _print(
         f"fetched {size(fetched)} in {took(seconds)}{f', {rate}' if rate else ''}"
     )
     if warmed.in_place:
-        screen.line(f"{warmed.in_place:,} are files of this machine: read where they lie")
+        screen.line(f"{warmed.in_place:,} are files of this machine and are read directly")
     if warmed.left_out:
-        screen.note(f"{warmed.left_out:,} have no place in the cache: they are fetched as needed")
+        screen.note(f"{warmed.left_out:,} do not fit in the cache and are fetched as needed")
 
 
 def _plain(

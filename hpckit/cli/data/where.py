@@ -147,18 +147,19 @@ def _begin(
     from hpckit.cli.data.step_position import find_step_position
 
     if sum(given is not None for given in (state, position, run)) != 1:
-        raise CommandUsageError("say of what: one of --run PLACE, --state FILE and --position P")
+        raise CommandUsageError("give one of --run PLACE, --state FILE and --position P")
     if run is not None:
         if step == 0:
             raise CommandUsageError("--step 0: the steps of a run are numbered from 1")
         found = find_step_position(run, None, step, batch)
         if found.batch is None:
             raise CommandUsageError(
-                f"how many samples has step {found.step}? say it: --global-batch"
+                f"the number of samples of step {found.step} is unknown: give it with "
+                "--global-batch"
             )
         return _Begin(found.state, found.position, found.batch, found.step, found.later)
     if batch is None:
-        raise CommandUsageError("--global-batch is needed: how many samples a step has")
+        raise CommandUsageError("--global-batch is required: the number of samples of a step")
     loader_state = None if state is None else read_state(state)
     at = position_of(loader_state) if loader_state is not None else position or 0
     return _Begin(loader_state, at, batch, later=step or 0)

@@ -16,7 +16,7 @@ class _Single(DefaultCommandGroup):
 app = typer.Typer(
     cls=_Single,
     no_args_is_help=True,
-    help="Cause real faults, to see that runs come back.\n\n"
+    help="Cause real faults, to test that runs recover.\n\n"
     "hpckit drill RUN KIND is hpckit drill run RUN KIND.",
 )
 app.command("run")(single)

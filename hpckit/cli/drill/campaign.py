@@ -79,10 +79,10 @@ def campaign(
         words = ["experiment=campaign", f"train.steps={steps}", *(overrides or ())]
         place = folder.absolute()
         if place.exists():
-            raise CommandError(f"{folder} is there already: name another --folder")
+            raise CommandError(f"{folder} already exists: give another --folder")
         try:
             with new_folder(place):
-                out.note(f"{len(schedule)} faults in {steps:,} steps; first, a run without any")
+                out.note(f"{len(schedule)} faults in {steps:,} steps; the first run has none")
                 whole = _undisturbed(place, words, reference, out.note)
                 stage = CampaignSetup(words, whole, own, out.note)
                 result = _run_schedule(place / "1", schedule, stage)

@@ -53,7 +53,7 @@ def single(
 
     with reported_errors(json):
         if kind not in list(DrillKind):
-            raise CommandError(f"{kind}: a drill is {_KINDS}")
+            raise CommandError(f"{kind}: unknown; a drill is {_KINDS}")
         out, it = CommandOutput(json), look(submitted_run(run), Queue())
         try:
             plan = plan_drill(it, DrillKind(kind), rank, node)
@@ -83,6 +83,6 @@ def _confirm(can_ask: bool, yes: bool) -> None:
     if yes:
         return
     if not can_ask:
-        raise CommandError("drill: say --yes where there is nobody to ask")
+        raise CommandError("drill: give --yes, because there is no terminal to ask on")
     if not typer.confirm("Do it?", err=True):
         raise CommandError("nothing was done")

@@ -43,7 +43,7 @@ def export_huggingface(
     item = "model" if merging else item  # an average of adapters contains nothing else
     file = folder / "config.json"
     if file.exists():
-        raise FileExistsError(f"{file} is there already: choose another folder")
+        raise FileExistsError(f"{file} already exists: choose another folder")
     try:
         paths = export_safetensors(
             checkpoint,
@@ -56,7 +56,7 @@ def export_huggingface(
             on_bytes=on_bytes,
         )
     except FormatError as error:
-        raise CommandUsageError(f"not a model as {place} describes it: {error}") from error
+        raise CommandUsageError(f"this is not the model that {place} describes: {error}") from error
     dtypes = {spec.dtype for spec in checkpoint.tensors([item]).values()}
     with new_files([file]) as (output,):
         output.write_at(0, json.dumps(config(size, dtypes.pop()), indent=2).encode() + b"\n")
@@ -81,13 +81,15 @@ def model_of(place: str) -> RunSpec:
     numbers = RunDir(folder).submission_numbers() if folder is not None else []
     if folder is None or not numbers:
         raise CommandUsageError(
-            f"{place} is no run directory, and a store does not know which model it holds: "
+            f"{place} is not a run directory, and a store does not record which model it holds: "
             "give the directory of the run"
         )
     try:
         spec = read_spec(RunDir(folder).spec(numbers[-1]))
     except (SpecError, OSError) as error:
-        raise CommandUsageError(f"{place}: which model it trains cannot be read: {error}") from None
+        raise CommandUsageError(
+            f"{place}: the model that it trains cannot be read: {error}"
+        ) from None
     if spec.entry != LANGUAGE_MODEL:
         raise CommandUsageError(
             f"{place} trains a model of its own ({spec.entry}); --format safetensors exports "
@@ -95,7 +97,7 @@ def model_of(place: str) -> RunSpec:
         )
     if experts_of(spec.model) is not None:
         raise CommandUsageError(
-            f"{place} trains a model with experts (model.experts), which transformers knows no "
-            "architecture for; --format safetensors exports its tensors by their names"
+            f"{place} trains a model with experts (model.experts), for which transformers has no "
+            "architecture; --format safetensors exports its tensors by their names"
         )
     return spec

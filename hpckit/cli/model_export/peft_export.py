@@ -43,7 +43,7 @@ def export_peft(
         )
     file = folder / _CONFIG
     if file.exists():
-        raise FileExistsError(f"{file} is there already: choose another folder")
+        raise FileExistsError(f"{file} already exists: choose another folder")
     layers = _layers(decoder_of(spec), spec.lora)
     found = _forms(layers, item)
     try:
@@ -58,7 +58,9 @@ def export_peft(
             on_bytes=on_bytes,
         )
     except FormatError as error:
-        raise CommandUsageError(f"no adapters as {place} describes them: {error}") from error
+        raise CommandUsageError(
+            f"these are not the adapters that {place} describes: {error}"
+        ) from error
     with new_files([file]) as (output,):
         output.write_at(0, json.dumps(_config(spec, spec.lora, layers), indent=2).encode() + b"\n")
     return [*paths, file]

@@ -113,16 +113,16 @@ def test_pinning_again_keeps_the_reason_or_replaces_it(store: Store) -> None:
         return pins_and_labels.pins(store, "demo")[save_of(store, 100).id]
 
     assert "already" not in ok("pin", store.url, 100, "--why", "figure 3")
-    assert "pinned already: reason 'figure 3' stays" in ok("pin", store.url, 100)
+    assert "already pinned: reason 'figure 3' stays" in ok("pin", store.url, 100)
     assert why() == "pinned: figure 3"
     text = ok("pin", store.url, 100, "--why", "table 1")
-    assert "reason 'table 1' in place of 'figure 3'" in text
+    assert "reason 'table 1' replaces 'figure 3'" in text
     assert why() == "pinned: table 1"
     body = document("pin", store.url, 100)
     assert (body["why"], body["was"]) == ("table 1", "table 1")
-    assert "no reason in place of 'table 1'" in ok("pin", store.url, 100, "--why", "")
+    assert "no reason replaces 'table 1'" in ok("pin", store.url, 100, "--why", "")
     assert why() == "pinned"
-    assert "now with reason 'x'" in ok("pin", store.url, 100, "--why", "x")
+    assert "it now has reason 'x'" in ok("pin", store.url, 100, "--why", "x")
     break_mark(store, 100)
     assert "its reason is lost" in ckpt("pin", store.url, 100).stderr
     assert why() == "pinned"
@@ -167,22 +167,22 @@ def test_repair_brings_a_lost_manifest_back(store: Store, mirror: Path) -> None:
     (folder(store) / save.manifest()).unlink()
     ok("repair", store.url)
     text = ok("repair", store.url, "--from", mirror, "--dry-run")
-    assert f"would be healed: {save.manifest()}: the manifest is not there; from" in text
+    assert f"would be repaired: {save.manifest()}: the manifest does not exist; from" in text
     assert steps(store) == [100, 200, 400]
     ok("repair", store.url, "--from", mirror)
     assert "all whole" in ok("verify", store.url)
     found = document("diff", store.url, save.id, save.id, "--with", mirror)
     assert {row["kind"] for row in [*found["tensors"], *found["values"]]} == {"same"}
-    assert "nothing to heal" in ok("repair", store.url, 300, "--from", mirror)
+    assert "nothing to repair" in ok("repair", store.url, 300, "--from", mirror)
 
 
 def test_what_was_pruned_comes_back_when_it_is_named(store: Store, mirror: Path) -> None:
     alone = np.random.default_rng(9).standard_normal(500).astype("f4")
     save = make(Store.open(mirror), 50, {"model/alone": ("float32", alone)})
     told = ckpt("repair", store.url, "--from", mirror).stderr
-    assert "in the store of --from, and not here, as if pruned: step 50 (" in told
+    assert "in the store of --from but not in this one, probably pruned: step 50 (" in told
     assert f"hpckit ckpt repair {store.url} {save.id}" in told
-    assert "nothing to heal" in ok("repair", store.url, "latest", "--from", mirror)
+    assert "nothing to repair" in ok("repair", store.url, "latest", "--from", mirror)
     assert steps(store) == [100, 200, 300, 400]
     before = files(store)
     plan = document("repair", store.url, 50, "--from", mirror, "--dry-run")["checkpoints"]
@@ -203,7 +203,7 @@ def test_what_is_gone_comes_back_whole_or_not_at_all(store: Store, mirror: Path)
     for more in (["--dry-run"], []):
         result = ckpt("repair", store.url, "--from", mirror, *more)
         assert result.exit_code == 1
-        assert "not brought back" in result.stdout
+        assert "not restored" in result.stdout
         assert "model/layer.weight" in result.stdout
     assert steps(store) == [100, 200, 300]
 
@@ -241,7 +241,7 @@ def test_repair_refuses_what_nobody_has(store: Store, mirror: Path, tmp_path: Pa
 def test_a_dry_run_of_repair_writes_nothing(store: Store, mirror: Path) -> None:
     break_chunk(store, 100, "model/frozen")
     before = files(store)
-    assert "1 would be healed" in ok("repair", store.url, 100, "--from", mirror, "--dry-run")
+    assert "1 would be repaired" in ok("repair", store.url, 100, "--from", mirror, "--dry-run")
     assert files(store) == before
     assert ckpt("verify", store.url).exit_code == 1
 
@@ -304,7 +304,7 @@ def test_two_imports_of_one_step_are_told_apart(
         assert f"imported    from {source}" in ok("show", new, id_)
         assert document("show", new, id_)["source"] == source
     newest = ckpt("show", new, 5).stderr
-    assert f"taking {second} (imported from {tmp_path}/two" in newest
+    assert f"using {second} (imported from {tmp_path}/two" in newest
     assert f"also: {first} (imported from {tmp_path}/one" in newest
     ambiguous = refused("show", new, "0000000005-")
     assert f"{tmp_path}/one" in ambiguous
@@ -329,7 +329,7 @@ def test_a_torch_file_comes_in(store: Store, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-50])
     assert "cut off" in refused("import", file, tmp_path / "new", *arguments, exit_code=1)
     file.write_bytes(b"no zip file")
-    assert "no file of torch.save" in refused("import", file, tmp_path / "new", *arguments)
+    assert "not a file of torch.save" in refused("import", file, tmp_path / "new", *arguments)
     assert len(document("ls", tmp_path / "new")["checkpoints"]) == 1
 
 
@@ -345,7 +345,7 @@ def test_export_refuses_what_is_not_there(store: Store, tmp_path: Path) -> None:
     to = (tmp_path / "x", "--format", "safetensors")
     assert "optimizer" in refused("export", store.url, 400, *to, "--item", "modle")
     assert "5GB" in refused("export", store.url, 400, *to, "--max-shard", "big")
-    assert "not there" in refused(
+    assert "does not exist" in refused(
         "import", tmp_path / "none", store.url, "--format", "dcp", "--step", 1
     )
 

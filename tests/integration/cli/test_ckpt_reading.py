@@ -92,7 +92,7 @@ def test_ls_of_a_damaged_mark(store: Store) -> None:
     break_mark(store, 200)
     result = ckpt("ls", store.url)
     assert result.exit_code == 1
-    assert "no marks are known" in result.stderr
+    assert "the checkpoint marks cannot be read" in result.stderr
     assert len(document("ls", store.url, exit_code=1)["checkpoints"]) == 4
 
 
@@ -190,7 +190,7 @@ def test_a_run_directory_leads_to_a_store_elsewhere(store: Store, tmp_path: Path
 
 
 def test_places_that_are_none(store: Store, tmp_path: Path) -> None:
-    assert "nothing is there" in refused("ls", tmp_path / "nothing")
+    assert "it does not exist" in refused("ls", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
     (tmp_path / "file").write_text("")
     assert "is a file" in refused("ls", tmp_path / "file")
@@ -364,7 +364,7 @@ def test_verify_says_what_it_left_out(store: Store) -> None:
     body = document("verify", store.url)["left_out"]
     assert body["condemned_bytes"] > 0
     assert body["dead_bytes"] == document("du", store.url)["packs"]["dead_bytes"]
-    assert "wait for prune" in ok("verify", store.url)
+    assert "will be deleted by prune" in ok("verify", store.url)
     assert document("verify", store.url, 100)["left_out"] is None
     assert "left out" not in ok("verify", store.url, 100)
     break_manifest(store, 300)
@@ -418,12 +418,12 @@ def test_a_checkpoint_that_is_removed_just_now_is_no_damage(
         at: Store, found: Sequence[CatalogEntry], *_: object
     ) -> list[list[IntegrityProblem]]:
         at.storage.delete(one.stored.key for one in found)
-        return [[IntegrityProblem(100, "", "", "the pack is not there")]]
+        return [[IntegrityProblem(100, "", "", "the pack does not exist")]]
 
     monkeypatch.setattr(verifying, "verify_all", remove)
     result = ckpt("verify", store.url, 100)
     assert result.exit_code == 0
-    assert "was removed while it was read" in result.stderr
+    assert "was removed while it was being read" in result.stderr
 
 
 # other storage

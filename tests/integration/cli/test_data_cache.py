@@ -103,7 +103,7 @@ def test_warming_for_some_ranks(server: RangeServer, shards: str, cache: Path) -
         refused(*common, "--streams-of", wrong, says="--streams-of")
     refused(
         *("warm", shards, "--cache", cache, "--cache-bytes", "1GB", "--streams-of", "0/3"),
-        says="needs --global-batch",
+        says="requires --global-batch",
     )
 
 
@@ -143,7 +143,7 @@ def test_files_of_this_machine_need_no_cache(local: Path, cache: Path) -> None:
 
 
 def test_refusals_of_warm(tmp_path: Path, shards: str, cache: Path) -> None:
-    refused("warm", shards, "--cache", cache, "--cache-bytes", "much", says="is no size")
+    refused("warm", shards, "--cache", cache, "--cache-bytes", "much", says="is not a size")
     refused("warm", tmp_path / "x", "--cache", cache, "--cache-bytes", "1GB", says="no shards")
     (tmp_path / "file").touch()
     held = ("--cache", tmp_path / "file", "--cache-bytes", "1GB")
@@ -189,4 +189,4 @@ def test_refusals_of_cache(tmp_path: Path) -> None:
     for verb in (("ls",), ("verify",), ("prune", "--to", "1GB")):
         refused("cache", *verb, "--cache", tmp_path / "none", says="no cache at")
     tmp_path.joinpath("c").mkdir()
-    refused("cache", "prune", "--cache", tmp_path / "c", "--to", "-5", says="is no size")
+    refused("cache", "prune", "--cache", tmp_path / "c", "--to", "-5", says="is not a size")

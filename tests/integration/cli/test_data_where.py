@@ -127,13 +127,13 @@ def test_states_that_are_none(tmp_path: Path, shards: Path) -> None:
         (json.dumps({**state, "position": "x"}), "position is 'x'"),
         (json.dumps({**state, "seed": 1.5}), "seed is 1.5"),
         (json.dumps({**state, "streams": 10**9}), "streams must be in"),
-        (json.dumps({**state, "order": "mix-1"}), "a mixture's samples"),
+        (json.dumps({**state, "order": "mix-1"}), "the samples of a mixture"),
         (json.dumps({**state, "fingerprint": "0"}), "another stream of samples"),
     ):
         refused("where", shards, "--state", wrong, "--global-batch", 8, says=says)
     told = ("where", shards, "--state", json.dumps(state))
-    refused(*told, says="--global-batch is needed")
-    refused(*told, "--global-batch", 8, "--seed", 7, says="the state says 0")
+    refused(*told, says="--global-batch is required")
+    refused(*told, "--global-batch", 8, "--seed", 7, says="the state has 0")
     refused(*told, "--global-batch", 8, "--position", 7, says="one of --run")
     refused("where", shards, "--global-batch", 8, says="one of --run")
     refused("where", tmp_path / "none", "--global-batch", 8, "--position", 0, says="no shards")
@@ -152,9 +152,9 @@ def test_where_of_a_run_by_its_checkpoints(folder: Path, shards: Path) -> None:
         told = document(*place, "--step", step)
         assert (told["step"], told["global_batch"]) == (step, 8)
         assert sorted(keys(told)) == sorted(seen[step].keys)
-    refused(*place, "--step", 2, says="say it with --global-batch")
+    refused(*place, "--step", 2, says="give it with --global-batch")
     refused(*place, "--step", 0, says="numbered from 1")
-    refused(*place, says="how many samples has step 8?")
+    refused(*place, says="the number of samples of step 8 is unknown")
     for step, more in ((2, ("--step", 2)), (9, ("--step", 9)), (8, ())):
         told = document(*place, *more, "--global-batch", 8)
         assert sorted(keys(told)) == sorted(seen[step].keys)

@@ -99,7 +99,7 @@ def test_adapters_alone_are_what_peft_adds_to_the_model(
         expected, found = decoder(tokens), tuned(tokens).logits
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (found - before).std() > 0.01, "they matter"
-    assert "out/peft/adapter_config.json is there already" in refused(
+    assert "out/peft/adapter_config.json already exists" in refused(
         "export", run.path, "latest", out / "peft", "--format", "peft"
     )
     assert "trains no adapters" in refused(

@@ -63,8 +63,8 @@ def test_status_and_logs_of_a_run_under_way(typed: Typed) -> None:
 
 
 def test_drills_are_come_through(typed: Typed) -> None:
-    assert "say --yes" in typed.refusal("drill", "worker")
-    assert "2 is none of this generation's: 0, 1" in typed.refusal(
+    assert "give --yes" in typed.refusal("drill", "worker")
+    assert "2 is not one of this generation: 0, 1" in typed.refusal(
         "drill", "worker", "--rank=2", "--yes"
     )
     assert "a drill is preempt" in typed.refusal("drill", "fire", "--yes")
@@ -86,7 +86,7 @@ def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
     assert (found["state"], found["verdict"]["kind"]) == ("ended", "stopped")
     assert found["saved_step"] == found["step"]
     assert typed.json("cancel")["cancelled"] is False
-    assert "a drill takes a run that trains" in typed.refusal("drill", "node", "--yes")
+    assert "a drill requires a run that is training" in typed.refusal("drill", "node", "--yes")
     detach([HPCKIT, "resume", str(typed.run.path)])
     typed.wait_until(state="running", generation=4)
     after = typed.json("cancel")

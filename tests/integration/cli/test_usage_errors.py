@@ -190,7 +190,7 @@ def test_a_disk_that_is_full(faulty_folder: FaultFs) -> None:
 def test_s3_that_does_not_let_one_in(s3_url: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3_url.env.items():
         monkeypatch.setenv(name, value)
-    no_bucket = "there is no such bucket at this endpoint; make it first\n"
+    no_bucket = "the bucket does not exist at this endpoint; create it first\n"
     assert answer("launch.py checkpoint.url=s3://no-such-bucket/x --dry-run") == (
         2,
         f"error: checkpoint.url: read s3://no-such-bucket/x/hpckit.json: {no_bucket}",

@@ -265,7 +265,7 @@ def test_the_cuda_of_a_driver_is_read() -> None:
 def test_where_there_are_no_nodes_none_is_asked() -> None:
     done = CliRunner().invoke(app, ["doctor", "--node"])
     assert done.exit_code == 2
-    assert "--node: local has no nodes to ask: add cluster=slurm" in done.output
+    assert "--node: local has no nodes to inspect: add cluster=slurm" in done.output
 
 
 def test_the_version_is_told() -> None:

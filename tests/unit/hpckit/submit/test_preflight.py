@@ -99,7 +99,7 @@ def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> Non
     assert shards.startswith("data.shards: ")
     assert validation.startswith("data.validation: ")
     for line in (shards, validation):
-        assert "a.tar: its index has no checksums of what is in the shard" in line
+        assert "a.tar: its index has no checksums of the contents" in line
     build_index(place, hash=True)
     assert look(project, others).problems == []
 
