@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Lock
 
 import psutil
 
@@ -18,6 +21,7 @@ from checkpointing.format.values.json_values import Json
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
+from tests.integration.examples import forking_server
 from tests.integration.service.running_services import REPOSITORY, pid_of
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
@@ -44,37 +48,108 @@ def run(
     process = subprocess.Popen(
         [*command, "--root", str(root), *map(str, arguments)],
         cwd=root.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
+        env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
     assert process.stdout is not None
-    losses, lines = dict[int, str](), list[str]()
     try:
-        for line in process.stdout:
-            lines.append(line)
-            match line.split():
-                case ["step", step, "loss", loss]:
-                    losses[int(step)] = loss
-                    if int(step) == kill_at:
-                        break
+        ran = _read(process.stdout, kill_at)
     finally:
         kill(process.pid)
         process.stdout.close()
         status = process.wait()
-    output = "".join(lines)
-    assert status == (0 if kill_at is None else -9), output
-    assert kill_at is None or kill_at in losses, output
-    return Ran(losses, output)
+    return _as_due(ran, status, kill_at)
+
+
+class ForkedExample:
+    """An example whose runs begin with its imports done: see `forking_server`."""
+
+    def __init__(self, example: str) -> None:
+        self._lock = Lock()
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", forking_server.__name__, f"checkpointing.examples.{example}"],
+            cwd=REPOSITORY,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(
+        self, root: Path, *arguments: object, ranks: int | None = None, kill_at: int | None = None
+    ) -> Ran:
+        """As `run`, on so many ranks.
+
+        Args:
+            ranks: None: alone, as a program that no launcher has started.
+        """
+        output = root.with_name(f"output-{secrets.token_hex(4)}")
+        os.mkfifo(output)
+        words = ["--root", str(root), *map(str, arguments)]
+        order = {"arguments": words, "ranks": ranks, "output": str(output)}
+        pid = self._ask(**order, cwd=str(root.parent), env=_environment())
+        try:
+            with output.open() as stream:
+                ran = _read(stream, kill_at)
+        finally:
+            kill(pid)
+            status = self._ask(ended=pid)
+        return _as_due(ran, status, kill_at)
+
+    def close(self) -> None:
+        self._server.communicate()
+
+    def _ask(self, **order: object) -> int:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        with self._lock:
+            self._server.stdin.write(json.dumps(order) + "\n")
+            self._server.stdin.flush()
+            return int(self._server.stdout.readline())
 
 
 @contextmanager
-def beside(example: str, root: Path, *arguments: object, **options: Any) -> Iterator[Future[Ran]]:
-    """The same, to its end, while the block runs."""
+def forked(example: str) -> Iterator[ForkedExample]:
+    """It can be run within the block."""
+    found = ForkedExample(example)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+
+
+def _read(output: Iterable[str], kill_at: int | None) -> Ran:
+    """What is said up to a step."""
+    losses, lines = dict[int, str](), list[str]()
+    for line in output:
+        lines.append(line)
+        match line.split():
+            case ["step", step, "loss", loss]:
+                losses[int(step)] = loss
+                if int(step) == kill_at:
+                    break
+    return Ran(losses, "".join(lines))
+
+
+def _as_due(ran: Ran, status: int, kill_at: int | None) -> Ran:
+    """What has ended as it was to end."""
+    assert status == (0 if kill_at is None else -9), ran.output
+    assert kill_at is None or kill_at in ran.losses, ran.output
+    return ran
+
+
+@contextmanager
+def beside(run: Callable[[], Ran]) -> Iterator[Future[Ran]]:
+    """A run to its end, while the block runs."""
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(run, example, root, *arguments, **options)
+        yield pool.submit(run)
 
 
 def kill(pid: int) -> None:
@@ -130,11 +205,12 @@ def assert_same_end(root: Path, reference: Path, run: str) -> None:
 def assert_killed_it_goes_on(name: str, tmp_path: Path) -> None:
     """An example, killed twice, once with its service, ends as one that was not."""
     reference, root = tmp_path / "reference", tmp_path / "root"
-    with beside(f"{name}_trainer", reference) as finished:
-        first = run(f"{name}_trainer", root, kill_at=17)
-        second = run(f"{name}_trainer", root, kill_at=45)
+    example = f"{name}_trainer"
+    with forked(example) as forks, beside(partial(run, example, reference)) as finished:
+        first = forks.run(root, kill_at=17)
+        second = forks.run(root, kill_at=45)
         kill_service(root, name)
-        third = run(f"{name}_trainer", root)
+        third = forks.run(root)
         whole = finished.result()
     assert sorted(whole.losses) == list(range(1, 81))
     assert min(second.losses) == 15

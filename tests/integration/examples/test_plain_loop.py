@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.integration.examples.example_programs import (
     TORCHRUN,
+    ForkedExample,
     assert_same_end,
     beside,
+    forked,
     kill_service,
     run,
 )
@@ -18,14 +21,24 @@ from tests.integration.examples.example_programs import (
 STEPS = ("--steps", 400)  # of a millisecond or two: who kills at a step may be some late
 
 
-@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["alone", "torchrun"])
-def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path, launcher: Sequence[str]) -> None:
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkedExample]:
+    with forked("plain_loop") as forks:
+        yield forks
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), [((), None), (TORCHRUN, 2)], ids=["alone", "torchrun"]
+)
+def test_killed_it_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, forks: ForkedExample, launcher: Sequence[str], ranks: int | None
+) -> None:
     reference, root = tmp_path / "reference", tmp_path / "root"
-    with beside("plain_loop", reference, *STEPS, launcher=launcher) as finished:
-        first = run("plain_loop", root, *STEPS, launcher=launcher, kill_at=30)
-        second = run("plain_loop", root, *STEPS, launcher=launcher, kill_at=120)
+    with beside(partial(run, "plain_loop", reference, *STEPS, launcher=launcher)) as finished:
+        first = forks.run(root, *STEPS, ranks=ranks, kill_at=30)
+        second = forks.run(root, *STEPS, ranks=ranks, kill_at=120)
         kill_service(root, "plain")
-        third = run("plain_loop", root, *STEPS, launcher=launcher)
+        third = forks.run(root, *STEPS, ranks=ranks)
         whole = finished.result()
     assert sorted(whole.losses) == list(range(1, 401))
     assert min(first.losses) == 1
@@ -36,10 +49,10 @@ def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path, launcher: Sequ
     assert_same_end(root, reference, "plain")
 
 
-def test_what_two_ranks_saved_one_goes_on_with(tmp_path: Path) -> None:
+def test_what_two_ranks_saved_one_goes_on_with(tmp_path: Path, forks: ForkedExample) -> None:
     root = tmp_path / "root"
-    run("plain_loop", root, *STEPS, launcher=TORCHRUN, kill_at=100)
-    alone = run("plain_loop", root, *STEPS)
+    forks.run(root, *STEPS, ranks=2, kill_at=100)
+    alone = forks.run(root, *STEPS)
     assert sorted(alone.losses) == list(range(min(alone.losses), 401))
     assert min(alone.losses) > 1
-    assert run("plain_loop", root, *STEPS).losses == {}  # nothing is left to do
+    assert forks.run(root, *STEPS).losses == {}  # nothing is left to do
