@@ -12,7 +12,7 @@ import pytest
 
 from data import pack_folder, python_stdlib
 from hpckit.rundir.directory import RunDir
-from tests.integration.run.runs import command, complete
+from tests.integration.run.runs import ON_ONE_NODE, command, complete
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +25,10 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reference(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A run on two nodes that nothing ever interrupted; nobody changes anything in it."""
+    """A run on two ranks that nothing ever interrupted; nobody changes anything in it."""
 
     def train(root: Path) -> None:
-        status, output = complete(root, command(root, shards))
+        status, output = complete(root, command(root, shards, *ON_ONE_NODE))
         assert status == 0, output
 
     return RunDir(next(_made_once(tmp_path_factory, "reference", train).glob("t-*")))

@@ -41,6 +41,8 @@ SMALL = (
 )
 ALONE = ("launch.nodes=1",)
 """For runs of which no node but the first matters: each costs some seconds of a processor."""
+ON_ONE_NODE = ("launch.nodes=1", "launch.nproc_per_node=2")
+"""For runs of two ranks that may be on one node: the losses are the same, bit for bit."""
 PACED = "entry=hpckit.drill.workload:main"
 """For runs that are to be there for long: a step per 0.2 seconds, most of which is slept."""
 PATIENCE_S = 500.0

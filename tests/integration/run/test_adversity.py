@@ -18,6 +18,7 @@ from hpckit.system.atomic_files import read_json
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.run.runs import (
     ALONE,
+    ON_ONE_NODE,
     PACED,
     REPO,
     command,
@@ -43,7 +44,7 @@ def test_ctrl_c_at_start_up_is_not_lost(tmp_path: Path, shards: Path) -> None:
 def test_the_follower_outlives_submitits_controller(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
+    with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
         supervisor = psutil.Process(it.wait_for("run_started")["pid"])
         controller = supervisor.parent()
         assert controller is not None
@@ -115,7 +116,7 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
     small_disk: Path, shards: Path, reference: RunDir
 ) -> None:
     """Before the last save: who starts again from what is in memory has it in no store."""
-    small = command(small_disk, shards, PACED, "health.disk_free_gib=null")
+    small = command(small_disk, shards, *ON_ONE_NODE, PACED, "health.disk_free_gib=null")
     soon = ("retry=none", "retry.max_restarts=1", "cluster.grace_s=10")  # a service goes on trying
     with started(small_disk, [*small, *soon]) as it:
         it.wait_for("checkpoint_committed", step=50)
@@ -156,7 +157,7 @@ def test_a_machine_that_is_not_healthy_is_told_and_not_tried_again(
 def test_a_loss_that_is_no_number_again_ends_the_run_with_what_was_good(
     tmp_path: Path, shards: Path
 ) -> None:
-    words = ("optim.lr=1e30", "checkpoint.every_steps=1", "train.log_every=1")
+    words = (*ON_ONE_NODE, "optim.lr=1e30", "checkpoint.every_steps=1", "train.log_every=1")
     with started(tmp_path, command(tmp_path, shards, *words)) as it:
         status, output = it.finish()
     assert status == 70, output

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from hpckit.rundir.directory import RunDir
-from tests.integration.run.runs import assert_same_run, command, complete, history, kill, started
+from tests.integration.run.runs import (
+    ON_ONE_NODE,
+    assert_same_run,
+    command,
+    complete,
+    history,
+    kill,
+    started,
+)
 
 USES_CUDA = """
 import sys
@@ -24,7 +32,8 @@ if "hpckit.trainer.torchrun.fork_server" in sys.orig_argv:
 
 
 def test_programs_have_the_losses_of_forks(tmp_path: Path, shards: Path, reference: RunDir) -> None:
-    status, output = complete(tmp_path, command(tmp_path, shards, "launch.preload=false"))
+    words = command(tmp_path, shards, *ON_ONE_NODE, "launch.preload=false")
+    status, output = complete(tmp_path, words)
     assert status == 0, output
     assert_same_run(RunDir(next(tmp_path.glob("t-*"))), reference)
 
@@ -38,7 +47,8 @@ def test_where_cuda_was_used_before_the_fork_the_run_goes_on_without_preload(
     (folder / "sitecustomize.py").write_text(USES_CUDA)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     root = tmp_path / "runs"
-    with started(root, command(root, shards, "debug.drill.preempt_at=[37]")) as it:
+    words = command(root, shards, *ON_ONE_NODE, "debug.drill.preempt_at=[37]")
+    with started(root, words) as it:
         it.wait_for_step(12)
         victim = it.wait_for("worker_started", rank=1)["pid"]
         assert kill(victim)

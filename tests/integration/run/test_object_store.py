@@ -8,7 +8,7 @@ import pytest
 
 from checkpointing import list_checkpoints, verify
 from hpckit.rundir.directory import RunDir
-from tests.integration.run.runs import STEPS, command, complete, history, losses
+from tests.integration.run.runs import ON_ONE_NODE, STEPS, command, complete, history, losses
 from tests.services.s3 import S3Place
 
 
@@ -21,7 +21,7 @@ def test_a_run_is_preempted_and_goes_on_from_a_bucket(
 ) -> None:
     for name, value in s3_url.env.items():
         monkeypatch.setenv(name, value)
-    place = (f"checkpoint.url={s3_url.url}", "debug.drill.preempt_at=[13]")
+    place = (*ON_ONE_NODE, f"checkpoint.url={s3_url.url}", "debug.drill.preempt_at=[13]")
     status, output = complete(tmp_path, command(tmp_path, shards, *place))
     assert status == 0, output
     run = RunDir(next(tmp_path.glob("t-*")))

@@ -28,11 +28,15 @@ from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
 from tests.integration.checkpoint.store_damage import check, committed_in, packs_of
 from tests.integration.run.runs import (
+    ALONE,
+    ON_ONE_NODE,
     STEPS,
+    Followed,
     Started,
     assert_same_run,
     command,
     complete,
+    eventually,
     history,
     kept,
     kill,
@@ -69,7 +73,8 @@ def test_a_page_about_a_run_says_what_its_records_say(reference: RunDir) -> None
 
 
 def test_preempted_on_the_same_world(tmp_path: Path, shards: Path, reference: RunDir) -> None:
-    status, output = complete(tmp_path, command(tmp_path, shards, "debug.drill.preempt_at=[13,37]"))
+    drill = (*ON_ONE_NODE, "debug.drill.preempt_at=[13,37]")
+    status, output = complete(tmp_path, command(tmp_path, shards, *drill))
     assert status == 0, output
     run = RunDir(next(tmp_path.glob("t-*")))
     assert_same_run(run, reference)
@@ -211,16 +216,17 @@ def kill_supervisor_at(it: Started, step: int) -> None:
 def test_supervisor_killed_and_interrupted_until_started_again(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
+    words = command(tmp_path, shards, *ON_ONE_NODE)
+    with started(tmp_path, words) as it:
         kill_supervisor_at(it, 23)
-    with started(tmp_path, command(tmp_path, shards)) as it:
+    with started(tmp_path, words) as it:
         it.wait_for("training_started", 2)
         it.wait_for_step(43)
         it.process.send_signal(signal.SIGINT)
         status, output = it.finish()
     assert status == 130, output
     assert read_json(it.run.verdict)["kind"] == "stopped"
-    status, output = complete(tmp_path, command(tmp_path, shards))
+    status, output = complete(tmp_path, words)
     assert status == 0, output
     assert len(list(tmp_path.glob("t-*"))) == 1
     assert_same_run(it.run, reference)
@@ -230,7 +236,7 @@ def test_supervisor_killed_and_interrupted_until_started_again(
 def test_torn_newest_checkpoint_is_passed_over_aloud(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
+    with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
         kill_supervisor_at(it, 34)
     kill_all()  # or it may go on from what is whole in memory
     store = it.run.checkpoints
@@ -301,7 +307,10 @@ def test_a_run_that_is_moved_aside_is_kept_and_one_that_is_done_stays_done(
     assert status == 0, output
     assert document(output) == {**about, "submission": None, "job": None}
     assert (copy / "events.jsonl").read_bytes() == before
-    status, output = complete(tmp_path, command(tmp_path, shards, "--fresh", "--json"))
+    with started(tmp_path, command(tmp_path, shards, *ALONE, "--fresh", "--json")) as it:
+        status, output = it.finish()
+        begun = Followed(copy / "events.jsonl")  # of what is ended with the block
+        eventually(lambda: any(e.kind == "run_started" for e in begun.events()) or None)
     assert status == 0, output
     assert (found := document(output)) == {**about, "submission": 1, "job": found["job"]}
     assert found["job"].isdigit()

@@ -20,13 +20,20 @@ from hpckit.rundir.directory import RunDir
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.validation import over_ranks, sample_means
 from tests.integration.rank_worlds import run_world
-from tests.integration.run.runs import REPO, assert_same_run, command, complete, history
+from tests.integration.run.runs import (
+    ON_ONE_NODE,
+    REPO,
+    assert_same_run,
+    command,
+    complete,
+    history,
+)
 
 EVERY = ("train.validate_every=20", "train.validate_samples=30", "checkpoint.keep.best=val_loss")
 
 
 def launched(root: Path, shards: Path, *overrides: str) -> tuple[RunDir, str]:
-    about = (*EVERY, f"data.validation={shards}", *overrides)
+    about = (*ON_ONE_NODE, *EVERY, f"data.validation={shards}", *overrides)
     status, output = complete(root, command(root, shards, *about))
     assert status == 0, output
     return RunDir(next(root.glob("t-*"))), output
