@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from data.cache.node_store import NodeStore, NodeStoreOptions
     from data.index.index_build import build_index
     from data.index.manifest import Manifest, open_manifest
+    from data.index.token_files.token_file_options import TokenFiles
     from data.order.sample_order import ORDER, Order
     from data.read.batch import Batch, SampleContext
     from data.read.dataset import Dataset, open_dataset
@@ -81,6 +82,7 @@ __all__ = [
     "Sources",
     "StreamingDataset",
     "StreamingOptions",
+    "TokenFiles",
     "Tokeniser",
     "Usage",
     "Vocabulary",
@@ -102,6 +104,7 @@ _MODULES = {
     "cache.node_store": ("NodeStore", "NodeStoreOptions"),
     "index.index_build": ("build_index",),
     "index.manifest": ("Manifest", "open_manifest"),
+    "index.token_files.token_file_options": ("TokenFiles",),
     "order.sample_order": ("ORDER", "Order"),
     "read.batch": ("Batch", "SampleContext"),
     "read.dataset": ("Dataset", "open_dataset"),

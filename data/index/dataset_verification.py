@@ -13,6 +13,7 @@ from data.index.manifest import Manifest, open_manifest
 from data.index.shard import sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
+from data.index.token_files.token_manifest import TokenManifest
 from data.source.protocol import ObjectSource
 
 WORKERS = 4  # threads: hashing and reading run in parallel, parsing headers does not
@@ -50,9 +51,13 @@ def verify(
     manifest = dataset if isinstance(dataset, Manifest) else open_manifest(dataset, source=source)
 
     def look(i: int) -> ShardVerification:
-        hashed = full and manifest.hash(i) is not None
+        is_token_file = isinstance(manifest, TokenManifest)
+        hashed = full and (is_token_file or manifest.hash(i) is not None)
         try:
-            problem = _problem(manifest, i, hashed, source, index_folder)
+            if isinstance(manifest, TokenManifest):
+                problem = manifest.problem(i, full)
+            else:
+                problem = _problem(manifest, i, hashed, source, index_folder)
         except ShardError as error:
             problem = f"offset {error.offset}: {error.problem}"
         except DataError as error:
@@ -77,7 +82,7 @@ def resized(manifest: Manifest, most: int = 64) -> str | None:
     """
     numbers = range(0, len(manifest), max(1, len(manifest) // most))
     for i in (number for number in numbers if not shard_access.is_url(manifest.urls[number])):
-        url, stated = manifest.urls[i], int(manifest.bytes[i])
+        url, stated = manifest.urls[i], manifest.file_bytes(i)
         try:
             size, _ = shard_access.stat(url, None)
         except ShardError as error:

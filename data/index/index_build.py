@@ -14,6 +14,7 @@ from data.index.manifest_rows import ShardRow
 from data.index.shard import sample_token_counts, sidecar
 from data.index.shard.sample_token_counts import Tokens
 from data.index.shard_listing import Shards, list_shards
+from data.index.token_files.token_file_listing import first_token_file
 from data.source.protocol import ObjectSource
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def build_index(
     was killed. Raises IndexingError with all shards that are broken, after the others are done;
     DataError if there are no shards, or no place for the manifest.
     """
+    if (item := first_token_file(shards)) is not None:
+        raise DataError(f"{item} is a token file, which needs no index: open it as it is")
     found = list_shards(shards)
     place = _manifest_path(out, found)
     job = _job(hash, tokens, source, index_folder)

@@ -81,6 +81,10 @@ class Manifest:
         """Return the digest of shard i's samples."""
         return self.columns["digests"][i * HASH : (i + 1) * HASH].tobytes().hex()
 
+    def file_bytes(self, i: int) -> int:
+        """Return the size of the file that shard i is, or is a part of."""
+        return int(self.bytes[i])
+
     def is_version(self, i: int, size: int, tag: str | None) -> bool:
         """Return whether shard i had this size and version when it was indexed."""
         return int(self.bytes[i]) == size and int(self.columns["tags"][i]) == short_tag(tag)

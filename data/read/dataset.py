@@ -19,9 +19,13 @@ from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard_access import is_pipe, is_plain_url, is_url
 from data.index.shard_listing import Shards
+from data.index.token_files.token_file_listing import open_token_files
+from data.index.token_files.token_file_options import TokenFiles
+from data.index.token_files.token_manifest import TokenManifest
 from data.read.shards.local_file_samples import Sample
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.shard_samples import Check, ShardSamples
+from data.read.shards.token_samples import TokenSamples
 from data.source.address import masked
 from data.source.sources import Sources
 
@@ -84,7 +88,7 @@ class Dataset:
     def ref(self, shard: int) -> ShardRef:
         """Return what the node store needs to know of a shard."""
         manifest = self.manifest
-        size, tag = int(manifest.bytes[shard]), int(manifest.columns["tags"][shard]) or None
+        size, tag = manifest.file_bytes(shard), int(manifest.columns["tags"][shard]) or None
         return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
 
     def is_remote(self, shard: int) -> bool:
@@ -165,7 +169,8 @@ class _OpenShardCache:
         opened = dataset.store.open(ref)
         index = dataset.index(shard, opened)
         store = dataset.store
-        return ShardSamples(
+        make = TokenSamples if isinstance(dataset.manifest, TokenManifest) else ShardSamples
+        return make(
             index,
             lambda: OPEN_SHARDS.open(lambda: store.open(ref)),
             ref.url,
@@ -204,6 +209,7 @@ def open_dataset(
     cache_local: CacheLocal = False,
     sources: Sources | None = None,
     check: Check = "auto",
+    token_files: TokenFiles | None = None,
 ) -> Dataset:
     """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
 
@@ -224,14 +230,38 @@ def open_dataset(
             headers, which detects another shard or version. "auto": the bytes where the index has
             their checksums.
 
+        token_files: how token files are read, which are given in place of shards: a flat `.bin`
+            file as of nanoGPT, Megatron's `.bin` with its `.idx`, an `.arrow` file, or a folder of
+            `save_to_disk` of Hugging Face's datasets. They are read in place and never cached; each
+            sample is a document, with the member `bin`.
+
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
+    if (tokens := open_token_files(shards, token_files)) is not None:
+        return _of_tokens(tokens, cache, cache_local, check, reach)
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
     store = _store(cache, cache_bytes, cache_local, reach)
     return Dataset(_manifest(shards, reach), store, check)
+
+
+def _of_tokens(
+    tokens: TokenManifest,
+    cache: str | Path | None,
+    cache_local: CacheLocal,
+    check: Check,
+    sources: Sources,
+) -> Dataset:
+    if check == "content":
+        raise DataError(
+            f"{tokens.place}: token files have no checksums, which check=content compares; leave it"
+            " out, or `hpckit data pack` the files to shards, which have them"
+        )
+    if cache is not None or cache_local is True:
+        _log.warning("%s: token files are read in place, the cache is not used", tokens.place)
+    return Dataset(tokens, _store(None, 0, False, sources), check)
 
 
 def _manifest(shards: Shards, sources: Sources) -> Manifest:

@@ -78,20 +78,32 @@ def _pack(
 ) -> PackReport:
     plan = plan_folder(source, suffixes, exclude)
     _warn_of_links(source, plan)
+    report = publish_pack(
+        out,
+        lambda found: _is_same(found, plan, samples_per_shard, tokeniser),
+        lambda folder: _write(plan, source, folder, samples_per_shard, tokeniser, progress),
+    )
+    if not (out / NAME).exists():  # of an older hpckit
+        build_index(out)
+    return report
+
+
+def publish_pack(
+    out: Path, is_same: Callable[[PackReport], bool], write: Callable[[Path], PackReport]
+) -> PackReport:
+    """Have a pack written into a new folder that then becomes `out`, unless `out` holds the same
+    one; returns its report. Raises DataError if `out` holds other things, OSError."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out.with_name(f".{out.name}.pack-lock")) as alone:
         if alone:
             _remove_debris(out)
         found = read_report(out)
-        if found and _is_same(found, plan, samples_per_shard, tokeniser):
-            if not (out / NAME).exists():  # of an older hpckit
-                build_index(out)
+        if found and is_same(found):
             return found
         temporary = out.with_name(f"{_temporary_prefix(out)}{uuid.uuid4().hex}")
         try:
             temporary.mkdir()
-            report = _write(plan, source, temporary, samples_per_shard, tokeniser, progress)
-            return _publish(temporary, out, report)
+            return _publish(temporary, out, write(temporary))
         finally:
             if temporary.exists():
                 shutil.rmtree(temporary)

@@ -21,11 +21,12 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Vocabulary:
     """The tokens of a pack: all are below `size`, `end` is the last one of each document, and
-    `tokenizer` is the BLAKE3 (hex) of the tokenizer file."""
+    `tokenizer` is the BLAKE3 (hex) of the tokenizer file; the last two are None if not known, as
+    for packed token files."""
 
     size: int
-    end: int
-    tokenizer: str
+    end: int | None
+    tokenizer: str | None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("checkpoint.check_replicas", 1),
     AddedKey("checkpoint.may_differ", []),
     AddedKey("command", None),
+    AddedKey("data.dtype", None),
+    AddedKey("data.end_of_text", None),
+    AddedKey("data.column", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

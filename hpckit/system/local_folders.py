@@ -8,20 +8,22 @@ from pathlib import Path
 from checkpointing import local_folder
 
 _PATTERN = frozenset("*?[{")
+_FILES = (".tar", ".bin", ".idx", ".arrow")
 RUN_IN_STORE = re.compile(r"(.+?)/+runs/+([^/]+)(?:/+steps)?/*")
 """Path of a run in a store; its groups are the store and the name of the run."""
 
 
 def data_folder(shards: str) -> Path | None:
-    """Returns the folder that holds `shards`, which are a folder, a tar file or a pattern, or None
-    if they are not local."""
+    """Returns the folder that holds `shards`, which are a folder, a tar file, a token file or a
+    pattern, or None if they are not local."""
     folder = local_folder(shards)
     if folder is None:
         return None
     for part in (*reversed(folder.parents), folder):
         if _PATTERN & set(part.name):
             return part.parent
-    return folder.parent if folder.suffix == ".tar" else folder
+    is_pair = Path(f"{folder}.idx").is_file()  # of Megatron, without a suffix
+    return folder.parent if folder.suffix in _FILES or is_pair else folder
 
 
 def nearest(path: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from zlib import crc32
 
 from data.cache.cached_shard import CachedShard
+from data.cache.files.file_handle import FileHandle
 from data.errors import DamagedShardError, ShardError
 from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import content_sum
@@ -138,12 +139,15 @@ class ShardSamples:
         shard = self._opened()
         file = shard.whole_file() if self._direct is None else None
         if file is not None and self._shard is shard:
-            args = self.index, self._key, self._url, file, self._indirect
-            if self._sums is None:
-                self._direct = immediate_reader(direct_reader(*args))
-            else:
-                self._direct = checksum_reader(*args)
+            self._direct = self._direct_reader(file)
         return shard.pread(offset, size, compares=self._sums is not None)
+
+    def _direct_reader(self, file: FileHandle) -> SampleReader:
+        """Return a reader of samples that are in a file of this machine."""
+        args = self.index, self._key, self._url, file, self._indirect
+        if self._sums is None:
+            return immediate_reader(direct_reader(*args))
+        return checksum_reader(*args)
 
     def _opened(self) -> CachedShard:
         shard = self._shard

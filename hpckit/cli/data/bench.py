@@ -53,6 +53,7 @@ def bench(
     The readers alternate, each time in a new process. Shards that were read before are in the
     page cache.
     """
+    from data.index.token_files.token_file_listing import first_token_file
     from hpckit.cli.common.progress_bar import progress_bar
     from hpckit.cli.data.dataset_opening import open_shards
     from hpckit.cli.data.reader_benchmark import ReaderBenchmark, arms, measure
@@ -61,6 +62,8 @@ def bench(
     budget = 0 if cache_bytes is None else parse_size(cache_bytes)
     if (cache is None) != (budget == 0):
         raise CommandUsageError("--cache and --cache-bytes must be given together")
+    if (tokens := first_token_file(shards)) is not None:
+        raise CommandUsageError(f"{tokens} is a token file, and only shards are measured here")
     dataset = open_shards(shards)
     if len(dataset) == 0:
         raise CommandUsageError(f"there are no samples in the {len(dataset.manifest)} shards")

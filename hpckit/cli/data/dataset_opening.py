@@ -13,6 +13,7 @@ from hpckit.cli.common.command_output import listing
 from hpckit.cli.common.store_errors import CommandUsageError
 
 if TYPE_CHECKING:
+    from data import TokenFiles
     from data.cache.node_store import CacheLocal
     from data.order.sample_order import Order
     from data.read.dataset import Dataset
@@ -27,12 +28,19 @@ def open_shards(
     cache: Path | None = None,
     cache_bytes: int = 0,
     cache_local: CacheLocal = False,
+    token_files: TokenFiles | None = None,
 ) -> Dataset:
     """Open the dataset that the command line names. Raises DataError."""
     from data.read.dataset import open_dataset
 
     given: str | list[str] = shards[0] if len(shards) == 1 else list(shards)
-    return open_dataset(given, cache=cache, cache_bytes=cache_bytes, cache_local=cache_local)
+    return open_dataset(
+        given,
+        cache=cache,
+        cache_bytes=cache_bytes,
+        cache_local=cache_local,
+        token_files=token_files,
+    )
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from data import TokenFiles
 
 ShardsArg = Annotated[
     list[str],
@@ -41,3 +44,38 @@ StreamsOption = Annotated[
 WindowOption = Annotated[
     int | None, typer.Option(min=1, help="As for the Loader; by default that of the state, or 8.")
 ]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(help="Type of the tokens of a flat .bin file; by default uint16."),
+]
+EndOfTextOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="TOKEN",
+        help="Token that ends each document of a flat .bin file, as 50256 of GPT-2.",
+        show_default=False,
+    ),
+]
+BlockSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="TOKENS",
+        help="Cut a flat .bin file into windows of this length; a run takes model.seq_len + 1.",
+        show_default=False,
+    ),
+]
+ColumnOption = Annotated[
+    str | None,
+    typer.Option(help="Column of a Hugging Face dataset with the tokens; by default input_ids."),
+]
+
+
+def token_files_of(
+    dtype: str | None, end_of_text: int | None, block_size: int | None, column: str | None
+) -> TokenFiles:
+    """Return how token files are read by the options of a command. Raises DataError."""
+    from data import TokenFiles
+
+    return TokenFiles(dtype=dtype, end_of_text=end_of_text, block_size=block_size, column=column)

@@ -11,6 +11,13 @@ from hpckit.cli.common.command_output import CommandOutput, clean, size, table
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import (
+    BlockSizeOption,
+    ColumnOption,
+    DtypeOption,
+    EndOfTextOption,
+    token_files_of,
+)
 from hpckit.cli.data.index import facts, sentence
 from hpckit.cli.data.verify import DatasetArg
 
@@ -29,6 +36,10 @@ def ls(
     index_folder: Annotated[
         Path | None, typer.Option(help="As for `index`.", show_default=False)
     ] = None,
+    dtype: DtypeOption = None,
+    end_of_text: EndOfTextOption = None,
+    block_size: BlockSizeOption = None,
+    column: ColumnOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the shards of a dataset, or the samples of one of them.
@@ -36,10 +47,13 @@ def ls(
     Example: hpckit data ls shards --shard 3
     """
     from data.index.manifest import open_manifest
+    from data.index.token_files.token_file_listing import open_token_files
     from data.source.sources import Sources
 
     screen, source = CommandOutput(json), Sources()
-    manifest = open_manifest(dataset, source=source)
+    options = token_files_of(dtype, end_of_text, block_size, column)
+    tokens = open_token_files(dataset, options)
+    manifest = open_manifest(dataset, source=source) if tokens is None else tokens
     if shard is None:
         _list_shards(screen, manifest, most)
     elif shard < len(manifest):

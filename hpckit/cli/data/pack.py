@@ -1,4 +1,4 @@
-"""`hpckit data pack`, which packs a folder of files into shards."""
+"""`hpckit data pack`, which packs a folder of files, or token files, into shards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from hpckit.cli.common.command_output import CommandOutput, count, size
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import (
+    BlockSizeOption,
+    ColumnOption,
+    DtypeOption,
+    EndOfTextOption,
+    token_files_of,
+)
 
 if TYPE_CHECKING:
     from data.write.pack_report import PackReport
@@ -20,7 +27,8 @@ if TYPE_CHECKING:
 @guarded
 def pack(
     source: Annotated[
-        str, typer.Argument(help="Folder of files, or `stdlib` for Python's sources.")
+        str,
+        typer.Argument(help="Folder of files, `stdlib` for Python's sources, or a token file."),
     ],
     out: Annotated[Path, typer.Argument(help="Folder for the shards; it must not exist yet.")],
     suffix: Annotated[
@@ -47,21 +55,43 @@ def pack(
             show_default=False,
         ),
     ] = None,
+    dtype: DtypeOption = None,
+    end_of_text: EndOfTextOption = None,
+    block_size: BlockSizeOption = None,
+    column: ColumnOption = None,
     json: JsonOption = False,
 ) -> None:
     """Pack a folder of files into WebDataset tars with an index, optionally as tokens.
 
     Example: hpckit data pack texts shards --suffix .txt
+
+    The source may also be tokens: a .bin file of nanoGPT or Megatron, or a folder that save_to_disk
+    of Hugging Face's datasets wrote.
     """
     # imported here, because it takes longer than the help of other commands
+    from data.index.token_files.token_file_listing import first_token_file
     from data.write.folder_pack import pack_folder
     from data.write.stdlib_corpus import python_stdlib
+    from data.write.token_pack import pack_token_files
     from data.write.tokeniser import Tokeniser
     from hpckit.cli.common.progress_bar import progress_bar
 
     screen = CommandOutput(json)
     if end is not None and tokenizer is None:
         raise CommandUsageError(f"--end {end}: requires --tokenizer")
+    options = token_files_of(dtype, end_of_text, block_size, column)
+    if (tokenizer or suffix or exclude) and first_token_file(source):
+        raise CommandUsageError(
+            f"{source} holds tokens: --tokenizer, --suffix and --exclude are for files of text"
+        )
+    with progress_bar("packing") as progress:
+        packed = pack_token_files(
+            source, out, options, samples_per_shard=samples_per_shard, progress=progress
+        )
+    if packed is not None:
+        screen.line(_sentence(packed, out))
+        screen.document({"out": str(out), **asdict(packed)})
+        return
     tokeniser = Tokeniser(tokenizer, end) if tokenizer else None
     folder, left_out = python_stdlib() if source == "stdlib" else (Path(source), ())
     suffixes = suffix or ([".py"] if source == "stdlib" else [])

@@ -12,13 +12,22 @@ from hpckit.cli.common.command_output import CommandOutput, count, size
 from hpckit.cli.common.store_errors import DAMAGED
 from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import (
+    BlockSizeOption,
+    ColumnOption,
+    DtypeOption,
+    EndOfTextOption,
+    token_files_of,
+)
 
 MOST = 20  # damaged shards that are printed; --json has all
 
 DatasetArg = Annotated[
     str,
     typer.Argument(
-        metavar="DATASET", help="A folder with a dataset.index, or such a file.", show_default=False
+        metavar="DATASET",
+        help="A folder with a dataset.index, such a file, or a token file.",
+        show_default=False,
     ),
 ]
 
@@ -32,6 +41,10 @@ def verify_shards(
     index_folder: Annotated[
         Path | None, typer.Option(help="As for `index`.", show_default=False)
     ] = None,
+    dtype: DtypeOption = None,
+    end_of_text: EndOfTextOption = None,
+    block_size: BlockSizeOption = None,
+    column: ColumnOption = None,
     json: JsonOption = False,
 ) -> int:
     """Read the headers of all shards and print which differ from the index, and how.
@@ -39,13 +52,20 @@ def verify_shards(
     Example: hpckit data verify shards --full
     """
     from data.index.dataset_verification import verify
+    from data.index.token_files.token_file_listing import open_token_files
     from data.source.sources import Sources
     from hpckit.cli.common.progress_bar import progress_bar
 
     screen = CommandOutput(json)
+    options = token_files_of(dtype, end_of_text, block_size, column)
+    tokens = open_token_files(dataset, options)
     with progress_bar("verifying") as progress:
         verdicts = verify(
-            dataset, full=full, source=Sources(), index_folder=index_folder, progress=progress
+            dataset if tokens is None else tokens,
+            full=full,
+            source=Sources(),
+            index_folder=index_folder,
+            progress=progress,
         )
     wrong = [verdict for verdict in verdicts if verdict.problem]
     for verdict in wrong[:MOST]:

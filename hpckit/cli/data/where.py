@@ -14,11 +14,16 @@ from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
 from hpckit.cli.data.dataset_options import (
+    BlockSizeOption,
+    ColumnOption,
+    DtypeOption,
+    EndOfTextOption,
     SeedOption,
     ShardsArg,
     StateOption,
     StreamsOption,
     WindowOption,
+    token_files_of,
 )
 
 if TYPE_CHECKING:
@@ -110,6 +115,10 @@ def where(
     seed: SeedOption = None,
     streams: StreamsOption = None,
     window: WindowOption = None,
+    dtype: DtypeOption = None,
+    end_of_text: EndOfTextOption = None,
+    block_size: BlockSizeOption = None,
+    column: ColumnOption = None,
     most: Annotated[int, typer.Option(min=1, help="Most rows to print.")] = 100,
     json: JsonOption = False,
 ) -> None:
@@ -125,7 +134,9 @@ def where(
     if (rank is not None) and (world is None or rank >= world):
         raise CommandUsageError(f"--rank {rank} needs a --world of more than {rank} ranks")
     begin = _begin(state, position, run, step, global_batch)
-    dataset = open_shards(shards)
+    dataset = open_shards(
+        shards, token_files=token_files_of(dtype, end_of_text, block_size, column)
+    )
     stream = order_of(dataset, begin.state, OrderOverrides(seed, streams, window))
     try:
         rows = list(

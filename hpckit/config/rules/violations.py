@@ -15,6 +15,7 @@ from hpckit.config.rules.model import model_violations
 from hpckit.config.rules.optim import optim_violations
 from hpckit.config.rules.precision_and_memory import precision_memory_violations
 from hpckit.config.rules.secrets import secret_violations
+from hpckit.config.rules.token_files import token_file_violations
 from hpckit.config.rules.validation import validation_violations
 from hpckit.config.rules.world_size import degree_violations, world_size_violations
 from hpckit.config.spec import RunSpec
@@ -26,7 +27,7 @@ def violations(spec: RunSpec) -> list[str]:
     found = [*_addresses(spec), *_cluster(spec), *_elastic(spec), *command_violations(spec)]
     if spec.command is not None:
         return [*found, *_checkpoint(spec), *drill_violations(spec), *secret_violations(spec)]
-    found += [*model_violations(spec), *expert_violations(spec)]
+    found += [*model_violations(spec), *expert_violations(spec), *token_file_violations(spec)]
     found += [
         *precision_memory_violations(spec),
         *_worlds(spec),

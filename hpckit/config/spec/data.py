@@ -40,7 +40,9 @@ class DataSpec(EarlierAttributes, group="data"):
 
     shards: Text
     """Folder of tars, glob, brace pattern `{000..012}`, one tar, or a `dataset.index`; each may be
-    at a URL such as s3://."""
+    at a URL such as s3://. Or token files, which are read in place from a file system: a flat
+    `.bin` file as of nanoGPT, Megatron's `.bin` with its `.idx` (or the name of both without the
+    suffix), or a folder that `save_to_disk` of Hugging Face's datasets wrote."""
     validation: Text | None
     """Validation shards, in the form of `shards`; null: none. See `train.validate_every`."""
     text: Literal["bytes", "tokens"]
@@ -52,6 +54,13 @@ class DataSpec(EarlierAttributes, group="data"):
     """Whether packed documents are masked from each other: attention does not cross documents,
     positions restart, and no token predicts the first one of the next document. It needs a mask, so
     flash attention is not available on GPUs. false: attention spans all documents of a window."""
+    dtype: Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"] | None
+    """Type of the tokens of a flat `.bin` file; null: uint16. Other token files have their own."""
+    end_of_text: Natural | None
+    """Token that ends each document of a flat `.bin` file, as 50256 of GPT-2; null: the file is cut
+    into windows of `model.seq_len` + 1 tokens."""
+    column: Text | None
+    """Column of a Hugging Face dataset that has the tokens; null: input_ids."""
     pack: PackSpec | None
     """How to create `shards` at the first use; null: they must exist."""
     images: ImagesSpec | None

@@ -18,6 +18,7 @@ from checkpointing.service.protocol.socket_address import SOCKET, all_sockets, s
 from data import open_dataset
 from data.read.sample_stream import order_of
 from hpckit.config.last_step import last_step
+from hpckit.config.rules.token_files import token_files
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import Event, read_events
@@ -85,7 +86,7 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
         for step, positions in taken.items()
         if sorted(positions) != list(range((step - 1) * batch, step * batch))
     ]
-    dataset = open_dataset(spec.data.shards)
+    dataset = open_dataset(spec.data.shards, token_files=token_files(spec))
     order = order_of(
         dataset, seed=spec.train.seed, streams=spec.data.streams, window=spec.data.window
     )

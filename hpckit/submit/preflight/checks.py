@@ -18,8 +18,9 @@ from checkpointing import CheckpointError, local_folder
 from data import DataError, FetchError, IndexingError
 from hpckit.agent.device_assignment import choose, visible_gpus
 from hpckit.config.canary_record import canary_problems
-from hpckit.config.entry_points import LANGUAGE_MODEL
+from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
 from hpckit.config.rules.model import decoder_of
+from hpckit.config.rules.token_files import token_files
 from hpckit.config.rules.violations import planned_nodes
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.rundir.code_snapshot.snapshot import Project, shadowed_packages
@@ -148,10 +149,8 @@ def _validation_problems(spec: RunSpec) -> list[str]:
     key, shards = "data.validation", spec.data.validation
     if shards is None:
         return []
-    from data import open_dataset
-
     try:
-        dataset = open_dataset(shards, sources=interactive_sources(), check=spec.data.check)
+        dataset = _open_dataset(spec, shards)
         return _dataset_problems(spec, key, shards, dataset)
     except (DataError, OSError) as error:
         return _unreadable(key, error)
@@ -183,6 +182,10 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
             dataset.index(0)
         except (DataError, OSError) as error:
             return _unreadable(key, error)
+    from data.index.token_files.token_manifest import TokenManifest
+
+    if isinstance(dataset.manifest, TokenManifest):
+        return _token_file_problems(spec, key, shards, dataset.manifest.highest_token)
     if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
         return []
     if dataset.manifest.n_tokens is None:
@@ -200,6 +203,19 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
     if vocabulary is None or vocabulary.size <= there:
         return []
     return [f"model.vocab: {there} is less than the {vocabulary.size} different tokens of {shards}"]
+
+
+def _token_file_problems(spec: RunSpec, key: str, shards: str, highest: int | None) -> list[str]:
+    """Returns the problems of token files: they are no samples of the training function, or have
+    tokens that the model does not know, as far as they were read."""
+    if spec.entry == IMAGES or (spec.entry == LANGUAGE_MODEL and spec.data.text == "bytes"):
+        return [f"{key}: {shards} holds tokens, which are trained on with data=tokens"]
+    if spec.entry != LANGUAGE_MODEL or highest is None or highest < decoder_of(spec).vocab:
+        return []
+    return [
+        f"model.vocab: {decoder_of(spec).vocab} is not more than the token {highest} of {shards}; "
+        "take a larger vocabulary, or the right data.dtype"
+    ]
 
 
 def _start_problems(spec: RunSpec, run: RunDir) -> list[str]:
@@ -236,9 +252,18 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
         if pack is None:
             return None
         pack(spec.data.pack, folder)
+    return _open_dataset(spec, spec.data.shards)
+
+
+def _open_dataset(spec: RunSpec, shards: str) -> Dataset:
     from data import open_dataset
 
-    return open_dataset(spec.data.shards, sources=interactive_sources(), check=spec.data.check)
+    return open_dataset(
+        shards,
+        sources=interactive_sources(),
+        check=spec.data.check,
+        token_files=token_files(spec),
+    )
 
 
 def _unwritable(key: str, folder: Path) -> list[str]:

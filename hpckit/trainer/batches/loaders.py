@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from data import Dataset, Loader, in_order, open_dataset
+from hpckit.config.rules.token_files import token_files
 from hpckit.config.spec import RunSpec
 from hpckit.trainer.run_loop import TrainingRun
 from hpckit.trainer.validation import Measure, Validate
@@ -56,6 +57,7 @@ def _open_dataset(cfg: RunSpec, shards: str) -> Dataset:
         cache_bytes=cfg.data.cache_gb * 10**9,
         cache_local=cfg.data.cache_local,
         check=cfg.data.check,
+        token_files=token_files(cfg),
     )
 
 

@@ -93,6 +93,7 @@ def test_an_environment_is_mounted_with_what_it_was_made_from(tmp_path: Path) ->
     [
         ("/data/a", "/data/a"),
         ("/data/a.tar", "/data"),
+        ("/data/train.bin", "/data"),
         ("/data/*/x-{0..9}.tar", "/data"),
         ("/data/b[0-9]/x", "/data"),
         ("s3://bucket/x-{0..9}.tar", None),

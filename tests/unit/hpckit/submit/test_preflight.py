@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.submit.preflight.checks import Preflight, preflight, with_absolute_paths
 from hpckit.submit.shard_packing import pack_shards, stdlib_place
 from tests.unit.data.tars import write_tar
+from tests.unit.data.token_files import write_flat
 from tests.unit.hpckit.specs_and_processes import line_of, make_spec, python
 
 PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
@@ -85,6 +87,30 @@ def test_a_model_without_room_for_all_tokens_is_a_problem_before_the_start(
     assert look(project, {**tokens, "entry": "os:getcwd"}).problems == []
     (line,) = look(project, {**tokens, "data.shards": "bytes", "data.pack": PACK}).problems
     assert "no token counts" in line
+
+
+def test_token_files_that_a_run_cannot_train_on(project: Project) -> None:
+    place = write_flat(project.root.parent / "train.bin", [[1, 2, 299, 256] * 30])
+    flat = {"data.text": "tokens", "data.pack": None, "data.shards": "train.bin"}
+    good = {**flat, "data.end_of_text": 256, "model.vocab": 300}
+    found = look(project, good)
+    assert found.problems == []
+    assert found.dataset is not None
+    assert len(found.dataset) == 30
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"model.vocab": 257}, f"model.vocab: 257 is not more than the token 299 of {place}"),
+        ({"data.text": "bytes", "data.end_of_text": None}, f"data.shards: {place} holds tokens"),
+        ({"data.end_of_text": 200}, "data.shards: shard .* end_of_text=200 does not occur"),
+        ({"data.column": "ids"}, "data.shards: .*column=ids is given"),
+        ({"data.check": "content"}, "data.shards: .*token files have no checksums"),
+        ({"data.shards": "none.bin"}, "data.shards: no token files: looked for .*/none.bin"),
+        ({"data.shards": "s3://b/x.bin"}, "data.shards: s3://b/x.bin: token files are only read"),
+    )
+    for changes, says in cases:
+        (line,) = look(project, {**good, **changes}).problems
+        assert re.match(says, line), line
+    other = {"train.validate_every": 5, "data.validation": str(place)}
+    assert look(project, {**good, **other}).problems == []
 
 
 def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> None:

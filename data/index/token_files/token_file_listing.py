@@ -1,0 +1,128 @@
+"""From what a user gives as the shards of a dataset to the token files among them."""
+
+import glob
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from data.errors import DataError
+from data.index import shard_access
+from data.index.manifest import is_manifest
+from data.index.shard_listing import Shards
+from data.index.shard_patterns import expand_ranges
+from data.index.token_files import arrow_files, flat_file, megatron_files
+from data.index.token_files.token_documents import TokenDocuments
+from data.index.token_files.token_file_options import TokenFiles
+from data.index.token_files.token_manifest import TokenManifest
+
+BIN, IDX, ARROW = ".bin", ".idx", ".arrow"
+SUFFIXES = (BIN, IDX, ARROW)
+
+_Open = Callable[[Path, TokenFiles], TokenDocuments]
+
+
+def open_token_files(shards: Shards, options: TokenFiles | None = None) -> TokenManifest | None:
+    """Open token files; None if `shards` are no token files.
+
+    An item is a `.bin` file (of Megatron if its `.idx` is beside it), the common name of such a
+    pair, an `.arrow` file, a folder that `save_to_disk` of Hugging Face's datasets wrote, or a glob
+    or `{0..9}` range of files. Raises DataError for files that cannot be read so, and for `options`
+    that are given for other shards.
+    """
+    items = _items(shards)
+    found = [_files(item) for item in items]
+    given = options or TokenFiles()
+    if all(files is None for files in found):
+        for item in items:
+            reason = "it is no token file: a .bin, a .bin with .idx, or a folder of save_to_disk"
+            given.refuse(item, reason, "dtype", "end_of_text", "column")
+        return None
+    for item, files in zip(items, found, strict=True):
+        if files is None:
+            raise DataError(f"{item} is no token file, and other shards are: open them apart")
+    paths = [pair for files in found for pair in files or ()]
+    _refuse_twice([path for path, _ in paths])
+    return TokenManifest([open_(path, given) for path, open_ in paths], ", ".join(items))
+
+
+def first_token_file(shards: Shards) -> str | None:
+    """Return the first item of `shards` that is a token file, None if there is none. Raises
+    DataError."""
+    return next((item for item in _items(shards) if _files(item) is not None), None)
+
+
+def _items(shards: Shards) -> list[str]:
+    items = [shards] if isinstance(shards, str | Path) else shards
+    return [str(item).removeprefix("file://") for item in items]
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    seen: set[Path] = set()
+    for path in paths:
+        if (target := path.resolve()) in seen:
+            raise DataError(f"{path} is given twice; its documents would be seen twice")
+        seen.add(target)
+
+
+def _files(item: str) -> list[tuple[Path, _Open]] | None:
+    """Return the files of an item and how each is opened; None if it is no token file."""
+    if shard_access.is_url(item):
+        if item.split("?")[0].endswith(SUFFIXES):
+            raise DataError(
+                f"{item}: token files are only read from a file system; copy it, or"
+                " `hpckit data pack` it to tars, which are read from any URL"
+            )
+        return None
+    path = Path(item).expanduser().absolute()
+    if path.is_dir():
+        return _files_of_folder(path)
+    if path.is_file():
+        return [_file(path)] if path.suffix in SUFFIXES else None
+    pair = path.with_name(f"{path.name}{BIN}"), path.with_name(f"{path.name}{IDX}")
+    if all(one.is_file() for one in pair):
+        return [_file(pair[0])]
+    if path.suffix not in SUFFIXES:
+        return None
+    return [_file(one) for pattern in expand_ranges(str(path)) for one in _matching(pattern)]
+
+
+def _matching(pattern: str) -> list[Path]:
+    found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
+    if not found:
+        raise DataError(f"no token files: looked for {pattern}, nothing is there")
+    return found
+
+
+def _files_of_folder(folder: Path) -> list[tuple[Path, _Open]] | None:
+    if arrow_files.is_saved_dataset(folder):
+        return [(path, arrow_files.open_arrow_file) for path in arrow_files.saved_files(folder)]
+    if (folder / arrow_files.SPLITS).is_file():
+        names = arrow_files.split_names(folder)
+        raise DataError(
+            f"{folder} holds the splits {', '.join(names)}: give one of them, such as"
+            f" {folder / names[0] if names else folder / 'train'}"
+        )
+    if is_manifest(folder) or any(folder.glob("*.tar")):
+        return None
+    there = sorted(path.name for path in folder.iterdir() if path.suffix in (BIN, ARROW))
+    if there:
+        raise DataError(
+            f"{folder} holds no tars, but token files such as {there[0]}: give a file, or a glob"
+            f" such as {folder}/*{Path(there[0]).suffix}"
+        )
+    return None
+
+
+def _file(path: Path) -> tuple[Path, _Open]:
+    if path.suffix == ARROW:
+        return path, arrow_files.open_arrow_file
+    tokens, index = path.with_suffix(BIN), path.with_suffix(IDX)
+    if not tokens.is_file():
+        raise DataError(f"{path}: the file of its tokens, {tokens.name}, is not beside it")
+    if path.suffix == IDX or megatron_files.has_index(index):
+        return tokens, megatron_files.open_megatron_files
+    if index.is_file() and not tokens.with_suffix(".tar").is_file():
+        raise DataError(
+            f"{tokens}: {index.name} beside it is no index of Megatron (MMIDIDX); copy it again, or"
+            " move it away if the tokens are a flat file"
+        )
+    return tokens, flat_file.open_flat_file

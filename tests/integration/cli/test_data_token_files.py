@@ -1,0 +1,72 @@
+"""`hpckit data` on token files: what it says of them, packs of them, and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data import Loader, Packing, TokenFiles, open_dataset
+from tests.integration.cli.data_commands import document, hpckit, refused
+from tests.unit.data.token_files import write_flat, write_megatron
+
+END = 60000
+DOCUMENTS = [[*range(n), END] for n in (3, 9, 1, 14)]
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    return write_flat(tmp_path / "train.bin", DOCUMENTS)
+
+
+def test_where_shows_the_documents_of_a_step(flat: Path) -> None:
+    loader = Loader(
+        open_dataset(flat, token_files=TokenFiles(end_of_text=END)),
+        **{"global_batch": 2, "pack": Packing(8), "threads": 0},
+    )
+    step = next(iter(loader)).keys
+    words = ("where", flat, "--end-of-text", END, "--position", 0, "--global-batch", 3)
+    samples = document(*words)["samples"]
+    borders = {f"{n:012d}": sum(map(len, DOCUMENTS[:n])) * 2 for n in range(4)}
+    assert all(one["offset"] == borders[one["key"]] for one in samples)
+    assert {one["url"] for one in samples} == {str(flat)}
+    state = {**loader.state_dict(), "position": 0}
+    words = ("where", flat, "--end-of-text", END, "--state", json.dumps(state))
+    told = document(*words, "--global-batch", 2)
+    assert {one["key"] for one in told["samples"]} == set(step)
+
+
+def test_ls_and_verify(flat: Path) -> None:
+    facts = document("ls", flat, "--end-of-text", END)
+    assert (facts["samples"], facts["tokens"], facts["shards"]) == (4, 31, 1)
+    assert len(document("ls", flat, "--block-size", 8, "--shard", 0)["listed"]) == 4
+    assert (
+        "1 shard of 62 B checked: all whole"
+        in hpckit("verify", flat, "--full", "--end-of-text", END).output
+    )
+    flat.write_bytes(flat.read_bytes()[:-1])
+    refused("verify", flat, "--block-size", 8, says="no multiple of the 2 bytes", exit_code=1)
+
+
+def test_packed_tars_hold_the_same_documents(flat: Path, tmp_path: Path) -> None:
+    write_megatron(tmp_path / "x", DOCUMENTS)
+    for name, source, words in (
+        ("a", flat, ("--end-of-text", END)),
+        ("b", tmp_path / "x", ()),
+    ):
+        out = tmp_path / name
+        packed = document("pack", source, out, *words)
+        assert (packed["samples"], packed["vocabulary"]["size"]) == (4, END + 1)
+        assert document("ls", out)["tokens"] == 31
+        assert document("verify", out, "--full")["shards"][0]["problem"] is None
+
+
+def test_what_is_refused(flat: Path, tmp_path: Path) -> None:
+    position = ("--position", 0, "--global-batch", 2)
+    refused("where", flat, *position, says="give end_of_text=TOKEN, or block_size=TOKENS")
+    refused("where", tmp_path, "--end-of-text", 3, *position, says="such as train.bin")
+    refused("index", flat, says="is a token file, which needs no index")
+    refused("bench", flat, says="is a token file, and only shards are measured")
+    refused("pack", flat, tmp_path / "out", "--suffix", ".txt", says="holds tokens: --tokenizer")
+    refused("pack", flat, tmp_path / "out", "--dtype", "int", says="is no type of tokens")

@@ -1,0 +1,40 @@
+"""The options of token files in a spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data import TokenFiles
+from hpckit.config.rules.token_files import token_files
+from hpckit.config.spec import DecoderSpec
+from hpckit.config.spec_parser import SpecError
+from tests.unit.hpckit.specs_and_processes import make_spec
+
+TOKENS = {"data.text": "tokens"}
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"data.dtype": "uint16"}, "data.dtype: uint16 is of token files; take data=tokens"),
+        ({"data.end_of_text": 0}, "data.end_of_text: 0 is of token files"),
+        ({"data.column": "ids"}, "data.column: ids is of token files"),
+        ({**TOKENS, "data.end_of_text": 257}, "data.end_of_text: 257 is no token of model.vocab"),
+    ],
+)
+def test_options_that_cannot_be(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(SpecError, match=line):
+        make_spec(values)
+
+
+def test_other_training_functions_decide_for_themselves() -> None:
+    make_spec({"entry": "os:getcwd", "data.end_of_text": 50256})
+
+
+def test_windows_have_a_next_token_for_each_position() -> None:
+    spec = make_spec({**TOKENS, "data.end_of_text": 256, "data.column": "ids"})
+    assert isinstance(spec.model, DecoderSpec)
+    length = spec.model.seq_len + 1
+    assert token_files(spec) == TokenFiles(end_of_text=256, column="ids", block_size=length)
