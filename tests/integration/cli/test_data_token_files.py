@@ -23,17 +23,18 @@ def flat(tmp_path: Path) -> Path:
 def test_where_shows_the_documents_of_a_step(flat: Path) -> None:
     loader = Loader(
         open_dataset(flat, token_files=TokenFiles(end_of_text=END)),
-        **{"global_batch": 2, "pack": Packing(8), "threads": 0},
+        global_batch=2,
+        pack=Packing(8),
+        threads=0,
     )
     step = next(iter(loader)).keys
-    words = ("where", flat, "--end-of-text", END, "--position", 0, "--global-batch", 3)
-    samples = document(*words)["samples"]
+    words: tuple[object, ...] = ("where", flat, "--end-of-text", END)
+    samples = document(*words, "--position", 0, "--global-batch", 3)["samples"]
     borders = {f"{n:012d}": sum(map(len, DOCUMENTS[:n])) * 2 for n in range(4)}
     assert all(one["offset"] == borders[one["key"]] for one in samples)
     assert {one["url"] for one in samples} == {str(flat)}
     state = {**loader.state_dict(), "position": 0}
-    words = ("where", flat, "--end-of-text", END, "--state", json.dumps(state))
-    told = document(*words, "--global-batch", 2)
+    told = document(*words, "--state", json.dumps(state), "--global-batch", 2)
     assert {one["key"] for one in told["samples"]} == set(step)
 
 

@@ -19,8 +19,9 @@ tokens = st.lists(st.integers(0, 9), min_size=1, max_size=200)
 
 
 def contents(dataset: Dataset) -> list[list[int]]:
+    kind = str(dataset.manifest.tokens).removeprefix("bin:")
     found = [dataset.read(i)["bin"] for i in range(len(dataset))]
-    return [np.frombuffer(one, dataset.manifest.tokens.split(":")[1]).tolist() for one in found]
+    return [np.frombuffer(one, kind).tolist() for one in found]
 
 
 def problem_of(path: Path) -> str | None:

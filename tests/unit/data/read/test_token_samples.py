@@ -41,7 +41,7 @@ def make(folder: Path, kind: str, documents: list[list[int]]) -> Dataset:
         return open_dataset(write_megatron(folder / "x", documents))
     if kind == "arrow":
         return open_dataset(write_arrow(folder / "x.arrow", documents))
-    ended = {"end_of_text": 60000} if kind == "ended" else {"block_size": LENGTH}
+    ended: dict[str, Any] = {"end_of_text": 60000} if kind == "ended" else {"block_size": LENGTH}
     path = write_flat(folder / "train.bin", documents)
     return open_dataset(path, token_files=TokenFiles(**ended))
 
@@ -57,8 +57,15 @@ def taken(
         for rank in range(world):
             loader = Loader(
                 dataset,
-                **{"global_batch": BATCH, "streams": 4, "window": 2, "seed": 3, "threads": 0},
-                **{"epochs": 1, "tail": "pad", "rank": rank, "world_size": world},
+                global_batch=BATCH,
+                streams=4,
+                window=2,
+                seed=3,
+                threads=0,
+                epochs=1,
+                tail="pad",
+                rank=rank,
+                world_size=world,
                 **options,
             )
             if states:
@@ -117,7 +124,7 @@ def test_threads_and_processes_read_the_same(
         pytest.importorskip("pyarrow")
     dataset = make(tmp_path, kind, documents_of([3, 9, 1, 14] * 20))
 
-    def tokens(**options: int) -> list[list[int]]:
+    def tokens(**options: Any) -> list[list[int]]:
         loader = Loader(dataset, global_batch=5, epochs=1, tail="drop", **options)
         try:
             found = [s["bin"] for batch in loader for s in batch.data]
