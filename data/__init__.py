@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from data.write.pack_report import PackedShard, PackReport, Vocabulary, vocabulary_of
     from data.write.shard_writer import ShardWriter
     from data.write.stdlib_corpus import python_stdlib
+    from data.write.token_pack import pack_token_files
     from data.write.tokeniser import Tokeniser
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "open_dataset",
     "open_manifest",
     "pack_folder",
+    "pack_token_files",
     "per_sample",
     "python_stdlib",
     "to_device",
@@ -125,6 +127,7 @@ _MODULES = {
     "wds.loader": ("WebLoader",),
     "write.folder_pack": ("pack_folder",),
     "write.pack_report": ("PackReport", "PackedShard", "Vocabulary", "vocabulary_of"),
+    "write.token_pack": ("pack_token_files",),
     "write.tokeniser": ("Tokeniser",),
     "write.shard_writer": ("ShardWriter",),
 }

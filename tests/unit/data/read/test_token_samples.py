@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from data.index.token_files import token_documents
 from tests.unit.data.token_files import write_arrow, write_flat, write_megatron
 
 LENGTH, BATCH = 8, 6
-KINDS = ["ended", "windows", "megatron"]
+KINDS = ["ended", "windows", "megatron", *(["arrow"] if find_spec("pyarrow") else [])]
 sizes = st.lists(st.integers(1, 20), min_size=1, max_size=60)
 
 
@@ -115,13 +116,11 @@ def test_an_epoch_has_each_token_once_in_packed_sequences(
 
 @pytest.mark.parametrize(
     ("kind", "reading"),
-    [*((kind, {"threads": 3}) for kind in (*KINDS, "arrow")), ("ended", {"workers": 2})],
+    [*((kind, {"threads": 3}) for kind in KINDS), ("ended", {"workers": 2})],
 )
 def test_threads_and_processes_read_the_same(
     tmp_path: Path, kind: str, reading: dict[str, int]
 ) -> None:
-    if kind == "arrow":
-        pytest.importorskip("pyarrow")
     dataset = make(tmp_path, kind, documents_of([3, 9, 1, 14] * 20))
 
     def tokens(**options: Any) -> list[list[int]]:
