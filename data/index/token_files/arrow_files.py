@@ -21,6 +21,7 @@ from data.index.token_files.token_file_options import COLUMN, DTYPES, TokenFiles
 INFO, STATE, SPLITS = "dataset_info.json", "state.json", "dataset_dict.json"
 MOST_JSON = 16 << 20  # bytes
 _FILE_MAGIC = b"ARROW1"
+_DAMAGED = (MemoryError, OverflowError, SystemError)  # of pyarrow, for numbers that cannot be
 _AGAIN = "write the dataset again, by save_to_disk"
 
 
@@ -137,7 +138,7 @@ def _read_layout(path: Path, size: int, column: str) -> tuple[str, list[_Batch]]
             dtype = _dtype(pa, schema.field(number).type, column, path)
             place = _Place(path, base, size, column)
             return dtype, [_layout(pa, batch.column(number), place, dtype) for batch in batches]
-    except (pa.ArrowException, OSError, MemoryError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, OSError, *_DAMAGED) as error:
         reason = " ".join(str(error).split())
         raise ShardError(path, 0, f"is no whole Arrow file ({reason:.200}); {_AGAIN}") from error
 

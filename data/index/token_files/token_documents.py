@@ -15,6 +15,8 @@ SHARD_BYTES = 64 << 20
 SHARD_DOCUMENTS = 65536
 """The most bytes, on average, and the most documents of a range. The order of samples depends on
 both: they are part of ORDER.md."""
+MOST_SHARDS = 1 << 20
+"""The most ranges of a file, each of which takes some memory."""
 READ_BYTES = 16 << 20
 MOST_TOKENS = 2**32 - 1
 """The most tokens of one document."""
@@ -94,8 +96,14 @@ class TokenDocuments(ABC):
 
 
 def shard_borders(documents: TokenDocuments) -> list[int]:
-    """Return the first document of each shard of a file, and the number of documents at the end."""
+    """Return the first document of each shard of a file, and the number of documents at the end.
+    Raises ShardError for more shards than can be held."""
     by_bytes = -(-documents.file.bytes // SHARD_BYTES)
     shards = max(1, by_bytes, -(-documents.count // SHARD_DOCUMENTS))
     shards = min(shards, max(1, documents.count))
+    if shards > MOST_SHARDS:
+        problem = f"has {documents.count} documents, and {MOST_SHARDS * SHARD_DOCUMENTS} are read"
+        raise ShardError(
+            documents.file.path, 0, f"{problem} at most; split it, or take longer ones"
+        )
     return [documents.count * number // shards for number in range(shards + 1)]

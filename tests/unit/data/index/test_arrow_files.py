@@ -94,6 +94,10 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
     write_arrow(path, [[1] * 1000], is_file=True, options=compressed)
     with pytest.raises(DataError, match="compressed"):
         open_dataset(path)
+    write_arrow(path, DOCUMENTS)
+    path.write_bytes(path.read_bytes().replace(b"input_ids", b"\xffnput_ids"))
+    with pytest.raises(DataError, match="is no whole Arrow file"):
+        open_dataset(path)
     write_arrow(path, [])
     with pytest.raises(DataError, match="has no rows"):
         open_dataset(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from importlib.util import find_spec
 from pathlib import Path
@@ -146,6 +147,14 @@ def test_large_files_have_more_shards(tmp_path: Path, monkeypatch: pytest.Monkey
         assert found == documents
         keys, _ = taken(dataset, [2], [10**6])
         assert sorted(keys) == [f"{n:012d}" for n in range(80)]
+
+
+def test_more_documents_than_can_be_held(tmp_path: Path) -> None:
+    path = tmp_path / "huge.bin"
+    path.touch()
+    os.truncate(path, 1 << 40)  # without blocks on the disk
+    with pytest.raises(DataError, match="has 549755813888 documents"):
+        open_dataset(path, token_files=TokenFiles(block_size=1))
 
 
 def test_a_state_of_another_file_is_refused(tmp_path: Path) -> None:
