@@ -31,10 +31,18 @@ if TYPE_CHECKING:
     from data import Dataset
 
 
-def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> str:
+def describe_submission(
+    spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int, code: str | None = None
+) -> str:
     """Returns a summary of the run, followed by the batch script or, on this machine, by the
-    command that each node of its first generation would run."""
+    command that each node of its first generation would run.
+
+    Args:
+        code: a line on the code snapshot.
+    """
     about = list(_summary(spec, run, dataset, earlier))
+    if code is not None:
+        about.append(f"# code        {code}")
     if spec.cluster.slurm is None:
         return "\n".join([*about, "", *_commands(spec, run, earlier)])
     text = script(spec, of_run(run, earlier + 1))

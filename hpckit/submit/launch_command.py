@@ -120,9 +120,10 @@ def run_command(command: LaunchCommand) -> int:
             print(note, file=sys.stderr)
     if command.dry_run:
         from hpckit.submit.dry_run import describe_submission
+        from hpckit.submit.submission_files import describe_code
 
-        earlier = len(wanted.run.submission_numbers())
-        print(describe_submission(spec, wanted.run, dataset, earlier))
+        earlier, code = len(wanted.run.submission_numbers()), describe_code(spec, project)
+        print(describe_submission(spec, wanted.run, dataset, earlier, code))
         return 0
     return _start(wanted, command)
 

@@ -123,13 +123,14 @@ def prepare(requests: Sequence[SubmissionRequest], options: CommandOptions) -> l
                 require_unqueued([r for r in requests if r in moved or not is_done(r.run)])
             for wanted in moved:
                 options.say(f"moved the earlier run to {move_aside(wanted.run, wanted.spec)}")
+    say = _once(options.say)
     with _held(requests, options.title):
         pending = [wanted for wanted in requests if not is_done(wanted.run)]
         if not options.is_queue_checked:
-            return [_add(r, lambda: None) if r in pending else None for r in requests]
+            return [_add(r, lambda: None, say) if r in pending else None for r in requests]
         with ThreadPoolExecutor(1, "queue") as executor:  # while files are copied
             unqueued = executor.submit(require_unqueued, pending)
-            return [_add(r, unqueued.result) if r in pending else None for r in requests]
+            return [_add(r, unqueued.result, say) if r in pending else None for r in requests]
 
 
 def _has_to_move(wanted: SubmissionRequest) -> bool:
@@ -157,16 +158,31 @@ def hold_runs(runs: Iterable[tuple[RunSpec, RunDir]], title: str) -> Iterator[No
         yield
 
 
-def _add(wanted: SubmissionRequest, require_allowed: Callable[[], None]) -> int:
+def _once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns a function that says each message once: the runs of a sweep have one project."""
+    said: set[str] = set()
+
+    def say_new(message: str) -> None:
+        if message not in said:
+            said.add(message)
+            say(message)
+
+    return say_new
+
+
+def _add(
+    wanted: SubmissionRequest, require_allowed: Callable[[], None], say: Callable[[str], None]
+) -> int:
     """Adds the submission and returns its number.
 
     Args:
         require_allowed: raises an error if there may be no submission. It is called before the
             submission appears.
+        say: prints a message to the user.
     """
     run, spec = wanted.run, wanted.spec
     if isinstance(wanted.code, Project):
-        return add_submission(run, spec, wanted.overrides, wanted.code, require_allowed)
+        return add_submission(run, spec, wanted.overrides, wanted.code, require_allowed, say)
     require_allowed()
     if not wanted.overrides and spec == read_spec(run.spec(wanted.code)):
         return wanted.code

@@ -22,10 +22,16 @@ import yaml
 
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import dump_spec, stored_version
+from hpckit.earlier_names import current
 from hpckit.rundir.code_snapshot import newest_snapshot
+from hpckit.rundir.code_snapshot.configured_paths import configured_paths
+from hpckit.rundir.code_snapshot.left_out import describe_left_out
+from hpckit.rundir.code_snapshot.project_files import ProjectFiles, list_project
 from hpckit.rundir.code_snapshot.snapshot import (
+    CodeSnapshot,
     CodeSnapshotError,
     Project,
+    content_of,
     copy_snapshot,
     git_diff,
     git_facts,
@@ -34,6 +40,7 @@ from hpckit.rundir.code_snapshot.snapshot import (
 from hpckit.rundir.directory import LINKS, RunDir
 from hpckit.system.atomic_files import read_json, sync_folder, write_json, write_text
 from hpckit.system.os_errors import describe
+from hpckit.text.quantities import count, size
 
 _RECORDED_PACKAGES = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
 
@@ -44,6 +51,7 @@ def add_submission(
     overrides: Sequence[str],
     project: Project,
     require_allowed: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda message: None,
 ) -> int:
     """Writes a new submission into the run directory and returns its number. The caller holds the
     run lock.
@@ -52,6 +60,7 @@ def add_submission(
 
     Args:
         require_allowed: called before the submission appears; raises an error to prevent it.
+        say: prints a message to the user: what the code snapshot leaves out.
 
     Raises:
         CodeSnapshotError, OSError: the submission could not be written, and does not exist.
@@ -59,8 +68,10 @@ def add_submission(
     earlier = newest_snapshot.newest_snapshot(run.path.parent, project.root)
 
     def write(draft: Path) -> None:
-        _write_submission(draft, spec, overrides, project, earlier)
+        snapshot = _write_submission(draft, spec, overrides, project, earlier)
         require_allowed()
+        if snapshot.note:
+            say(f"the code snapshot leaves out {snapshot.note}")
 
     number = _publish(run, write)
     newest_snapshot.record_newest_snapshot(run, number, project.root)
@@ -107,13 +118,15 @@ def _describe_error(error: OSError, draft: Path, run: RunDir) -> str:
 
 def _write_submission(
     folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project, earlier: Path | None
-) -> None:
+) -> CodeSnapshot:
+    listed = _list_code(spec, project)
     with ThreadPoolExecutor(2, thread_name_prefix="git") as executor:  # while files are copied
-        facts = executor.submit(git_facts, project)
-        diff = executor.submit(git_diff, project)
+        facts = executor.submit(git_facts, project, listed.untracked)
+        diff = executor.submit(git_diff, project, listed.untracked)
         write_text(folder / "spec.yaml", dump_spec(spec))
         write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
-        snapshot = take_snapshot(project, folder / "code", earlier and earlier / "code")
+        before = earlier and earlier / "code"
+        snapshot = take_snapshot(project, folder / "code", before, listed, current(spec.entry))
         write_text(folder / "dirty.diff", diff.result())
         manifest = {
             **_submission_facts(),
@@ -122,6 +135,23 @@ def _write_submission(
             "snapshot": asdict(snapshot),
         }
     write_json(folder / "manifest.json", manifest)
+    return snapshot
+
+
+def describe_code(spec: RunSpec, project: Project) -> str:
+    """Returns a line on the code that a submission would copy, and on what it would leave out.
+
+    Raises:
+        CodeSnapshotError: there is too much in the project.
+    """
+    content = content_of(project, _list_code(spec, project), current(spec.entry))
+    what = f"{count(len(content.files), 'file')}, {size(content.bytes)}"
+    note = describe_left_out(project.root, content.left_out)
+    return f"{what}; leaves out {note}" if note else what
+
+
+def _list_code(spec: RunSpec, project: Project) -> ProjectFiles:
+    return list_project(project.root, project.git, configured_paths(spec, project.root))
 
 
 def _write_amended(

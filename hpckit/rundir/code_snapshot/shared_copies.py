@@ -53,7 +53,8 @@ class EarlierCopies:
 class SnapshotSource(NamedTuple):
     """A file to copy, with its state."""
 
-    path: Path
+    path: str | Path
+    """For tens of thousands of files, a `Path` takes as long as the access."""
     state: FileState
 
 
@@ -87,9 +88,10 @@ def copy_files(
     Raises:
         OSError: a file cannot be read or written.
     """
-    for folder in sorted({(into / name).parent for name in files}):
-        folder.mkdir(parents=True, exist_ok=True)
-    return run_in_parallel(lambda name: _copy(name, files[name], into, earlier), list(files))
+    for folder in sorted({name.rpartition("/")[0] for name in files}):
+        (into / folder).mkdir(parents=True, exist_ok=True)
+    place = os.fspath(into)
+    return run_in_parallel(lambda name: _copy(name, files[name], place, earlier), list(files))
 
 
 def run_in_parallel(act: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
@@ -109,8 +111,8 @@ def copy_copies(source: Path, into: Path) -> None:
     """
 
     def copy(name: str, target: str) -> None:
-        found = Path(name).lstat()
-        if not _is_read_only_copy(found) or not _share(Path(name), Path(target), state_of(found)):
+        found = os.lstat(name)
+        if not _is_read_only_copy(found) or not _share(name, target, state_of(found)):
             shutil.copy2(name, target)
 
     shutil.copytree(source, into, symlinks=True, copy_function=copy)
@@ -141,39 +143,58 @@ def read_copies(folder: Path, states: Path) -> EarlierCopies | None:
         return None
 
 
-def _copy(name: str, source: SnapshotSource, into: Path, earlier: EarlierCopies | None) -> FileCopy:
-    target = into / name
+def _copy(name: str, source: SnapshotSource, into: str, earlier: EarlierCopies | None) -> FileCopy:
+    target = f"{into}/{name}"
     is_same = earlier is not None and earlier.states.get(name) == source.state
-    if earlier and is_same and _share(earlier.folder / name, target, source.state):
+    if earlier and is_same and _share(f"{earlier.folder}/{name}", target, source.state):
         return FileCopy(name, source.state, is_shared=True)
-    with open(source.path, "rb", buffering=0) as file:
-        found = os.fstat(file.fileno())
-        content = file.read()
-    with open(target, "xb", opener=_opener(found.st_mode & ~_CAN_WRITE)) as file:
-        file.write(content)
-        file.flush()  # otherwise closing the file writes it and sets its time
-        os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+    reading = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(reading)
+        content = _read(reading, found.st_size)
+    finally:
+        os.close(reading)
+    mode = stat.S_IMODE(found.st_mode & ~_CAN_WRITE) & 0o777
+    writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        _write(writing, content)
+        os.utime(writing, ns=(found.st_atime_ns, found.st_mtime_ns))
+    finally:
+        os.close(writing)
     return FileCopy(name, state_of(found), is_shared=False)
 
 
-def _opener(mode: int) -> Callable[[str, int], int]:
-    return lambda path, flags: os.open(path, flags, stat.S_IMODE(mode) & 0o777)
+def _read(file: int, expected: int) -> bytes:
+    """Returns the whole content of a file, which may have become longer or shorter."""
+    content = os.read(file, expected + 1)
+    if len(content) == expected:  # the usual case, without another call that returns nothing
+        return content
+    parts = [content]
+    while part := os.read(file, 1 << 16):
+        parts.append(part)
+    return b"".join(parts)
 
 
-def _share(copy: Path, target: Path, state: FileState) -> bool:
+def _write(file: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _share(copy: str, target: str, state: FileState) -> bool:
     """Makes `target` a hard link to `copy` if that has the given state. Returns False if it does
     not, or if the file system has no links."""
     try:
         os.link(copy, target, follow_symlinks=False)
     except OSError:
         return False  # a copy instead takes longer, but is as good
-    found = target.lstat()
+    found = os.lstat(target)
     if _is_read_only_copy(found) and (found.st_size, found.st_mtime_ns) == (
         state.size,
         state.mtime_ns,
     ):
         return True
-    target.unlink()
+    Path(target).unlink()
     return False
 
 

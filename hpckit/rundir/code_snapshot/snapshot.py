@@ -7,9 +7,8 @@ import errno
 import os
 import shutil
 import stat
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -20,6 +19,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpckit.config.config_trees import has_tree
+from hpckit.rundir.code_snapshot.data_files import MAX_DATA_BYTES, is_data
+from hpckit.rundir.code_snapshot.git_command import git_output
+from hpckit.rundir.code_snapshot.ignore_patterns import NAME as IGNORE_FILE
+from hpckit.rundir.code_snapshot.imported_files import imported_files
+from hpckit.rundir.code_snapshot.left_out import (
+    LeftOut,
+    describe_left_out,
+    group_left_out,
+    largest_folders,
+)
+from hpckit.rundir.code_snapshot.project_files import ProjectFiles, folders_of, list_project
 from hpckit.rundir.code_snapshot.shared_copies import (
     SnapshotSource,
     copy_copies,
@@ -29,17 +39,21 @@ from hpckit.rundir.code_snapshot.shared_copies import (
     state_of,
     write_states,
 )
+from hpckit.text import quantities
 
 PACKAGES = ("hpckit", "checkpointing", "data")
 """hpckit's own top-level packages, which are in every snapshot."""
 
 MAX_FILE_BYTES = 4 << 20
 """Larger files are data, not code: they are left out, and named in the manifest."""
-MAX_FILES = 20_000
+MAX_FILES = 100_000
 """A folder with more files is not a project, but probably a home directory."""
+MAX_BYTES = 2 << 30
+"""A folder with more in it holds data that nothing here recognises."""
 
+LARGE_FILE = "large file"
+OUTSIDE_LINK = "link to a folder outside of the project"
 _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-_CODE = {".py", ".pyi", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".sh"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,25 @@ class CodeSnapshot:
     shared: int
     """How many of the files are hard links to files of an earlier snapshot."""
     left_out: list[str]
-    """Files over `MAX_FILE_BYTES`, relative to the project."""
+    """Files and folders that were left out, relative to the project. Many of one kind are named by
+    their folder."""
+    why_left_out: dict[str, str]
+    """What each of them is."""
+    note: str
+    """A line for the user about them; empty if there is nothing to tell."""
+
+
+class ProjectContent(NamedTuple):
+    """What a snapshot of the project would hold of it."""
+
+    files: dict[str, SnapshotSource]
+    links: set[str]
+    """Links to folders of the project."""
+    left_out: list[LeftOut]
+
+    @property
+    def bytes(self) -> int:
+        return sum(source.state.size for source in self.files.values())
 
 
 class CodeSnapshotError(RuntimeError):
@@ -69,7 +101,7 @@ class CodeSnapshotError(RuntimeError):
 def find_project(cwd: Path) -> Project:
     """Returns the git work tree that holds `cwd`, or the nearest folder in it with its own config
     tree; without git, `cwd` itself."""
-    here, top = cwd.resolve(), _git(cwd, "rev-parse", "--show-toplevel")
+    here, top = cwd.resolve(), git_output(cwd, "rev-parse", "--show-toplevel")
     if not top:
         return Project(here, False)
     root = Path(top.removesuffix("\n"))
@@ -99,43 +131,89 @@ def _first_module(folder: Path) -> str | None:
     return next((str(path) for path in sorted(folder.glob("*.py"))), None)
 
 
-def take_snapshot(project: Project, into: Path, earlier: Path | None = None) -> CodeSnapshot:
+def take_snapshot(
+    project: Project,
+    into: Path,
+    earlier: Path | None = None,
+    listed: ProjectFiles | None = None,
+    entry: str | None = None,
+) -> CodeSnapshot:
     """Copies the project's files, and hpckit's packages, to the new folder `into`.
 
-    In a git work tree, these are all tracked files, those of submodules too, and untracked files
-    that are not ignored, as they are now. Elsewhere, these are source and configuration files
-    outside hidden folders. Links to files become files; links to folders stay links if they lead
-    into the project.
+    These are the files of `list_project`, as they are now. Links to files become files; links to
+    folders stay links if they lead to a folder that is copied.
 
     Args:
         earlier: a snapshot of this user, useful only on the same file system. Files that have not
             changed since become hard links to its files; nobody can write to either.
+        listed: the project's files, if they were listed already.
+        entry: the entry point `module:function`. What it imports from the project is copied,
+            whatever it is.
 
     Raises:
-        CodeSnapshotError: there are too many files for a project.
+        CodeSnapshotError: there is too much in it for a project.
     """
     begun_s = time.time()
     into.mkdir()
-    found = run_in_parallel(partial(_classify, project.root), sorted(set(_listed(project))))
-    if (count := sum(one.kind is not _Kind.NOTHING for one in found)) > MAX_FILES:
-        raise CodeSnapshotError(
-            f"{project.root} holds {count} files: start from your project's own folder, "
-            "or have git ignore what is not code"
-        )
-    files = {one.name: one.source for one in found if one.kind is _Kind.FILE and one.source}
-    links = {one.name for one in found if one.kind is _Kind.LINK}
-    files |= _own_packages(project.root, {*files, *links})
+    content = content_of(project, listed or list_project(project.root, project.git), entry)
+    files = content.files | _own_packages(project.root, {*content.files, *content.links})
     before = None if earlier is None else read_copies(earlier, _states(earlier))
     copies = copy_files(files, into, before)
-    for name in sorted(links):
+    for name in sorted(content.links):
         _link(project.root, name, into)
     write_states(_states(into), copies, begun_s)
+    groups = sorted(group_left_out(content.left_out))
     return CodeSnapshot(
         files=len(copies),
         bytes=sum(copy.state.size for copy in copies),
         shared=sum(copy.is_shared for copy in copies),
-        left_out=sorted(one.name for one in found if one.kind is _Kind.LEFT_OUT),
+        left_out=[group.name for group in groups],
+        why_left_out={group.name: str(group) for group in groups},
+        note=describe_left_out(project.root, content.left_out),
     )
+
+
+def content_of(project: Project, listed: ProjectFiles, entry: str | None = None) -> ProjectContent:
+    """Returns what a snapshot would hold of the project, without hpckit's packages.
+
+    Raises:
+        CodeSnapshotError: it is too much for a project.
+    """
+    imported = imported_files(project.root, entry.partition(":")[0], PACKAGES) if entry else set()
+    untracked = set(listed.untracked)
+    classify = partial(_classify, os.fspath(project.root), imported, untracked)
+    found = run_in_parallel(classify, sorted({*listed.names, *imported}))
+    files = {one.name: one.source for one in found if one.source is not None}
+    folders = folders_of(files)
+    links = {one.name for one in found if one.kind is _Kind.LINK}
+    kept = {name for name in links if _leads_to(project.root, name, folders)}
+    for name in imported & files.keys():  # a file below a link is copied where that leads
+        if kept and not kept.isdisjoint(folders_of([name])):
+            del files[name]
+    left_out = [one for one in listed.left_out if one.name not in files]
+    left_out += [LeftOut(one.name, one.left_out) for one in found if one.left_out]
+    content = ProjectContent(files, kept, left_out)
+    _check_size(project.root, content)
+    return content
+
+
+def _check_size(root: Path, content: ProjectContent) -> None:
+    count, size = len(content.files) + len(content.links), content.bytes
+    if count <= MAX_FILES and size <= MAX_BYTES:
+        return
+    largest = largest_folders((name, one.state.size) for name, one in content.files.items())
+    much = f"{count} files" if count > MAX_FILES else f"{quantities.size(size)} in {count} files"
+    raise CodeSnapshotError(
+        f"{root} holds {much}: start from your project's own folder, or have git ignore what is "
+        f"not code, or list it in {root / IGNORE_FILE} (in the syntax of .gitignore); the largest "
+        f"folders are {largest}"
+    )
+
+
+def _leads_to(root: Path, link: str, folders: Collection[str]) -> bool:
+    """Returns whether a link leads to one of these folders of the project, or to its root."""
+    target = (root / link).resolve().relative_to(root.resolve()).as_posix()
+    return target == "." or target in folders
 
 
 def copy_snapshot(snapshot: Path, into: Path) -> None:
@@ -166,25 +244,33 @@ class _Found(NamedTuple):
     kind: _Kind
     source: SnapshotSource | None = None
     """Only for files."""
+    left_out: str = ""
+    """Why it is left out."""
 
 
-def _classify(root: Path, name: str) -> _Found:
-    path = root / name
+def _classify(root: str, imported: set[str], untracked: set[str], name: str) -> _Found:
+    """Args:
+    imported: files that the entry point imports, however large they are.
+    untracked: files that git does not track.
+    """
+    path = f"{root}/{name}"
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - one of tens of thousands
     except OSError as error:
         if error.errno not in _NOTHING_THERE:
             raise
         return _Found(name, _Kind.NOTHING)
     if stat.S_ISDIR(found.st_mode):
-        if not path.is_symlink():
+        if not Path(path).is_symlink():
             return _Found(name, _Kind.NOTHING)
-        inside = path.resolve().is_relative_to(root.resolve())
-        return _Found(name, _Kind.LINK if inside else _Kind.LEFT_OUT)
+        if Path(path).resolve().is_relative_to(Path(root).resolve()):
+            return _Found(name, _Kind.LINK)
+        return _Found(name, _Kind.LEFT_OUT, left_out=OUTSIDE_LINK)
     if not stat.S_ISREG(found.st_mode):
         return _Found(name, _Kind.NOTHING)
-    if found.st_size > MAX_FILE_BYTES:
-        return _Found(name, _Kind.LEFT_OUT)
+    limit = MAX_DATA_BYTES if name in untracked and is_data(name) else MAX_FILE_BYTES
+    if found.st_size > limit and name not in imported:
+        return _Found(name, _Kind.LEFT_OUT, left_out=LARGE_FILE)
     return _Found(name, _Kind.FILE, SnapshotSource(path, state_of(found)))
 
 
@@ -195,52 +281,40 @@ def _link(root: Path, name: str, into: Path) -> None:
     target.symlink_to(os.path.relpath(at_home, target.parent))
 
 
-def git_facts(project: Project) -> dict[str, object] | None:
-    """Returns revision, branch and state of the work tree, or None outside git."""
+def git_facts(
+    project: Project, untracked: Collection[str] | None = None
+) -> dict[str, object] | None:
+    """Returns revision, branch and state of the work tree, or None outside git.
+
+    Args:
+        untracked: the files of the snapshot that git does not track. None: all of them.
+    """
     if not project.git:
         return None
-    head = _git(project.root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    head = git_output(project.root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     revision, branch = head.splitlines() if head else (None, None)
-    status = _git(project.root, "status", "--porcelain")
-    return {"revision": revision, "branch": branch, "dirty": bool(status)}
+    status = git_output(project.root, "status", "--porcelain", "--untracked-files=no")
+    new = _untracked(project) if untracked is None else untracked
+    return {"revision": revision, "branch": branch, "dirty": bool(status or new)}
 
 
-def git_diff(project: Project) -> str:
+def git_diff(project: Project, untracked: Collection[str] | None = None) -> str:
     """Returns the difference to the last commit, in the form that `git apply` takes, and the names
-    of untracked files. Empty outside git. Bytes that are not UTF-8 are kept as surrogates."""
+    of untracked files. Empty outside git. Bytes that are not UTF-8 are kept as surrogates.
+
+    Args:
+        untracked: as in `git_facts`.
+    """
     if not project.git:
         return ""
-    diff = _git(project.root, "diff", "--binary", "--no-color", "--no-ext-diff", "HEAD") or ""
-    new = _git(project.root, "ls-files", "--others", "--exclude-standard") or ""
-    return diff + "".join(f"# untracked: {name}\n" for name in new.splitlines())
+    arguments = ("diff", "--binary", "--no-color", "--no-ext-diff", "HEAD")
+    diff = git_output(project.root, *arguments) or ""
+    new = sorted(_untracked(project) if untracked is None else untracked)
+    return diff + "".join(f"# untracked: {name}\n" for name in new)
 
 
-def _listed(project: Project) -> Iterator[str]:
-    """Yields names of the project's files, and of links to folders in it, relative to its root.
-    Some may not exist."""
-    if project.git:
-        for mode in (("--cached", "--recurse-submodules"), ("--others", "--exclude-standard")):
-            listed = _git(project.root, "ls-files", "-z", *mode) or ""
-            yield from filter(None, listed.split("\0"))
-        return
-    for folder, subfolders, files in os.walk(project.root):
-        kept = [Path(folder) / name for name in subfolders if not _skipped(Path(folder) / name)]
-        subfolders[:] = [path.name for path in kept if not path.is_symlink()]
-        code = [path for name in files if (path := Path(folder) / name).suffix in _CODE]
-        for path in (*code, *(path for path in kept if path.is_symlink())):
-            yield str(path.relative_to(project.root))
-
-
-def _skipped(folder: Path) -> bool:
-    """Returns whether a folder is hidden, a virtual environment or a run directory, and so has no
-    code of the project."""
-    return (
-        folder.name.startswith(".")
-        or folder.name in ("__pycache__", "node_modules")
-        or (folder / "pyvenv.cfg").exists()
-        or (folder / "submissions").is_dir()
-        or (folder / "sweep.json").exists()
-    )
+def _untracked(project: Project) -> list[str]:
+    return list_project(project.root, project.git).untracked
 
 
 def _own_packages(root: Path, there: set[str]) -> dict[str, SnapshotSource]:
@@ -262,13 +336,3 @@ def _own_packages(root: Path, there: set[str]) -> dict[str, SnapshotSource]:
             if "__pycache__" not in path.parts and stat.S_ISREG((found := path.stat()).st_mode):
                 files[str(path.relative_to(package.parent))] = SnapshotSource(path, state_of(found))
     return files
-
-
-def _git(cwd: Path, *arguments: str) -> str | None:
-    """Returns the output of a git command, or None without git or a repository."""
-    command: Sequence[str] = ("git", "-C", str(cwd), *arguments)
-    try:
-        done = subprocess.run(command, capture_output=True, check=False)
-    except FileNotFoundError:
-        return None
-    return os.fsdecode(done.stdout) if done.returncode == 0 else None

@@ -239,3 +239,89 @@ def test_a_repository_without_a_commit_is_a_project_too(tmp_path: Path) -> None:
     assert (facts["revision"], facts["dirty"]) == (None, True)
     take_snapshot(project, tmp_path / "code")
     assert copied(tmp_path / "code") == {"a.py"}
+
+
+def test_what_the_entry_imports_is_copied_though_git_ignores_it(tmp_path: Path) -> None:
+    project = repository(tmp_path / "p", ".gitignore", "t.py", "pkg/__init__.py")
+    (project.root / ".gitignore").write_text("/pkg/_version.py\nmade/\n*.log\n")
+    (project.root / "t.py").write_text("from pkg import (  # the release\n    _version as v,\n)\n")
+    (project.root / "pkg" / "__init__.py").write_text("def f():\n    import made.table\n")
+    fill(project.root, "pkg/_version.py", "made/table.py", "made/notes.py", "x.log")
+    take_snapshot(project, tmp_path / "code", entry="t:main")
+    assert copied(tmp_path / "code") == {
+        *(".gitignore", "t.py", "pkg/__init__.py", "pkg/_version.py", "made/table.py")
+    }
+
+
+def test_a_large_module_is_copied_if_the_entry_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MAX_FILE_BYTES", 100)
+    project = repository(tmp_path / "p", "t.py", "big.py", "other.py")
+    (project.root / "t.py").write_text("import os, big\n")
+    for name in ("big.py", "other.py"):
+        (project.root / name).write_bytes(b"#" * 101)
+    found = take_snapshot(project, tmp_path / "code", entry="t:main")
+    assert copied(tmp_path / "code") == {"t.py", "big.py"}
+    assert found.left_out == ["other.py"]
+    assert found.note == "other.py (large file, 101 B)"
+
+
+def test_what_is_imported_through_a_link_that_leads_outside_is_copied(tmp_path: Path) -> None:
+    fill(tmp_path / "shared", "lib/a.py", "lib/b.py")
+    project = repository(tmp_path / "p", "t.py")
+    (project.root / "lib").symlink_to(tmp_path / "shared" / "lib")
+    (project.root / "t.py").write_text("from lib import a\n")
+    found = take_snapshot(project, tmp_path / "code", entry="t:main")
+    assert copied(tmp_path / "code") == {"t.py", "lib/a.py"}
+    assert found.why_left_out == {"lib": "link to a folder outside of the project"}
+
+
+def test_a_link_to_what_is_left_out_is_left_out(tmp_path: Path) -> None:
+    project = repository(tmp_path / "p", "a.py", "src/lib/b.py")
+    fill(project.root, "runs/x/submissions/001/spec.yaml")
+    (project.root / "newest").symlink_to("runs/x")
+    (project.root / "lib").symlink_to("src/lib")
+    take_snapshot(project, tmp_path / "code")
+    assert copied(tmp_path / "code") == {"a.py", "src/lib/b.py"}
+    assert (tmp_path / "code" / "lib" / "b.py").is_file()
+    assert not (tmp_path / "code" / "newest").is_symlink()
+
+
+def test_weights_that_git_does_not_track_are_left_out(tmp_path: Path) -> None:
+    project = repository(tmp_path / "p", "a.py", "kept.npy")
+    for name in ("kept.npy", "new.safetensors"):
+        (project.root / name).write_bytes(bytes((1 << 20) + 1))
+    (project.root / "small.npy").write_bytes(bytes(1 << 20))
+    found = take_snapshot(project, tmp_path / "code")
+    assert copied(tmp_path / "code") == {"a.py", "kept.npy", "small.npy"}
+    assert found.note == "new.safetensors (large file, 1.0 MiB)"
+
+
+def test_a_project_with_too_much_in_it_names_the_largest_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MAX_BYTES", 3000)
+    project = repository(tmp_path / "p", "a.py")
+    fill(project.root, *(f"many/{n}.txt" for n in range(9)))
+    (project.root / "raw").mkdir()
+    (project.root / "raw" / "x.csv").write_bytes(b"x" * 4000)
+    with pytest.raises(CodeSnapshotError) as caught:
+        take_snapshot(project, tmp_path / "code")
+    text = str(caught.value)
+    assert text.startswith(f"{project.root} holds 4.0 KiB in 11 files: start from ")
+    assert ".hpckitignore" in text
+    assert "many/ (9 files, " in text
+    assert "raw/ (1 files, 3.9 KiB)" in text
+    (project.root / ".hpckitignore").write_text("raw/\n")
+    found = take_snapshot(project, tmp_path / "again")
+    assert (found.left_out, found.note) == (["raw/"], "")
+
+
+def test_snapshots_of_a_project_with_its_runs_in_it_do_not_grow(tmp_path: Path) -> None:
+    project = repository(tmp_path / "p", "a.py")
+    sizes = set()
+    for n in range(6):
+        into = fill(project.root, f"runs/r{n}/submissions/001/spec.yaml") / f"runs/r{n}"
+        sizes.add(take_snapshot(project, into / "submissions" / "001" / "code").files)
+    assert len(sizes) == 1
