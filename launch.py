@@ -1,8 +1,10 @@
 """Start a run, or go on with it: `python launch.py [GROUP=OPTION ...] [KEY=VALUE ...]`."""
 
 import gc
+import signal
 import sys
 
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # until there is a run to preempt
 gc.disable()  # what is imported and composed stays: to look for cycles in it is a tenth of the time
 
 from hpckit.submit.launch_command import main  # noqa: E402

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pkgutil
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ import submitit
 
 from hpckit.agent.device_assignment import visible_gpus
 from hpckit.config.spec import RunSpec
-from hpckit.rundir.code_snapshot.module_names import SUPERVISOR, module_in
+from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, SUPERVISOR, module_in
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import snapshot_variables
 from hpckit.submit import batch_script
@@ -51,7 +52,9 @@ def submit(run: RunDir, submission: int) -> submitit.Job[int]:
     The job gets only the path of the run directory and the number of the submission, and reads the
     rest from there. It runs the code of the snapshot, never of the working tree.
     """
-    executor = submitit.LocalExecutor(folder=run.submitit)
+    executor = submitit.LocalExecutor(
+        folder=run.submitit, python=_interpreter(run.code(submission))
+    )
     executor.update_parameters(timeout_min=_NO_LIMIT_MIN)
     gpus = visible_gpus(os.environ)  # submitit's local executor hides them from its jobs
     with (
@@ -176,11 +179,20 @@ def _streams_to(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _signals_ignored(numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Ignores signals in the block; a process that is started in the block ignores them from then
-    on."""
+    """Ignores signals for a process that is started in the block, from then on. For this process
+    they stay pending until the block ends: a Ctrl-C is not lost."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _interpreter(code: Path) -> str:
+    """Returns the shell words that start the interpreter of a local job, whose early signals wait
+    for its supervisor as those of a Slurm job do."""
+    hold = code / f"{module_in(code, SIGNAL_HOLD).replace('.', '/')}.py"
+    return shlex.join([sys.executable, "-IS", str(hold)])

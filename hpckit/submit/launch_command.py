@@ -15,6 +15,7 @@ from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, dump_spec
 from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, find_project
 from hpckit.rundir.lock import RunHeldError
+from hpckit.submit.early_signals import early_signals
 from hpckit.submit.program.program_command import SEPARATOR, left_out_note, split
 from hpckit.system.os_errors import describe
 from hpckit.text.suggestions import did_you_mean
@@ -54,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--help" in own or "-h" in own:
         return _print_help(own)
     try:
-        return run_command(parse_arguments(arguments))
+        with early_signals():
+            return run_command(parse_arguments(arguments))
     except SpecError as error:
         return refuse(error.violations)
     except OSError as error:

@@ -46,12 +46,19 @@ What it does
   checkpoints, again. After an interruption, the same command resumes from the newest committed
   checkpoint, at the exact next sample. While the run is active, a second start is refused.
 
-  SIGUSR2 or SIGTERM to the supervisor is a preemption: all ranks save and exit at the same step,
-  and the next generation continues. Ctrl-C (SIGINT) saves and stops. If a worker dies, the workers
-  are restarted in place; if a node is lost, a new generation starts.
+  This command prints the process id of the supervisor when that starts, and passes signals on to
+  it. SIGUSR2, to either of them, is a preemption: all ranks save and exit at the same step, and the
+  next generation continues. Ctrl-C (SIGINT) and SIGTERM to this command save and stop the run; if
+  its terminal closes (SIGHUP), the run continues. SIGTERM to the supervisor is a preemption, too.
+  If a worker dies, the workers are restarted in place; if a node is lost, a new generation starts.
 
   With cluster=slurm it submits a job and returns. A second job waits in the queue and continues the
-  run when the first job ends; it is cancelled when the run is done.
+  run when the first job ends; it is cancelled when the run is done. There,
+  scancel --batch --signal=USR2 JOB is a preemption, and hpckit cancel --save RUN saves and stops.
+
+  The copy of your code leaves out run directories, checkpoint stores, shards, virtual environments,
+  caches and files over 4 MiB, and says so; what the entry imports is always copied. What git
+  ignores, and what .hpckitignore lists in the same syntax, is no part of it.
 
 Groups
 {groups}
@@ -61,7 +68,7 @@ Exit status
   2    refused: bad config, missing data, or the run is in use; nothing was started
   70   failed permanently; `verdict.json` in the run directory says why
   75   gave up for now, or detached (Ctrl-C twice); start again to continue
-  130  stopped with Ctrl-C, after a save
+  130  stopped with Ctrl-C or SIGTERM, after a save
 
 Files
   conf/        the config tree; one file per option, one experiment/*.yaml per named run.

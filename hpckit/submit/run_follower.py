@@ -1,13 +1,22 @@
-"""Follows a run in the terminal that started it, by the events in `events.jsonl`."""
+"""Follows a run in the terminal that started it, by the events in `events.jsonl`.
+
+Signals to the command that follows are passed on to the supervisor, once there is one:
+
+    SIGUSR2           preemption: the run saves and continues
+    SIGINT, SIGTERM   stop: the run saves and ends; a second Ctrl-C ends only the following
+    SIGHUP            the terminal is gone: only the following ends, if the run outlives it
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 from rich.console import Console
 from rich.markup import escape
@@ -41,6 +50,7 @@ from hpckit.events.schema import (
     RunEnded,
     RunFailed,
     RunRefused,
+    RunStarted,
     StepLogged,
     StragglerFound,
     StragglerOver,
@@ -56,44 +66,59 @@ TICK_S = 0.2
 # A terminal shows every step on a bar; a log file gets a line at this interval.
 LINE_EVERY_S = 10.0
 FULL_BYTES = 1 << 20
+_RECEIVED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
 
 
 class Follower:
     """Shows a submission's events until the run has ended."""
 
     def __init__(
-        self, run: RunDir, submission: int, steps: int | None, console: Console, tail: EventTail
+        self,
+        run: RunDir,
+        submission: int,
+        steps: int | None,
+        console: Console,
+        tail: EventTail,
+        is_outlived: bool = True,
     ) -> None:
         """
         Args:
             steps: the number of steps that the run is meant to have; None: it is unknown.
             tail: determines where reading starts; it must be made before the submission, so that no
                 event is missed.
+            is_outlived: whether the supervisor outlives this process. False: SIGHUP stops the run
+                after a save, as SIGTERM does.
         """
         self._run = run
         self._submission = submission
         self._steps = steps
         self._console = console
         self._tail = tail
+        self._is_outlived = is_outlived
         self._status: int | None = None
-        self._is_interrupted = False
+        self._received: set[signal.Signals] = set()
+        self._supervisor: int | None = None  # its process, once it can receive signals
         self._asked_to_stop = False
         self._is_stop_seen = False
         self._last_line = 0.0
 
     @contextmanager
-    def noting_interrupts(self) -> Iterator[None]:
-        """Defers Ctrl-C in the block, for `follow` to handle. The block starts before the
+    def noting_signals(self) -> Iterator[None]:
+        """Defers signals in the block, for `follow` to handle. The block starts before the
         submission, so that a Ctrl-C between submission and `follow` cannot leave a run that nobody
-        stops."""
-        before = signal.signal(signal.SIGINT, self._note_interrupt)
+        stops. One that is ignored, such as SIGHUP below nohup, stays ignored."""
+        noted = [one for one in _RECEIVED if signal.getsignal(one) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._note) for number in noted}
+        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, noted)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _note_interrupt(self, *_: object) -> None:
-        self._is_interrupted = True
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._received.add(signal.Signals(number))
 
     def follow(self, job_alive: Callable[[], bool]) -> int:
         """Follows the run until it has ended, or its job has without an event, and returns the
@@ -102,9 +127,7 @@ class Follower:
             task = bar.add_task("starting", total=self._steps, metrics="")
             while self._status is None:
                 try:
-                    if self._is_interrupted:
-                        self._is_interrupted = False
-                        raise KeyboardInterrupt
+                    self._handle_signals()
                     alive = job_alive() or holder(self._run.lock) is not None
                     self._show_new(bar, task)
                     if self._status is None and not alive:
@@ -117,12 +140,52 @@ class Follower:
                     if self._asked_to_stop:
                         self._say(f"no longer followed; it still runs: {self._run.path}")
                         return EXIT_STATUS[VerdictKind.PREEMPTED]
-                    self._asked_to_stop = True
-                    self._say("stopping after a save; press Ctrl-C again to stop following")
-                    self._ask_to_stop()
+                    self._stop("stopping after a save; press Ctrl-C again to stop following")
         if self._status is None:
             return self._ended_silently()
         return self._status
+
+    def _handle_signals(self) -> None:
+        """Does what the signals since the last call request.
+
+        Raises:
+            KeyboardInterrupt: there was a Ctrl-C.
+        """
+        received, self._received = self._received, set()
+        if signal.SIGHUP in received:
+            self._hang_up()
+        if received & {signal.SIGTERM, signal.SIGHUP} and not self._asked_to_stop:
+            self._stop("SIGTERM or SIGHUP: stopping after a save")
+        if signal.SIGUSR2 in received and not self._preempt():
+            self._received.add(signal.SIGUSR2)  # there is no supervisor yet
+        if signal.SIGINT in received:
+            raise KeyboardInterrupt
+
+    def _hang_up(self) -> None:
+        """Ends this process by SIGHUP if the supervisor outlives it; the terminal may be gone."""
+        if not self._is_outlived:
+            self._console.file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            return
+        with suppress(OSError):
+            self._say(f"SIGHUP: no longer followed; it still runs: {self._run.path}")
+            self._console.show_cursor(True)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGHUP)
+
+    def _stop(self, message: str) -> None:
+        self._asked_to_stop = True
+        self._say(message)
+        self._ask_to_stop()
+
+    def _preempt(self) -> bool:
+        """Passes a preemption on to the supervisor, and returns whether there is one. It handles
+        signals from before its first event, and each one is a preemption of its own."""
+        if self._supervisor is None:
+            return False
+        self._say("SIGUSR2: the run is preempted; it saves and continues")
+        with suppress(ProcessLookupError):
+            os.kill(self._supervisor, signal.SIGUSR2)
+        return True
 
     def _show_new(self, bar: Progress, task: TaskID) -> None:
         for event in self._tail.read():
@@ -133,6 +196,9 @@ class Follower:
                 self._end(event)
             elif isinstance(event, StepLogged):
                 self._show_step(event, bar, task)
+            elif isinstance(event, RunStarted) and event.submission == self._submission:
+                self._supervisor = int(event["pid"])
+                self._say(describe_signals(self._supervisor))
             elif line := describe(event):
                 bar.console.print(f"[dim]{_clock(event)}[/] {line}", highlight=False)
             if isinstance(event, TrainingStarted):
@@ -166,7 +232,7 @@ class Follower:
         exist yet."""
         owner = holder(self._run.lock)
         # 0: the holder is unknown; as a pid, 0 is this process group
-        if owner is not None and owner.pid:
+        if owner is not None and owner.pid and owner.host == socket.gethostname():
             with suppress(ProcessLookupError):
                 os.kill(owner.pid, signal.SIGINT)
 
@@ -181,6 +247,14 @@ class Follower:
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def describe_signals(supervisor: int) -> str:
+    """Returns the line that says which process to signal, and what signals do."""
+    return (
+        f"the supervisor is process {supervisor}: SIGUSR2 to it, or to this command, preempts the "
+        "run; Ctrl-C or SIGTERM to this command saves and stops it"
+    )
 
 
 def describe_metrics(event: StepLogged) -> str:

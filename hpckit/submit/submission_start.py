@@ -66,7 +66,7 @@ def _start_and_follow(run: RunDir, number: int, steps: int | None, detach: bool)
     console = Console()
     console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
     follower = Follower(run, number, steps, console, EventTail(run.events, from_end=True))
-    with follower.noting_interrupts():
+    with follower.noting_signals():
         job = submit(run, number)
         if detach:
             console.print(f"job {job.job_id} of submitit's local executor", highlight=False)

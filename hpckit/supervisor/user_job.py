@@ -76,7 +76,7 @@ def _begin_run(overrides: Sequence[str], is_interactive: bool) -> int:
 
 def _follow_supervisor(run: RunDir, number: int, steps: int | None) -> int:
     """Runs the supervisor as a child process, shows the events of the run until it ends, and
-    returns its exit status. Ctrl-C saves and stops the run, as with `launch.py`."""
+    returns its exit status. Signals do what they do to `launch.py`."""
     from rich.console import Console
 
     from hpckit.events.event_log import EventTail
@@ -86,9 +86,11 @@ def _follow_supervisor(run: RunDir, number: int, steps: int | None) -> int:
     print(f"{run.name}  {run.path}", flush=True)
     command, env = supervisor_command(run.submission(number), os.environ)
     run.logs.mkdir(exist_ok=True)
-    follower = Follower(run, number, steps, Console(), EventTail(run.events, from_end=True))
-    process = spawn(command, env, run.logs / "interactive.log")
-    return follower.follow(lambda: process.poll() is None)
+    tail = EventTail(run.events, from_end=True)
+    follower = Follower(run, number, steps, Console(), tail, is_outlived=False)
+    with follower.noting_signals():
+        process = spawn(command, env, run.logs / "interactive.log")
+        return follower.follow(lambda: process.poll() is None)
 
 
 def prepared(

@@ -41,6 +41,29 @@ def test_ctrl_c_at_start_up_is_not_lost(tmp_path: Path, shards: Path) -> None:
     assert read_json(it.run.verdict)["kind"] == "stopped"
 
 
+def test_signals_to_the_command_reach_the_supervisor(tmp_path: Path, shards: Path) -> None:
+    """SIGUSR2, early and late, is a preemption and the run continues; SIGTERM saves and stops."""
+    words = command(tmp_path, shards, *ALONE, PACED)
+    with started(tmp_path, words) as it:
+        it.wait_until(lambda: any(it.run.submitit.glob("*_submitted.pkl")))
+        it.process.send_signal(signal.SIGUSR2)
+        it.wait_for("generation_ended", verdict="preempted")
+        pid = it.wait_for("run_started")["pid"]
+        it.wait_for_step(3)
+        it.process.send_signal(signal.SIGUSR2)
+        it.wait_for("generation_ended", count=2, verdict="preempted")
+        it.wait_for("training_started", generation=3)
+        it.process.send_signal(signal.SIGTERM)
+        status, output = it.finish()
+    assert status == 130, output
+    assert f"the supervisor is process {pid}: SIGUSR2 " in output
+    assert read_json(it.run.verdict)["kind"] == "stopped"
+    status, output = complete(tmp_path, words)
+    assert status == 0, output
+    found = history(it.run)
+    assert (found.steps_kept, found.repeated) == (60, ()), "no step was done again"
+
+
 def test_the_follower_outlives_submitits_controller(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:

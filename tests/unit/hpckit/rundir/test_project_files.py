@@ -123,7 +123,7 @@ def test_shards_are_left_out_and_code_beside_them_is_not(root: Path, tmp_path: P
     pack_folder(tmp_path / "texts", root / "shards", samples_per_shard=1)
     fill(root, "shards/prepare.py")
     found = listed(root)
-    assert sorted(found.names) == ["a.py", "shards/prepare.py"]
+    assert sorted(found.names) == ["a.py", "shards/pack.json", "shards/prepare.py"]
     names = {one.name for one in found.left_out}
     assert {f"shards/{data_files.DATASET_MANIFEST}"} < names
     assert any(name.endswith(".tar") for name in names)

@@ -167,7 +167,7 @@ def test_ctrl_c_before_anything_is_followed_is_obeyed_then(tmp_path: Path) -> No
     file = io.StringIO()
     run = RunDir(tmp_path)
     follower = Follower(run, 1, 10, Console(file=file, width=200), EventTail(run.events))
-    with follower.noting_interrupts():
+    with follower.noting_signals():
         signal.raise_signal(signal.SIGINT)
         alive = iter([True, False])
         assert follower.follow(lambda: next(alive)) == 75
@@ -183,3 +183,95 @@ def test_a_supervisor_that_has_not_said_who_it_is_is_asked_later(tmp_path: Path)
         fcntl.flock(lock, fcntl.LOCK_EX)
         follower = Follower(run, 1, 10, Console(file=io.StringIO()), EventTail(run.events))
         follower._ask_to_stop()
+
+
+_SUPERVISOR = """
+import os, signal, sys
+from pathlib import Path
+from hpckit.events.event_log import EventLog
+from hpckit.events.schema import RunEnded, RunStarted
+from hpckit.rundir.lock import RunLock
+path = Path(sys.argv[1])
+heard = []
+for number in signal.SIGUSR2, signal.SIGTERM, signal.SIGINT:
+    signal.signal(number, lambda number, frame: heard.append(signal.Signals(number).name))
+print("ready", flush=True)
+sys.stdin.readline()
+with RunLock(path / "lock", "supervisor"), EventLog(path / "events.jsonl", submission=1) as log:
+    log.emit(RunStarted(pid=os.getpid(), steps=10, job=None, hosts=None))
+    told = 0
+    while "SIGINT" not in heard:
+        signal.pause() if len(heard) == told else None
+        for name in heard[told:]:
+            print(name, flush=True)
+        told = len(heard)
+    log.emit(RunEnded(verdict="stopped", status=130))
+"""
+_FOLLOWER = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from hpckit.events.event_log import EventTail
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.run_follower import Follower
+run = RunDir(Path(sys.argv[1]))
+tail = EventTail(run.events)
+follower = Follower(run, 1, 10, Console(width=200), tail, is_outlived=sys.argv[2] == "True")
+with follower.noting_signals():
+    print("follows", flush=True)
+    sys.exit(follower.follow(lambda: True))
+"""
+
+
+def test_signals_reach_the_supervisor_though_they_come_before_it(tmp_path: Path) -> None:
+    with (
+        python(_SUPERVISOR, tmp_path) as supervisor,
+        python(_FOLLOWER, tmp_path, True) as follower,
+    ):
+        assert line_of(supervisor) == "ready"
+        assert line_of(follower) == "follows"
+        follower.send_signal(signal.SIGUSR2)
+        assert supervisor.stdin is not None
+        supervisor.stdin.write("go on\n")
+        supervisor.stdin.flush()
+        told = line_of(follower)
+        assert told.startswith(f"the supervisor is process {supervisor.pid}: SIGUSR2 ")
+        assert line_of(supervisor) == "SIGUSR2"
+        assert line_of(follower).startswith("SIGUSR2: ")
+        follower.send_signal(signal.SIGTERM)
+        assert line_of(follower).startswith("SIGTERM or SIGHUP: stopping after a save")
+        assert line_of(supervisor) == "SIGINT", "and no second preemption"
+        assert follower.wait(60) == 130
+
+
+def test_a_terminal_that_closes_ends_the_following_alone(tmp_path: Path) -> None:
+    with (
+        python(_SUPERVISOR, tmp_path) as supervisor,
+        python(_FOLLOWER, tmp_path, True) as follower,
+    ):
+        assert supervisor.stdin is not None
+        supervisor.stdin.write("go on\n")
+        supervisor.stdin.flush()
+        assert line_of(follower) == "follows"
+        assert line_of(follower).startswith("the supervisor is process ")
+        follower.send_signal(signal.SIGHUP)
+        assert line_of(follower).startswith("SIGHUP: no longer followed; it still runs: ")
+        assert follower.wait(60) == -signal.SIGHUP
+        assert supervisor.poll() is None
+        supervisor.send_signal(signal.SIGUSR2)
+        assert [line_of(supervisor), line_of(supervisor)] == ["ready", "SIGUSR2"]
+
+
+def test_a_terminal_that_closes_stops_a_run_that_would_be_killed(tmp_path: Path) -> None:
+    with (
+        python(_SUPERVISOR, tmp_path) as supervisor,
+        python(_FOLLOWER, tmp_path, False) as follower,
+    ):
+        assert supervisor.stdin is not None
+        supervisor.stdin.write("go on\n")
+        supervisor.stdin.flush()
+        assert line_of(follower) == "follows"
+        assert line_of(follower).startswith("the supervisor is process ")
+        follower.send_signal(signal.SIGHUP)
+        assert [line_of(supervisor), line_of(supervisor)] == ["ready", "SIGINT"]
+        assert follower.wait(60) == 130
