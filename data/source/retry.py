@@ -10,7 +10,7 @@ import random
 import threading
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from data.errors import FetchError
@@ -29,6 +29,13 @@ class SourceRetryPolicy:
     longest_s: float = 15.0
     least_tries: int = 3  # attempts even past the budget: one slow time-out is no reason to give up
     most_tries: int = 1000  # attempts of one stream, however often it makes a little progress
+    reach_s: float | None = None  # replaces budget_s while the host has not answered any request
+
+    def before_an_answer(self) -> "SourceRetryPolicy":
+        """Return the policy for a host that has not answered any request yet."""
+        if self.reach_s is None:
+            return self
+        return replace(self, budget_s=self.reach_s, least_tries=min(2, self.least_tries))
 
 
 def next_wait_s(

@@ -70,6 +70,7 @@ class Sources:
         self._stall_s = stall_s
         self._pipes = pipes
         self._made: dict[str, Backend] = {}
+        self._reached: set[str] = set()  # hosts that have answered a request
         self._after_fork()
         _all.add(self)
         self._closing = threading.Event()
@@ -121,7 +122,7 @@ class Sources:
         """
         address = Address.parse(url)
         source, host = self._source(address.scheme), self._host(address)
-        attempts = Attempts(self._retry, url, self._closing)
+        attempts = self._attempts(address, url)
         while True:
             self._count(requests=1)
             what = f"from byte {start}"
@@ -130,6 +131,7 @@ class Sources:
                     for piece in source.stream(url, start, tag):
                         start += len(piece)
                         attempts.progressed()
+                        self._note_answer(address, attempts)
                         yield piece
                         self._paced(url, len(piece))
                 return
@@ -161,15 +163,26 @@ class Sources:
     def _run(self, url: str, what: str, call: Callable[[Backend], T]) -> T:
         address = Address.parse(url)
         source, host = self._source(address.scheme), self._host(address)
-        attempts = Attempts(self._retry, url, self._closing)
+        attempts = self._attempts(address, url)
         while True:
             self._count(requests=1)
             try:
                 with host.request():
-                    return call(source)
+                    result = call(source)
+                self._note_answer(address, attempts)
+                return result
             except _FAILURES as error:
                 failure = error
             self._note_failure(attempts, what, failure)
+
+    def _attempts(self, address: Address, url: str) -> Attempts:
+        is_reached = address.host in self._reached
+        policy = self._retry if is_reached else self._retry.before_an_answer()
+        return Attempts(policy, url, self._closing)
+
+    def _note_answer(self, address: Address, attempts: Attempts) -> None:
+        self._reached.add(address.host)
+        attempts.policy = self._retry
 
     def _note_failure(self, attempts: Attempts, what: str, error: Exception) -> None:
         """Log the failure of an attempt, and return when the next one is due.

@@ -17,8 +17,9 @@ def interactive_store_options() -> dict[str, Any]:
 
 
 def interactive_sources() -> Sources:
-    """Returns the sources with which an interactive command opens shards."""
+    """Returns the sources with which an interactive command opens shards. The limit holds until
+    the host has answered once, and leaves time for two attempts."""
     from data import Sources
     from data.source.retry import SourceRetryPolicy
 
-    return Sources(retry=SourceRetryPolicy(budget_s=STORE_BUDGET_S))
+    return Sources(retry=SourceRetryPolicy(reach_s=STORE_BUDGET_S), stall_s=STORE_BUDGET_S / 2)

@@ -116,12 +116,12 @@ def answer_of(error: Exception) -> ServerAnswer:
 
 
 def said(error: Exception) -> str:
-    """Describes an error in one line, with its cause on the network, which obstore has only in the
-    lines below."""
+    """Describes an error in one line: by its cause on the network, if it has one, which obstore has
+    only in the lines below."""
     below = str(error).partition("\n\nDebug source:")[2]
     found = _CAUSE.findall(below)
     cause = found[-1] if found else "no answer in time" if "TimedOut" in below else ""
-    return f"{reason(error)} ({cause})" if cause else reason(error)
+    return cause or reason(error)
 
 
 def lacks_credentials(error: Exception) -> bool:

@@ -32,6 +32,7 @@ def open_shards(
 ) -> Dataset:
     """Open the dataset that the command line names. Raises DataError."""
     from data.read.dataset import open_dataset
+    from hpckit.system.store_timeouts import interactive_sources
 
     given: str | list[str] = shards[0] if len(shards) == 1 else list(shards)
     return open_dataset(
@@ -40,6 +41,7 @@ def open_shards(
         cache_bytes=cache_bytes,
         cache_local=cache_local,
         token_files=token_files,
+        sources=interactive_sources(),
     )
 
 

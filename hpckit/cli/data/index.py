@@ -54,8 +54,8 @@ def index(
     Example: hpckit data index '/data/train-{000000..000127}.tar'
     """
     from data.index.index_build import build_index
-    from data.source.sources import Sources
     from hpckit.cli.common.progress_bar import progress_bar
+    from hpckit.system.store_timeouts import interactive_sources
 
     screen = CommandOutput(json)
     started_s = time.monotonic()
@@ -67,7 +67,7 @@ def index(
             progress=progress,
             hash=hash,
             tokens=tokens,
-            source=Sources(),
+            source=interactive_sources(),
             index_folder=index_folder,
         )
     _print(screen, manifest, time.monotonic() - started_s)

@@ -48,9 +48,9 @@ def ls(
     """
     from data.index.manifest import open_manifest
     from data.index.token_files.token_file_listing import open_token_files
-    from data.source.sources import Sources
+    from hpckit.system.store_timeouts import interactive_sources
 
-    screen, source = CommandOutput(json), Sources()
+    screen, source = CommandOutput(json), interactive_sources()
     options = token_files_of(dtype, end_of_text, block_size, column)
     tokens = open_token_files(dataset, options)
     manifest = open_manifest(dataset, source=source) if tokens is None else tokens

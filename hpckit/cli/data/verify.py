@@ -53,8 +53,8 @@ def verify_shards(
     """
     from data.index.dataset_verification import verify
     from data.index.token_files.token_file_listing import open_token_files
-    from data.source.sources import Sources
     from hpckit.cli.common.progress_bar import progress_bar
+    from hpckit.system.store_timeouts import interactive_sources
 
     screen = CommandOutput(json)
     options = token_files_of(dtype, end_of_text, block_size, column)
@@ -63,7 +63,7 @@ def verify_shards(
         verdicts = verify(
             dataset if tokens is None else tokens,
             full=full,
-            source=Sources(),
+            source=interactive_sources(),
             index_folder=index_folder,
             progress=progress,
         )

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from checkpointing.errors import StoreError
 from checkpointing.storage import open_storage
 from checkpointing.storage.retry import RequestRetrier, StorageRetryPolicy
+from data.source.retry import SourceRetryPolicy
 from hpckit.cli.ckpt import app
+from hpckit.cli.data import app as data_app
 from hpckit.doctor.checkpoint_store import findings
 from tests.integration.cli.ckpt_commands import ckpt, make_store, refused
 from tests.services.faults import Delay
@@ -199,3 +202,25 @@ def test_a_try_is_short_until_the_first_answer() -> None:
         RequestRetrier(StorageRetryPolicy(), (OSError,), lambda error, what: None).try_s(30.0)
         == 30.0
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", ["ls", "verify", "index", "where"])
+def test_commands_on_shards_give_up(kind: str, command: str, short: None, tmp_path: Path) -> None:
+    given = {
+        "where": ("--position", "0", "--global-batch", "8"),
+        "index": ("--out", f"{tmp_path}/i"),
+    }
+    words = given.get(command, ())
+    shards = "s3://bucket/{0..1}.tar" if command == "index" else "s3://bucket/shards/"
+    with server(kind) as endpoint:
+        env = {"AWS_ENDPOINT_URL": endpoint}
+        done = CliRunner().invoke(data_app, [command, shards, *words], env=env)
+    assert done.exit_code == 3, done.output
+    assert re.search(r"given up after \d+ tries in \d\.\d s", done.output), done.output
+
+
+def test_a_host_that_has_answered_is_given_more_time() -> None:
+    policy = SourceRetryPolicy(reach_s=15.0)
+    assert policy.before_an_answer() == SourceRetryPolicy(15.0, least_tries=2, reach_s=15.0)
+    assert SourceRetryPolicy().before_an_answer() == SourceRetryPolicy()
