@@ -126,7 +126,7 @@ def _write_submission(
         write_text(folder / "spec.yaml", dump_spec(spec))
         write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
         before = earlier and earlier / "code"
-        snapshot = take_snapshot(project, folder / "code", before, listed, current(spec.entry))
+        snapshot = take_snapshot(project, folder / "code", before, listed, _entry_module(spec))
         write_text(folder / "dirty.diff", diff.result())
         manifest = {
             **_submission_facts(),
@@ -144,10 +144,14 @@ def describe_code(spec: RunSpec, project: Project) -> str:
     Raises:
         CodeSnapshotError: there is too much in the project.
     """
-    content = content_of(project, _list_code(spec, project), current(spec.entry))
+    content = content_of(project, _list_code(spec, project), _entry_module(spec))
     what = f"{count(len(content.files), 'file')}, {size(content.bytes)}"
     note = describe_left_out(project.root, content.left_out)
     return f"{what}; leaves out {note}" if note else what
+
+
+def _entry_module(spec: RunSpec) -> str:
+    return current(spec.entry.partition(":")[0])
 
 
 def _list_code(spec: RunSpec, project: Project) -> ProjectFiles:

@@ -33,18 +33,19 @@ class LeftOutGroup(NamedTuple):
 
     name: str
     kind: str
-    count: int
     members: tuple[str, ...]
 
     def __str__(self) -> str:
-        return self.kind if self.count == 1 else f"{self.count:,} x {self.kind}"
+        count = len(self.members)
+        return self.kind if count == 1 else f"{count:,} x {self.kind}"
 
 
 def describe_left_out(root: Path, left_out: Iterable[LeftOut]) -> str:
     """Returns a line that names what was left out and how large it is; empty if there is
     nothing."""
     remaining = _MOST_SIZED
-    parts, more = [], 0
+    parts: list[str] = []
+    more = 0
     for group in sorted(group_left_out(one for one in left_out if one.is_shown)):
         if len(parts) == SHOWN:
             more += 1
@@ -89,9 +90,9 @@ def group_left_out(left_out: Iterable[LeftOut]) -> Iterator[LeftOutGroup]:
         found[_parent(one.name), one.kind].append(one.name)
     for (parent, kind), names in found.items():
         if len(names) > _FEW:
-            yield LeftOutGroup(parent or "./", kind, len(names), tuple(names))
+            yield LeftOutGroup(parent or "./", kind, tuple(names))
         else:
-            yield from (LeftOutGroup(name, kind, 1, (name,)) for name in names)
+            yield from (LeftOutGroup(name, kind, (name,)) for name in names)
 
 
 def _parent(name: str) -> str:

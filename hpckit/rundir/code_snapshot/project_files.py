@@ -128,11 +128,11 @@ class _ProjectWalk:
             is_folder = one.is_dir(follow_symlinks=False)
             if self._is_never_code(one.name, name, is_folder):
                 continue
-            is_known = name in (self._tracked_folders if is_folder else self._tracked)
-            kind = self._named(name, is_folder)
-            if kind is None and not is_folder and not is_known:
-                kind = self._kind_of_file(one.name, names)
-            yield _Entry(name, is_folder, is_known, is_submodule, kind)
+            is_known = name in self._tracked or (is_folder and name in self._tracked_folders)
+            why = self._named(name, is_folder)
+            if why is None and not is_folder and not is_known:
+                why = self._kind_of_file(one.name, names)
+            yield _Entry(name, is_folder, is_known, is_submodule, why)
 
     def _is_never_code(self, own: str, name: str, is_folder: bool) -> bool:
         if own.startswith(".") and not self._is_git:

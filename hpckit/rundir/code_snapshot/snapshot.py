@@ -147,8 +147,8 @@ def take_snapshot(
         earlier: a snapshot of this user, useful only on the same file system. Files that have not
             changed since become hard links to its files; nobody can write to either.
         listed: the project's files, if they were listed already.
-        entry: the entry point `module:function`. What it imports from the project is copied,
-            whatever it is.
+        entry: the module of the entry point. What it imports from the project is copied, whatever
+            it is.
 
     Raises:
         CodeSnapshotError: there is too much in it for a project.
@@ -179,7 +179,7 @@ def content_of(project: Project, listed: ProjectFiles, entry: str | None = None)
     Raises:
         CodeSnapshotError: it is too much for a project.
     """
-    imported = imported_files(project.root, entry.partition(":")[0], PACKAGES) if entry else set()
+    imported = imported_files(project.root, entry, PACKAGES) if entry else set()
     untracked = set(listed.untracked)
     classify = partial(_classify, os.fspath(project.root), imported, untracked)
     found = run_in_parallel(classify, sorted({*listed.names, *imported}))
