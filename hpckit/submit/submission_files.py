@@ -27,7 +27,9 @@ from hpckit.rundir.code_snapshot import newest_snapshot
 from hpckit.rundir.code_snapshot.configured_paths import configured_paths
 from hpckit.rundir.code_snapshot.left_out import describe_left_out
 from hpckit.rundir.code_snapshot.project_files import ProjectFiles, list_project
+from hpckit.rundir.code_snapshot.run_modules import run_files
 from hpckit.rundir.code_snapshot.snapshot import (
+    PACKAGES,
     CodeSnapshot,
     CodeSnapshotError,
     Project,
@@ -126,7 +128,7 @@ def _write_submission(
         write_text(folder / "spec.yaml", dump_spec(spec))
         write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
         before = earlier and earlier / "code"
-        snapshot = take_snapshot(project, folder / "code", before, listed, _entry_module(spec))
+        snapshot = take_snapshot(project, folder / "code", before, listed, _imported(spec, project))
         write_text(folder / "dirty.diff", diff.result())
         manifest = {
             **_submission_facts(),
@@ -144,14 +146,15 @@ def describe_code(spec: RunSpec, project: Project) -> str:
     Raises:
         CodeSnapshotError: there is too much in the project.
     """
-    content = content_of(project, _list_code(spec, project), _entry_module(spec))
+    content = content_of(project, _list_code(spec, project), _imported(spec, project))
     what = f"{count(len(content.files), 'file')}, {size(content.bytes)}"
     note = describe_left_out(project.root, content.left_out)
     return f"{what}; leaves out {note}" if note else what
 
 
-def _entry_module(spec: RunSpec) -> str:
-    return current(spec.entry.partition(":")[0])
+def _imported(spec: RunSpec, project: Project) -> set[str]:
+    entry = spec.entry and current(spec.entry.partition(":")[0])
+    return run_files(spec, project.root, entry, PACKAGES)
 
 
 def _list_code(spec: RunSpec, project: Project) -> ProjectFiles:

@@ -22,7 +22,6 @@ from hpckit.config.config_trees import has_tree
 from hpckit.rundir.code_snapshot.data_files import MAX_DATA_BYTES, is_data
 from hpckit.rundir.code_snapshot.git_command import git_output
 from hpckit.rundir.code_snapshot.ignore_patterns import NAME as IGNORE_FILE
-from hpckit.rundir.code_snapshot.imported_files import imported_files
 from hpckit.rundir.code_snapshot.left_out import (
     LeftOut,
     describe_left_out,
@@ -136,7 +135,7 @@ def take_snapshot(
     into: Path,
     earlier: Path | None = None,
     listed: ProjectFiles | None = None,
-    entry: str | None = None,
+    needed: Collection[str] = (),
 ) -> CodeSnapshot:
     """Copies the project's files, and hpckit's packages, to the new folder `into`.
 
@@ -147,15 +146,14 @@ def take_snapshot(
         earlier: a snapshot of this user, useful only on the same file system. Files that have not
             changed since become hard links to its files; nobody can write to either.
         listed: the project's files, if they were listed already.
-        entry: the module of the entry point. What it imports from the project is copied, whatever
-            it is.
+        needed: files of the project that the run imports, which are copied whatever they are.
 
     Raises:
         CodeSnapshotError: there is too much in it for a project.
     """
     begun_s = time.time()
     into.mkdir()
-    content = content_of(project, listed or list_project(project.root, project.git), entry)
+    content = content_of(project, listed or list_project(project.root, project.git), needed)
     files = content.files | _own_packages(project.root, {*content.files, *content.links})
     before = None if earlier is None else read_copies(earlier, _states(earlier))
     copies = copy_files(files, into, before)
@@ -173,13 +171,16 @@ def take_snapshot(
     )
 
 
-def content_of(project: Project, listed: ProjectFiles, entry: str | None = None) -> ProjectContent:
-    """Returns what a snapshot would hold of the project, without hpckit's packages.
+def content_of(
+    project: Project, listed: ProjectFiles, needed: Collection[str] = ()
+) -> ProjectContent:
+    """Returns what a snapshot would hold of the project, without hpckit's packages. Arguments are
+    as in `take_snapshot`.
 
     Raises:
         CodeSnapshotError: it is too much for a project.
     """
-    imported = imported_files(project.root, entry, PACKAGES) if entry else set()
+    imported = set(needed)
     untracked = set(listed.untracked)
     classify = partial(_classify, os.fspath(project.root), imported, untracked)
     found = run_in_parallel(classify, sorted({*listed.names, *imported}))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.rundir.code_snapshot import snapshot
+from hpckit.rundir.code_snapshot.imported_files import imported_files
 from hpckit.rundir.code_snapshot.snapshot import (
     PACKAGES,
     CodeSnapshotError,
@@ -247,7 +248,7 @@ def test_what_the_entry_imports_is_copied_though_git_ignores_it(tmp_path: Path) 
     (project.root / "t.py").write_text("from pkg import (  # the release\n    _version as v,\n)\n")
     (project.root / "pkg" / "__init__.py").write_text("def f():\n    import made.table\n")
     fill(project.root, "pkg/_version.py", "made/table.py", "made/notes.py", "x.log")
-    take_snapshot(project, tmp_path / "code", entry="t")
+    take_snapshot(project, tmp_path / "code", needed=imported_files(project.root, "t"))
     assert copied(tmp_path / "code") == {
         *(".gitignore", "t.py", "pkg/__init__.py", "pkg/_version.py", "made/table.py")
     }
@@ -261,7 +262,7 @@ def test_a_large_module_is_copied_if_the_entry_imports_it(
     (project.root / "t.py").write_text("import os, big\n")
     for name in ("big.py", "other.py"):
         (project.root / name).write_bytes(b"#" * 101)
-    found = take_snapshot(project, tmp_path / "code", entry="t")
+    found = take_snapshot(project, tmp_path / "code", needed=imported_files(project.root, "t"))
     assert copied(tmp_path / "code") == {"t.py", "big.py"}
     assert found.left_out == ["other.py"]
     assert found.note == "other.py (large file, 101 B)"
@@ -272,7 +273,7 @@ def test_what_is_imported_through_a_link_that_leads_outside_is_copied(tmp_path: 
     project = repository(tmp_path / "p", "t.py")
     (project.root / "lib").symlink_to(tmp_path / "shared" / "lib")
     (project.root / "t.py").write_text("from lib import a\n")
-    found = take_snapshot(project, tmp_path / "code", entry="t")
+    found = take_snapshot(project, tmp_path / "code", needed=imported_files(project.root, "t"))
     assert copied(tmp_path / "code") == {"t.py", "lib/a.py"}
     assert found.why_left_out == {"lib": "link to a folder outside of the project"}
 
