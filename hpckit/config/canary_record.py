@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import identity
 from hpckit.system.atomic_files import write_json
@@ -77,10 +78,11 @@ def canary_problems(spec: RunSpec) -> list[str]:
             f"debug.canary.file: {canary.file} was recorded from another experiment "
             f"({golden.identity}, this is {identity_of(spec)}); record it again"
         ]
-    if len(golden.steps) < canary.steps:
+    if (held := len(golden.steps)) < (wanted := last_step(spec)):
         return [
-            f"debug.canary.steps: {canary.steps} is more than the {len(golden.steps)} steps "
-            f"recorded in {canary.file}"
+            f"debug.canary.steps: {wanted} steps are to be compared, and {canary.file} holds "
+            f"{held}; give debug.canary.steps={held}, or record it again with "
+            "debug.canary.mode=record"
         ]
     return []
 

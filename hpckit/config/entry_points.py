@@ -1,6 +1,8 @@
-"""The training functions of hpckit, and constants of their data."""
+"""The training functions of hpckit, constants of their data, and which keys a run uses."""
 
 from __future__ import annotations
+
+from hpckit.config.spec import RunSpec
 
 LANGUAGE_MODEL = "hpckit.training.language_model:main"
 """The training function that trains a decoder of `conf/model/` on bytes or tokens of text."""
@@ -8,3 +10,17 @@ BYTES_AND_END = 257
 """The number of tokens when text is read as bytes: all bytes, and the end of a document."""
 IMAGES = "hpckit.training.images:main"
 """The training function that trains a model of `conf/model/` that classifies images."""
+
+
+def is_built_in(spec: RunSpec) -> bool:
+    """Returns whether the run is one of hpckit's own training functions, which use every group of
+    the spec. A training function of the user may use none of model, optim, precision, memory,
+    data, init_from and lora, so no rule about how their keys fit together applies to it."""
+    return (spec.entry or "").startswith("hpckit.")
+
+
+def is_training_function(spec: RunSpec) -> bool:
+    """Returns whether the run calls a training function, which iterates over `run.steps`: it uses
+    `train.steps`, the mesh of `parallel` and the options of `debug`. A program (`command`) uses
+    none of them."""
+    return spec.command is None

@@ -6,9 +6,10 @@ from hpckit.config.spec import RunSpec
 
 
 def last_step(spec: RunSpec) -> int:
-    """Returns the step after which the run is done."""
+    """Returns the step after which the run is done: with a canary, that of the canary, which is
+    never longer than the run."""
     canary = spec.debug.canary
-    return spec.train.steps if canary.mode is None else canary.steps
+    return spec.train.steps if canary.mode is None else min(canary.steps, spec.train.steps)
 
 
 def planned_steps(spec: RunSpec) -> int | None:

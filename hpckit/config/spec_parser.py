@@ -17,6 +17,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from hpckit.config import earlier_versions, renamed_keys
+from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS
@@ -111,6 +112,22 @@ def parse_spec(
     if found := violations(spec):
         raise SpecError(found)
     return spec
+
+
+def require_usable(spec: RunSpec, entry: str) -> None:
+    """Checks the rules of a training function of hpckit that another one calls: those rules do not
+    apply to the spec of the other one.
+
+    Args:
+        entry: hpckit's own training function.
+
+    Raises:
+        SpecError: `spec` is not valid for it.
+    """
+    if is_built_in(spec):
+        return
+    if found := violations(dataclasses.replace(spec, entry=entry)):
+        raise SpecError(found)
 
 
 def _without_version(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from data import Batch, Loader
+from hpckit.config.entry_points import IMAGES
 from hpckit.config.spec import ImageSpec, RunSpec
+from hpckit.config.spec_parser import require_usable
 from hpckit.events.schema import AttentionChosen
 from hpckit.planner.model.image_layers import per_sample
 from hpckit.trainer.batches.labelled_images import ImageCrop, LabelledImages, stack
@@ -27,7 +29,12 @@ the models of torchvision."""
 
 
 def main(cfg: RunSpec) -> None:
-    """Train the model that `cfg` describes, from the run's current step to its last one."""
+    """Train the model that `cfg` describes, from the run's current step to its last one.
+
+    Raises:
+        SpecError: another training function calls this one, with a spec that cannot be used here.
+    """
+    require_usable(cfg, IMAGES)
     assert isinstance(cfg.model, ImageSpec)
     assert cfg.data.images is not None
     smoothing, accuracies = cfg.data.images.label_smoothing, list[Tensor]()

@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from data import Batch, Loader, Packing
+from hpckit.config.entry_points import LANGUAGE_MODEL
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import InitFromSpec, RunSpec
+from hpckit.config.spec_parser import require_usable
 from hpckit.events.schema import AttentionChosen, ParametersRead
 from hpckit.planner.model.flops import per_token
 from hpckit.trainer.batches.byte_text import PADDING, ByteWindow
@@ -28,7 +30,12 @@ from hpckit.trainer.validation import Validate
 
 
 def main(cfg: RunSpec) -> None:
-    """Train the model that `cfg` describes, from the run's current step to its last one."""
+    """Train the model that `cfg` describes, from the run's current step to its last one.
+
+    Raises:
+        SpecError: another training function calls this one, with a spec that cannot be used here.
+    """
+    require_usable(cfg, LANGUAGE_MODEL)
     with training_run(cfg) as run:
         parallel_model = ParallelModel(cfg, run.mesh, run.device, is_initialized=False)
         model = parallel_model.module

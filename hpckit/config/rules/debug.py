@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from hpckit.config.last_step import last_step, planned_steps
 from hpckit.config.spec import RunSpec
 
+DEFAULT_CANARY_STEPS = 100
+"""The value of `debug.canary.steps` in `conf/debug/none.yaml`, which a shorter run cuts short."""
+
 
 def debug_violations(spec: RunSpec) -> Iterator[str]:
     """Yields the violations of these rules, one line each, the key first."""
@@ -20,7 +23,8 @@ def _canary(spec: RunSpec) -> Iterator[str]:
     if (canary.mode is None) != (canary.file is None):
         what = "is required" if canary.file is None else "must be null"
         yield f"debug.canary.file: {what} when debug.canary.mode={canary.mode or 'null'}"
-    if canary.mode is not None and canary.steps > spec.train.steps:
+    is_given = canary.mode is not None and canary.steps != DEFAULT_CANARY_STEPS
+    if is_given and canary.steps > spec.train.steps:
         yield (f"debug.canary.steps: {canary.steps} is more than train.steps={spec.train.steps}")
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.config.entry_points import is_built_in
 from hpckit.config.model_layers import adapted, is_meant, layers
 from hpckit.config.rules.experts import experts_of
 from hpckit.config.spec import DecoderSpec, ImageSpec, InitFromSpec, LoraSpec, RunSpec
 
 
 def tuning_violations(spec: RunSpec) -> Iterator[str]:
-    """Yields the violations of these rules, one line each, the key first."""
+    """Yields the violations of these rules, one line each, the key first. What a training function
+    of the user begins with, and which of its layers have adapters, is its own matter."""
+    if not is_built_in(spec):
+        yield from _init_from(spec.init_from) if spec.init_from is not None else ()
+        return
     if isinstance(spec.model, ImageSpec):
         for key in ("init_from", "lora"):
             if getattr(spec, key) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
+from hpckit.config.entry_points import is_built_in
 from hpckit.config.spec import RunSpec
 
 PREFIX = "val_"
@@ -14,7 +14,7 @@ PREFIX = "val_"
 def validation_violations(spec: RunSpec) -> Iterator[str]:
     """Yields the violations of these rules, one line each, the key first."""
     every, shards, best = spec.train.validate_every, spec.data.validation, spec.checkpoint.keep.best
-    is_ours = spec.entry in (LANGUAGE_MODEL, IMAGES)
+    is_ours = is_built_in(spec)
     if is_ours and every is not None and shards is None:
         yield f"data.validation: is required when train.validate_every={every}"
     if is_ours and every is None and shards is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checkpointing import meant_url
+from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.cluster import site_violations
 from hpckit.config.rules.command import command_violations
 from hpckit.config.rules.debug import debug_violations, drill_violations
@@ -22,18 +23,22 @@ from hpckit.config.spec import RunSpec
 
 
 def violations(spec: RunSpec) -> list[str]:
-    """Returns all problems of `spec`, one line each, the key first; empty if it can be run. The
-    keys of models, data and steps do not matter to a program."""
+    """Returns all problems of `spec`, one line each, the key first; empty if it can be run.
+
+    A rule about keys that the run does not use does not apply (`hpckit.config.entry_points`): the
+    keys of models, data and steps do not matter to a program.
+    """
+    is_ours = is_built_in(spec)
     found = [*_addresses(spec), *_cluster(spec), *_elastic(spec), *command_violations(spec)]
     if spec.command is not None:
         return [*found, *_checkpoint(spec), *drill_violations(spec), *secret_violations(spec)]
-    found += [*model_violations(spec), *expert_violations(spec), *token_file_violations(spec)]
-    found += [
-        *precision_memory_violations(spec),
-        *_worlds(spec),
-        *optim_violations(spec),
-        *_checkpoint(spec),
-    ]
+    if is_ours:
+        found += [*model_violations(spec), *expert_violations(spec), *token_file_violations(spec)]
+        found += precision_memory_violations(spec)
+    found += _worlds(spec)
+    if is_ours:
+        found += optim_violations(spec)
+    found += _checkpoint(spec)
     found += [*tuning_violations(spec), *validation_violations(spec)]
     found += [*metrics_violations(spec), *debug_violations(spec)]
     return [*found, *secret_violations(spec)]

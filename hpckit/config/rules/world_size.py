@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.config.batch_size import micro_batch_count, share_of_rank
+from hpckit.config.entry_points import is_built_in, is_training_function
 from hpckit.config.parallel_degrees import NAMES, ParallelDegrees, degrees, stage_count
 from hpckit.config.rules.experts import expert_violations_of_world
 from hpckit.config.rules.precision_and_memory import precision_memory_violations_of_world
 from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ParallelSpec, RunSpec
+
+DEFAULT_BATCH = 16
+"""The value of `train.global_batch` in `conf/config.yaml`."""
 
 
 def degree_violations(parallel: ParallelSpec) -> Iterator[str]:
@@ -20,7 +24,9 @@ def degree_violations(parallel: ParallelSpec) -> Iterator[str]:
 
 def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
     """Yields the reasons why this number of nodes cannot divide the model or a global batch
-    evenly."""
+    evenly, as far as the run uses them (`hpckit.config.entry_points`)."""
+    if not is_training_function(spec):
+        return
     workers = spec.launch.nproc_per_node
     try:
         found = degrees(spec.parallel, nodes * workers)
@@ -30,13 +36,16 @@ def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
             "launch.nodes or launch.nproc_per_node"
         )
         return
+    if not is_built_in(spec):
+        yield from _uneven_batch(spec, nodes) if _is_batch_used(spec) else ()
+        return
     if isinstance(spec.model, ImageSpec):
         yield from _undivided(spec.model, found)
     else:
         yield from _layers(spec, spec.model, found)
     yield from precision_memory_violations_of_world(spec, found)
     yield from expert_violations_of_world(spec, found)
-    uneven = list(_batch(spec, nodes))
+    uneven = list(_uneven_batch(spec, nodes)) or list(_micro_batches(spec, nodes))
     yield from uneven or _pipeline(spec, found)
 
 
@@ -70,30 +79,52 @@ def _layers(spec: RunSpec, model: DecoderSpec, found: ParallelDegrees) -> Iterat
         )
 
 
-def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
-    """Yields violations if a rank's samples do not divide into micro-batches of equal size, which
-    make the loss the same mean on any number of ranks."""
-    if spec.elastic.scale_lr is not None:
-        nodes = spec.launch.nodes  # the share of these ranks stays the same
-    train, per_node = spec.train, spec.launch.nproc_per_node
+def _is_batch_used(spec: RunSpec) -> bool:
+    """Returns whether a training function of the user may depend on `train.global_batch`: it was
+    given, or the learning rate is scaled with it. A loader of hpckit refuses a share that is not
+    whole itself."""
+    return spec.train.global_batch != DEFAULT_BATCH or spec.elastic.scale_lr is not None
+
+
+def _nodes_of_batch(spec: RunSpec, nodes: int) -> int:
+    """Returns the number of nodes that share the global batch: the learning rate is scaled where
+    the share of a rank stays that of `launch.nodes`."""
+    return nodes if spec.elastic.scale_lr is None else spec.launch.nodes
+
+
+def _uneven_batch(spec: RunSpec, nodes: int) -> Iterator[str]:
+    """Yields a violation if the ranks do not get the same number of samples."""
+    nodes, train, per_node = _nodes_of_batch(spec, nodes), spec.train, spec.launch.nproc_per_node
     world = nodes * per_node
     found = degrees(spec.parallel, world)
-    what = f"{nodes} nodes x {per_node} workers = {world} ranks"
-    if found.model > 1:
-        what = f"{found.data} parts ({what}, {found.model} ranks share each part)"
+    what = _parts(found, nodes, per_node)
     if train.global_batch % found.data:
         yield (
             f"train.global_batch: {train.global_batch} samples cannot be divided evenly over "
             f"{what}; "
             f"try {_multiples_near(train.global_batch, found.data)}"
         )
-        return
-    share = train.global_batch // found.data
+
+
+def _micro_batches(spec: RunSpec, nodes: int) -> Iterator[str]:
+    """Yields a violation if a rank's samples do not divide into micro-batches of equal size, which
+    make the loss the same mean on any number of ranks."""
+    nodes, train, per_node = _nodes_of_batch(spec, nodes), spec.train, spec.launch.nproc_per_node
+    found = degrees(spec.parallel, nodes * per_node)
+    share, what = train.global_batch // found.data, _parts(found, nodes, per_node)
     if share % min(train.micro_batch, share):
         yield (
             f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
             f"rank ({train.global_batch} over {what}); try a divisor of {share}"
         )
+
+
+def _parts(found: ParallelDegrees, nodes: int, per_node: int) -> str:
+    """Returns what shares a global batch, as text: the ranks, or the groups that share samples."""
+    what = f"{nodes} nodes x {per_node} workers = {nodes * per_node} ranks"
+    if found.model == 1:
+        return what
+    return f"{found.data} parts ({what}, {found.model} ranks share each part)"
 
 
 def _pipeline(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
