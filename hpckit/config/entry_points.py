@@ -24,3 +24,11 @@ def is_training_function(spec: RunSpec) -> bool:
     `train.steps`, the mesh of `parallel` and the options of `debug`. A program (`command`) uses
     none of them."""
     return spec.command is None
+
+
+def is_data_used(spec: RunSpec) -> bool:
+    """Returns whether the run reads `data.shards`, as far as the spec tells: a training function of
+    the user may not read the standard library, which is the default."""
+    pack = spec.data.pack
+    is_given = pack is None or pack.source != "stdlib"
+    return is_built_in(spec) or (is_training_function(spec) and is_given)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from hpckit.agent.device_assignment import choose, gpu_model, visible_gpus
 from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
 from hpckit.config.batch_size import share_of_rank
-from hpckit.config.entry_points import IMAGES
+from hpckit.config.entry_points import IMAGES, is_built_in
 from hpckit.config.last_step import last_step
-from hpckit.config.parallel_degrees import describe
+from hpckit.config.parallel_degrees import degrees, describe
 from hpckit.config.rules.violations import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.config.spec import CheckpointSpec, ImageSpec, RunSpec
 from hpckit.ipc.process_environment import NodeEnvironment
@@ -59,16 +59,11 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
         return
     yield f"# entry       {spec.entry}"
     yield from _layout(spec)
-    world = nodes_of_generation(spec, 0) * spec.launch.nproc_per_node
-    train, ckpt = spec.train, spec.checkpoint
-    share = share_of_rank(spec, world)
-    parts = train.global_batch // share
-    yield (
-        f"# batch       {train.global_batch} samples a step = {parts} "
-        f"{'ranks' if parts == world else 'groups of ranks'} x {share}, "
-        f"at most {train.micro_batch} at once"
-    )
-    if dataset is None:
+    ckpt, world = spec.checkpoint, nodes_of_generation(spec, 0) * spec.launch.nproc_per_node
+    yield f"# batch       {_batch(spec, world)}"
+    if dataset is None and spec.data.pack is None:
+        yield f"# data        {spec.data.shards}, not looked into here"
+    elif dataset is None:
         yield f"# data        to be packed into {spec.data.shards}"
     else:
         yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
@@ -93,6 +88,17 @@ def _layout(spec: RunSpec) -> Iterator[str]:
     if is_elastic(spec):
         spares, fewest = spec.elastic.spares, fewest_nodes(spec)
         yield f"# elastic     {spares} nodes stand by; trains on {fewest} at least"
+
+
+def _batch(spec: RunSpec, world: int) -> str:
+    """Returns how a global batch is shared. A training function of the user may have a batch of its
+    own, which the spec does not hold."""
+    size, parts = spec.train.global_batch, degrees(spec.parallel, world).data
+    who = "ranks" if parts == world else "groups of ranks"
+    if size % parts:
+        return f"{size} samples a step do not divide over {parts} {who}: {spec.entry} has its own"
+    share = f"{size} samples a step = {parts} {who} x {share_of_rank(spec, world)}"
+    return f"{share}, at most {spec.train.micro_batch} at once" if is_built_in(spec) else share
 
 
 def card_of(spec: RunSpec) -> GpuCard | None:

@@ -116,8 +116,9 @@ def run_command(command: LaunchCommand) -> int:
     if command.fake_world:
         return _show_fake_step(spec)
     wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
-    dataset = preparation.check(wanted, None if command.dry_run else pack)
-    for note in (same_name_note(spec, wanted.run), left_out_note(command.overrides)):
+    found = preparation.check(wanted, None if command.dry_run else pack)
+    notes = [f"note: {line}" for line in found.notes]
+    for note in (*notes, same_name_note(spec, wanted.run), left_out_note(command.overrides)):
         if note:
             print(note, file=sys.stderr)
     if command.dry_run:
@@ -125,7 +126,7 @@ def run_command(command: LaunchCommand) -> int:
         from hpckit.submit.submission_files import describe_code
 
         earlier, code = len(wanted.run.submission_numbers()), describe_code(spec, project)
-        print(describe_submission(spec, wanted.run, dataset, earlier, code))
+        print(describe_submission(spec, wanted.run, found.dataset, earlier, code))
         return 0
     return _start(wanted, command)
 

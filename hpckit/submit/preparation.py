@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
@@ -23,14 +22,16 @@ from hpckit.rundir.directory import RunDir, lock_paths, run_directory, run_name
 from hpckit.rundir.lock import hold_all
 from hpckit.slurm.queued_jobs import refuse_queued
 from hpckit.submit.compose import compose_spec
-from hpckit.submit.preflight.checks import preflight, slurm_problems, with_absolute_paths
+from hpckit.submit.preflight.checks import (
+    Preflight,
+    preflight,
+    slurm_problems,
+    with_absolute_paths,
+)
 from hpckit.submit.program.program_command import parse_program, split, with_arguments, with_program
 from hpckit.submit.submission_files import add_amended_submission, add_submission
 from hpckit.system.atomic_files import read_json
 from hpckit.system.store_timeouts import interactive_store_options
-
-if TYPE_CHECKING:
-    from data import Dataset
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,8 @@ def request(
     return SubmissionRequest(run_directory(spec, base), spec, overrides, project, is_fresh)
 
 
-def check(
-    wanted: SubmissionRequest, pack: Callable[[PackSpec, Path], None] | None
-) -> Dataset | None:
-    """Checks everything that the run needs on this machine, and returns its dataset, or None if it
-    is still to be packed.
+def check(wanted: SubmissionRequest, pack: Callable[[PackSpec, Path], None] | None) -> Preflight:
+    """Checks everything that the run needs on this machine.
 
     Args:
         pack: packs missing shards. None: they are not packed.
@@ -102,7 +100,7 @@ def check(
     found = preflight(wanted.spec, wanted.run, wanted.code, pack)
     if found.problems:
         raise SpecError(found.problems)
-    return found.dataset
+    return found
 
 
 def prepare(requests: Sequence[SubmissionRequest], options: CommandOptions) -> list[int | None]:

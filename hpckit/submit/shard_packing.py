@@ -37,6 +37,11 @@ def packing_problem(pack: PackSpec, shards: str) -> str | None:
     return None
 
 
+def is_stdlib_by_default(pack: PackSpec | None, shards: str) -> bool:
+    """Returns whether `data` is left at its default, `data=stdlib` in the place that it names."""
+    return pack is not None and pack.source == _STDLIB and Path(shards) == stdlib_place()
+
+
 def stdlib_place() -> Path:
     """Returns the path of the shards of Python's standard library, by the config of
     `data=stdlib`."""

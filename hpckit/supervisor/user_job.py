@@ -115,7 +115,8 @@ def prepared(
     if problems := job_problems(spec, env):
         raise SpecError(problems)
     wanted = preparation.request(spec, overrides, base, project)
-    preparation.check(wanted, pack)
+    for line in preparation.check(wanted, pack).notes:
+        print(f"note: {line}", file=sys.stderr)
     title = f"job {env['SLURM_JOB_ID']}"
     options = preparation.CommandOptions(title, is_queue_checked=False)
     run, (number,) = wanted.run, preparation.prepare([wanted], options)

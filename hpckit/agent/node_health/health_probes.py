@@ -29,6 +29,7 @@ from hpckit.agent.node_health.health_rules import (
     problems,
     wanted_gpus,
 )
+from hpckit.config.entry_points import is_data_used
 from hpckit.config.spec import RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.system.local_folders import data_folder, nearest
@@ -173,6 +174,6 @@ def _mounts(spec: RunSpec, run: RunDir) -> dict[str, Callable[[], None]]:
     store = local_folder(checkpoint_root(spec, run))
     if store is not None and not store.is_relative_to(run.path):
         found[f"write to {store}"] = partial(write, store)
-    if (data := data_folder(spec.data.shards)) is not None:
+    if is_data_used(spec) and (data := data_folder(spec.data.shards)) is not None:
         found[f"read {data}"] = partial(read, data)
     return found

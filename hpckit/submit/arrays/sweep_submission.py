@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import shlex
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -89,7 +90,10 @@ def run_sweep(command: LaunchCommand) -> int:
 def _check(project: Project, dry_run: bool, spec: RunSpec, run: RunDir) -> list[str]:
     if spec.cluster.kind != "slurm":
         return ["-m: is for a cluster of kind slurm; here, start the runs one by one"]
-    return preflight(spec, run, project, None if dry_run else pack).problems
+    found = preflight(spec, run, project, None if dry_run else pack)
+    for line in found.notes:
+        print(f"note: {run.name}: {line}", file=sys.stderr)
+    return found.problems
 
 
 def _description(tasks: Sequence[SweepTask], base: Path) -> str:

@@ -1,7 +1,7 @@
-"""Checks before anything is started: data, directories, packages, the entry point.
+"""Checks before anything is started: data, directories, packages, the entry point, Python.
 
-Readers of data and checkpoints are imported only if there is something to read, as importing numpy
-takes a while.
+Readers of checkpoints are imported only if there is something to read, as importing numpy takes a
+while.
 """
 
 from __future__ import annotations
@@ -10,34 +10,30 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError, local_folder
-from data import DataError, FetchError, IndexingError
 from hpckit.agent.device_assignment import choose, visible_gpus
 from hpckit.config.canary_record import canary_problems
-from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
-from hpckit.config.rules.model import decoder_of
-from hpckit.config.rules.token_files import token_files
+from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.rundir.code_snapshot.snapshot import Project, shadowed_packages
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.container_mounts import mount_problems
+from hpckit.submit.preflight.dataset_checks import check_dataset
 from hpckit.submit.preflight.entry_point import entry_problems
+from hpckit.submit.preflight.remote_python import check_python
 from hpckit.submit.preflight.torch_version import torch_problems
+from hpckit.submit.preflight.writable_folder import unwritable
 from hpckit.submit.program.program_check import command_problems
-from hpckit.submit.shard_packing import packing_problem
 from hpckit.system.private_folders import folder_problem
-from hpckit.system.store_timeouts import interactive_sources, interactive_store_options
+from hpckit.system.store_timeouts import interactive_store_options
 
 if TYPE_CHECKING:
     from data import Dataset
-
-_MAX_SHARDS = 4
-"""The largest number of shards with problems that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +43,8 @@ class Preflight:
     dataset: Dataset | None
     """The dataset; None if it is still to be packed."""
     problems: list[str]
+    notes: list[str] = field(default_factory=list)
+    """Lines about what may fail and cannot be known here."""
 
 
 def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
@@ -106,21 +104,19 @@ def preflight(
     problems += _program_problems(spec, project)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
         problems.append(f"root: {problem}")
-    problems += _unwritable("root", run.path)
+    problems += unwritable("root", run.path)
     problems += place_problems(spec, run, submits=pack is not None)
+    python = check_python(spec, run.path)
+    problems += python.problems
     if spec.command is not None:  # it reads no data that hpckit knows of
-        return Preflight(None, problems)
+        return Preflight(None, problems, python.notes)
     problems += _start_problems(spec, run)
     problems += canary_problems(spec)
     if spec.debug.canary.mode == "record":
-        problems += _unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
-    try:
-        dataset = _dataset(spec, pack)
-    except (DataError, OSError) as error:
-        return Preflight(None, [*problems, *_unreadable("data.shards", error)])
-    if dataset is not None:
-        problems += _dataset_problems(spec, "data.shards", spec.data.shards, dataset)
-    return Preflight(dataset, [*problems, *_validation_problems(spec)])
+        problems += unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
+    data = check_dataset(spec, pack)
+    problems += data.problems
+    return Preflight(data.dataset, problems, [*python.notes, *data.notes])
 
 
 def _program_problems(spec: RunSpec, project: Project) -> list[str]:
@@ -145,81 +141,9 @@ def place_problems(spec: RunSpec, run: RunDir, submits: bool = True) -> list[str
     return [*problems, *_container_problems(spec, run)]
 
 
-def _validation_problems(spec: RunSpec) -> list[str]:
-    key, shards = "data.validation", spec.data.validation
-    if shards is None:
-        return []
-    try:
-        dataset = _open_dataset(spec, shards)
-        return _dataset_problems(spec, key, shards, dataset)
-    except (DataError, OSError) as error:
-        return _unreadable(key, error)
-
-
-def _unreadable(key: str, error: DataError | OSError) -> list[str]:
-    wrong = error.errors if isinstance(error, IndexingError) else [error]
-    messages = [one.headline if isinstance(one, FetchError) else str(one) for one in wrong]
-    lines = [f"{key}: {text}" for text in messages[:_MAX_SHARDS]]
-    if (more := len(wrong) - _MAX_SHARDS) > 0:
-        lines.append(f"{key}: and {more} more shards; `hpckit data index` lists all")
-    return lines
-
-
-def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) -> list[str]:
-    """Returns the problems of a dataset: it has no samples or, for tokens, the
-    model's vocabulary is too small."""
-    if len(dataset) == 0:
-        return [f"{key}: {shards} holds no samples"]
-    from data.index.dataset_verification import resized
-
-    if problem := resized(dataset.manifest):
-        return [
-            f"{key}: {problem}; the index is of other shards or an older one: `hpckit data index "
-            f"{shards}` rebuilds it"
-        ]
-    if spec.data.check == "content":
-        try:
-            dataset.index(0)
-        except (DataError, OSError) as error:
-            return _unreadable(key, error)
-    from data.index.token_files.token_manifest import TokenManifest
-
-    if isinstance(dataset.manifest, TokenManifest):
-        return _token_file_problems(spec, key, shards, dataset.manifest.highest_token)
-    if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
-        return []
-    if dataset.manifest.n_tokens is None:
-        return [
-            f"{key}: {shards} has no token counts; `hpckit data pack --tokenizer` makes "
-            "shards with them, `hpckit data index --tokens npy` counts those that are there"
-        ]
-    from data import vocabulary_of
-
-    try:
-        vocabulary = vocabulary_of(dataset)
-    except DataError as error:
-        return [f"{key}: {error}"]
-    there = decoder_of(spec).vocab
-    if vocabulary is None or vocabulary.size <= there:
-        return []
-    return [f"model.vocab: {there} is less than the {vocabulary.size} different tokens of {shards}"]
-
-
-def _token_file_problems(spec: RunSpec, key: str, shards: str, highest: int | None) -> list[str]:
-    """Returns the problems of token files: they are no samples of the training function, or have
-    tokens that the model does not know, as far as they were read."""
-    if spec.entry == IMAGES or (spec.entry == LANGUAGE_MODEL and spec.data.text == "bytes"):
-        return [f"{key}: {shards} holds tokens, which are trained on with data=tokens"]
-    if spec.entry != LANGUAGE_MODEL or highest is None or highest < decoder_of(spec).vocab:
-        return []
-    return [
-        f"model.vocab: {decoder_of(spec).vocab} is not more than the token {highest} of {shards}; "
-        "take a larger vocabulary, or the right data.dtype"
-    ]
-
-
 def _start_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    if spec.init_from is None and spec.lora is None:
+    is_used = is_built_in(spec) and spec.lora is not None
+    if spec.init_from is None and not is_used:
         return []
     from hpckit.submit.preflight.start_weights import start_problems
 
@@ -234,7 +158,7 @@ def _store_problems(url: str | None) -> list[str]:
     from checkpointing import Store
 
     folder = local_folder(url)
-    problems = [] if folder is None else _unwritable("checkpoint.url", folder)
+    problems = [] if folder is None else unwritable("checkpoint.url", folder)
     try:
         Store.open(url, options=interactive_store_options()).close()
     except FileNotFoundError:
@@ -242,38 +166,6 @@ def _store_problems(url: str | None) -> list[str]:
     except CheckpointError as error:
         return problems or [f"checkpoint.url: {error}"]
     return problems
-
-
-def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Dataset | None:
-    folder = Path(spec.data.shards)
-    if spec.data.pack and not folder.exists():
-        if problem := packing_problem(spec.data.pack, spec.data.shards):
-            raise DataError(problem)
-        if pack is None:
-            return None
-        pack(spec.data.pack, folder)
-    return _open_dataset(spec, spec.data.shards)
-
-
-def _open_dataset(spec: RunSpec, shards: str) -> Dataset:
-    from data import open_dataset
-
-    return open_dataset(
-        shards,
-        sources=interactive_sources(),
-        check=spec.data.check,
-        token_files=token_files(spec),
-    )
-
-
-def _unwritable(key: str, folder: Path) -> list[str]:
-    """Returns a problem if the nearest existing folder at or above `folder` is not writable."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir():
-        return [f"{key}: {existing} is no folder; {folder} cannot be made"]
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return [f"{key}: {existing} is not writable; {folder} cannot be made there"]
-    return []
 
 
 def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:

@@ -1,4 +1,5 @@
-"""Finds the training function `module:function` without importing it, which could take minutes."""
+"""Finds the training function `module:function` and its parameters without importing it, which
+could take minutes."""
 
 from __future__ import annotations
 
@@ -24,16 +25,73 @@ def entry_problems(entry: str, root: Path) -> list[str]:
         ]
     try:
         with tokenize.open(source) as file:
-            names = dict(_bound(ast.parse(file.read(), str(source)).body))
+            body = ast.parse(file.read(), str(source)).body
     except (SyntaxError, ValueError) as error:
         return [f"entry: {source} is no Python source: {error}"]
+    names = dict(_bound(body))
     if names.get(function, "*" in names):
-        return []
+        return _signature_problems(entry, source, body)
     if function in names:
         return [f"entry: {function} in {source} is a value, and no function that takes the config"]
     near = difflib.get_close_matches(function, names, n=1)
     hint = f"; did you mean {module}:{near[0]}?" if near else ""
     return [f"entry: {source} defines no function {function}{hint}"]
+
+
+def _signature_problems(entry: str, source: Path, body: list[ast.stmt]) -> list[str]:
+    """Returns the reason why the function cannot be called with the config alone, if its definition
+    is here and each one of that name has such a reason. A decorator may change the parameters, so
+    nothing is known of a decorated function."""
+    module, _, name = entry.partition(":")
+    found = [_misfit(node) for node in _definitions(body, name)]
+    if not found or None in found:
+        return []
+    line, why = next(one for one in reversed(found) if one is not None)
+    return [
+        f"entry: {module}:{name} ({source}, line {line}) {why}; hpckit calls it with one argument, "
+        f"the config: write def {name}(cfg)"
+    ]
+
+
+def _definitions(body: Iterable[ast.stmt], name: str) -> Iterator[ast.stmt]:
+    """Yields every statement of a module that binds `name`."""
+    for node in body:
+        if any(bound == name for bound, _ in _bound([node])):
+            if isinstance(node, ast.If | ast.With | ast.Try):
+                inner = [one for one in ast.walk(node) if isinstance(one, ast.stmt)]
+                yield from (one for one in inner[1:] if any(n == name for n, _ in _bound([one])))
+            else:
+                yield node
+
+
+def _misfit(node: ast.stmt) -> tuple[int, str] | None:
+    """Returns the line of a definition, and why what it defines cannot be called with one argument;
+    None if it can, or it is not known."""
+    match node:
+        case ast.AsyncFunctionDef(decorator_list=[]):
+            return node.lineno, "is an async function, which nothing awaits"
+        case ast.FunctionDef(decorator_list=[], args=given):
+            why = _unlike_one(given)
+        case ast.Assign(value=ast.Lambda(args=given)):
+            why = _unlike_one(given)
+        case _:
+            return None
+    return None if why is None else (node.lineno, why)
+
+
+def _unlike_one(given: ast.arguments) -> str | None:
+    """Returns how parameters differ from one positional argument; None if they accept it."""
+    positional = [one.arg for one in (*given.posonlyargs, *given.args)]
+    required = positional[: len(positional) - len(given.defaults)]
+    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    keywords = [one.arg for one, default in pairs if default is None]
+    if not positional and given.vararg is None:
+        return "takes no positional argument" if keywords else "takes no argument"
+    if len(required) > 1:
+        return f"takes {len(required)} arguments without a default ({', '.join(required)})"
+    if keywords:
+        return f"needs the keyword arguments {', '.join(keywords)}"
+    return None
 
 
 def find_source(module: str, path: Iterable[str]) -> Path | None:
@@ -57,7 +115,7 @@ def _bound(body: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:
     `*` stands for the names of a star import."""
     for node in body:
         match node:
-            case ast.FunctionDef() | ast.ClassDef():
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.name, True
             case ast.Assign(targets=targets, value=value):
                 names = (target.id for target in targets if isinstance(target, ast.Name))

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from checkpointing import CheckpointError, CheckpointInfo, list_run, local_folder
-from hpckit.config.entry_points import LANGUAGE_MODEL
+from hpckit.config.entry_points import LANGUAGE_MODEL, is_built_in
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import DecoderSpec, InitFromSpec, LlamaSpec, ModelSpec, RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
@@ -26,20 +26,30 @@ def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
                 "lora: adapts parameters that nobody has trained; say with "
                 "init_from=huggingface or init_from=checkpoint where those are that somebody has"
             ]
+        model = decoder_of(spec) if is_built_in(spec) else None
         check = _check_folder if spec.init_from.kind == "huggingface" else _check_checkpoint
-        return list(check(spec.init_from, decoder_of(spec)))
+        return list(check(spec.init_from, model))
     except (CheckpointError, OSError, ValueError) as error:
         return [f"init_from.path: {error}"]
 
 
-def _check_folder(start: InitFromSpec, model: DecoderSpec) -> Iterator[str]:
+def _check_folder(start: InitFromSpec, model: DecoderSpec | None) -> Iterator[str]:
+    """Yields the problems of a transformers folder.
+
+    Args:
+        model: the model that is to begin with it. None: a training function of the user makes it.
+    """
+    if model is None:
+        if not Path(start.path).exists():
+            yield f"init_from.path: there is no {start.path}"
+        return
     from hpckit.trainer.models.pretrained_folder import folder_problems
 
     for line in folder_problems(Path(start.path), model):
         yield f"init_from.path: {line}"
 
 
-def _check_checkpoint(start: InitFromSpec, model: DecoderSpec) -> Iterator[str]:
+def _check_checkpoint(start: InitFromSpec, model: DecoderSpec | None) -> Iterator[str]:
     origin, folder = find_origin(start.path), local_folder(start.path)
     if folder is not None and not folder.exists():
         yield (
@@ -54,7 +64,7 @@ def _check_checkpoint(start: InitFromSpec, model: DecoderSpec) -> Iterator[str]:
         yield f"init_from.path: no {which} of run {origin.run} in {origin.url}; there are: {steps}"
     elif start.item not in (items := max(fitting, key=lambda one: (one.step, one.created)).items):
         yield f"init_from.item: that checkpoint has no {start.item}; it has {', '.join(items)}"
-    if origin.spec is not None and origin.spec.entry == LANGUAGE_MODEL:
+    if model is not None and origin.spec is not None and origin.spec.entry == LANGUAGE_MODEL:
         for line in _other_sizes(model, origin.spec.model):
             yield f"{line} in the run {start.path}"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from hpckit.config.entry_points import is_built_in
 from hpckit.config.spec import RunSpec
 
 Version = tuple[int, int]
@@ -67,7 +68,7 @@ def _problems(spec: RunSpec, text: str) -> Iterator[str]:
     if has < OLDEST:
         yield f"torch {text} is installed, and hpckit needs {_formatted(OLDEST)} or newer"
     for need in NEEDS:
-        if has < need.since and need.is_asked(spec):
+        if is_built_in(spec) and has < need.since and need.is_asked(spec):
             yield f"{need.feature}: needs torch {_formatted(need.since)}, not {text}: {need.why}"
 
 

@@ -11,6 +11,7 @@ from hpckit.config.entry_points import (
     IMAGES,
     LANGUAGE_MODEL,
     is_built_in,
+    is_data_used,
     is_training_function,
 )
 from hpckit.config.last_step import last_step
@@ -172,6 +173,24 @@ def test_a_program_uses_nothing_of_the_run_loop() -> None:
     with pytest.raises(SpecError) as refusal:
         compose_spec([*words, f"entry={OWN}"])
     assert len(refusal.value.violations) == 3
+
+
+@pytest.mark.parametrize(
+    ("entry", "source", "expected"),
+    [
+        (LANGUAGE_MODEL, "stdlib", True),
+        (LANGUAGE_MODEL, None, True),
+        (OWN, "stdlib", False),
+        (OWN, "/texts", True),
+        (OWN, None, True),
+    ],
+)
+def test_data_that_nobody_named_are_not_taken_for_used(
+    entry: str, source: str | None, expected: bool
+) -> None:
+    made = {"source": source, "suffixes": [], "exclude": [], "samples_per_shard": 1}
+    pack = None if source is None else made
+    assert is_data_used(make_spec({"entry": entry, "data.pack": pack})) is expected
 
 
 def test_an_entry_that_calls_the_one_of_hpckit_passes_its_rules_there() -> None:

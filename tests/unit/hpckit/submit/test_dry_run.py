@@ -31,6 +31,24 @@ def test_the_layout_and_the_command_of_each_node_are_told(tmp_path: Path) -> Non
     assert not tmp_path.joinpath("with space").exists()
 
 
+def test_the_batch_of_an_entry_of_the_user_is_its_own_where_the_default_does_not_divide(
+    tmp_path: Path,
+) -> None:
+    own = {"entry": "mine:main", "launch.nproc_per_node": 24}
+    text = describe_submission(make_spec(own), RunDir(tmp_path), None, earlier=0)
+    expected = "16 samples a step do not divide over 24 ranks: mine:main has its own"
+    assert f"# batch       {expected}" in text
+    own["launch.nproc_per_node"] = 4
+    text = describe_submission(make_spec(own), RunDir(tmp_path), None, earlier=0)
+    assert "# batch       16 samples a step = 4 ranks x 4\n" in text
+
+
+def test_shards_that_were_not_looked_into_are_not_to_be_packed(tmp_path: Path) -> None:
+    spec = make_spec({"entry": "mine:main", "data.pack": None})
+    text = describe_submission(spec, RunDir(tmp_path), None, earlier=0)
+    assert "# data        /data/shards, not looked into here" in text
+
+
 def test_the_next_submission_generation_and_drill_are_told(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.node_logs(4, 0).mkdir(parents=True)

@@ -25,9 +25,10 @@ from tests.unit.hpckit.specs_and_processes import line_of, make_spec, python
 
 PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
 LOOK_AS_NOBODY = """
-import os, sys; from pathlib import Path; from hpckit.submit.preflight.checks import _unwritable
+import os, sys; from pathlib import Path
+from hpckit.submit.preflight.writable_folder import unwritable
 if os.getuid() == 0: os.setuid(65534)  # root may write anywhere
-print(*_unwritable("root", Path(sys.argv[1]) / "runs" / "run"), flush=True)
+print(*unwritable("root", Path(sys.argv[1]) / "runs" / "run"), flush=True)
 """
 
 
@@ -171,6 +172,53 @@ def test_pythons_own_sources_are_packed_in_the_place_of_their_option(
     assert len(look(project, stdlib, packs=False).problems) == 1
 
 
+def test_shards_that_an_entry_of_the_user_may_not_read_are_a_note(project: Project) -> None:
+    write(project, "mine.py", "def main(cfg): ...\n")
+    tokens = write(project, "tokens/train.bin", "no tar")
+    given = {"entry": "mine:main", "data.pack": None, "data.shards": str(tokens.parent)}
+    found = look(project, given)
+    assert found.problems == []
+    (line,) = found.notes
+    assert line.startswith("data.shards: ")
+    assert line.endswith("; mine:main starts all the same, and fails if it opens them")
+    (line,) = look(project, {**given, "entry": "hpckit.training.language_model:main"}).problems
+    assert line.startswith("data.shards: ")
+    for missing in ({"data.shards": "nowhere"}, {"data.validation": "nowhere"}):
+        assert look(project, {**given, **missing}).problems, "it was given, and nothing is there"
+        assert look(project, {**given, **missing}).notes == []
+
+
+def test_the_standard_library_that_cannot_be_packed_hinders_no_entry_of_the_user(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project, "mine.py", "def main(cfg): ...\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(write(project, "cache", "a file in the way")))
+    stdlib = {"data.pack": {**PACK, "source": "stdlib"}, "data.shards": str(stdlib_place())}
+    found = look(project, {**stdlib, "entry": "mine:main"})
+    assert found.problems == []
+    assert "data.shards: " in found.notes[0]
+    assert look(project, stdlib).problems
+
+
+def test_weights_that_an_entry_of_the_user_begins_with_only_have_to_be_there(
+    project: Project,
+) -> None:
+    write(project, "mine.py", "def main(cfg): ...\n")
+    weights = write(project, "weights/config.json", '{"model_type": "mamba"}').parent
+    base = project.root.parent
+    values = {"data.shards": "shards", "data.pack": PACK, "init_from.path": str(weights)}
+    for entry, count in (("mine:main", 0), ("hpckit.training.language_model:main", 1)):
+        made = make_spec({**values, "entry": entry}, start="huggingface")
+        spec = with_absolute_paths(made, base)
+        found = preflight(spec, RunDir(base / "runs" / "run"), project, None).problems
+        assert len([line for line in found if line.startswith("init_from.path: ")]) == count
+    made = make_spec(
+        {**values, "entry": "mine:main", "init_from.path": "/none"}, start="huggingface"
+    )
+    found = preflight(made, RunDir(base / "runs" / "run"), project, None).problems
+    assert "init_from.path: there is no /none" in found
+
+
 def test_all_problems_are_said_at_once(project: Project) -> None:
     write(project, "data.py", "")
     (project.root.parent / "runs").write_text("in the way")
@@ -230,6 +278,49 @@ def test_a_function_that_is_imported_or_assigned_is_found(project: Project, text
     """The worker takes whatever the module has under that name."""
     write(project, "other.py", "def main(cfg): ...\n")
     write(project, "mine.py", text)
+    assert entry_problems(project, "mine:main") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def main(): ...", "takes no argument"),
+        ("def main(cfg, run): ...", "takes 2 arguments without a default (cfg, run)"),
+        ("def main(*, cfg): ...", "takes no positional argument"),
+        ("def main(cfg, *, run): ...", "needs the keyword arguments run"),
+        ("main = lambda: None", "takes no argument"),
+        ("async def main(cfg): ...", "is an async function, which nothing awaits"),
+        ("import os\nif os.name:\n    def main(): ...", "takes no argument"),
+    ],
+)
+def test_a_function_that_cannot_take_the_config_is_told_how_it_is_called(
+    project: Project, text: str, why: str
+) -> None:
+    path = write(project, "mine.py", text + "\n")
+    (line,) = entry_problems(project, "mine:main")
+    last = len(text.splitlines())
+    assert line == (
+        f"entry: mine:main ({path}, line {last}) {why}; hpckit calls it with one argument, the "
+        "config: write def main(cfg)"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def main(cfg): ...",
+        "def main(cfg, steps=5, *, seed=1): ...",
+        "def main(cfg=None): ...",
+        "def main(*args, **named): ...",
+        "def main(cfg, /): ...",
+        "import functools\n@functools.cache\ndef main(): ...",
+        "main = lambda cfg: None",
+        "def main(): ...\ntry:\n    import x\nexcept ImportError:\n    def main(cfg): ...",
+        "class main: ...",
+    ],
+)
+def test_a_function_that_may_take_the_config_is_no_problem(project: Project, text: str) -> None:
+    write(project, "mine.py", text + "\n")
     assert entry_problems(project, "mine:main") == []
 
 

@@ -1,0 +1,170 @@
+"""Checks before submission that the shards of a run exist and fit its model.
+
+Readers of data are imported only if there is something to read, as importing numpy takes a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data import DataError, FetchError, IndexingError
+from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL, is_built_in, is_training_function
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.rules.token_files import token_files
+from hpckit.config.spec import PackSpec, RunSpec
+from hpckit.submit.shard_packing import is_stdlib_by_default, packing_problem
+from hpckit.system.store_timeouts import interactive_sources
+
+if TYPE_CHECKING:
+    from data import Dataset
+
+_MAX_SHARDS = 4
+"""The largest number of shards with problems that a message lists."""
+
+Pack = Callable[[PackSpec, Path], None]
+
+
+@dataclass(frozen=True)
+class DatasetCheck:
+    """The results of the checks of data."""
+
+    dataset: Dataset | None
+    """The dataset; None if it is still to be packed, or cannot be read."""
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Problems of data that the run may not read."""
+
+
+def check_dataset(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
+    """Checks the shards of training and validation. Whether a training function of the user reads
+    them is not known, so only a place that was given and holds nothing is a problem there.
+
+    Args:
+        pack: packs missing shards. None: they are not packed.
+    """
+    if not is_training_function(spec):
+        return DatasetCheck(None)
+    found = _check(spec, pack)
+    if is_built_in(spec) or not found.problems or _is_missing(spec):
+        return found
+    may_start = f"{spec.entry} starts all the same, and fails if it opens them"
+    return DatasetCheck(found.dataset, [], [f"{line}; {may_start}" for line in found.problems])
+
+
+def _check(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
+    try:
+        dataset = _dataset(spec, pack)
+    except (DataError, OSError) as error:
+        return DatasetCheck(None, _unreadable("data.shards", error))
+    problems = []
+    if dataset is not None:
+        problems += _dataset_problems(spec, "data.shards", spec.data.shards, dataset)
+    return DatasetCheck(dataset, [*problems, *_validation_problems(spec)])
+
+
+def _is_missing(spec: RunSpec) -> bool:
+    """Returns whether the user gave a place for shards, and nothing is there."""
+    if is_stdlib_by_default(spec.data.pack, spec.data.shards):
+        return False
+    from data.source.address import Address
+
+    places = [Address.parse(one).local for one in (spec.data.shards, spec.data.validation) if one]
+    return any(place is not None and not Path(place).exists() for place in places)
+
+
+def _dataset(spec: RunSpec, pack: Pack | None) -> Dataset | None:
+    folder = Path(spec.data.shards)
+    if spec.data.pack and not folder.exists():
+        if problem := packing_problem(spec.data.pack, spec.data.shards):
+            raise DataError(problem)
+        if pack is None:
+            return None
+        pack(spec.data.pack, folder)
+    return _open_dataset(spec, spec.data.shards)
+
+
+def _open_dataset(spec: RunSpec, shards: str) -> Dataset:
+    from data import open_dataset
+
+    return open_dataset(
+        shards,
+        sources=interactive_sources(),
+        check=spec.data.check,
+        token_files=token_files(spec),
+    )
+
+
+def _validation_problems(spec: RunSpec) -> list[str]:
+    key, shards = "data.validation", spec.data.validation
+    if shards is None:
+        return []
+    try:
+        dataset = _open_dataset(spec, shards)
+        return _dataset_problems(spec, key, shards, dataset)
+    except (DataError, OSError) as error:
+        return _unreadable(key, error)
+
+
+def _unreadable(key: str, error: DataError | OSError) -> list[str]:
+    wrong = error.errors if isinstance(error, IndexingError) else [error]
+    messages = [one.headline if isinstance(one, FetchError) else str(one) for one in wrong]
+    lines = [f"{key}: {text}" for text in messages[:_MAX_SHARDS]]
+    if (more := len(wrong) - _MAX_SHARDS) > 0:
+        lines.append(f"{key}: and {more} more shards; `hpckit data index` lists all")
+    return lines
+
+
+def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) -> list[str]:
+    """Returns the problems of a dataset: it has no samples or, for tokens, the
+    model's vocabulary is too small."""
+    if len(dataset) == 0:
+        return [f"{key}: {shards} holds no samples"]
+    from data.index.dataset_verification import resized
+
+    if problem := resized(dataset.manifest):
+        return [
+            f"{key}: {problem}; the index is of other shards or an older one: `hpckit data index "
+            f"{shards}` rebuilds it"
+        ]
+    if spec.data.check == "content":
+        try:
+            dataset.index(0)
+        except (DataError, OSError) as error:
+            return _unreadable(key, error)
+    from data.index.token_files.token_manifest import TokenManifest
+
+    if isinstance(dataset.manifest, TokenManifest):
+        return _token_file_problems(spec, key, shards, dataset.manifest.highest_token)
+    if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
+        return []
+    if dataset.manifest.n_tokens is None:
+        return [
+            f"{key}: {shards} has no token counts; `hpckit data pack --tokenizer` makes "
+            "shards with them, `hpckit data index --tokens npy` counts those that are there"
+        ]
+    from data import vocabulary_of
+
+    try:
+        vocabulary = vocabulary_of(dataset)
+    except DataError as error:
+        return [f"{key}: {error}"]
+    there = decoder_of(spec).vocab
+    if vocabulary is None or vocabulary.size <= there:
+        return []
+    return [f"model.vocab: {there} is less than the {vocabulary.size} different tokens of {shards}"]
+
+
+def _token_file_problems(spec: RunSpec, key: str, shards: str, highest: int | None) -> list[str]:
+    """Returns the problems of token files: they are no samples of the training function, or have
+    tokens that the model does not know, as far as they were read."""
+    if spec.entry == IMAGES or (spec.entry == LANGUAGE_MODEL and spec.data.text == "bytes"):
+        return [f"{key}: {shards} holds tokens, which are trained on with data=tokens"]
+    if spec.entry != LANGUAGE_MODEL or highest is None or highest < decoder_of(spec).vocab:
+        return []
+    return [
+        f"model.vocab: {decoder_of(spec).vocab} is not more than the token {highest} of {shards}; "
+        "take a larger vocabulary, or the right data.dtype"
+    ]
