@@ -16,6 +16,11 @@ CUDA_GIB = 2.0
 """GiB of a card's memory for CUDA's context, NCCL's buffers and the workspaces of kernels."""
 FRAGMENTS = 0.05
 """Share of a card's memory that is lost to fragmentation, and to what an estimate misses."""
+DECODER_ERROR = 0.10
+"""Share by which the memory of a decoder may exceed its estimate: the tests allow as much
+(`tests/integration/trainer/test_planned_memory.py`)."""
+IMAGE_ERROR = 0.05
+"""The same for models of images."""
 NODE_MTBF_HOURS = 6300.0
 """Hours between two failures of a node of 8 GPUs: 419 unexpected interruptions in 54 days on 16,384
 H100 (Grattafiori et al. 2024, section 3.3.4) are one in 6,335 hours of each node."""

@@ -57,7 +57,7 @@ def problems(plan: RunEstimate) -> Iterator[str]:
         yield (
             f"memory: a GPU needs {size(peak.total)} {MOMENTS[plan.footprint.at]} ({parts}, ...), "
             f"but {size(plan.room)} of the {plan.card.name} are available to tensors; "
-            f"{_remedy(plan.choice)}"
+            f"{_remedy(plan)}"
         )
     if plan.speed is None:
         yield (
@@ -89,7 +89,7 @@ def time_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
 
 def summary(plan: RunEstimate) -> str:
     """Return the plan in a line, without memory."""
-    fit = "fits" if plan.fits else f"does not fit; {_remedy(plan.choice)}"
+    fit = "fits" if plan.has_headroom else f"{_misfit(plan)}; {_remedy(plan)}"
     if plan.speed is None:
         return f"{plan.card.name}: {fit}"
     return (
@@ -132,7 +132,7 @@ def _memory(plan: RunEstimate) -> str:
     peak, again = plan.footprint.peak, plan.recomputed.peak
     return (
         f"peak {size(peak.total)}, {MOMENTS[plan.footprint.at]}"
-        f"{'' if plan.fits else ': does not fit'}; "
+        f"{'' if plan.has_headroom else f': {_misfit(plan)}'}; "
         f"{size(again.total)} with full activation checkpointing"
     )
 
@@ -175,16 +175,32 @@ def _configured(plan: RunEstimate) -> str:
     return f"; as configured, every {span(found.interval_s)}: {found.fraction:.2%}"
 
 
+def _misfit(plan: RunEstimate) -> str:
+    """Return how a run without headroom fits."""
+    if not plan.fits:
+        return "does not fit"
+    return f"fits only if the estimate is exact, which may be {_percent(plan.error)} too low"
+
+
 def _recommended(plan: RunEstimate) -> str:
+    error = f"the estimate may be {_percent(plan.error)} too low"
     if plan.choice is None:
-        return f"no layout fits on {plan.world} of these cards: use more nodes, or a smaller model"
-    return f"{_words(plan.choice)}: {size(plan.choice.peak)}"
+        return (
+            f"no layout fits with headroom on {plan.world} of these cards ({error}): use more "
+            "nodes, or a smaller model"
+        )
+    spare = size(plan.room - plan.choice.peak)
+    return f"{_words(plan.choice)}: {size(plan.choice.peak)}, which leaves {spare} ({error})"
 
 
-def _remedy(choice: LayoutChoice | None) -> str:
-    if choice is None:
-        return "no layout fits here: use more nodes, larger cards or a smaller model"
-    return f"try {_words(choice)} ({size(choice.peak)})"
+def _remedy(plan: RunEstimate) -> str:
+    if plan.choice is None:
+        return "no layout fits here with headroom: use more nodes, larger cards or a smaller model"
+    return f"try {_words(plan.choice)} ({size(plan.choice.peak)})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
 
 
 def _words(choice: LayoutChoice) -> str:

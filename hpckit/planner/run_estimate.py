@@ -13,7 +13,14 @@ from hpckit.planner.assumptions import NODE_MTBF_HOURS
 from hpckit.planner.goodput.save_interval import Goodput, goodput, goodput_at
 from hpckit.planner.gpu_cards import GpuCard
 from hpckit.planner.memory.decoder_memory import checkpoint_bytes, footprint
-from hpckit.planner.memory.layout_recommendation import LayoutChoice, recommend, recomputed, room
+from hpckit.planner.memory.layout_recommendation import (
+    LayoutChoice,
+    error_of,
+    has_headroom,
+    recommend,
+    recomputed,
+    room,
+)
 from hpckit.planner.memory.memory_footprint import MemoryFootprint, micro_batches
 from hpckit.planner.model.model_work import work_of
 from hpckit.planner.step_time import EstimatedSpeed, speed
@@ -56,6 +63,8 @@ class RunEstimate:
     room: int
     """Bytes of a card's memory that are available to tensors."""
     footprint: MemoryFootprint
+    error: float
+    """Share by which memory may exceed its estimate."""
     recomputed: MemoryFootprint
     """The footprint with full recompute of blocks."""
     checkpoint: int
@@ -68,12 +77,17 @@ class RunEstimate:
     """The goodput with the save policy of `checkpoint`; None: it leaves the interval to the run, or
     the goodput is not known."""
     choice: LayoutChoice | None
-    """The simplest layout that fits; None: there is none on so many cards."""
+    """The simplest layout that fits with headroom; None: there is none on so many cards."""
     assumptions: Assumptions
 
     @property
     def fits(self) -> bool:
         return self.footprint.peak.total <= self.room
+
+    @property
+    def has_headroom(self) -> bool:
+        """Whether the run fits even if the estimate is wrong by its error."""
+        return has_headroom(self.footprint.peak.total, self.error, self.room)
 
     def record(self) -> dict[str, Any]:
         """Return the estimate as plain data: bytes, seconds."""
@@ -90,8 +104,10 @@ class RunEstimate:
             "compute": self.compute,
             "card": {**vars(self.card), "tflops": dict(self.card.tflops)},
             "fits": self.fits,
+            "headroom": self.has_headroom,
             "memory": {
                 "room": self.room,
+                "error": self.error,
                 "peak": self.footprint.peak.total,
                 "at": self.footprint.at,
                 "moments": _moments(self.footprint),
@@ -139,6 +155,7 @@ def estimate(spec: RunSpec, card: GpuCard, assumed: Assumptions) -> RunEstimate:
         card=card,
         room=room(card),
         footprint=footprint(spec, world),
+        error=error_of(spec),
         recomputed=footprint(recomputed(spec), world),
         checkpoint=size,
         speed=timed,

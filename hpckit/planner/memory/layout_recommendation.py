@@ -1,5 +1,5 @@
 """Checks whether a run fits into a card's memory, and finds the simplest parallel layout that
-does."""
+does, even if the estimate is wrong by as much as it may be."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hpckit.config.rules.world_size import world_size_violations
-from hpckit.config.spec import ParallelSpec, RunSpec
-from hpckit.planner.assumptions import CUDA_GIB, FRAGMENTS
+from hpckit.config.spec import ImageSpec, ParallelSpec, RunSpec
+from hpckit.planner.assumptions import CUDA_GIB, DECODER_ERROR, FRAGMENTS, IMAGE_ERROR
 from hpckit.planner.gpu_cards import GpuCard
 from hpckit.planner.memory.decoder_memory import footprint
 
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """A layout that fits."""
+    """A layout that fits with headroom."""
 
     parallel: ParallelSpec
     micro_batch: int
     words: tuple[str, ...]
     """Words to add to the command line for it."""
     peak: int
-    """Bytes of a GPU's memory that it needs."""
+    """Bytes of a GPU's memory that it needs, by the estimate."""
 
 
 def room(card: GpuCard) -> int:
@@ -30,11 +30,21 @@ def room(card: GpuCard) -> int:
     return int(card.memory_gib * 2**30 * (1 - FRAGMENTS) - CUDA_GIB * 2**30)
 
 
+def error_of(spec: RunSpec) -> float:
+    """Return the share by which the memory of a run may exceed the estimate."""
+    return IMAGE_ERROR if isinstance(spec.model, ImageSpec) else DECODER_ERROR
+
+
+def has_headroom(peak: int, error: float, available: int) -> bool:
+    """Return whether what is available is enough even if the estimate is wrong by `error`."""
+    return peak * (1 + error) <= available
+
+
 def recommend(spec: RunSpec, nodes: int, card: GpuCard) -> LayoutChoice | None:
-    """Return the first layout that fits, from the least communication to the most sharding; with
-    the batch as it is, then with micro-batches of one sample, then with activation recompute. None:
-    there is none."""
-    world = nodes * spec.launch.nproc_per_node
+    """Return the first layout that fits with headroom for the error of the estimate, from the least
+    communication to the most sharding; with the batch as it is, then with micro-batches of one
+    sample, then with activation recompute. None: there is none."""
+    world, error = nodes * spec.launch.nproc_per_node, error_of(spec)
     for frugal in (spec, recomputed(spec)):
         for micro in dict.fromkeys((spec.train.micro_batch, 1)):
             for words, parallel in ladder(spec.parallel, nodes, spec.launch.nproc_per_node):
@@ -42,7 +52,7 @@ def recommend(spec: RunSpec, nodes: int, card: GpuCard) -> LayoutChoice | None:
                 if list(world_size_violations(made, nodes)):
                     continue
                 peak = footprint(made, world).peak.total
-                if peak <= room(card):
+                if has_headroom(peak, error, room(card)):
                     words += (f"train.micro_batch={micro}",) if made.train != spec.train else ()
                     words += (
                         ("memory.activation_checkpointing=full",)

@@ -62,6 +62,26 @@ def test_what_cannot_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
     assert "memory: a GPU needs" in err
 
 
+def test_what_fits_without_headroom_is_told_and_never_recommended(tmp_path: Path) -> None:
+    """By the estimate, zero1 takes 73.7 of 74.0 GiB."""
+    report = tmp_path / "plan.html"
+    words = [*LARGE, "--card", "H100", "--output", str(report)]
+    for own in ("parallel=fsdp", "parallel=zero1"):
+        status, out, _ = typed(*words, own)
+        assert status == 0
+        text = " ".join(out.split())
+        assert "recommended parallel=fsdp: 61.1 GiB, which leaves 12.9 GiB" in text
+        assert "the estimate may be 10 % too low" in report.read_text()
+        assert "parallel=fsdp: 61.1 GiB" in report.read_text()
+        is_tight = "fits only if the estimate is exact, which may be 10 % too low" in text
+        assert is_tight is (own == "parallel=zero1")
+        found = json.loads(typed(*words, own, "--json")[1])
+        assert (found["fits"], found["headroom"], is_tight) == (True, not is_tight, is_tight)
+        assert found["memory"]["error"] == 0.1
+        assert found["choice"]["words"] == ["parallel=fsdp"]
+        assert found["choice"]["peak"] * 1.1 <= found["memory"]["room"]
+
+
 def test_a_format_that_the_card_has_not_is_refused() -> None:
     status, _, err = typed("model=gpt2", "precision=bf16", "--card", "V100")
     assert status == 2
