@@ -63,7 +63,9 @@ def scaling(
 
     Each world is a run, as launch.py would start it, in the folder scaling-TIME beside other runs.
     The runs follow each other. A run saves only at its end, and that checkpoint is removed.
-    Efficiency is the samples per second of a rank, divided by those in the smallest world.
+    Efficiency is the samples per second of a rank, divided by those in the smallest world. A rank
+    has the same number of CPU threads in every world: launch.threads_per_worker, or its share of
+    the cores in the largest world.
     """
     from hpckit.cli.bench.scaling_figures import by_model
     from hpckit.cli.bench.world_shapes import ScalingWorkload
@@ -122,24 +124,26 @@ def _measure(
     from hpckit.agent.device_assignment import visible_gpus
     from hpckit.cli.bench.measured_runs import check, train
     from hpckit.cli.bench.scaling_figures import point
-    from hpckit.cli.bench.world_shapes import overrides_of
+    from hpckit.cli.bench.world_shapes import overrides_of, threads_of
     from hpckit.rundir.code_snapshot.snapshot import find_project
     from hpckit.submit.compose import compose_spec
     from hpckit.submit.launch_command import pack
     from hpckit.submit.preflight.checks import with_absolute_paths
 
     project = find_project(Path.cwd())
-    words = [overrides_of(spec, typed, *case, sizes, str(folder)) for case in cases]
+    worlds = [world for _, world in cases]
+    threads = threads_of(spec, worlds, len(os.sched_getaffinity(0)))
+    words = [overrides_of(spec, typed, *case, sizes, str(folder), threads) for case in cases]
     specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
     check(specs, project, pack)
     points = []
-    most, cores = max(world.ranks for _, world in cases), os.cpu_count() or 1
+    most, cores = max(world.ranks for world in worlds), os.cpu_count() or 1
     if spec.cluster.kind == "local" and not visible_gpus(os.environ) and most > cores:
         out.note(f"up to {most} ranks share {cores} cores, so the loss is not only communication")
     with out.counting("training", len(cases)) as advance:
         for (model, world), each, made in zip(cases, words, specs, strict=True):
             events = train(made, each, project)
-            points.append(point(model, world, made.train.global_batch, events))
+            points.append(point(model, world, made.train.global_batch, events, threads))
             advance(1)
     return points
 
@@ -153,7 +157,7 @@ def _print_figures(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint
     shown = table(*head, *shares, right=(*head[2:], *shares))
     for model, own in found.items():
         for one in own:
-            shown.add_row(model, *_cells(one, own[0]))
+            shown.add_row(model, *_cells(one, own))
     out.table(shown)
     for model, own in found.items():
         out.fact(model, conclusion(own))
@@ -161,7 +165,10 @@ def _print_figures(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint
     out.document({"points": records(points), "said": {m: conclusion(o) for m, o in found.items()}})
 
 
-def _cells(one: ScalingPoint, first: ScalingPoint) -> list[str]:
+def _cells(one: ScalingPoint, own: Sequence[ScalingPoint]) -> list[str]:
+    from hpckit.cli.bench.scaling_figures import trusted_efficiency
+
+    efficiency = trusted_efficiency(one, own)
     tokens = "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
     share = "" if one.communication is None else f"{one.communication:.0%}"
     return [
@@ -171,7 +178,7 @@ def _cells(one: ScalingPoint, first: ScalingPoint) -> list[str]:
         f"{1e3 * one.step_s:.1f} ms",
         f"{one.samples_per_s:,.1f}",
         tokens,
-        f"{one.efficiency(first):.0%}",
+        "?" if efficiency is None else f"{efficiency:.0%}",
         share,
         f"{one.data_wait:.0%}",
     ]

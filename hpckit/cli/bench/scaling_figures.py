@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any
 
 from hpckit.cli.bench.world_shapes import WorldShape
@@ -14,6 +15,8 @@ WARM_UP = 5
 """Number of first steps that are left out: some of them wait for memory, caches and compilers."""
 EFFICIENT = 0.8
 """Share of perfect scaling that still counts as good."""
+NOISE = 0.05
+"""Share by which efficiency may exceed 1 beside the spread of the step times."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class ScalingPoint:
     """Share of traced steps in which only collectives ran; None: none was traced."""
     data_wait: float
     """Share of the time spent waiting for data."""
+    uncertainty: float = 0.0
+    """Standard error of the median step time, as a share of it."""
+    threads: int | None = None
+    """CPU threads of each rank; None: not known."""
 
     @property
     def samples_per_s(self) -> float:
@@ -42,9 +49,16 @@ class ScalingPoint:
 
 
 def point(
-    model: str, world: WorldShape, global_batch: int, events: Iterable[Event]
+    model: str,
+    world: WorldShape,
+    global_batch: int,
+    events: Iterable[Event],
+    threads: int | None = None,
 ) -> ScalingPoint:
     """Return the figures of a run that reached its end.
+
+    Args:
+        threads: CPU threads of each rank.
 
     Raises:
         ValueError: too few of its steps were recorded.
@@ -67,6 +81,34 @@ def point(
         tokens_per_s=mean(tokens) / step_s if tokens else None,
         communication=mean(shares) if shares else (0.0 if world.ranks == 1 else None),
         data_wait=mean(waits),
+        uncertainty=_uncertainty([e.step_s for e in plain]),
+        threads=threads,
+    )
+
+
+def _uncertainty(times: Sequence[float]) -> float:
+    """Return the standard error of the median of `times` as a share of it, by the quartiles, which
+    single slow steps do not move."""
+    if len(times) < 2:
+        return 0.0
+    low, middle, high = quantiles(times, n=4)
+    return 1.25 * (high - low) / 1.35 / math.sqrt(len(times)) / middle
+
+
+def doubt(points: Sequence[ScalingPoint]) -> str | None:
+    """Return why the efficiencies of a model cannot be trusted, or None. A rank cannot do more in a
+    larger world than alone, so the smallest world was measured too slow if one seems to."""
+    first = points[0]
+    best = max(points, key=lambda one: one.efficiency(first))
+    noise = NOISE + 2 * math.hypot(first.uncertainty, best.uncertainty)
+    if (share := best.efficiency(first)) <= 1 + noise:
+        return None
+    threads = "" if first.threads is None else f" with {_threads(first.threads)} each"
+    return (
+        f"efficiency is not given: a rank of {best.world.ranks} would do {share:,.0%} of what one "
+        f"of {first.world.ranks} does{threads}, and cannot do more than 100% beyond noise "
+        f"({noise:.0%}), so {first.world} was measured too slow; free the machine of other work "
+        "and repeat it with more --steps, or leave that world out of --worlds"
     )
 
 
@@ -84,7 +126,7 @@ def conclusion(points: Sequence[ScalingPoint]) -> str:
     first, last = points[0], points[-1]
     if first is last:
         return f"only {_ranks(first)}: nothing to compare"
-    sentences = [_reach(points), _cross_over(points)]
+    sentences = [doubt(points) or _reach(points), _cross_over(points)]
     fastest = max(points, key=lambda one: one.samples_per_s)
     if fastest is not last:
         sentences.append(f"slower on {_ranks(last)} than on {fastest.world.ranks}")
@@ -116,6 +158,16 @@ def _ranks(one: ScalingPoint) -> str:
     return f"{one.world.ranks} rank{'' if one.world.ranks == 1 else 's'}"
 
 
+def _threads(number: int) -> str:
+    return f"{number} thread{'' if number == 1 else 's'}"
+
+
+def trusted_efficiency(one: ScalingPoint, points: Sequence[ScalingPoint]) -> float | None:
+    """Return the efficiency of one of a model's points; None: it cannot be trusted (`doubt`)."""
+    first = points[0]
+    return None if one is not first and doubt(points) else one.efficiency(first)
+
+
 def records(points: Sequence[ScalingPoint]) -> list[dict[str, Any]]:
     """Return the figures for programs."""
     return [
@@ -123,7 +175,7 @@ def records(points: Sequence[ScalingPoint]) -> list[dict[str, Any]]:
             **asdict(one),
             "ranks": one.world.ranks,
             "samples_per_s": one.samples_per_s,
-            "efficiency": one.efficiency(own[0]),
+            "efficiency": trusted_efficiency(one, own),
         }
         for own in by_model(points).values()
         for one in own

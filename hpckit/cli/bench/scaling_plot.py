@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from hpckit.cli.bench.scaling_figures import EFFICIENT, ScalingPoint
+from hpckit.cli.bench.scaling_figures import EFFICIENT, ScalingPoint, doubt
 
 matplotlib.use("Agg")
 
@@ -55,7 +55,10 @@ def _draw_speed(axes: Axes, model: str, own: Sequence[ScalingPoint], colour: str
 
 def _draw_shares(axes: Axes, model: str, own: Sequence[ScalingPoint], colour: str) -> None:
     ranks = [one.world.ranks for one in own]
-    axes.plot(ranks, [one.efficiency(own[0]) for one in own], "o-", color=colour, label=model)
+    if doubt(own):
+        axes.plot([], [], "o-", color=colour, label=f"{model}: not to be trusted")
+    else:
+        axes.plot(ranks, [one.efficiency(own[0]) for one in own], "o-", color=colour, label=model)
     known = [(one.world.ranks, one.communication) for one in own if one.communication is not None]
     axes.plot(*zip(*known, strict=True), "o:", color=colour, linewidth=1.4, markersize=3)
 

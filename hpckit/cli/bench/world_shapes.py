@@ -70,8 +70,12 @@ def overrides_of(
     world: WorldShape,
     sizes: ScalingWorkload,
     root: str,
+    threads: int,
 ) -> list[str]:
     """Return the overrides for launch.py that run `spec` on this shape.
+
+    Args:
+        threads: CPU threads of each rank.
 
     Raises:
         SpecError: the degrees of `parallel` do not fit.
@@ -80,12 +84,29 @@ def overrides_of(
         *typed,
         *(f"model={model}", f"name=scaling-{model.replace('_', '-')}-{world}", f"root={root}"),
         *(f"launch.nodes={world.nodes}", f"launch.nproc_per_node={world.workers}"),
+        f"launch.threads_per_worker={threads}",
         *("launch.continuation=none", f"train.steps={sizes.steps}", "train.log_every=1"),
         *("train.trace_share=0.2", "optim.warmup_steps=0"),
         *(f"checkpoint.{key}=null" for key in ("every_steps", "every_minutes", "mtbf_hours")),
         *("checkpoint.max_unsaved_minutes=null", "checkpoint.url=null", "checkpoint.local=null"),
         f"train.global_batch={_global_batch(spec, world, sizes)}",
     ]
+
+
+def threads_of(spec: RunSpec, worlds: Sequence[WorldShape], cores: int) -> int:
+    """Return the CPU threads of each rank, the same in every world: what is given, or the share of
+    the cores in the largest world. Else a rank alone would have all cores, and its steps would take
+    another time than those of a rank in a larger world.
+
+    Args:
+        cores: those of this machine, which has all ranks of a local run.
+    """
+    if spec.launch.threads_per_worker:
+        return spec.launch.threads_per_worker
+    if spec.cluster.slurm is None:
+        return max(1, cores // max(world.ranks for world in worlds))
+    per_node = spec.cluster.slurm.cpus_per_node or 1  # unknown here; torchrun takes 1 then, too
+    return max(1, per_node // max(world.workers for world in worlds))
 
 
 def _global_batch(spec: RunSpec, world: WorldShape, sizes: ScalingWorkload) -> int:
