@@ -174,6 +174,12 @@ class HeartbeatWriter:
         """Returns the phase in the last heartbeat."""
         return self._table.slots()[self._local_rank].phase
 
+    def own_phase(self) -> WorkerPhase | None:
+        """Returns the phase that this process has reported last; None: it has reported none. The
+        row may hold that of a process before it."""
+        slot = self._table.slots()[self._local_rank]
+        return slot.phase if slot.pid == os.getpid() else None
+
     def request(self) -> WorkerRequest:
         """Returns the present request of the agent."""
         return self._table.request()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import inspect
 import logging
 import os
 import re
@@ -66,6 +67,7 @@ def main() -> int:
         else:
             assert spec.entry is not None  # the spec is valid
             find_entry(spec.entry)(spec)
+            require_end(spec.entry, env.attach_heartbeats().own_phase())
     except BaseException as error:
         _report_failure(env, error, is_passing(error) or is_late_failure(env, started_s))
         raise
@@ -84,13 +86,46 @@ def find_entry(name: str) -> Callable[[RunSpec], None]:
 
     Raises:
         ImportError: there is no such module, or no such function in it.
+        TrainingError: it cannot be called with the spec alone.
     """
     module, _, function = name.partition(":")
     found = getattr(importlib.import_module(module), function, None)
     if not callable(found):
         raise ImportError(f"entry: {module} has no function {function}")
+    try:
+        inspect.signature(found).bind(None)
+    except TypeError as error:
+        raise TrainingError(
+            f"entry: {name} cannot be called with one argument, the config ({error}): "
+            f"write def {function}(cfg)"
+        ) from None
+    except ValueError:  # a function of C tells no signature
+        pass
     entry: Callable[[RunSpec], None] = found
     return entry
+
+
+def require_end(entry: str, phase: WorkerPhase | None) -> None:
+    """Check that a training function which has returned has come to the end of its run.
+
+    Args:
+        phase: the phase that this process has reported last.
+
+    Raises:
+        TrainingError: it never began a run, and another attempt would not either.
+        RuntimeError: it left the run in the middle, as after an error that it caught.
+    """
+    if phase is None:
+        raise TrainingError(
+            f"the training function {entry} returned without `with training_run(cfg)`; hpckit "
+            "follows and saves what happens in that block: put the training loop into it "
+            "(from hpckit import training_run)"
+        )
+    if phase not in (WorkerPhase.DONE, WorkerPhase.LEFT):
+        raise RuntimeError(
+            f"the training function {entry} returned after `with training_run(cfg)` had failed "
+            f"or had not ended (in phase {phase.name.lower()}); let its errors leave the function"
+        )
 
 
 def is_permanent(error: BaseException) -> bool:

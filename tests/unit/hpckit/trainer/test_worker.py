@@ -12,11 +12,14 @@ import torch.distributed
 
 from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
 from data import DataError
-from hpckit.config.spec_parser import SpecError
+from hpckit.agent.exit_report import errors_in
+from hpckit.config.spec_parser import SpecError, dump_spec
 from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.ipc.process_environment import NodeEnvironment, worker_variables
 from hpckit.rundir.directory import RunDir
-from hpckit.trainer.worker import find_entry, is_passing, is_permanent
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.worker import find_entry, is_passing, is_permanent, require_end
+from tests.unit.hpckit.specs_and_processes import make_spec
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:
@@ -80,18 +83,74 @@ def test_what_the_network_or_storage_has_caused_may_pass(
     assert is_passing(error) is passing
 
 
+@pytest.mark.parametrize("text", ["def main(): ...", "def main(cfg, run): ...", "class main: ..."])
+def test_an_entry_that_cannot_take_the_config_is_a_permanent_error(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"entry_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(text + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(TrainingError, match="cannot be called with one argument, the config"):
+        find_entry(f"{name}:main")
+    assert find_entry("builtins:print")
+
+
+@pytest.mark.parametrize("phase", [WorkerPhase.DONE, WorkerPhase.LEFT])
+def test_a_training_function_that_came_to_its_end_may_return(phase: WorkerPhase) -> None:
+    require_end("mine:main", phase)
+
+
+def test_a_training_function_that_begins_no_run_is_told_so_for_good() -> None:
+    with pytest.raises(TrainingError) as told:
+        require_end("mine:main", None)
+    assert str(told.value).startswith(
+        "the training function mine:main returned without `with training_run(cfg)`; "
+    )
+    assert is_permanent(told.value)
+
+
+@pytest.mark.parametrize("phase", [WorkerPhase.STARTING, WorkerPhase.TRAINING, WorkerPhase.SAVING])
+def test_a_training_function_that_leaves_its_run_may_be_tried_again(phase: WorkerPhase) -> None:
+    with pytest.raises(RuntimeError, match=f"in phase {phase.name.lower()}") as told:
+        require_end("mine:main", phase)
+    assert not is_permanent(told.value)
+
+
+def started(run: RunDir, heartbeats: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+    """Rank 0 of two ranks of one node, without a torchrun."""
+    run.node_logs(1, 0).mkdir(parents=True)
+    at = NodeEnvironment(run, submission=1, generation=1, node=0, nodes=1)
+    env = {**os.environ, **at.to_env(), **worker_variables("cpu", heartbeats, is_memory_here=True)}
+    env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", **more}
+    return subprocess.run([sys.executable, "-m", "hpckit.trainer.worker"], env=env, check=False)
+
+
 def test_an_attempt_after_a_permanent_failure_ends_before_it_starts(tmp_path: Path) -> None:
     """torchrun may start it before the agent has read the heartbeat table."""
     table, path = HeartbeatTable.create(2)
     run = RunDir(tmp_path)
-    run.node_logs(1, 0).mkdir(parents=True)
-    at = NodeEnvironment(run, submission=1, generation=1, node=0, nodes=1)
-    env = {**os.environ, **at.to_env(), **worker_variables("cpu", path, is_memory_here=True)}
-    env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    env |= {"TORCHELASTIC_RESTART_COUNT": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     table.report(1, WorkerPhase.REFUSED, 7, 0)
-    ended = subprocess.run([sys.executable, "-m", "hpckit.trainer.worker"], env=env)
+    path_of_here = os.pathsep.join(sys.path)
+    ended = started(run, path, TORCHELASTIC_RESTART_COUNT="1", PYTHONPATH=path_of_here)
     assert ended.returncode == 1
     assert "failed permanently" in run.rank_log(1, 0, 0).read_text()
     assert not run.events.exists()
     assert table.slots()[1].phase is WorkerPhase.REFUSED
+
+
+def test_a_worker_reports_a_training_function_that_began_no_run(tmp_path: Path) -> None:
+    """Another process reported in this row before, as the worker of an earlier attempt does."""
+    table, path = HeartbeatTable.create(2)
+    table.report(0, WorkerPhase.TRAINING, 3, 0)
+    run = RunDir(tmp_path / "run")
+    (tmp_path / "outside.py").write_text("def main(cfg):\n    print('trained', flush=True)\n")
+    run.submission(1).mkdir(parents=True)
+    run.spec(1).write_text(dump_spec(make_spec({"entry": "outside:main"})))
+    path_of_here = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = started(run, path, TORCHELASTIC_RESTART_COUNT="0", PYTHONPATH=path_of_here)
+    assert ended.returncode == 1
+    assert "trained" in run.rank_log(1, 0, 0).read_text()
+    (error,) = errors_in(run.node_logs(1, 0))
+    assert error.type == "TrainingError"
+    assert error.message.startswith("the training function outside:main returned without `with ")
+    assert table.slots()[0].phase is WorkerPhase.REFUSED
