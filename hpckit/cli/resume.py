@@ -36,7 +36,8 @@ def resume(
     what is trained, the command prints how to start a new run instead.
 
     --json does not wait for the end. Its keys: run, path, resumed (false: it is done), submission,
-    job (Slurm's number, or the process id of a run on this machine).
+    job (Slurm's number, or the process id of a run on this machine), ignored (the overrides, of a
+    run that is done).
     """
     with reported_errors(json):
         status = _resume(submitted_run(run), overrides or [], detach, json)
@@ -46,6 +47,7 @@ def resume(
 def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> int:
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.submit.preparation import CommandOptions, is_done, prepare
+    from hpckit.submit.resume_overrides import done_lines
     from hpckit.submit.submission_start import start, start_record, start_silently
 
     out = CommandOutput(json)
@@ -54,13 +56,15 @@ def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> 
     if wanted is not None:
         (number,) = prepare([wanted], CommandOptions("hpckit resume"))
     if wanted is None or number is None:
-        out.document(start_record(run, None, None, resumed=False))
-        out.line(f"{run.name} is done; nothing to resume")
+        lines = done_lines(run, run.submission_numbers()[-1], overrides)
+        out.document(start_record(run, None, None, resumed=False, ignored=list(overrides)))
+        for line in lines:
+            out.line(line)
         return 0
     if not json:
         return start(run, wanted.spec, number, detach)
     job = start_silently(run, wanted.spec, number)
-    out.document(start_record(run, number, job, resumed=True))
+    out.document(start_record(run, number, job, resumed=True, ignored=[]))
     return 0
 
 

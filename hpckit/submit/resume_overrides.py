@@ -11,6 +11,7 @@ import yaml
 
 from checkpointing import CheckpointError
 from hpckit.config.config_trees import project_tree
+from hpckit.config.last_step import planned_steps
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, differences, read_spec
 from hpckit.rundir.directory import RunDir, checkpoint_root
@@ -31,15 +32,61 @@ def amended(run: RunDir, submission: int, overrides: Sequence[str]) -> RunSpec:
     Raises:
         SpecError: the overrides cannot be used, or would make another run.
     """
+    before, spec = _before_and_after(run, submission, overrides)
+    if problems := [*_store_problems(run, before, spec), *place_problems(spec, run)]:
+        raise SpecError(problems)
+    return spec
+
+
+def done_lines(run: RunDir, submission: int, overrides: Sequence[str]) -> list[str]:
+    """Returns what to tell a user who resumes a run that is done: that nothing is left to do, which
+    overrides are ignored, and what to do instead.
+
+    Raises:
+        SpecError: the overrides cannot be used, or would make another run.
+    """
+    spec = read_spec(run.spec(submission))
+    if overrides:
+        spec, _ = _before_and_after(run, submission, overrides)
+    last = planned_steps(spec)
+    at = "" if last is None else f", at its last step, {last}"
+    lines = [f"{run.name} is done{at}; nothing to resume"]
+    if overrides:
+        verb = "is" if len(overrides) == 1 else "are"
+        lines.append(f"{shlex.join(overrides)} {verb} ignored: no step is left that could use it")
+    again = shlex.join(typed_again(run, submission, [*overrides, "--fresh"]))
+    lines.append(f"to run it again from the beginning: {program()} {again}")
+    if last is not None:
+        longer = typed_again(run, submission, [*overrides, "train.steps=N"])
+        others = [word for word in longer if word in longer[-1:] or not _sets_steps(word)]
+        lines.append(f"to train longer, as a new run: {program()} {shlex.join(others)}")
+    return lines
+
+
+def typed_again(run: RunDir, submission: int, words: Sequence[str]) -> list[str]:
+    """Returns the overrides of a submission and further words, with a program after them."""
+    typed, program = split(overrides_of(run, submission))
+    return [*typed, *words, *([] if program is None else [SEPARATOR, *program])]
+
+
+def _sets_steps(word: str) -> bool:
+    return word.startswith("train.steps=")
+
+
+def _before_and_after(
+    run: RunDir, submission: int, overrides: Sequence[str]
+) -> tuple[RunSpec, RunSpec]:
+    """Returns the spec of a submission without and with `overrides`.
+
+    Raises:
+        SpecError: the overrides cannot be used, or would make another run.
+    """
     before = read_spec(run.spec(submission))
     spec = amend_spec(before, overrides, project_tree(run.code(submission)))
     spec = with_absolute_paths(spec, Path.cwd())
-    typed, program = split(overrides_of(run, submission))
-    words = [*typed, *overrides, *([] if program is None else [SEPARATOR, *program])]
-    problems = identity_problems(before, spec, words)
-    if problems := problems or [*_store_problems(run, before, spec), *place_problems(spec, run)]:
+    if problems := identity_problems(before, spec, typed_again(run, submission, overrides)):
         raise SpecError(problems)
-    return spec
+    return before, spec
 
 
 def overrides_of(run: RunDir, submission: int) -> list[str]:
