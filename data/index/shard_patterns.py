@@ -53,7 +53,10 @@ def _expand(item: str | Path) -> list[Path]:
     if path.is_dir():
         found = sorted(path.glob("*.tar"))
         if not found:
-            raise DataError(f"no shards: looked for {path / '*.tar'}, but the folder has no tar")
+            raise DataError(
+                f"no shards: looked for {path / '*.tar'}, but the folder has no tar; "
+                f"`hpckit data pack {path} SHARDS` makes shards of its files"
+            )
         return found
     if path.exists():
         return [path]

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpckit.config import earlier_versions, renamed_keys
 from hpckit.config.entry_points import is_built_in
+from hpckit.config.names_of_other_tools import key_for
 from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS
@@ -277,6 +278,8 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"{key}: has no value"
         elif item["type"] == "string_pattern_mismatch":
             yield f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
+        elif item["type"] in ("int_type", "int_parsing", "int_from_float"):
+            yield f"{key}: must be a whole number, got {item['input']!r}{_written(item['input'])}"
         else:
             yield f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
 
@@ -285,6 +288,12 @@ def _without_tag(loc: list[str]) -> list[str]:
     """Returns a key's path without the kind of model that pydantic inserts after its group."""
     is_tagged = len(loc) > 1 and loc[0] == "model" and tuple(loc[:2]) not in all_keys()
     return [loc[0], *loc[2:]] if is_tagged and loc[1] in MODEL_KINDS else loc
+
+
+def _written(value: Any) -> str:
+    """Returns how to write a number that is whole, as 1e4 is."""
+    is_whole = isinstance(value, float) and value.is_integer()
+    return f"; write {int(value)}" if is_whole else ""
 
 
 def _sentence(message: str) -> str:
@@ -302,7 +311,21 @@ def _suggestion(loc: list[str]) -> str:
     elsewhere = [".".join(path) for path in all_keys() if path[-1] == loc[-1]]
     if elsewhere:
         return f"; did you mean {' or '.join(elsewhere)}?"
-    return f"; its keys are {', '.join(siblings)}" if siblings else ""
+    if known := key_for(loc[-1]):
+        return f"; here it is {known}"
+    own = "" if len(loc) > 1 else f"; a key of your own is user_config.{loc[0]}"
+    return f"; its keys are {', '.join(siblings)}{own}" if siblings else ""
+
+
+def suggested_keys(name: str) -> list[str]:
+    """Returns the keys that are called `name`, of whatever group, or by which another tool calls
+    one, or that are nearly called so."""
+    keys = {".".join(path): path[-1] for path in all_keys()}
+    found = [key for key, last in keys.items() if name in (key, last)]
+    if not found and (known := key_for(name)):
+        found = [known.partition(",")[0]]
+    near = difflib.get_close_matches(name, list(keys.values()), n=1, cutoff=0.85)
+    return found or [key for key, last in keys.items() if last in near]
 
 
 def _keys_under(path: list[str]) -> list[str]:

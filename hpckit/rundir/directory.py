@@ -193,6 +193,8 @@ def find_run(path: Path) -> RunDir:
     for folder in (path.resolve(), *path.resolve().parents):
         if (folder / "submissions").is_dir():
             return RunDir(folder)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no run {path}")
     raise FileNotFoundError(f"{path} is no run directory (it holds no submissions/)")
 
 

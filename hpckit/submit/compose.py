@@ -27,6 +27,7 @@ from hpckit.text.suggestions import did_you_mean
 
 _EXPERIMENT = "experiment"
 """The group whose options are whole runs; it is not a group of keys."""
+_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -46,7 +47,7 @@ def compose_spec(
     conf = conf or conf_dir()
     groups = group_options(conf, yours)  # Hydra reads the whole tree on each query
     with _without_gc(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
-        items = _parse(_present(overrides, groups))
+        items = _parse(_present(overrides, groups), groups)
         refused = {line: item for item in items for line in _refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
         try:
@@ -84,7 +85,7 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
     conf, values = conf_dir(), spec_values(spec)
     groups = group_options(conf, yours)
     with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
-        items = _parse(_present(overrides, groups))
+        items = _parse(_present(overrides, groups), groups)
         refused = [
             line for item in items for line in (*_refusals(item, groups), *_amend_refusals(item))
         ]
@@ -197,13 +198,13 @@ def _missing(error: MissingConfigException) -> str:
     return f"{said}; {hint}there are {', '.join(error.options)}"
 
 
-def _parse(overrides: Sequence[str]) -> list[Override]:
+def _parse(overrides: Sequence[str], groups: Groups) -> list[Override]:
     items, found = [], []
     for text in overrides:
         try:
             items.append(_parse_one(text))
         except HydraException as error:
-            found.append(_unreadable(text, _one_line(error)))
+            found.append(_unreadable(text, _one_line(error), groups))
     if "=" in overrides:
         raise SpecError(["=: has no key; write key=value without spaces"])
     if found:
@@ -211,11 +212,24 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return items
 
 
-def _unreadable(text: str, why: str) -> str:
-    key, _, value = text.partition("=")
+def _unreadable(text: str, why: str, groups: Groups) -> str:
+    key, sign, value = text.partition("=")
     if value and _PLAIN_KEY.fullmatch(key):
         return f"{key}: {value!r} cannot be read; close each bracket and quote ({why})"
-    return f"{text}: is no override like key=value or group=option ({why})"
+    meant = "" if sign else _meant(text, groups)
+    return f"{text}: is no override like key=value or group=option{meant or f' ({why})'}"
+
+
+def _meant(word: str, groups: Groups) -> str:
+    """Returns what a word without = may stand for, or ""."""
+    if _ENTRY.fullmatch(word):
+        return f"; for the training function say entry={word}"
+    if word.endswith(".py"):
+        module = word.removesuffix(".py").removeprefix("./").replace("/", ".")
+        return f"; for the training function in that file, as main, say entry={module}:main"
+    if found := [group for group, options in groups.items() if word in options]:
+        return f"; did you mean {' or '.join(f'{group}={word}' for group in found[:3])}?"
+    return f"; write {word}=VALUE" if _PLAIN_KEY.fullmatch(word) else ""
 
 
 def _parse_one(text: str) -> Override:
@@ -257,7 +271,8 @@ def _refusals(item: Override, groups: Groups) -> list[str]:
     for option in value if isinstance(value, list) else [value]:
         if option is not None and str(option) not in options:
             hint = did_you_mean(str(option), options)
-            return [f"{key}: no option {option!r}; {hint}there are {', '.join(options)}"]
+            own = "; yours are files NAME.yaml in conf/experiment/" if key == _EXPERIMENT else ""
+            return [f"{key}: no option {option!r}; {hint}there are {', '.join(options)}{own}"]
     return []
 
 

@@ -85,9 +85,15 @@ def parse_arguments(arguments: Sequence[str]) -> LaunchCommand:
 
 
 def _unknown(flag: str) -> str:
+    from hpckit.config.spec_parser import suggested_keys
     from hpckit.submit.manual_page import program
 
-    return f"{flag}: unknown option; {did_you_mean(flag, FLAGS)}see {program()} --help"
+    hint = did_you_mean(flag, FLAGS)
+    name, _, value = flag.lstrip("-").replace("-", "_").partition("=")
+    if not hint and (keys := suggested_keys(name)):
+        given = " or ".join(f"{key}={value or 'VALUE'}" for key in keys)
+        hint = f"keys have no dashes: {given}; "
+    return f"{flag}: unknown option; {hint}see {program()} --help"
 
 
 def run_command(command: LaunchCommand) -> int:

@@ -83,7 +83,7 @@ def estimate(
         if not is_known(spec):
             raise CommandError(
                 f"entry: {spec.entry} has a model of its own; only what {LANGUAGE_MODEL} and "
-                f"{IMAGES} train is known"
+                f"{IMAGES} train is known: leave entry out, and give a model=... of about its size"
             )
         made = estimated(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
         out = CommandOutput(json)

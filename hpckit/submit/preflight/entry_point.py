@@ -18,6 +18,10 @@ def entry_problems(entry: str, root: Path) -> list[str]:
     if it can."""
     module, _, function = entry.partition(":")
     source = find_source(current(module), [str(root), *sys.path])
+    if source is None and module.endswith(".py"):
+        return [
+            f"entry: write the module without .py: entry={module.removesuffix('.py')}:{function}"
+        ]
     if source is None:
         return [
             f"entry: there is no module {module} in {root} or installed; MODULE:FUNCTION is a "

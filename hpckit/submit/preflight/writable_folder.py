@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -24,9 +25,11 @@ def unwritable(key: str, folder: Path) -> list[str]:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(_PROBE_BYTES))
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free space there, or name" if full else "name"
         return [
-            f"{key}: a file of 1 MiB cannot be written to {existing} ({error.strerror}); free "
-            "space there, or name a folder on another file system"
+            f"{key}: a file of 1 MiB cannot be written to {existing} ({error.strerror}); {remedy} "
+            "a folder on another file system"
         ]
     return []
 

@@ -29,6 +29,7 @@ from tests.services.s3 import S3Place
 LINES = 24
 GIVEN = "model=gpt_nano data=shards data.shards=set cluster.device=cpu name=first"
 """Of every launch, before what is wrong."""
+MINE = "STEPS = 3\n\n\ndef main(cfg):\n    pass\n\n\ndef alone():\n    pass\n"
 TABLE: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("usage_errors.yaml").read_text(encoding="utf-8")
 )
@@ -49,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(folder / "other" / "dataset.index", folder / "mixed")
     (folder / "bad").mkdir()
     (folder / "bad" / "s-000.tar").write_bytes(b"no tar" * 1000)
-    (folder / "mine.py").write_text("STEPS = 3\n\n\ndef main(cfg):\n    pass\n")
+    (folder / "mine.py").write_text(MINE)
     (folder / "broken.py").write_text("def main(cfg):\n    pas s\n")
     make_store(folder / "store").close()
     spec = with_absolute_paths(compose.compose_spec(GIVEN.split()), folder)
