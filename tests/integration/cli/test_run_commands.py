@@ -132,7 +132,7 @@ def test_the_first_error_is_told_with_its_place(tmp_path: Path, shards: Path) ->
         status, out, err = typed.type("logs", "-f")
         assert (status, "permanent" in err) == (0, True)
         assert "generation 1: permanent" in out
-        assert "supervisor.log is no run directory" in typed_elsewhere(tmp_path)
+        assert "there is no run " in typed_elsewhere(tmp_path)
     finally:
         end_leftovers(tmp_path)
 

@@ -188,7 +188,7 @@ def test_a_program_uses_nothing_of_the_run_loop() -> None:
 def test_data_that_nobody_named_are_not_taken_for_used(
     entry: str, source: str | None, expected: bool
 ) -> None:
-    made = {"source": source, "suffixes": [], "exclude": [], "samples_per_shard": 1}
+    made: Any = {"source": source, "suffixes": [], "exclude": [], "samples_per_shard": 1}
     pack = None if source is None else made
     assert is_data_used(make_spec({"entry": entry, "data.pack": pack})) is expected
 
