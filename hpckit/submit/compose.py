@@ -27,6 +27,7 @@ from hpckit.text.suggestions import did_you_mean
 
 _EXPERIMENT = "experiment"
 """The group whose options are whole runs; it is not a group of keys."""
+_PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "bash")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -222,11 +223,18 @@ def _unreadable(text: str, why: str, groups: Groups) -> str:
 
 def _meant(word: str, groups: Groups) -> str:
     """Returns what a word without = may stand for, or ""."""
+    from hpckit.submit.manual_page import program
+
+    if word in _PROGRAMS:
+        return f"; to start a program: {program()} KEY=VALUE... -- {word} ..."
     if _ENTRY.fullmatch(word):
         return f"; for the training function say entry={word}"
     if word.endswith(".py"):
         module = word.removesuffix(".py").removeprefix("./").replace("/", ".")
-        return f"; for the training function in that file, as main, say entry={module}:main"
+        return (
+            f"; to start that script: {program()} -- python {word}; for the training function main "
+            f"in it say entry={module}:main"
+        )
     if found := [group for group, options in groups.items() if word in options]:
         return f"; did you mean {' or '.join(f'{group}={word}' for group in found[:3])}?"
     return f"; write {word}=VALUE" if _PLAIN_KEY.fullmatch(word) else ""

@@ -55,11 +55,13 @@ def done_lines(run: RunDir, submission: int, overrides: Sequence[str]) -> list[s
         verb = "is" if len(overrides) == 1 else "are"
         lines.append(f"{shlex.join(overrides)} {verb} ignored: no step is left that could use it")
     again = shlex.join(typed_again(run, submission, [*overrides, "--fresh"]))
-    lines.append(f"to run it again from the beginning: {program()} {again}")
+    lines.append(f"to run it again from the beginning: {manual_page.program()} {again}")
     if last is not None:
-        longer = typed_again(run, submission, [*overrides, "train.steps=N"])
-        others = [word for word in longer if word in longer[-1:] or not _sets_steps(word)]
-        lines.append(f"to train longer, as a new run: {program()} {shlex.join(others)}")
+        typed = (*overrides_of(run, submission), *overrides)
+        others = [word for word in typed if not word.startswith("train.steps=")]
+        lines.append(
+            f"to train longer, as a new run: {manual_page.program()} {shlex.join(others)} train.steps=N"
+        )
     return lines
 
 
@@ -67,10 +69,6 @@ def typed_again(run: RunDir, submission: int, words: Sequence[str]) -> list[str]
     """Returns the overrides of a submission and further words, with a program after them."""
     typed, program = split(overrides_of(run, submission))
     return [*typed, *words, *([] if program is None else [SEPARATOR, *program])]
-
-
-def _sets_steps(word: str) -> bool:
-    return word.startswith("train.steps=")
 
 
 def _before_and_after(

@@ -118,8 +118,8 @@ def require_end(entry: str, phase: WorkerPhase | None) -> None:
     if phase is None:
         raise TrainingError(
             f"the training function {entry} returned without `with training_run(cfg)`; hpckit "
-            "follows and saves what happens in that block: put the training loop into it "
-            "(from hpckit import training_run)"
+            "follows and saves what happens in that block: put the training loop into it (from "
+            "hpckit import training_run), or start a script as it is: hpckit launch -- python FILE"
         )
     if phase not in (WorkerPhase.DONE, WorkerPhase.LEFT):
         raise RuntimeError(

@@ -92,7 +92,7 @@ def test_an_entry_that_cannot_take_the_config_is_a_permanent_error(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(TrainingError, match="cannot be called with one argument, the config"):
         find_entry(f"{name}:main")
-    assert find_entry("builtins:print")
+    find_entry("builtins:print")
 
 
 @pytest.mark.parametrize("phase", [WorkerPhase.DONE, WorkerPhase.LEFT])
