@@ -59,9 +59,8 @@ def done_lines(run: RunDir, submission: int, overrides: Sequence[str]) -> list[s
     if last is not None:
         typed = (*overrides_of(run, submission), *overrides)
         others = [word for word in typed if not word.startswith("train.steps=")]
-        lines.append(
-            f"to train longer, as a new run: {manual_page.program()} {shlex.join(others)} train.steps=N"
-        )
+        longer = f"{manual_page.program()} {shlex.join(others)} train.steps=N"
+        lines.append(f"to train longer, as a new run: {longer}")
     return lines
 
 

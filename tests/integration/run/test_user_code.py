@@ -58,7 +58,7 @@ def project(tmp_path: Path, trouble: str = "pass", head: str = "") -> Path:
 def launch(folder: Path, root: Path, shards: Path, *overrides: str) -> tuple[int, str]:
     arguments = [
         *("name=t", "entry=mine.train:main", "user_config.lr=0.1", "data=shards"),
-        *("train.steps=12", "train.global_batch=4", "train.log_every=1", "optim.warmup_steps=1"),
+        *("train.steps=12", "train.global_batch=4", "train.log_every=1"),
         *("checkpoint.every_steps=5", "cluster.device=cpu", "launch.threads_per_worker=1"),
         *(f"root={root}", f"data.shards={shards}"),
     ]
@@ -244,6 +244,18 @@ def test_a_mistake_in_the_loop_is_permanent_and_no_half_step_is_saved(
             "run.log(vector=...): needs one real number",
         ):
             assert said.count(f"refused: {reason}") == 8, said
+
+
+def test_a_function_that_begins_no_run_is_told_so_once(tmp_path: Path, shards: Path) -> None:
+    folder, root = project(tmp_path), tmp_path / "runs"
+    (folder / "mine" / "train.py").write_text("def main(cfg):\n    print('trained')\n")
+    status, output = launch(folder, root, shards)
+    assert status == 70, output
+    run = the_run(root)
+    verdict = read_json(run.verdict)
+    assert verdict["kind"] == "permanent"
+    assert "mine.train:main returned without `with training_run(cfg)`; " in verdict["reason"]
+    assert attempts(run) == 1
 
 
 def test_ranks_that_log_different_metrics_are_told_so(tmp_path: Path, shards: Path) -> None:
