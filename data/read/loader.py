@@ -54,6 +54,9 @@ class Loader(Iterable[Batch]):
     Raises DataError for an invalid option.
     """
 
+    has_shared_state = True
+    """Whether `state_dict` is the same on all ranks, and fits any number of them."""
+
     @takes_fields_of(LoaderOptions)
     def __init__(self, dataset: Dataset | SampleStream, options: LoaderOptions) -> None:
         stream: SampleStream = (

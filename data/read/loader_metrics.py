@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from data.read.batch import Batch, BatchTimes
 
-Bound: TypeAlias = Literal["consumer", "download", "read", "decode", "start"]
+Bound: TypeAlias = Literal["consumer", "download", "read", "decode", "loader", "start"]
 
 WELL = 0.03
 """The share of its time that a consumer may wait without anything being wrong."""
@@ -67,6 +67,8 @@ class Usage:
         reading_s = max(0.0, self.read_s - self.download_s)
         times: dict[Bound, float] = {"download": self.download_s}
         times |= {"read": reading_s, "decode": self.transform_s}
+        if not any(times.values()):  # of a loader of another library
+            return "loader"
         return max(times, key=times.__getitem__)
 
     def diagnosis(self) -> str:
@@ -87,6 +89,8 @@ class Usage:
                 return (
                     f"decode-bound: {share}; use more threads, or worker processes for Python code"
                 )
+            case "loader":
+                return f"waiting for the loader: {share}; use more of its workers or prefetching"
 
     def _of_downloads(self) -> str:
         """Return the advice about downloads."""

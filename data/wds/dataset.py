@@ -45,6 +45,9 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     Raises DataError for an invalid option.
     """
 
+    has_shared_state = True
+    """Whether `state_dict` is the same on all ranks, and fits any number of them."""
+
     @takes_fields_of(StreamingOptions)
     def __init__(self, shards: Shards | Dataset | SampleStream, options: StreamingOptions) -> None:
         super().__init__()

@@ -33,6 +33,9 @@ class WebLoader:
     Raises DataError for an option that is not supported.
     """
 
+    has_shared_state = True
+    """Whether `state_dict` is the same on all ranks, and fits any number of them."""
+
     def __init__(self, dataset: StreamingDataset, *, num_workers: int = 0, **options: Any) -> None:
         given = sorted(name for name in options if name in _OURS)
         if given:

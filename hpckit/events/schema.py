@@ -83,6 +83,8 @@ class DegradedSubject(StrEnum):
     """TensorBoard files lack records."""
     TRACKER = "tracker"
     """A tracker does not get all records, or gets them later."""
+    LOADER = "loader"
+    """Batches of a loader without a state were read again and discarded on a resume."""
     PROFILER = "profiler"
     """A trace of the profiler is lost."""
     METRICS = "metrics"

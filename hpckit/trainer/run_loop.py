@@ -8,6 +8,8 @@ request.
             for batch in run.steps(loader):
                 loss = step(model, optimizer, batch)
                 run.log(loss=loss)
+
+The loader is any iterable; `hpckit.trainer.batches.step_source` has the kinds.
 """
 
 from __future__ import annotations
@@ -17,17 +19,24 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from data import Batch, Loader
+from checkpointing import PerRank
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
-from hpckit.events.schema import CanaryEnded, Event, TrainingStarted
+from hpckit.events.schema import CanaryEnded, Degraded, DegradedSubject, Event, TrainingStarted
 from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.trainer.batches.source_choice import open_source
+from hpckit.trainer.batches.step_source import (
+    OtherWorldRule,
+    SharedStateSource,
+    StepSource,
+    StepSourceOptions,
+)
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import Value
 from hpckit.trainer.precision.canary import build_canary
@@ -41,6 +50,7 @@ from hpckit.trainer.timing.step_phases import StepPhases
 from hpckit.trainer.validation import Measure, Validate, ValidationRunner, ValidationSchedule
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @contextmanager
@@ -100,6 +110,8 @@ class TrainingRun:
         )
         self._initialize: Callable[[], None] = _keep_parameters
         self._records: RunRecords | None = None  # until `steps`, which has the loader
+        self._loader_state: dict[str, Any] = {}
+        """What is saved of the loader of `steps`, by the name under which it is tracked."""
 
     @property
     def step(self) -> int:
@@ -110,7 +122,8 @@ class TrainingRun:
         """Name the objects that make up the run's state: modules, optimizers, and anything with a
         state_dict.
 
-        `steps` restores all of them, and they are saved from then on.
+        `steps` restores all of them, and they are saved from then on. The loader of `steps` is
+        tracked as "loader" if it is not named here and is none of hpckit's own.
         """
         self.tracked.update(state)
 
@@ -119,7 +132,12 @@ class TrainingRun:
         initialize parameters or to load pretrained ones."""
         self._initialize = initialize
 
-    def steps(self, loader: Loader, validate: Validate | None = None) -> Iterator[Batch]:
+    def steps(
+        self,
+        loader: Iterable[T],
+        validate: Validate | None = None,
+        other_world: OtherWorldRule = "error",
+    ) -> Iterator[T]:
         """Resume, then yield this rank's batch of each remaining step.
 
         The loop ends at `train.steps` (with a canary, at the last step of the canary), or at the
@@ -127,28 +145,39 @@ class TrainingRun:
         saves everything.
 
         Args:
+            loader: any iterable of batches; where it ends, its next epoch begins. A `data.Loader`
+                or `from_wds` dataset continues exactly on any number of ranks. Another loader with
+                `state_dict` and `load_state_dict`, or `get_state` and `set_state`, continues
+                exactly on the same number of ranks. Of any other iterable, the batches that the run
+                has seen are read again and discarded.
             validate: called on every rank each `train.validate_every` steps, with the tracked
                 modules in eval mode and without gradients. What it returns is averaged over ranks,
                 written to the events, and saved under its names with the prefix `val_`. See
                 `evaluate`.
+            other_world: what becomes of a position that each rank has of its own, on another number
+                of ranks. "error": the run ends before its first step; "next_epoch": the rest of the
+                epoch is left out, and each rank begins the next one; "first": each rank gets the
+                position of rank 0; a function: it is called with the loader's states of all saved
+                ranks, this rank and the number of ranks, and returns the state of this rank.
 
         Raises:
             checkpointing.CheckpointError: there are checkpoints and none can be loaded.
-            TrainingError: this is the second loop of the training function, or
+            TrainingError: `loader` is not iterable, is empty, or cannot be continued; nothing is
+                tracked; this is the second loop of the training function; or
                 `train.validate_every` is set and `validate` is not given.
         """
         self._check_loop(validate)
-        self._resume(loader)
-        records = self._records = RunRecords(self._context, loader, self._step, self._phases)
+        source = self._open_source(loader, other_world)
+        self._resume(source)
+        records = self._records = RunRecords(self._context, source, self._step, self._phases)
         if validate and self._validation.is_overdue(self._step):
             self._validate(validate, records)
             self._save_if_due(records)
-        batches, total = self._batches(loader), last_step(self._cfg)
+        total = last_step(self._cfg)
         while self._step < total and not self._is_leaving():
             records.begin_step(self._step + 1)
-            seed_step(self._cfg.train.seed, self._step, self.place.data)
             with self.timed("data_wait"):
-                batch = next(batches)
+                batch = source.take(self._step)
             records.note_batch(self._step + 1, batch)
             yield batch
             self._step += 1
@@ -157,7 +186,7 @@ class TrainingRun:
                 self._validate(validate, records)
             self._save_if_due(records)
         records.close_profile()
-        loader.close()
+        source.close()
 
     def log(self, **values: Value) -> None:
         """Log metrics of this step: means over the rank's samples, or its counts of `tokens`,
@@ -187,13 +216,15 @@ class TrainingRun:
         elif self.rank == 0:
             self._context.events.emit_kind(kind, **fields)
 
-    def evaluate(self, batches: Iterable[Batch], measure: Measure) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Any], measure: Measure) -> dict[str, float]:
         """Return the means, by name, of what `measure` returns for each sample of all ranks'
         `batches`. Collective.
 
         It is meant for a validate function. Each rank has its part of the same steps, as from a
-        `data.Loader` with `tail="pad"`, whose padding samples do not count. If all ranks are asked
-        to leave, it does not return, and the validation is repeated when the run resumes.
+        `data.Loader` with `tail="pad"`, whose padding samples do not count. Every sample of another
+        loader counts, also one that its sampler repeats to give all ranks the same number. If all
+        ranks are asked to leave, it does not return, and the validation is repeated when the run
+        resumes.
         """
         return self._validation.evaluate(self._step, batches, measure)
 
@@ -246,36 +277,62 @@ class TrainingRun:
             raise TrainingError("run.steps was called twice: a run has one loop over its steps")
         if validate is None and self._cfg.train.validate_every is not None:
             raise TrainingError("train.validate_every: give run.steps(loader, validate=...) too")
+        if not self.tracked:
+            raise TrainingError(
+                "run.steps: nothing is tracked, so nothing would be saved; before the loop, call "
+                "run.track(model=model, optimizer=optimizer, loader=loader)"
+            )
 
-    def _resume(self, loader: Loader) -> None:
+    def _open_source(self, loader: Iterable[Any], other_world: OtherWorldRule) -> StepSource:
+        """Return the source of the batches, and note what is saved of it."""
+        names = [name for name, held in self.tracked.items() if _loader_of(held) is loader]
+        declared = self.tracked[names[0]] if names else None
+        if isinstance(declared, PerRank) and other_world == "error":
+            other_world = declared.other_world
+        options = StepSourceOptions(
+            partial(seed_step, self._cfg.train.seed, rank=self.place.data),
+            (self.place.data, self.place.data_size),
+            self.local_batch,
+            other_world,
+            repeats_first=self._cfg.debug.overfit,
+        )
+        source = open_source(loader, options, self.tracked)
+        if names:
+            self._loader_state = dict.fromkeys(names, source.tracked)
+        elif isinstance(source, SharedStateSource):
+            log.warning(
+                "the %s is not tracked: a resumed run would begin at its first sample again; call "
+                "run.track(loader=loader) before run.steps",
+                source.name,
+            )
+        else:
+            name = "loader" if "loader" not in self.tracked else "loader of run.steps"
+            self._loader_state = {name: source.tracked}
+        return source
+
+    def _resume(self, source: StepSource) -> None:
         """Restore the state of the run, or initialize its parameters. Collective."""
-        begun_s, first_position = time.monotonic(), loader.state_dict()
+        begun_s = time.monotonic()
         restored = self._checkpoints.restore(self._state())
         if restored is None:
             self._initialize()
         self._step = restored or 0
-        if self._cfg.debug.overfit:
-            loader.load_state_dict(first_position)
+        skipped = source.resume(self._step, partial(self._report, WorkerPhase.STARTING))
+        if skipped is not None:
+            log.warning("%s", skipped)
+            self.emit_event(Degraded(subject=DegradedSubject.LOADER, what=str(skipped)))
         self._report(WorkerPhase.RESUMED)
         log.info("training from step %d of %d", self._step, last_step(self._cfg))
-        position = loader.state_dict()
-        # packed documents span steps
-        samples = None if "pack" in position else loader.samples
         self.emit_event(
             TrainingStarted(
                 step=self._step,
                 world_size=self.world_size,
                 global_batch=self.global_batch,
-                samples=samples,
-                position=position["position"],
+                samples=source.samples,
+                position=source.position,
                 restore_s=time.monotonic() - begun_s,
             )
         )
-
-    def _batches(self, loader: Loader) -> Iterator[Batch]:
-        """Return the batches of the remaining steps; with `debug.overfit`, always the first one."""
-        batches = iter(loader)
-        return repeat(next(batches)) if self._cfg.debug.overfit else batches
 
     def _is_leaving(self) -> bool:
         """Whether all ranks have agreed to leave; asks them at this step boundary."""
@@ -306,10 +363,14 @@ class TrainingRun:
 
     def _state(self) -> dict[str, Any]:
         canary = {"canary": self._canary} if self._canary else {}
-        return {**self.tracked, **canary, "run": {"step": self._step}}
+        return {**self.tracked, **self._loader_state, **canary, "run": {"step": self._step}}
 
     def _report(self, phase: WorkerPhase) -> None:
         self._heartbeats.report(phase, self._step)
+
+
+def _loader_of(held: Any) -> Any:
+    return held.held if isinstance(held, PerRank) else held
 
 
 def _keep_parameters() -> None:

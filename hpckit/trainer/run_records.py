@@ -3,7 +3,12 @@ profile."""
 
 from __future__ import annotations
 
-from data import Batch, Loader
+from collections.abc import Mapping
+from typing import Any
+
+from data import Batch
+from hpckit.trainer.batches.step_source import StepSource
+from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
 from hpckit.trainer.metrics.step_metrics import StepMeasurements, StepMetrics, StepRecordOptions
 from hpckit.trainer.parallel.device_mesh import stage_of
@@ -16,9 +21,11 @@ from hpckit.trainer.trackers.tracker_builder import build_deliveries
 
 
 class RunRecords:
-    """Records each step of a loop over `loader`, from its begin to its end."""
+    """Records each step of a loop over the batches of `source`, from its begin to its end."""
 
-    def __init__(self, context: RankContext, loader: Loader, step: int, phases: StepPhases) -> None:
+    def __init__(
+        self, context: RankContext, source: StepSource, step: int, phases: StepPhases
+    ) -> None:
         """`step`: number of steps that were finished before the loop."""
         cfg, at, events = context.cfg, context.env.at, context.events
         name = f"g{at.generation:03d}-attempt{context.attempt}-rank{context.env.rank}"
@@ -29,7 +36,7 @@ class RunRecords:
         self._ledger = _open_ledger(context)
         self.metrics = StepMetrics(
             events,
-            StepMeasurements(LoaderStatistics(loader), phases, self._communication, context.device),
+            StepMeasurements(LoaderStatistics(source), phases, self._communication, context.device),
             _record_options(context),
             step,
         )
@@ -40,11 +47,19 @@ class RunRecords:
         self._profiler.begin_step(step)
         self._communication.begin()
 
-    def note_batch(self, step: int, batch: Batch) -> None:
-        """Write the samples of step `step` to the ledger, if there is one."""
-        if self._ledger is not None:
+    def note_batch(self, step: int, batch: Any) -> None:
+        """Write the samples of step `step` to the ledger, if there is one.
+
+        Raises:
+            TrainingError: the batch does not say which samples it has.
+        """
+        if self._ledger is None:
+            return
+        if isinstance(batch, Batch):
             keys = [f"{k}#{i}" for k, i in zip(batch.keys, batch.indices, strict=True)]
             self._ledger.write(step, batch.positions, keys)
+        else:
+            self._ledger.write(step, (), _keys_of(batch))
 
     def end_step(self, step: int, *, is_last: bool) -> bool:
         """End step `step`, when the training function asks for the next batch.
@@ -66,6 +81,18 @@ class RunRecords:
         self.metrics.close(is_done)
         if self._ledger is not None:
             self._ledger.close()
+
+
+def _keys_of(batch: Any) -> list[str]:
+    """Return the keys of the samples of a batch that is not from a `data.Loader`."""
+    keys = batch.get("__key__") if isinstance(batch, Mapping) else None
+    if keys is None:
+        raise TrainingError(
+            f"debug.ledger: a batch of class {type(batch).__name__} does not say which samples it "
+            'has; have the loader give dicts with their keys as "__key__", use data.Loader, or set '
+            "debug.ledger=false"
+        )
+    return [keys] if isinstance(keys, str) else [str(key) for key in keys]
 
 
 def _open_ledger(context: RankContext) -> SampleLedgerWriter | None:

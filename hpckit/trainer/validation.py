@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,8 +31,8 @@ from hpckit.trainer.timing.step_phases import Timed
 
 log = logging.getLogger(__name__)
 
-Measure = Callable[[Batch], Mapping[str, Tensor]]
-"""A function from a batch to values of each sample: {name: (samples,)}."""
+Measure = Callable[[Any], Mapping[str, Tensor]]
+"""A function from a batch, such as a `data.Batch`, to values of each sample: {name: (samples,)}."""
 Validate = Callable[[], Mapping[str, float | Tensor]]
 """A function that returns metrics, under the same names on every rank, to be averaged over ranks.
 """
@@ -118,7 +119,7 @@ class ValidationRunner:
         metrics.record_validation(step, self._schedule.record(step, results), seconds)
         context.heartbeats.report(WorkerPhase.TRAINING, step)
 
-    def evaluate(self, step: int, batches: Iterable[Batch], measure: Measure) -> dict[str, float]:
+    def evaluate(self, step: int, batches: Iterable[Any], measure: Measure) -> dict[str, float]:
         """Return the means over the samples of all ranks' `batches`, as `sample_means`, during the
         validation after `step`. Collective.
 
@@ -127,7 +128,7 @@ class ValidationRunner:
         """
         return sample_means(self._interruptible(step, batches), measure, self._context.device)
 
-    def _interruptible(self, step: int, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def _interruptible(self, step: int, batches: Iterable[Any]) -> Iterator[Any]:
         heartbeats = self._context.heartbeats
         for batch in batches:
             if self._agreement.exchange(0, heartbeats.request()) is not WorkerRequest.NONE:
@@ -153,7 +154,7 @@ def evaluating(tracked: Iterable[object]) -> Iterator[None]:
 
 
 def sample_means(
-    batches: Iterable[Batch], measure: Measure, device: torch.device
+    batches: Iterable[Any], measure: Measure, device: torch.device
 ) -> dict[str, float]:
     """Return means over the samples of all ranks, except those that only pad a batch. Collective.
 
@@ -164,9 +165,10 @@ def sample_means(
     sums: dict[str, Tensor] = {}
     count = torch.zeros((), dtype=torch.float64, device=device)
     for batch in batches:
-        mask = torch.from_numpy(batch.mask).to(device)
+        measured = measure(batch)
+        mask = _mask_of(batch, measured).to(device)
         count += mask.sum()
-        for name, values in measure(batch).items():
+        for name, values in measured.items():
             if values.shape != mask.shape:
                 raise TrainingError(
                     f"validation: {name} has the shape {tuple(values.shape)}; give one number for "
@@ -181,6 +183,14 @@ def sample_means(
     if not samples:
         raise TrainingError("validation: there are no samples")
     return {name: total / samples for name, total in zip(names, totals, strict=True)}
+
+
+def _mask_of(batch: Any, measured: Mapping[str, Tensor]) -> Tensor:
+    """Return which samples of a batch count; all if it is not from a `data.Loader`."""
+    if isinstance(batch, Batch):
+        return torch.from_numpy(batch.mask)
+    counts = (one.shape[0] for one in measured.values() if one.dim())
+    return torch.ones(max(counts, default=0), dtype=torch.bool)
 
 
 def over_ranks(values: Mapping[str, float | Tensor]) -> dict[str, float]:

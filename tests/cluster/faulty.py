@@ -33,5 +33,5 @@ def main(cfg: RunSpec) -> None:
                 raise torch.cuda.OutOfMemoryError(SAID)
             yield batch
 
-    TrainingRun.steps = faulty  # type: ignore[method-assign]
+    TrainingRun.steps = faulty  # type: ignore[assignment, method-assign]
     train(cfg)

@@ -23,5 +23,5 @@ def main(cfg: RunSpec) -> None:
                 bytearray(GREED)  # which writes to all of it
             yield batch
 
-    TrainingRun.steps = greedily  # type: ignore[method-assign]
+    TrainingRun.steps = greedily  # type: ignore[assignment, method-assign]
     train(cfg)

@@ -34,4 +34,4 @@ def _slow_down(step_s: float) -> None:
                 time.sleep(step_s)
             yield batch
 
-    TrainingRun.steps = slowly  # type: ignore[method-assign]
+    TrainingRun.steps = slowly  # type: ignore[assignment, method-assign]

@@ -33,7 +33,7 @@ def main(cfg: RunSpec) -> None:
             time.sleep(max(0.0, begun_s + STEP_S - time.monotonic()))
             begun_s = time.monotonic()
 
-    TrainingRun.steps = paced  # type: ignore[method-assign]
+    TrainingRun.steps = paced  # type: ignore[assignment, method-assign]
     train(cfg)
 
 

@@ -1,3 +1,4 @@
 """The loaders of the training functions that come with hpckit, and their batches: token windows and
-labelled images. This package imports data; the training functions and memory.fake_step import
+labelled images; and the source of batches that the run loop makes of any iterable. This package
+imports data and checkpointing; the run loop, the training functions and memory.fake_step import
 it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
-from data import Loader, Usage
+from data import Usage
 
 SLOW = 0.1
 """Share of the time spent waiting for data above which training is reported as slowed down."""
@@ -25,10 +25,22 @@ NAMES = frozenset(
 )
 
 
+class MeasuredLoader(Protocol):
+    """What tells where the time of a loader goes: a `data.Loader`, or a `StepSource`."""
+
+    @property
+    def usage(self) -> Usage:
+        """The time spent so far, by kind."""
+
+    @property
+    def store_counts(self) -> Mapping[str, float]:
+        """The counters of the node stores that it reads from; empty if there are none."""
+
+
 class LoaderStatistics:
     """The statistics of one rank's loader."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: MeasuredLoader) -> None:
         self._loader = loader
         self._before = self._now()
 
@@ -43,7 +55,7 @@ class LoaderStatistics:
 
     def _now(self) -> tuple[list[float], list[float]]:
         counts, usage = self._loader.store_counts, vars(self._loader.usage)
-        return [*map(float, usage.values())], [counts[name] for name in _COUNTS]
+        return [*map(float, usage.values())], [counts.get(name, 0.0) for name in _COUNTS]
 
 
 class LoaderDiagnosis:
