@@ -13,6 +13,7 @@ from typing import Any
 from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.system.atomic_files import read_json, write_json
+from hpckit.text.error_words import error_words
 
 HANG = "Hang"
 """Error type of a worker that hung."""
@@ -57,6 +58,8 @@ class WorkerError:
     """The log from which the error was read; empty: its worker wrote it."""
     where: str = ""
     """Whose error it is, if it has no rank."""
+    is_before_step: bool = False
+    """Whether its worker had finished no step in this attempt."""
 
     def __str__(self) -> str:
         who = self.where if self.rank is None else f"rank {self.rank}"
@@ -67,7 +70,7 @@ class WorkerError:
     def words(self) -> str:
         """The type and message with numbers (addresses, processes, times) replaced, which are equal
         if another attempt fails with the same error."""
-        return re.sub(r"(0x[0-9a-f]+|\d+)", "#", f"{self.type}: {self.message}")
+        return error_words(self.type, self.message)
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,10 @@ class HeartbeatWriter:
         """Returns the number of finished steps in the last heartbeat."""
         return self._table.slots()[self._local_rank].step
 
+    def last(self) -> Heartbeat:
+        """Returns the last heartbeat, which may be that of the attempt before."""
+        return self._table.slots()[self._local_rank]
+
     def phase(self) -> WorkerPhase:
         """Returns the phase in the last heartbeat."""
         return self._table.slots()[self._local_rank].phase

@@ -21,6 +21,12 @@ _ADVICE = {
 }
 
 
+_TWICE = "twice before the first step, with the same message"
+_OF_DEVICES = "AcceleratorError"
+"""The type of torch's errors of a GPU, which a run that has trained before may not meet on
+another."""
+
+
 @dataclass(frozen=True)
 class GenerationEnd:
     """The end of a generation as the supervisor observed it."""
@@ -52,8 +58,8 @@ class PastGeneration:
     kind: VerdictKind
     progress: bool
     words: str | None = None
-    """Normalised message (`WorkerError.words`) of the error that ended the generation before the
-    first step of the run. None: it got further, or another attempt might not meet the error."""
+    """Normalised message (`WorkerError.words`) of the error that ended the generation before its
+    first step. None: it got further, or another attempt might not meet the error."""
 
 
 def past_of(events: Iterable[Event]) -> list[PastGeneration]:
@@ -78,9 +84,12 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
         # another node's error may be of an earlier attempt, if that node was ended before an error
         # of the present one
         error = _first_error(refused)
-        return Verdict(
-            VerdictKind.PERMANENT, True, str(error or "a worker refused to continue"), error
-        )
+        what = str(error or "a worker refused to continue")
+        # a worker also refuses what the attempt before it has met
+        is_repeated = any(one.is_repeated for one in refused if one.error == error)
+        if is_repeated and error is not None and error.is_before_step:
+            what = f"{what} ({_TWICE})"
+        return Verdict(VerdictKind.PERMANENT, True, what, error)
     if ending.request is not WorkerRequest.NONE:
         return _judge_requested(ending)
     if missing := _missing(ending):
@@ -94,8 +103,7 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
     error = _first_error(ending.reports)
     kind, what = _failure(error)
     if is_hopeless(ending, past):
-        again = f"{what} (twice before the first step, with the same message)"
-        return Verdict(VerdictKind.PERMANENT, True, again, error)
+        return Verdict(VerdictKind.PERMANENT, True, f"{what} ({_TWICE})", error)
     return _within_budget(kind, what, ending, past, retry, error)
 
 
@@ -105,7 +113,7 @@ def _completed(ending: GenerationEnd) -> str:
 
 def is_hopeless(ending: GenerationEnd, past: Sequence[PastGeneration]) -> bool:
     """Returns whether two successive attempts, both of this generation or one of the previous,
-    ended with the same error before the run's first step."""
+    ended with the same error before the first step that they were to take."""
     words = words_before_first_step(ending)
     if words is None:
         return False
@@ -117,10 +125,12 @@ def is_hopeless(ending: GenerationEnd, past: Sequence[PastGeneration]) -> bool:
 def words_before_first_step(ending: GenerationEnd) -> str | None:
     """Returns the value of `PastGeneration.words` for a generation."""
     error = _first_error(ending.reports)
-    has_stepped = ending.from_step > 0 or any(report.step > 0 for report in ending.reports)
+    has_stepped = any(report.step > ending.from_step for report in ending.reports)
     if error is None or has_stepped or ending.request is not WorkerRequest.NONE:
         return None
     if error.is_passing or error.memory is not None or error.type == HANG:
+        return None
+    if ending.from_step > 0 and error.type == _OF_DEVICES:
         return None
     return error.words
 

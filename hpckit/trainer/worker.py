@@ -12,8 +12,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from checkpointing import CheckpointError, SaveError, ServiceError, StoreError
 from data import DataError
@@ -24,10 +25,11 @@ from hpckit.events.schema import WorkerStarted
 from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
-from hpckit.system.atomic_files import write_json
+from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory.out_of_memory import memory_of
+from hpckit.trainer.repeated_error import is_before_step, is_repeated
 from hpckit.trainer.signal_guard import install_signal_guard
 from hpckit.trainer.user_program import is_late_failure, run_program
 
@@ -171,7 +173,7 @@ def _report_failure(env: WorkerEnvironment, error: BaseException, may_pass: bool
     Args:
         may_pass: whether another attempt may not meet the error.
     """
-    at = env.at
+    at, heartbeats = env.at, env.attach_heartbeats()
     record = {
         "rank": env.rank,
         "type": type(error).__name__,
@@ -181,7 +183,9 @@ def _report_failure(env: WorkerEnvironment, error: BaseException, may_pass: bool
         "memory": (memory := memory_of(error)),
         "pid": os.getpid(),
         "is_passing": may_pass,
+        "is_before_step": is_before_step(heartbeats.last(), env.attempt),
     }
+    is_final = is_permanent(error) or is_repeated(_previous_record(env), record)
     try:
         write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)
     except OSError as full:
@@ -192,9 +196,22 @@ def _report_failure(env: WorkerEnvironment, error: BaseException, may_pass: bool
         )
 
         write_memory_snapshot(at.run.memory_snapshot(at.generation, at.node, env.rank, env.attempt))
-    heartbeats = env.attach_heartbeats()
-    phase = WorkerPhase.REFUSED if is_permanent(error) else WorkerPhase.FAILED
-    heartbeats.report(phase, heartbeats.last_step())
+    phase = WorkerPhase.REFUSED if is_final else WorkerPhase.FAILED
+    heartbeats.report(phase, heartbeats.last().step)
+
+
+def _previous_record(env: WorkerEnvironment) -> Mapping[str, Any] | None:
+    """Return the record of the error of this rank's previous attempt in the generation; None if
+    there is none, or it cannot be read."""
+    at = env.at
+    try:
+        found: Mapping[str, Any] | None = read_json(
+            at.run.rank_error(at.generation, at.node, env.rank, env.attempt - 1)
+        )
+    except OSError as error:
+        log.warning("the error of the previous attempt cannot be read: %s", error)
+        return None
+    return found
 
 
 if __name__ == "__main__":

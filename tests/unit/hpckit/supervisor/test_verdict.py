@@ -193,7 +193,20 @@ def test_what_fails_twice_before_the_first_step_in_the_same_words_is_permanent()
     assert again.reason == (
         "rank 0: ValueError: of rank 0 (twice before the first step, with the same message)"
     )
-    assert judge(at_start(error(), is_repeated=True), [], RETRY).kind is VerdictKind.PERMANENT
+    for from_step in (0, 20):
+        end = at_start(error(), is_repeated=True, from_step=from_step)
+        assert judge(end, [], RETRY).kind is VerdictKind.PERMANENT
+
+
+def test_a_worker_that_refuses_a_repeated_error_is_quoted_with_that() -> None:
+    cause = replace(error(), is_before_step=True)
+    report = ExitReport(0, REFUSED, step=20, attempts=1, error=cause, is_repeated=True)
+    end = replace(ending(NONE, []), reports=(report,), from_step=20)
+    verdict = judge(end, [], RETRY)
+    assert (verdict.kind, verdict.final) == (VerdictKind.PERMANENT, True)
+    assert verdict.reason == f"{cause} (twice before the first step, with the same message)"
+    once = replace(end, reports=(replace(report, is_repeated=False),))
+    assert judge(once, [], RETRY).reason == str(cause)
 
 
 PASSING = replace(error(), is_passing=True)
@@ -204,11 +217,11 @@ PASSING = replace(error(), is_passing=True)
     [
         at_start(PASSING, is_repeated=True),
         at_start(None),
-        at_start(error(), from_step=20),
+        at_start(replace(error(), type="AcceleratorError"), from_step=20, is_repeated=True),
         at_start(replace(error(), message="something else")),
         replace(at_start(error()), reports=ending(NONE, [FAILED], error=error()).reports),
     ],
-    ids=["may pass", "killed", "has a checkpoint", "other words", "after a step"],
+    ids=["may pass", "killed", "a GPU that may be another one", "other words", "after a step"],
 )
 def test_what_may_be_well_next_time_is_tried_again(end: GenerationEnd) -> None:
     past = [PastGeneration(VerdictKind.CRASH, False, words_before_first_step(at_start(error())))]

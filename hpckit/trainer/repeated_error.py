@@ -1,0 +1,41 @@
+"""Whether a worker's error is that of its previous attempt, so that a third one would meet it
+too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
+from hpckit.text.error_words import error_words
+
+_BEFORE_STEP = (WorkerPhase.STARTING, WorkerPhase.RESUMED)
+_OF_DEVICES = "AcceleratorError"
+"""The type of torch's errors of a GPU, which another node may not have."""
+
+
+def is_before_step(slot: Heartbeat, attempt: int) -> bool:
+    """Return whether this attempt has finished no step, by the last heartbeat in the slot of its
+    rank, which may be that of the attempt before. A program that says no steps has finished
+    none."""
+    if slot.attempt != attempt or slot.phase in _BEFORE_STEP:
+        return True
+    return slot.phase is WorkerPhase.RUNNING and slot.step == 0
+
+
+def is_repeated(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
+    """Return whether two successive attempts of a rank have failed with the same error before their
+    first step, and a third one would.
+
+    Args:
+        before: the record of the error of the previous attempt, if it has one.
+        now: the record of this one's.
+    """
+    if before is None or not (before.get("is_before_step") and now["is_before_step"]):
+        return False
+    may_pass = now["is_passing"] or now["memory"] is not None or now["type"] == _OF_DEVICES
+    return not may_pass and _words(before) == _words(now)
+
+
+def _words(record: Mapping[str, Any]) -> str:
+    return error_words(record["type"], record["message"])

@@ -1,0 +1,61 @@
+"""An error before the first step that comes back is not met a third time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
+from hpckit.trainer.repeated_error import is_before_step, is_repeated
+
+RECORD: dict[str, Any] = {
+    "type": "AttributeError",
+    "message": "no attribute at 0x7f00",
+    "is_passing": False,
+    "memory": None,
+    "is_before_step": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({}, {}, True),
+        ({"message": "no attribute at 0x8a11"}, {}, True),
+        ({"message": "another"}, {}, False),
+        ({"is_before_step": False}, {}, False),
+        ({}, {"is_before_step": False}, False),
+        ({}, {"is_passing": True}, False),
+        ({}, {"memory": "gpu"}, False),
+        ({"type": "AcceleratorError"}, {"type": "AcceleratorError"}, False),
+    ],
+)
+def test_an_error_is_repeated_if_the_attempt_before_ended_by_it(
+    before: dict[str, Any], now: dict[str, Any], expected: bool
+) -> None:
+    assert is_repeated(RECORD | before, RECORD | now) is expected
+
+
+def test_the_first_attempt_repeats_nothing_nor_does_one_after_an_earlier_release() -> None:
+    assert not is_repeated(None, RECORD)
+    earlier = {key: value for key, value in RECORD.items() if key != "is_before_step"}
+    assert not is_repeated(earlier, RECORD)
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "attempt", "expected"),
+    [
+        (WorkerPhase.STARTING, 0, 1, True),
+        (WorkerPhase.RESUMED, 20, 1, True),
+        (WorkerPhase.TRAINING, 21, 1, False),
+        (WorkerPhase.SAVING, 20, 1, False),
+        (WorkerPhase.FAILED, 40, 0, True),
+        (WorkerPhase.RUNNING, 0, 1, True),
+        (WorkerPhase.RUNNING, 3, 1, False),
+    ],
+)
+def test_a_heartbeat_of_the_attempt_before_is_none_of_this_one(
+    phase: WorkerPhase, step: int, attempt: int, expected: bool
+) -> None:
+    assert is_before_step(Heartbeat(7, phase, step, 1.0, attempt), attempt=1) is expected
