@@ -123,7 +123,7 @@ class TrainingRun:
         state_dict.
 
         `steps` restores all of them, and they are saved from then on. The loader of `steps` is
-        tracked as "loader" if it is not named here and is none of hpckit's own.
+        tracked as "loader" if it is not named here; a `data.Loader` has to be named.
         """
         self.tracked.update(state)
 
@@ -299,7 +299,8 @@ class TrainingRun:
         source = open_source(loader, options, self.tracked)
         if names:
             self._loader_state = dict.fromkeys(names, source.tracked)
-        elif isinstance(source, SharedStateSource):
+        elif isinstance(source, SharedStateSource) and source.counts_samples:
+            # checkpoints of earlier releases have no state of an untracked data.Loader
             log.warning(
                 "the %s is not tracked: a resumed run would begin at its first sample again; call "
                 "run.track(loader=loader) before run.steps",

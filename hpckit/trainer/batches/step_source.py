@@ -201,7 +201,8 @@ class SharedStateSource(StepSource):
         super().__init__(loader, options)
         self._methods = methods_of(loader)
         self._first = self._methods.take() if options.repeats_first else None
-        self._counts_samples = hasattr(loader, "store_counts")
+        self.counts_samples = hasattr(loader, "store_counts")
+        """Whether it is a `data.Loader`, whose batches name their samples."""
 
     @property
     def tracked(self) -> Any:
@@ -217,13 +218,13 @@ class SharedStateSource(StepSource):
 
     @property
     def samples(self) -> int | None:
-        if not self._counts_samples or "pack" in self._methods.take():  # documents span steps
+        if not self.counts_samples or "pack" in self._methods.take():  # documents span steps
             return None
         return getattr(self.loader, "samples", None)
 
     @property
     def position(self) -> int | None:
-        return self._methods.take()["position"] if self._counts_samples else None
+        return self._methods.take()["position"] if self.counts_samples else None
 
     def resume(self, step: int, beat: Callable[[], None]) -> SkippedBatches | None:
         if self._first is not None:
