@@ -20,6 +20,7 @@ _ENTRY_POINTS = {
     "hpckit.training.language_model": "hpckit.trainer.language_model",
 }
 _MODULES = {
+    "data.wds.convert": "data.wds.pipeline_conversion",
     "hpckit.launch.compose": "hpckit.submit.compose",
     "hpckit.launch.entry": "hpckit.submit.preflight.entry_point",
     "hpckit.launch.job": "hpckit.supervisor.user_job",
@@ -34,7 +35,8 @@ _MODULES = {
     "hpckit.training.run": "hpckit.trainer.run_loop",
 }
 _NOW = _ENTRY_POINTS | _MODULES
-_PACKAGES = {name.rpartition(".")[0] for name in _NOW}
+_PACKAGES = {name.rpartition(".")[0] for name in _NOW} - {"data.wds"}
+"""Packages of earlier releases that are no more."""
 
 
 class _EarlierNames:

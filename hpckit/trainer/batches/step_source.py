@@ -82,7 +82,8 @@ class StepSource:
         """The present epoch, and the number of steps that were finished when it began."""
         self._iterator: Iterator[Any] | None = None
         self._repeated: list[Any] = []
-        self._usage, self._begun_s = Usage(), 0.0
+        self._batches = self._samples = 0
+        self._wait_s = self._begun_s = self._ended_s = 0.0
 
     @property
     def tracked(self) -> Any:
@@ -92,7 +93,12 @@ class StepSource:
     @property
     def usage(self) -> Usage:
         """The time spent so far, by kind; without what only the loader could tell."""
-        return self._usage
+        return Usage(
+            batches=self._batches,
+            samples=self._samples,
+            wait_s=self._wait_s,
+            elapsed_s=self._ended_s - self._begun_s,
+        )
 
     @property
     def store_counts(self) -> Mapping[str, float]:
@@ -182,15 +188,11 @@ class StepSource:
         self._iterator = iter(self.loader)
 
     def _note(self, batch: Any, began_s: float) -> None:
-        now_s, before = time.perf_counter(), self._usage
+        self._ended_s = time.perf_counter()
         self._begun_s = self._begun_s or began_s
-        self._usage = Usage(
-            batches=before.batches + 1,
-            samples=before.samples
-            + (len(batch.keys) if isinstance(batch, Batch) else self._options.local_batch),
-            wait_s=before.wait_s + now_s - began_s,
-            elapsed_s=now_s - self._begun_s,
-        )
+        self._wait_s += self._ended_s - began_s
+        self._batches += 1
+        self._samples += len(batch.keys) if isinstance(batch, Batch) else self._options.local_batch
 
 
 class SharedStateSource(StepSource):
@@ -210,7 +212,7 @@ class SharedStateSource(StepSource):
 
     @property
     def usage(self) -> Usage:
-        return getattr(self.loader, "usage", self._usage)
+        return getattr(self.loader, "usage", None) or super().usage
 
     @property
     def store_counts(self) -> Mapping[str, float]:

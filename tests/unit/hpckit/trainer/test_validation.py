@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import is_grad_enabled, nn
 
-from hpckit.trainer.validation import ValidationSchedule, evaluating
+from hpckit.trainer.validation import ValidationSchedule, _mask_of, evaluating
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 
@@ -57,3 +58,9 @@ def test_modules_are_in_eval_mode_and_come_back_as_they_were() -> None:
         assert (model.training, dropout.training, is_grad_enabled()) == (False, False, False)
     assert (model.training, dropout.training, frozen.training) == (True, True, False)
     assert is_grad_enabled()
+
+
+def test_every_sample_of_a_batch_of_another_loader_counts() -> None:
+    measured = {"loss": torch.ones(3), "mistake": torch.ones(())}
+    assert _mask_of((1, 2, 3), measured).tolist() == [True] * 3
+    assert _mask_of((1, 2, 3), {"mistake": torch.ones(())}).tolist() == []
