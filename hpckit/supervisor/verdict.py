@@ -12,6 +12,7 @@ from hpckit.events.schema import Event, GenerationEnded, GenerationStarted
 from hpckit.events.since_last_start import since_start
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.memory_kinds import MemoryKind
+from hpckit.text.error_words import names_gpu
 
 _ADVICE = {
     MemoryKind.GPU: "out of GPU memory; a lower train.micro_batch or more GPUs help",
@@ -22,9 +23,6 @@ _ADVICE = {
 
 
 _TWICE = "twice before the first step, with the same message"
-_OF_DEVICES = "AcceleratorError"
-"""The type of torch's errors of a GPU, which a run that has trained before may not meet on
-another."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,8 @@ def words_before_first_step(ending: GenerationEnd) -> str | None:
         return None
     if error.is_passing or error.memory is not None or error.type == HANG:
         return None
-    if ending.from_step > 0 and error.type == _OF_DEVICES:
+    # a run that has trained before may not meet it on another GPU
+    if ending.from_step > 0 and names_gpu(error.type, error.message):
         return None
     return error.words
 

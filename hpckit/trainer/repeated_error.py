@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
-from hpckit.text.error_words import error_words
+from hpckit.text.error_words import error_words, names_gpu
 
 _BEFORE_STEP = (WorkerPhase.STARTING, WorkerPhase.RESUMED)
-_OF_DEVICES = "AcceleratorError"
-"""The type of torch's errors of a GPU, which another node may not have."""
 
 
 def is_before_step(slot: Heartbeat, attempt: int) -> bool:
@@ -33,8 +31,10 @@ def is_repeated(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> boo
     """
     if before is None or not (before.get("is_before_step") and now["is_before_step"]):
         return False
-    may_pass = now["is_passing"] or now["memory"] is not None or now["type"] == _OF_DEVICES
-    return not may_pass and _words(before) == _words(now)
+    may_pass = now["is_passing"] or now["memory"] is not None
+    if may_pass or names_gpu(now["type"], now["message"]):  # another node may have a better one
+        return False
+    return _words(before) == _words(now)
 
 
 def _words(record: Mapping[str, Any]) -> str:

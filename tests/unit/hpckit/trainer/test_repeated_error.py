@@ -29,6 +29,7 @@ RECORD: dict[str, Any] = {
         ({}, {"is_passing": True}, False),
         ({}, {"memory": "gpu"}, False),
         ({"type": "AcceleratorError"}, {"type": "AcceleratorError"}, False),
+        ({"message": "cuDNN error: 8"}, {"message": "cuDNN error: 8"}, False),
     ],
 )
 def test_an_error_is_repeated_if_the_attempt_before_ended_by_it(
