@@ -15,8 +15,8 @@ from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, dump_spec
 from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, find_project
 from hpckit.rundir.lock import RunHeldError
-from hpckit.submit.early_signals import early_signals
 from hpckit.submit.program.program_command import SEPARATOR, left_out_note, split
+from hpckit.system.early_signals import early_signals
 from hpckit.system.os_errors import describe
 from hpckit.text.suggestions import did_you_mean
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hpckit.submit.early_signals import early_signals
+from hpckit.system.early_signals import early_signals
 
 
 def test_a_preemption_stays_pending_and_is_dropped_at_the_end() -> None:
