@@ -109,6 +109,17 @@ def test_a_dry_run_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_says_what_the_code_snapshot_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "x.txt").write_text("12345")
+    (tmp_path / "a.py").write_text("pass\n")
+    assert main(["--dry-run", "cluster.device=cpu"]) == 0
+    code = "# code        1 file, 5 B; leaves out runs/ (run directories, 5 B)"
+    assert code in capsys.readouterr().out.splitlines()
+
+
 def test_what_the_preflight_finds_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
