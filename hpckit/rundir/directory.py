@@ -195,7 +195,7 @@ def find_run(path: Path) -> RunDir:
             return RunDir(folder)
     if not path.exists():
         raise FileNotFoundError(f"there is no run {path}")
-    raise FileNotFoundError(f"{path} is no run directory (it holds no submissions/)")
+    raise FileNotFoundError(f"{path} is not a run directory (it holds no submissions/)")
 
 
 def _numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:

@@ -34,7 +34,7 @@ def find_origin(path: str) -> RunOrigin:
         return _directory_origin(RunDir(folder), numbers[-1])
     match = RUN_IN_STORE.fullmatch(path if folder is None else str(folder))
     if match is None:
-        raise ValueError(f"{path} is no run directory, and no run in a store: STORE/runs/RUN")
+        raise ValueError(f"{path} is not a run directory or a run in a store: STORE/runs/RUN")
     return RunOrigin(match[1], match[2], None)
 
 

@@ -29,7 +29,7 @@ def find_supervisor(run: RunDir) -> psutil.Process | None:
     if (process := _own_process(owner.pid)) is None or not is_supervisor(
         _command_line(process), run
     ):
-        raise SupervisorError(f"{run.name} is held by {owner}, which is no supervisor of it")
+        raise SupervisorError(f"{run.name} is held by {owner}, which is not its supervisor")
     return process
 
 

@@ -218,7 +218,7 @@ def _unreadable(text: str, why: str, groups: Groups) -> str:
     if value and _PLAIN_KEY.fullmatch(key):
         return f"{key}: {value!r} cannot be read; close each bracket and quote ({why})"
     meant = "" if sign else _meant(text, groups)
-    return f"{text}: is no override like key=value or group=option{meant or f' ({why})'}"
+    return f"{text}: is not an override like key=value or group=option{meant or f' ({why})'}"
 
 
 def _meant(word: str, groups: Groups) -> str:
@@ -273,7 +273,7 @@ def _refusals(item: Override, groups: Groups) -> list[str]:
     if key not in groups:
         return []
     if item.type == OverrideType.ADD:
-        return [f"{key}: {item.input_line!r} adds what is there; say {key}=..."]
+        return [f"{key}: {item.input_line!r} adds what is there; write {key}=..."]
     options = groups[key]
     value = item.value()
     for option in value if isinstance(value, list) else [value]:

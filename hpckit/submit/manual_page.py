@@ -58,7 +58,7 @@ What it does
 
   The copy of your code leaves out run directories, checkpoint stores, shards, virtual environments,
   caches and files over 4 MiB, and says so; what the entry imports is always copied. What git
-  ignores, and what .hpckitignore lists in the same syntax, is no part of it.
+  ignores, and what .hpckitignore lists in the same syntax, is not part of it.
 
 Groups
 {groups}

@@ -27,12 +27,12 @@ def packing_problem(pack: PackSpec, shards: str) -> str | None:
             return None
         return (
             f"there is no folder {shards}, and data=stdlib packs Python's standard library into "
-            f"{place} alone; say data=shards data.shards=... to train on shards of your own"
+            f"{place} alone; give data=shards data.shards=... to train on shards of your own"
         )
     if shards.endswith(".tar") or any(mark in shards for mark in _NOT_A_FOLDER):
         return (
-            f"{shards} is no name of a folder to pack {pack.source} into; give one, or "
-            "data.pack=null if these shards are there already"
+            f"{shards} is not the name of a folder to pack {pack.source} into; give one, or "
+            "data.pack=null if these shards exist"
         )
     return None
 

@@ -240,7 +240,7 @@ class TrainingRun:
         if not is_leaving and self._step < total:
             raise TrainingError(
                 f"the training function ended in step {self._step + 1} of {total}: "
-                "let the loop over run.steps end by itself, and set train.steps to end it earlier"
+                "the loop over run.steps has to run to its end; set train.steps to end it earlier"
             )
         self._report(WorkerPhase.SAVING)
         if self._records and (is_leaving or self._canary is None):  # no run resumes from a canary

@@ -44,7 +44,9 @@ def saved_files(folder: Path) -> list[Path]:
     names = [item.get("filename") if isinstance(item, dict) else None for item in listed]
     for name in names:
         if not isinstance(name, str) or not name or name.startswith(".") or "/" in name:
-            raise DataError(f"{folder / STATE}: {name!r:.100} is no file of the folder; {_AGAIN}")
+            raise DataError(
+                f"{folder / STATE}: {name!r:.100} is not a file of the folder; {_AGAIN}"
+            )
     return [folder / str(name) for name in names]
 
 
@@ -140,7 +142,7 @@ def _read_layout(path: Path, size: int, column: str) -> tuple[str, list[_Batch]]
             return dtype, [_layout(pa, batch.column(number), place, dtype) for batch in batches]
     except (pa.ArrowException, ValueError, OSError, *_DAMAGED) as error:
         reason = " ".join(str(error).split())
-        raise ShardError(path, 0, f"is no whole Arrow file ({reason:.200}); {_AGAIN}") from error
+        raise ShardError(path, 0, f"is not a whole Arrow file ({reason:.200}); {_AGAIN}") from error
 
 
 class _Place(NamedTuple):

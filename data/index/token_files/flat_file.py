@@ -51,7 +51,7 @@ def open_flat_file(path: Path, options: TokenFiles) -> TokenDocuments:
     if size == 0:
         raise ShardError(path, 0, "is empty; write tokens into it, or leave it out")
     if size % item:
-        problem = f"has {size} bytes, which is no multiple of the {item} bytes of {dtype}"
+        problem = f"has {size} bytes, which is not a multiple of the {item} bytes of {dtype}"
         raise ShardError(path, size, f"{problem}; the file is truncated, or dtype is another one")
     _refuse_header(path, size)
     if options.dtype is None:

@@ -56,7 +56,7 @@ def open_megatron_files(path: Path, options: TokenFiles) -> TokenDocuments:
     size, _ = status_of(str(path))
     item = np.dtype(dtype).itemsize
     if size % item:
-        problem = f"has {size} bytes, which is no multiple of the {item} bytes of {dtype}"
+        problem = f"has {size} bytes, which is not a multiple of the {item} bytes of {dtype}"
         raise ShardError(path, size, f"{problem}; the file is truncated: {_AGAIN}")
     if sequences == 0 or borders < 2:
         raise IndexFileError(index, "lists no documents; leave these files out")
@@ -127,7 +127,7 @@ def _header(index: Path) -> tuple[str, int, int]:
         raise IndexFileError(index, f"has {size} bytes: truncated; {_AGAIN}")
     magic, version, code, sequences, borders = _HEAD.unpack(read_range(str(index), 0, _HEAD.size))
     if magic != MAGIC:
-        raise IndexFileError(index, f"is no index of Megatron (MMIDIDX); {_AGAIN}")
+        raise IndexFileError(index, f"is not an index of Megatron (MMIDIDX); {_AGAIN}")
     if version != VERSION:
         raise IndexFileError(index, f"is of version {version}, and {VERSION} is read; {_AGAIN}")
     if code in _FLOATS:

@@ -33,12 +33,14 @@ def open_token_files(shards: Shards, options: TokenFiles | None = None) -> Token
     given = options or TokenFiles()
     if all(files is None for files in found):
         for item in items:
-            reason = "it is no token file: a .bin, a .bin with .idx, or a folder of save_to_disk"
+            reason = "it is not a token file: a .bin, a .bin with .idx, or a folder of save_to_disk"
             given.refuse(item, reason, "dtype", "end_of_text", "column")
         return None
     for item, files in zip(items, found, strict=True):
         if files is None:
-            raise DataError(f"{item} is no token file, and other shards are: open them apart")
+            raise DataError(
+                f"{item} is not a token file, and other shards are; open them separately"
+            )
     paths = [pair for files in found for pair in files or ()]
     _refuse_twice([path for path, _ in paths])
     return TokenManifest([open_(path, given) for path, open_ in paths], ", ".join(items))
@@ -64,7 +66,7 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
 
 
 def _files(item: str) -> list[tuple[Path, _Open]] | None:
-    """Return the files of an item and how each is opened; None if it is no token file."""
+    """Return the files of an item and how each is opened; None if it is not a token file."""
     if shard_access.is_url(item):
         if item.split("?")[0].endswith(SUFFIXES):
             raise DataError(
@@ -122,7 +124,7 @@ def _file(path: Path) -> tuple[Path, _Open]:
         return tokens, megatron_files.open_megatron_files
     if index.is_file() and not tokens.with_suffix(".tar").is_file():
         raise DataError(
-            f"{tokens}: {index.name} beside it is no index of Megatron (MMIDIDX); copy it again, or"
-            " move it away if the tokens are a flat file"
+            f"{tokens}: {index.name} beside it is not an index of Megatron (MMIDIDX); copy it "
+            "again, or move it away if the tokens are a flat file"
         )
     return tokens, flat_file.open_flat_file

@@ -31,10 +31,10 @@ class TokenFiles:
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
             raise DataError(
-                f"dtype={self.dtype!r} is no type of tokens: one of {', '.join(DTYPES)}"
+                f"dtype={self.dtype!r} is not a type of tokens; choose one of {', '.join(DTYPES)}"
             )
         if self.end_of_text is not None and not 0 <= self.end_of_text < 2**63:
-            raise DataError(f"end_of_text={self.end_of_text} is no token: it is less than 0")
+            raise DataError(f"end_of_text={self.end_of_text} is not a token, as it is less than 0")
         if self.block_size is not None and not 1 <= self.block_size <= MOST_LENGTH:
             raise DataError(f"block_size must be in 1..{MOST_LENGTH}, got {self.block_size}")
         if self.column == "":

@@ -109,7 +109,7 @@ def simulate(
         raise typer.BadParameter("--lost-share and --hang-share are more than 1 together")
     nodes = -(-gpus // gpus_per_node)
     if shrink >= nodes:
-        raise typer.BadParameter(f"--shrink leaves none of {nodes} nodes")
+        raise typer.BadParameter(f"--shrink leaves no node of {nodes} nodes")
     fleet = Fleet(
         gpus=gpus,
         gpus_per_node=gpus_per_node,
@@ -152,7 +152,7 @@ def _print_outcomes(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) 
     out.line()
     nonzero = {part for one in found for part, share in one.shares.items() if share > 0}
     parts = [part for part in found[0].shares if part in nonzero and part != "training"]
-    head = ("goes on from", "saves every", "goodput", *parts)
+    head = ("continues from", "saves every", "goodput", *parts)
     shown = table(*head, right=head[1:])
     for one in found:
         goodput = f"{one.goodput:.2%} ± {one.spread:.2%}"

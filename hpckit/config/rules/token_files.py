@@ -29,7 +29,9 @@ def token_file_violations(spec: RunSpec) -> Iterator[str]:
     for name in ("dtype", "end_of_text", "column"):
         value = getattr(data, name)
         if value is not None and (data.text != "tokens" or spec.entry == IMAGES):
-            yield f"data.{name}: {value} is of token files; take data=tokens, or leave it out"
+            yield (
+                f"data.{name}: {value} is an option of token files; use data=tokens, or leave it out"
+            )
     end = data.end_of_text
     if end is not None and isinstance(model, DecoderSpec) and end >= model.vocab:
-        yield f"data.end_of_text: {end} is no token of model.vocab={model.vocab}"
+        yield f"data.end_of_text: {end} is not a token of model.vocab={model.vocab}"

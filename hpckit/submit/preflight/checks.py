@@ -206,7 +206,7 @@ def _address_problems(address: str) -> list[str]:
         with socket.socket() as probe:
             probe.bind((address, 0))
     except OSError as error:
-        return [f"cluster.address: {address!r} is no address of this machine ({error})"]
+        return [f"cluster.address: {address!r} is not an address of this machine ({error})"]
     return []
 
 

@@ -166,5 +166,5 @@ def _token_file_problems(spec: RunSpec, key: str, shards: str, highest: int | No
         return []
     return [
         f"model.vocab: {decoder_of(spec).vocab} is not more than the token {highest} of {shards}; "
-        "take a larger vocabulary, or the right data.dtype"
+        "use a larger vocabulary, or the right data.dtype"
     ]

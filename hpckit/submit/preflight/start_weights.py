@@ -23,8 +23,8 @@ def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
             return []
         if spec.init_from is None:
             return [
-                "lora: adapts parameters that nobody has trained; say with "
-                "init_from=huggingface or init_from=checkpoint where those are that somebody has"
+                "lora: needs trained parameters; name them with init_from=huggingface or "
+                "init_from=checkpoint"
             ]
         model = decoder_of(spec) if is_built_in(spec) else None
         check = _check_folder if spec.init_from.kind == "huggingface" else _check_checkpoint
@@ -53,7 +53,8 @@ def _check_checkpoint(start: InitFromSpec, model: DecoderSpec | None) -> Iterato
     origin, folder = find_origin(start.path), local_folder(start.path)
     if folder is not None and not folder.exists():
         yield (
-            f"init_from.path: {folder} is no run directory, and no run in a store: it is not there"
+            f"init_from.path: {folder} is not a run directory or a run in a store: it does not "
+            "exist"
         )
         return
     found = _checkpoints(origin.url, origin.run)

@@ -16,7 +16,7 @@ def unwritable(key: str, folder: Path) -> list[str]:
     file that is written to find that out never has a name."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
-        return [f"{key}: {existing} is no folder; {folder} cannot be made"]
+        return [f"{key}: {existing} is not a folder; {folder} cannot be made"]
     if _is_read_only(existing):
         return [f"{key}: {existing} is on a read-only file system; name a folder on another one"]
     if not os.access(existing, os.W_OK | os.X_OK):

@@ -130,7 +130,7 @@ def _label(sample: Sample, classes: int) -> int:
     try:
         label = int(content)
     except ValueError:
-        raise _error(sample, f"has a label {content[:20]!r} that is no number") from None
+        raise _error(sample, f"has a label {content[:20]!r} that is not a number") from None
     if not 0 <= label < classes:
         raise _error(sample, f"has label {label}, and model.classes={classes} end before it")
     return label

@@ -64,7 +64,7 @@ class SkippedBatches:
             return text
         return (
             f"{text}; as an iterator it cannot begin again, so the training function has to make "
-            "it anew from the first batch each time it is called"
+            "it again from the first batch each time it is called"
         )
 
 

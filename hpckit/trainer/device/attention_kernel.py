@@ -80,5 +80,5 @@ def attention_in_use(
 def _no_kernel_error(query: torch.Tensor, device: torch.device, why: str) -> TrainingError:
     return TrainingError(
         f"memory.attention: no kernel of this kind runs on {device} for heads of "
-        f"{query.shape[-1]} features in {query.dtype}; take another, or auto ({why})"
+        f"{query.shape[-1]} features in {query.dtype}; choose another, or auto ({why})"
     )

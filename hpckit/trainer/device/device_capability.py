@@ -36,9 +36,9 @@ def _missing_features(cfg: RunSpec, device: torch.device) -> Iterator[str]:
     the device."""
     yield from missing_packages(cfg)
     if cfg.precision.compute == "fp8" and (why := lack_of_fp8(device)):
-        yield f"precision.compute=fp8: {why}; take bf16"
+        yield f"precision.compute=fp8: {why}; use bf16"
     if cfg.precision.compute == "bf16" and (why := lack_of_bf16(device)):
-        yield f"precision.compute=bf16: {why}; take fp16 or fp32"
+        yield f"precision.compute=bf16: {why}; use fp16 or fp32"
     if cfg.memory.compile and (why := lack_of_compiler(device)):
         yield f"memory.compile: {why}"
     if cfg.memory.cpu_offload and device.type == "cpu":

@@ -71,7 +71,8 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
         # SIGSEGV. Under a memory tracker torch compiles nothing, so that the memory that fusion
         # saves could not be measured.
         raise ValueError(
-            "memory.compile: a fake world has no memory that compiled code could read; take false"
+            "memory.compile: a fake world has no memory that compiled code could read; set it to "
+            "false"
         )
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     world = spec.launch.nodes * spec.launch.nproc_per_node

@@ -242,7 +242,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="hash does not match"):
         restore_one(tmp_path, state)
     manifest.write_bytes(reseal(whole, {"version": 2}))
-    with pytest.raises(FormatError, match="version 2 is not known"):
+    with pytest.raises(FormatError, match="version 2 is unknown"):
         restore_one(tmp_path, state)
     manifest.write_bytes(reseal(whole, {"features": ["sparse"]}))
     with pytest.raises(FormatError, match="features that are unknown here: sparse"):

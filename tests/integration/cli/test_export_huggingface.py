@@ -116,7 +116,7 @@ def test_what_is_no_model_of_hpckits_is_refused(tmp_path: Path) -> None:
     run, out = RunDir(tmp_path / "run"), tmp_path / "out"
     trained(run, "gpt_nano", {})
     how = ("latest", out, "--format", "huggingface")
-    assert "is no run directory" in refused("export", run.checkpoints, *how)
+    assert "is not a run directory" in refused("export", run.checkpoints, *how)
     assert "no item 'ema'" in refused("export", run.path, *how, "--item", "ema")
     run.spec(1).write_text(dump_spec(make_spec({"model.layers": 3})))
     assert "'model/blocks.2" in refused("export", run.path, *how)

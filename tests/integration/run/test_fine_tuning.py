@@ -38,7 +38,7 @@ def test_it_begins_once_goes_on_by_itself_and_changes_adapters_alone(
     tuning = ("lora=default", "train.steps=12", "debug.drill.preempt_at=[3]", PACED)
     status, output = launch(*tuning)
     assert status == 2, output
-    assert "nobody has trained" in output
+    assert "needs trained parameters" in output
     status, output = launch(*tuning, "init_from=checkpoint", f"init_from.path={base.path}")
     assert status == 0, output
     (tuned,) = (RunDir(path) for path in tmp_path.glob("t-*") if path != base.path)

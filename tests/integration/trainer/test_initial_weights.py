@@ -204,7 +204,7 @@ def test_what_is_no_such_checkpoint_is_refused_before_and_after_the_start(tmp_pa
     for spec, told in (
         (of_run(tmp_path / "base", step=4), "no checkpoint of step 4"),
         (of_run(tmp_path / "base", item="ema"), "no ema"),
-        (of_run(tmp_path / "nothing"), "is no run directory"),
+        (of_run(tmp_path / "nothing"), "is not a run directory"),
         (of_run(tmp_path / "base", {"model.width": 128}), "model"),
         (of_run(tmp_path / "base", {"model.layers": 3}), "model"),
     ):
@@ -232,7 +232,7 @@ def test_a_run_that_has_begun_is_not_looked_at_again(tmp_path: Path) -> None:
 
 def test_adapters_of_nothing_trained_are_refused(tmp_path: Path) -> None:
     (line,) = start_problems(make_spec(lora="default"), RunDir(tmp_path / "new"))
-    assert line.startswith("lora: adapts parameters that nobody has trained")
+    assert line.startswith("lora: needs trained parameters")
 
 
 @pytest.mark.parametrize(

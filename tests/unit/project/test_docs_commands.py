@@ -16,11 +16,14 @@ from typer.testing import CliRunner
 from docs.hooks import ROOT, pages
 from hpckit.cli.main import app
 from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.rundir.code_snapshot.snapshot import find_project
 from hpckit.submit.arrays import sweep
 from hpckit.submit.compose import compose_spec
 from hpckit.submit.launch_command import FLAGS
 from hpckit.submit.manual_page import keys
 from hpckit.submit.preflight.checks import with_absolute_paths
+from hpckit.submit.preparation import compose
+from hpckit.submit.program.program_command import SEPARATOR, split
 from tests.unit.project.doc_blocks import Block, blocks, cut, spans
 
 WRITTEN = {"docs/cli.md", "docs/config.md"}
@@ -163,6 +166,7 @@ def look_at_hpckit(words: list[str]) -> None:
 
 
 def look_at_launch(words: list[str]) -> None:
+    words, program = split(words)
     flags = [word for word in words if word.startswith("-")]
     if words[:2] == ["--help", "keys"]:
         assert [key for key in KEYS if key.startswith(words[2] if words[2:] else "")]
@@ -171,6 +175,8 @@ def look_at_launch(words: list[str]) -> None:
     overrides = chosen([word for word in words if word not in flags])
     if "-m" in flags:
         sweep.plan(overrides, compose_here, lambda spec, run: [], Path.cwd())
+    elif program is not None:
+        compose([*overrides, SEPARATOR, *program], Path.cwd(), find_project(Path.cwd()))
     else:
         compose_spec(overrides)
 

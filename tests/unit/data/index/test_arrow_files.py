@@ -55,8 +55,8 @@ def test_splits_are_named(tmp_path: Path) -> None:
         ("no", "state.json cannot be read"),
         ("[]", "is no JSON object"),
         ("{}", "lists no files"),
-        ('{"_data_files": [{"filename": "../../etc/x.arrow"}]}', "is no file of the folder"),
-        ('{"_data_files": ["x"]}', "None is no file of the folder"),
+        ('{"_data_files": [{"filename": "../../etc/x.arrow"}]}', "is not a file of the folder"),
+        ('{"_data_files": ["x"]}', "None is not a file of the folder"),
         ('{"_data_files": [{"filename": "away.arrow"}]}', "away.arrow.* cannot be read"),
         ('{"_data_files": [], "_indices_data_files": [{"filename": "i"}]}', "flatten_indices"),
     ],
@@ -96,7 +96,7 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
         open_dataset(path)
     write_arrow(path, DOCUMENTS)
     path.write_bytes(path.read_bytes().replace(b"input_ids", b"\xffnput_ids"))
-    with pytest.raises(DataError, match="is no whole Arrow file"):
+    with pytest.raises(DataError, match="is not a whole Arrow file"):
         open_dataset(path)
     write_arrow(path, [])
     with pytest.raises(DataError, match="has no rows"):

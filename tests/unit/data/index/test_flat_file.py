@@ -102,7 +102,7 @@ def test_the_index_is_kept_elsewhere_if_it_cannot_be_beside(
         (
             b"abc",
             TokenFiles(block_size=4),
-            "3 bytes, which is no multiple of the 2 bytes of uint16",
+            "3 bytes, which is not a multiple of the 2 bytes of uint16",
         ),
         (b"abcdef", TokenFiles(block_size=4, dtype="uint32"), "no multiple of the 4 bytes"),
         (b"abcd", TokenFiles(), "give end_of_text=TOKEN, or block_size=TOKENS"),

@@ -126,7 +126,7 @@ def test_a_file_beside_another_index(tmp_path: Path) -> None:
     """Such as the one of DALI for a tar; a flat file needs none."""
     path = write_megatron(tmp_path / "x", DOCUMENTS)
     (tmp_path / "x.idx").write_text("v1.2 4")
-    with pytest.raises(DataError, match=r"x\.idx beside it is no index of Megatron"):
+    with pytest.raises(DataError, match=r"x\.idx beside it is not an index of Megatron"):
         open_dataset(path, token_files=TokenFiles(block_size=2))
     (tmp_path / "x.tar").write_bytes(b"")
     assert len(open_dataset(path, token_files=TokenFiles(block_size=2))) == 5

@@ -204,7 +204,7 @@ def test_a_dataset_is_sent_to_another_process(tmp_path: Path) -> None:
     [
         ("s3://bucket/train.bin", {}, "only read from a file system"),
         ("https://host/x.arrow?token=1", {}, "only read from a file system"),
-        ("{folder}", {"end_of_text": 3}, "end_of_text=3 is given, but it is no token file"),
+        ("{folder}", {"end_of_text": 3}, "end_of_text=3 is given, but it is not a token file"),
         ("{folder}/none-*.bin", {}, "nothing is there"),
         (["{folder}/a.tar", "{folder}/x.bin"], {}, "a.tar is no token file, and other shards are"),
         (["{folder}/x.bin", "{folder}/x.bin"], {}, "x.bin is given twice"),
@@ -235,7 +235,7 @@ def test_what_only_shards_have_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float32"}, "is no type of tokens: one of uint8"),
+        ({"dtype": "float32"}, "is not a type of tokens; choose one of uint8"),
         ({"end_of_text": -1}, "end_of_text=-1 is no token"),
         ({"block_size": 0}, "block_size must be in 1"),
         ({"column": ""}, "column is empty"),

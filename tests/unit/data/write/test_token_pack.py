@@ -69,7 +69,7 @@ def test_other_tokens_in_the_same_place_are_refused(tmp_path: Path) -> None:
 
 def test_what_cannot_be_packed(tmp_path: Path) -> None:
     assert pack_token_files(tmp_path, tmp_path / "out") is None
-    with pytest.raises(DataError, match="end_of_text=1 is given, but it is no token file"):
+    with pytest.raises(DataError, match="end_of_text=1 is given, but it is not a token file"):
         pack_token_files(tmp_path, tmp_path / "out", TokenFiles(end_of_text=1))
     write_megatron(tmp_path / "x", [[1, 2]], "int32")
     np.array([1, -2], np.int32).tofile(tmp_path / "x.bin")

@@ -21,7 +21,10 @@ TOKENS = {"data.text": "tokens"}
         ({"data.dtype": "uint16"}, "data.dtype: uint16 is of token files; take data=tokens"),
         ({"data.end_of_text": 0}, "data.end_of_text: 0 is of token files"),
         ({"data.column": "ids"}, "data.column: ids is of token files"),
-        ({**TOKENS, "data.end_of_text": 257}, "data.end_of_text: 257 is no token of model.vocab"),
+        (
+            {**TOKENS, "data.end_of_text": 257},
+            "data.end_of_text: 257 is not a token of model.vocab",
+        ),
     ],
 )
 def test_options_that_cannot_be(values: dict[str, Any], line: str) -> None:

@@ -86,7 +86,7 @@ def test_a_sweep_is_refused(override: str) -> None:
 @pytest.mark.parametrize("override", ["model.layers", "--x", "a b", ""])
 def test_what_is_no_override_is_named(override: str) -> None:
     (line,) = refusal(override)
-    assert line.startswith(f"{override}: is no override like key=value or group=option")
+    assert line.startswith(f"{override}: is not an override like key=value or group=option")
     assert "\n" not in line
 
 

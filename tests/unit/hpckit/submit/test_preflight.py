@@ -155,7 +155,7 @@ def test_no_other_data_is_packed_in_the_place_of_shards_that_are_not_there(
     stdlib = {"data.pack": {**PACK, "source": "stdlib"}, "data.shards": shards}
     (line,) = look(project, stdlib).problems
     assert line.startswith("data.shards: there is no folder ")
-    assert "; say data=shards data.shards=..." in line
+    assert "; give data=shards data.shards=..." in line
     assert look(project, stdlib, packs=False).problems == [line]
     mine = look(project, {"data.shards": shards}, packs=False).problems
     assert bool(mine) == (shards != "trian")
@@ -345,7 +345,7 @@ def test_a_file_in_the_way_of_the_run_directory_is_named(project: Project, root:
     blocker = project.root.parent / "file"
     blocker.touch()
     (line,) = look(project, root=root).problems
-    assert line.startswith(f"root: {blocker} is no folder; ")
+    assert line.startswith(f"root: {blocker} is not a folder; ")
 
 
 def test_a_folder_that_nothing_can_be_made_in_is_named() -> None:
@@ -368,7 +368,9 @@ def test_a_store_that_cannot_be_used_is_a_problem(project: Project) -> None:
     base = project.root.parent
     (base / "file").touch()
     (line,) = look(project, {"checkpoint.url": str(base / "file" / "store")}).problems
-    assert line == (f"checkpoint.url: {base}/file is no folder; {base}/file/store cannot be made")
+    assert line == (
+        f"checkpoint.url: {base}/file is not a folder; {base}/file/store cannot be made"
+    )
     for url, problem in (
         ("nosuch://bucket/ckpts", "nosuch"),
         ("s3://", "an S3 URL is s3://bucket/folder"),
@@ -385,7 +387,7 @@ def test_a_store_of_another_version_is_a_problem(project: Project) -> None:
     record = root / "hpckit.json"
     record.write_bytes(record.read_bytes().replace(b'"version":1', b'"version":2'))
     (line,) = look(project, {"checkpoint.url": str(root)}).problems
-    assert line.startswith(f"checkpoint.url: {root}/hpckit.json: format version 2 is not known")
+    assert line.startswith(f"checkpoint.url: {root}/hpckit.json: format version 2 is unknown")
 
 
 def test_a_store_out_of_reach_is_a_problem(

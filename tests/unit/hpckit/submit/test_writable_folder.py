@@ -31,7 +31,7 @@ def test_a_folder_that_can_be_made_is_no_problem_and_is_not_made(tmp_path: Path)
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (line,) = unwritable("root", tmp_path / "file" / "run")
-    assert line == f"root: {tmp_path}/file is no folder; {tmp_path}/file/run cannot be made"
+    assert line == f"root: {tmp_path}/file is not a folder; {tmp_path}/file/run cannot be made"
 
 
 def test_a_full_disk_is_found_by_writing(small_disk: Path) -> None:

@@ -73,12 +73,12 @@ class Place:
         for path in (self.project, self.code):
             path.mkdir(parents=True)
         write_json(run.submission(1) / "manifest.json", {"project": str(self.project)})
-        self.table, path = HeartbeatTable.create(1)
+        self.table, board = HeartbeatTable.create(1)
         at = NodeEnvironment(run, submission=1, generation=1, node=0, nodes=1)
         ranks = {"RANK": 0, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "WORLD_SIZE": 1}
         env = {name: str(value) for name, value in ranks.items()}
         env |= {"TORCHELASTIC_RESTART_COUNT": "0", "PYTHONPATH": str(CHECKOUT)}
-        self.env = env | at.to_env() | worker_variables("cpu", path)
+        self.env = env | at.to_env() | worker_variables("cpu", board)
 
     def worker(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
         return python(WORKER, "SIGUSR1", str(self.project), *arguments, env=os.environ | self.env)

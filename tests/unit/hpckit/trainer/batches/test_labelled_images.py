@@ -128,7 +128,7 @@ def test_without_augmentation_an_image_is_always_the_same() -> None:
         ({"cls": b"1"}, r"has images \[\]"),
         ({"png": picture(0, 8), "jpg": b"", "cls": b"1"}, "has images"),
         ({"png": picture(0, 8)}, "has no label"),
-        ({"png": picture(0, 8), "cls": b"cat"}, r"label b'cat' that is no number"),
+        ({"png": picture(0, 8), "cls": b"cat"}, r"label b'cat' that is not a number"),
         ({"png": picture(0, 8), "cls": b"4"}, r"label 4, and model\.classes=4"),
         ({"png": picture(0, 8), "cls": b"-1"}, "label -1"),
         ({"png": b"no image", "cls": b"1"}, "broken image 'png'"),
