@@ -1,5 +1,6 @@
 """Training functions over loaders of other libraries. `user_config.killed_at`: the step in which
-rank 0 is killed, once in the whole run."""
+rank 0 is killed, once in the whole run. `user_config.asked_at`: the step in which the first
+generation waits until it is asked to leave."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from data import from_wds
 from hpckit import training_run
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import read_events
+from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.trainer.run_loop import TrainingRun
 
@@ -118,6 +120,15 @@ def _train(cfg: RunSpec, build: Any) -> None:
             optimizer.step()
             run.log(loss=loss.detach())
             _die(cfg, run)
+            _await_request(cfg, run)
+
+
+def _await_request(cfg: RunSpec, run: TrainingRun) -> None:
+    env = WorkerEnvironment.from_env()
+    if env.at.generation == 1 and run.step + 1 == cfg.user_config.get("asked_at"):
+        heartbeats = env.attach_heartbeats()
+        while heartbeats.request() is WorkerRequest.NONE:
+            time.sleep(0.05)
 
 
 def _await_checkpoint() -> None:

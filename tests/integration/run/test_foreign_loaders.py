@@ -100,6 +100,7 @@ def test_a_webdataset_pipeline_continues_on_another_number_of_ranks(
         "debug.drill.preempt_at=[7]",
         "debug.drill.nodes=[2,1]",
         "launch.nodes=2",
+        "user_config.asked_at=9",
     )
     status, output, run = train(tmp_path / "cut", shards, "converted", *drill, plain)
     assert status == 0, output
