@@ -30,7 +30,8 @@ def token_file_violations(spec: RunSpec) -> Iterator[str]:
         value = getattr(data, name)
         if value is not None and (data.text != "tokens" or spec.entry == IMAGES):
             yield (
-                f"data.{name}: {value} is an option of token files; use data=tokens, or leave it out"
+                f"data.{name}: {value} is an option of token files; use data=tokens, or leave it "
+                "out"
             )
     end = data.end_of_text
     if end is not None and isinstance(model, DecoderSpec) and end >= model.vocab:
