@@ -18,9 +18,9 @@ TOKENS = {"data.text": "tokens"}
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"data.dtype": "uint16"}, "data.dtype: uint16 is of token files; take data=tokens"),
-        ({"data.end_of_text": 0}, "data.end_of_text: 0 is of token files"),
-        ({"data.column": "ids"}, "data.column: ids is of token files"),
+        ({"data.dtype": "uint16"}, "data.dtype: uint16 is an option of token files; use data=tokens"),
+        ({"data.end_of_text": 0}, "data.end_of_text: 0 is an option of token files"),
+        ({"data.column": "ids"}, "data.column: ids is an option of token files"),
         (
             {**TOKENS, "data.end_of_text": 257},
             "data.end_of_text: 257 is not a token of model.vocab",
