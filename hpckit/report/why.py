@@ -205,6 +205,8 @@ def _of_interruptions(found: dict[str, int]) -> str:
 def _next(it: Overview) -> str:
     saved = it.progress.saved_step
     start = f"from the checkpoint at step {saved:,}" if saved else "from the beginning"
+    if not saved and it.spec is not None and it.spec.command is not None:
+        start = "from the newest checkpoint that the program finds"
     match it.state:
         case RunState.RUNNING | RunState.STARTING:
             if it.no_successor is not None:
