@@ -74,6 +74,13 @@ def checkpointed(step: int, /) -> None:
         session.report_checkpoint(step)
 
 
+def finished() -> None:
+    """Reports that training is over. What follows, such as an export of the model, may take any
+    time, as before the first `step`."""
+    if (session := _session()) is not None:
+        session.report_end()
+
+
 @contextmanager
 def validating() -> Iterator[None]:
     """Reports that the program validates during the block, for at most `hang.validate_s`."""

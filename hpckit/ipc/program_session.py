@@ -117,12 +117,17 @@ class ProgramSession:
 
     @contextmanager
     def phase(self, phase: WorkerPhase) -> Iterator[None]:
-        """Reports that the program is in `phase` during the block."""
+        """Reports that the program is in `phase` during the block, and then in the phase before."""
+        before = self._heartbeats.phase()
         self._heartbeats.report(phase, self._step)
         try:
             yield
         finally:
-            self._heartbeats.report(WorkerPhase.TRAINING, self._step)
+            self._heartbeats.report(before, self._step)
+
+    def report_end(self) -> None:
+        """Reports that training is over. The program is no longer watched for hangs."""
+        self._heartbeats.report(WorkerPhase.RUNNING, self._step)
 
     def should_stop(self) -> bool:
         """Returns whether the program is asked to save and exit. With an initialized process group

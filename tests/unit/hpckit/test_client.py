@@ -13,6 +13,7 @@ import sys
 from hpckit import client
 client.step(1, loss=2.0)
 client.checkpointed(1)
+client.finished()
 with client.validating(), client.saving():
     pass
 assert not client.is_launched() and not client.should_stop() and client.deadline_s() is None

@@ -131,6 +131,7 @@ def test_a_request_and_its_deadline(tmp_path: Path, table: tuple[HeartbeatTable,
 
 def test_phases_end_with_the_block(tmp_path: Path, table: tuple[HeartbeatTable, str]) -> None:
     session = session_in(tmp_path, table[1])
+    session.report_step(1, {})
     with suppress(ValueError), session.phase(WorkerPhase.VALIDATING):
         assert table[0].slots()[0].phase is WorkerPhase.VALIDATING
         raise ValueError("an error in the block")
@@ -159,3 +160,29 @@ def test_the_larger_number_has_the_stronger_request(
     assert request == max(one[0], other[0])
     longest = max(s for r, s in (one, other) if r == request)
     assert abs(seconds - min(longest, (2**28 - 1) / 1e6)) < 1e-5
+
+
+def test_a_phase_ends_with_the_phase_before_it(
+    tmp_path: Path, table: tuple[HeartbeatTable, str]
+) -> None:
+    session = session_in(tmp_path, table[1])
+    table[0].report(0, WorkerPhase.RUNNING, 0, 0)
+    with session.phase(WorkerPhase.VALIDATING):  # before the first step
+        with session.phase(WorkerPhase.SAVING):
+            assert table[0].slots()[0].phase is WorkerPhase.SAVING
+        assert table[0].slots()[0].phase is WorkerPhase.VALIDATING
+    assert table[0].slots()[0].phase is WorkerPhase.RUNNING
+    session.close()
+
+
+def test_what_follows_training_is_not_watched(
+    tmp_path: Path, table: tuple[HeartbeatTable, str]
+) -> None:
+    session = session_in(tmp_path, table[1])
+    session.report_step(3, {})
+    session.report_end()
+    with session.phase(WorkerPhase.VALIDATING):  # of the trained model
+        pass
+    slot = table[0].slots()[0]
+    assert (slot.phase, slot.step) == (WorkerPhase.RUNNING, 3)
+    session.close()
