@@ -82,6 +82,14 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         self._is_due = False
         self._saved_step = -1
 
+    def finish(self) -> bool:
+        """Wait for the newest save, close the Checkpointer, and return whether that save is
+        durable. Collective. It is for a callback that ends the program afterwards."""
+        assert self._ckpt is not None
+        is_durable = make_room(self._ckpt)
+        self._ckpt.close()
+        return is_durable
+
     def train(self, trainer: Trainer, **options: Any) -> Any:
         """Call `trainer.train`, resuming the run. Returns its result.
 

@@ -85,6 +85,22 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._due: dict[str, Any] | None = None
         self._seen_step = self._saved_step = -1
 
+    def save_next(self) -> None:
+        """Save the present step, whatever the policy says. Collective. Call it from
+        `on_train_batch_end` of another callback, after a step of the optimizer. The save is made
+        before the next batch is trained on, after the validation that belongs to the step."""
+        assert self._ckpt is not None
+        make_room(self._ckpt)
+        self._due = self._loops()
+
+    def finish(self) -> bool:
+        """Wait for the newest save, release everything, and return whether that save is durable.
+        Collective. It is for a callback that ends the program afterwards."""
+        assert self._ckpt is not None
+        is_durable = make_room(self._ckpt)
+        self._close()
+        return is_durable
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the newest checkpoint."""
         _check(trainer, pl_module)

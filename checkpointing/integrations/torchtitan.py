@@ -85,6 +85,18 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             local=config.local or None,
         )
 
+    def save_now(self, step: int) -> bool:
+        """Save `step`, whatever the interval says, and wait until it is durable. Collective.
+
+        Returns:
+            Whether it is; the reason why not is in the log.
+        """
+        if not self.enable:
+            return False
+        make_room(self._ckpt)
+        self._ckpt.save(step, self._whole(ValueItem(self._gather_positions())))
+        return make_room(self._ckpt)
+
     def _load(self, step: int = -1) -> bool:
         """
         Raises:
