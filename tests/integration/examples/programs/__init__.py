@@ -1,0 +1,1 @@
+"""Training programs as people have them, which the tests run by `hpckit launch -- python`."""
