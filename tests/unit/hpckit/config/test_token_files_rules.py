@@ -18,7 +18,10 @@ TOKENS = {"data.text": "tokens"}
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"data.dtype": "uint16"}, "data.dtype: uint16 is an option of token files; use data=tokens"),
+        (
+            {"data.dtype": "uint16"},
+            "data.dtype: uint16 is an option of token files; use data=tokens",
+        ),
         ({"data.end_of_text": 0}, "data.end_of_text: 0 is an option of token files"),
         ({"data.column": "ids"}, "data.column: ids is an option of token files"),
         (
