@@ -67,6 +67,8 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
     """
     if not words:
         raise SpecError(["--: no program follows; write `hpckit launch -- python train.py`"])
+    if is_python(words[0]) and list(words[1:]) in ([], ["-"]):
+        raise SpecError([f"-- {words[0]}: no script follows; write `-- {words[0]} train.py`"])
     name = PurePath(words[0]).name
     if name in _LAUNCHERS:
         raise SpecError([f"-- {words[0]}: {_LAUNCHERS[name]}"])
