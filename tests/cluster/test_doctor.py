@@ -34,7 +34,7 @@ def test_a_cluster_is_looked_at_from_here_and_from_a_node(slurm: Slurm, tmp_path
     assert {one["part"] for one in found} == {"here", "checkpoints", *by_part}
     told = {one["subject"]: one for one in by_part["slurm"]}
     assert told["preemption"]["level"] == "warn"
-    assert told["preemption"]["do"].startswith("cluster.grace_s=")
+    assert told["preemption"]["do"].startswith("set cluster.grace_s=")
     assert told["processes"]["level"] in ("ok", "warn")
     software = next(one["what"] for one in by_part["node"] if one["subject"] == "software")
     assert "torch 2." in software

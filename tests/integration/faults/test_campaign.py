@@ -254,7 +254,7 @@ def test_the_oracle_sees_a_process_that_is_left(broken: Path) -> None:
     assert harmed
     with left_behind(run) as pid:
         found = violations(run, reference, harmed)
-    assert [line.partition(": ")[0] for line in found] == [f"process {pid} is left"], found
+    assert [line.partition(": ")[0] for line in found] == [f"process {pid} is left over"], found
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def test_who_could_not_renew_commits_nothing(store: Store, monkeypatch: pytest.M
     now = [1000.0]
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with Session(store, RUN, ttl_s=600.0) as session:
-        with pytest.raises(SaveError, match="announce first"):
+        with pytest.raises(SaveError, match=r"call announce\(\) first"):
             session.check()
         session.begin(1)
         now[0] += 599

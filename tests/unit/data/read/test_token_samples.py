@@ -163,7 +163,7 @@ def test_a_state_of_another_file_is_refused(tmp_path: Path) -> None:
     _, states = taken(make(tmp_path, "ended", documents), [1], [2])
     other = make(tmp_path, "ended", documents[::-1])
     for dataset in (other, make(tmp_path, "windows", documents)):
-        with pytest.raises(FingerprintError, match="the saved state belongs to another stream"):
+        with pytest.raises(FingerprintError, match="the state was saved for another stream"):
             Loader(dataset, global_batch=BATCH, streams=4, window=2, seed=3).load_state_dict(
                 states[0]
             )
@@ -206,7 +206,7 @@ def test_a_dataset_is_sent_to_another_process(tmp_path: Path) -> None:
         ("https://host/x.arrow?token=1", {}, "only read from a file system"),
         ("{folder}", {"end_of_text": 3}, "end_of_text=3 is given, but it is not a token file"),
         ("{folder}/none-*.bin", {}, "nothing is there"),
-        (["{folder}/a.tar", "{folder}/x.bin"], {}, "a.tar is no token file, and other shards are"),
+        (["{folder}/a.tar", "{folder}/x.bin"], {}, "a.tar is not a token file, and other shards are"),
         (["{folder}/x.bin", "{folder}/x.bin"], {}, "x.bin is given twice"),
         ("{folder}/tokens", {}, "holds no tars, but token files such as y.bin"),
         (["{folder}/x.bin", "{folder}/tokens/y.bin"], {}, "open them as two datasets"),
@@ -236,7 +236,7 @@ def test_what_only_shards_have_is_refused(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"dtype": "float32"}, "is not a type of tokens; choose one of uint8"),
-        ({"end_of_text": -1}, "end_of_text=-1 is no token"),
+        ({"end_of_text": -1}, "end_of_text=-1 is not a token"),
         ({"block_size": 0}, "block_size must be in 1"),
         ({"column": ""}, "column is empty"),
     ],

@@ -63,7 +63,7 @@ def test_other_tokens_in_the_same_place_are_refused(tmp_path: Path) -> None:
     source, options = sources(tmp_path, "ended")
     pack_token_files(source, tmp_path / "out", options)
     write_flat(source, DOCUMENTS[::-1])
-    with pytest.raises(DataError, match="already holds another pack"):
+    with pytest.raises(DataError, match="already contains another pack"):
         pack_token_files(source, tmp_path / "out", options)
 
 

@@ -154,7 +154,7 @@ def test_a_mark_that_cannot_be_moved_stays_where_it_was() -> None:
         store = play.model.store()
         here = catalog.newest_first(store, "a")[0].stored.save
         pins_and_labels.put_mark(store, here, "best", "")
-        with pytest.raises(CheckpointError, match="is not there"):
+        with pytest.raises(CheckpointError, match="does not exist"):
             pins_and_labels.put_mark(store, SaveId("a", 7, "0" * 8), "best", "")
         assert pins_and_labels.marks(store, "a")["best"].id == here.id
 
