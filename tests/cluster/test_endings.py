@@ -37,7 +37,7 @@ def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 60))
     ports.run("scontrol", "update", f"JobId={first}", f"EndTime={end}")
     it.wait_for("training_started", 2)
-    assert f"job {it.wait_for('successor_queued', 2)['job']} goes on" in typed.text(
+    assert f"job {it.wait_for('successor_queued', 2)['job']} continues" in typed.text(
         "drill", "timeout", "--yes"
     )
     it.wait_for("training_started", 3)
