@@ -29,7 +29,7 @@ def test_a_canary_is_recorded_then_holds_back_what_differs(tmp_path: Path, shard
 
     status, output = launch()
     assert status == 2, output
-    assert "there is no" in output
+    assert "does not exist" in output
     status, output = launch("debug.canary.mode=record", "debug.profile.start=2")
     assert status == 0, output
     recorded = json.loads(golden.read_text())
