@@ -92,7 +92,8 @@ class Checkpointer:
         with ExitStack() as undo:
             self._ranks = ranks = RankGroup()
             undo.callback(ranks.close)
-            events = Events(configuration.on_event or writer_from_env(), ranks.rank)
+            on_event = configuration.on_event
+            events = Events(writer_from_env() if on_event is None else on_event, ranks.rank)
             self._store = store = open_store(ranks, root, configuration.options)
             undo.callback(store.close)
             messages = MessageDispatcher()
