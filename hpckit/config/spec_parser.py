@@ -314,7 +314,7 @@ def _suggestion(loc: list[str]) -> str:
     if known := key_for(loc[-1]):
         return f"; here it is {known}"
     own = "" if len(loc) > 1 else f"; a key of your own is user_config.{loc[0]}"
-    return f"; its keys are {', '.join(siblings)}{own}" if siblings else ""
+    return f"; the keys here are {', '.join(siblings)}{own}" if siblings else ""
 
 
 def suggested_keys(name: str) -> list[str]:

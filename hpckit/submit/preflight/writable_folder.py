@@ -28,8 +28,8 @@ def unwritable(key: str, folder: Path) -> list[str]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "free space there, or name" if full else "name"
         return [
-            f"{key}: a file of 1 MiB cannot be written to {existing} ({error.strerror}); {remedy} "
-            "a folder on another file system"
+            f"{key}: {folder} cannot be used: a file of 1 MiB cannot be written to {existing} "
+            f"({error.strerror}); {remedy} a folder on another file system"
         ]
     return []
 

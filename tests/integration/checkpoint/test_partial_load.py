@@ -100,7 +100,7 @@ def test_another_shape_is_refused_even_if_not_strict(tmp_path: Path, base: nn.Mo
 
 
 def test_what_is_not_there_is_told_with_what_is(tmp_path: Path, base: nn.Module) -> None:
-    with pytest.raises(FileNotFoundError, match=r"step 7 of run 'base'.*steps \[1, 2\]"):
+    with pytest.raises(FileNotFoundError, match=r"step 7 of run 'base'.*steps are \[1, 2\]"):
         load({"model": _model(2)}, tmp_path, run="base", step=7)
     with pytest.raises(FileNotFoundError, match="no checkpoint of run 'other'"):
         load({"model": _model(2)}, tmp_path, run="other")

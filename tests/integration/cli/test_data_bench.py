@@ -46,7 +46,7 @@ def test_bench_for_people(shards: Path) -> None:
 
 def test_refusals_of_bench(tmp_path: Path, shards: Path) -> None:
     refused("bench", tmp_path / "none", says="no shards")
-    refused("bench", shards, "--against", "other", says="there is webdataset")
+    refused("bench", shards, "--against", "other", says="unknown; choose webdataset")
     refused("bench", shards, "--cache", tmp_path, says="must be given together")
     refused("bench", shards, "--cache-bytes", "1GB", says="must be given together")
 

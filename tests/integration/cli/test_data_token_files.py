@@ -47,7 +47,7 @@ def test_ls_and_verify(flat: Path) -> None:
         in hpckit("verify", flat, "--full", "--end-of-text", END).output
     )
     flat.write_bytes(flat.read_bytes()[:-1])
-    refused("verify", flat, "--block-size", 8, says="no multiple of the 2 bytes", exit_code=1)
+    refused("verify", flat, "--block-size", 8, says="not a multiple of the 2 bytes", exit_code=1)
 
 
 def test_packed_tars_hold_the_same_documents(flat: Path, tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_what_is_refused(flat: Path, tmp_path: Path) -> None:
     refused("index", flat, says="is a token file, which needs no index")
     refused("bench", flat, says="is a token file, and only shards are measured")
     refused("pack", flat, tmp_path / "out", "--suffix", ".txt", says="holds tokens: --tokenizer")
-    refused("pack", flat, tmp_path / "out", "--dtype", "int", says="is no type of tokens")
+    refused("pack", flat, tmp_path / "out", "--dtype", "int", says="is not a type of tokens")

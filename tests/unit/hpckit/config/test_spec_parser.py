@@ -380,7 +380,7 @@ def test_a_key_in_the_wrong_group_is_told_its_place(wrong: str, right: str) -> N
     ],
 )
 def test_a_key_like_no_other_is_told_what_there_is(key: str, there: str) -> None:
-    assert refusal({key: 1}) == [f"{key}: unknown key; its keys are {there}"]
+    assert refusal({key: 1}) == [f"{key}: unknown key; the keys here are {there}"]
 
 
 def test_a_key_of_another_kind_of_model_is_told_so() -> None:
