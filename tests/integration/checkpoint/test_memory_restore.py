@@ -154,7 +154,7 @@ def optimized(kind: Any, lrs: list[float], width: int = 3) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (partial(optimized, torch.optim.AdamW, [0.1]), "was saved as Adam, and is AdamW here"),
+        (partial(optimized, torch.optim.AdamW, [0.1]), "was saved as Adam, but is AdamW here"),
         (partial(optimized, torch.optim.Adam, [0.1, 0.2]), "its groups have other parameters"),
         (partial(optimized, torch.optim.Adam, [0.1], 9), "tensors of another shape or dtype"),
     ],
