@@ -223,7 +223,7 @@ def other_structure_is_refused(store: Path) -> None:
     with pytest.raises(StructureError) as caught:
         ckpt.restore(state)
     assert "tensors missing in the checkpoint (1):\n    model/extra" in str(caught.value)
-    assert "optimizer 'optimizer' was saved as AdamW, and is SGD here" in str(caught.value)
+    assert "optimizer 'optimizer' was saved as AdamW, but is SGD here" in str(caught.value)
     after = whole({**state, "optimizer": mock.Mock(state=mock.MagicMock())})
     assert_same({k: v for k, v in after.items() if k in before}, before)
     ckpt.close()

@@ -269,7 +269,7 @@ def test_the_states_of_workers_make_one_without_torchdata(urls: list[str]) -> No
     dataset, whole = pipeline(urls), list(pipeline(urls))
     dataset.load_state_dict(state)
     assert comparable(list(dataset)) == comparable(whole[5:])
-    with pytest.raises(DataError, match="worker 1 of 3 alone"):
+    with pytest.raises(DataError, match="only worker 1 of 3"):
         pipeline(urls).load_state_dict(kept["worker_1"]["dataset_state"])
 
 
