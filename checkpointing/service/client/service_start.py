@@ -72,7 +72,7 @@ def status(path: Path) -> dict[str, Any] | None:
     try:
         wire.send({"kind": "status", "number": 1})
         if not wire.has_news(STATUS_S):
-            raise ServiceError(f"the service at {path} did not answer within {STATUS_S:.0f} s")
+            raise ServiceError(f"the service at {path} did not answer within {STATUS_S:g} s")
         answer = wire.receive()
     except ConnectionError as error:
         raise ServiceError(f"the service at {path}: {error}") from error
