@@ -151,8 +151,8 @@ def test_the_refusal_says_all() -> None:
     with pytest.raises(StageError) as caught:
         require(int(3.1 * GIB), 2, 4, free)
     assert str(caught.value) == (
-        "staging needs 2 × 12.4 GiB of host memory on this node (2 slots of 4 ranks), 13.1 GiB are "
-        "free (cgroup limit 64.0 GiB): use slots=1, or staging='buckets'"
+        "staging needs 2 × 12.4 GiB of host memory on this node (2 slots of 4 ranks), but only "
+        "13.1 GiB are free (cgroup limit 64.0 GiB): use slots=1, or staging='buckets'"
     )
 
 
