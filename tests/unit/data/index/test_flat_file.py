@@ -104,7 +104,7 @@ def test_the_index_is_kept_elsewhere_if_it_cannot_be_beside(
             TokenFiles(block_size=4),
             "3 bytes, which is not a multiple of the 2 bytes of uint16",
         ),
-        (b"abcdef", TokenFiles(block_size=4, dtype="uint32"), "no multiple of the 4 bytes"),
+        (b"abcdef", TokenFiles(block_size=4, dtype="uint32"), "not a multiple of the 4 bytes"),
         (b"abcd", TokenFiles(), "give end_of_text=TOKEN, or block_size=TOKENS"),
         (b"abcd", TokenFiles(end_of_text=5), "end_of_text=5 does not occur in its 2 tokens"),
         (b"abcd", TokenFiles(block_size=2, column="x"), "column=x is given"),

@@ -49,7 +49,7 @@ def patched(path: Path, offset: int, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("offset", "content", "message"),
     [
-        (0, b"MMIDIDY", "no index of Megatron"),
+        (0, b"MMIDIDY", "not an index of Megatron"),
         (9, struct.pack("<Q", 2), "is of version 2"),
         (17, b"\7", "holds float32"),
         (17, b"\x63", "unknown dtype, of code 99"),
@@ -108,7 +108,7 @@ def test_truncated_tokens(tmp_path: Path) -> None:
     ):
         open_dataset(path)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match="no multiple of the 2 bytes"):
+    with pytest.raises(DataError, match="not a multiple of the 2 bytes"):
         open_dataset(path)
     path.unlink()
     with pytest.raises(DataError, match=r"x\.bin, is not beside it"):

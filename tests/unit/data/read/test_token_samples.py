@@ -206,7 +206,11 @@ def test_a_dataset_is_sent_to_another_process(tmp_path: Path) -> None:
         ("https://host/x.arrow?token=1", {}, "only read from a file system"),
         ("{folder}", {"end_of_text": 3}, "end_of_text=3 is given, but it is not a token file"),
         ("{folder}/none-*.bin", {}, "nothing is there"),
-        (["{folder}/a.tar", "{folder}/x.bin"], {}, "a.tar is not a token file, and other shards are"),
+        (
+            ["{folder}/a.tar", "{folder}/x.bin"],
+            {},
+            "a.tar is not a token file, and other shards are",
+        ),
         (["{folder}/x.bin", "{folder}/x.bin"], {}, "x.bin is given twice"),
         ("{folder}/tokens", {}, "holds no tars, but token files such as y.bin"),
         (["{folder}/x.bin", "{folder}/tokens/y.bin"], {}, "open them as two datasets"),

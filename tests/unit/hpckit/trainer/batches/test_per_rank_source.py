@@ -132,7 +132,7 @@ def test_a_generator_is_read_again_and_that_is_said() -> None:
     assert [*loop.run(2), *loop.run(2)] == [10, 11, 12, 13]
     said = str(loop.skipped[1])
     assert "2 batches of list_iterator were read again and discarded in" in said
-    assert "make it anew from the first batch" in said
+    assert "make it again from the first batch" in said
     with pytest.raises(TrainingError, match="no more batches after step 4"):
         loop.run(1)
 
