@@ -41,7 +41,7 @@ def test_keys_and_groups_are_set_and_all_else_stays_as_it_was_stored() -> None:
         ("experiment=demo", "experiment: is a whole run"),
         ("~user_config", "~user_config: no key can be removed from a run"),
         ("launch.nodes=1,2", "launch.nodes: 'launch.nodes=1,2' is a sweep"),
-        ("nodes", "nodes: is no override"),
+        ("nodes", "nodes: is not an override"),
         ("user_config.x=${nowhere}", "user_config.x: Interpolation key 'nowhere' not found"),
     ],
 )
