@@ -208,7 +208,8 @@ with RunLock(path / "lock", "supervisor"), EventLog(path / "events.jsonl", submi
     log.emit(RunEnded(verdict="stopped", status=130))
 """
 _FOLLOWER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup, it is ignored
 from pathlib import Path
 from rich.console import Console
 from hpckit.events.event_log import EventTail
