@@ -37,6 +37,20 @@ def writer_from_env(env: Mapping[str, str] = os.environ) -> OnEvent | None:
     return _EventWriter(Path(path), common if isinstance(common, dict) else {})
 
 
+def append_line(handle: int, line: str) -> bool:
+    """Appends a line to a file that is open in append mode, and returns whether all of it was
+    written. A line that a crash has truncated is terminated first. The file is locked meanwhile, as
+    appending alone is not atomic on NFS."""
+    fcntl.lockf(handle, fcntl.LOCK_EX)
+    try:
+        size = os.fstat(handle).st_size
+        is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+        data = (b"\n" if is_torn else b"") + line.encode() + b"\n"
+        return os.write(handle, data) == len(data)
+    finally:
+        fcntl.lockf(handle, fcntl.LOCK_UN)
+
+
 class _EventWriter:
     """Appends events. An event that cannot be written is only logged, as it must not cost a
     checkpoint."""
@@ -47,18 +61,15 @@ class _EventWriter:
     def __call__(self, kind: str, **fields: Any) -> None:
         record = {"time": round(time.time(), 6), "kind": kind, **self._common, **fields}
         try:
-            self._append(json.dumps(record).encode() + b"\n")
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            handle = os.open(self._path, flags, 0o644)
+            try:
+                is_whole = append_line(handle, json.dumps(record))
+            finally:
+                os.close(handle)
+            if not is_whole:
+                logger.warning(
+                    "the event %s in %s is cut short: the disk is full", kind, self._path
+                )
         except OSError as error:
             logger.warning("the event %s is not written to %s: %s", kind, self._path, error)
-
-    def _append(self, line: bytes) -> None:
-        """Appends a line under a record lock, as appending alone is not atomic on NFS."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        handle = os.open(self._path, flags, 0o644)
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX)
-            size = os.fstat(handle).st_size
-            is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            os.write(handle, (b"\n" if is_torn else b"") + line)
-        finally:
-            os.close(handle)

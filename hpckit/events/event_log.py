@@ -9,17 +9,16 @@ terminated by the next writer and skipped by readers.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from checkpointing.event_file import append_line
 from hpckit.events.clock_order import in_order
 from hpckit.events.schema import Event as Event
 from hpckit.events.schema import event_taking
@@ -65,23 +64,8 @@ class EventLog:
         if self._handle == _CLOSED:  # its number may be reused for another file
             log.warning("event after the end of the log: %s", line)
             return
-        with self._locked():
-            data = self._closing_newline() + line.encode() + b"\n"
-            if os.write(self._handle, data) < len(data):
-                log.error("event cut short, the disk is full: %s", line)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        fcntl.lockf(self._handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._handle, fcntl.LOCK_UN)
-
-    def _closing_newline(self) -> bytes:
-        size = os.fstat(self._handle).st_size
-        torn = size > 0 and os.pread(self._handle, 1, size - 1) != b"\n"
-        return b"\n" if torn else b""
+        if not append_line(self._handle, line):
+            log.error("event cut short, the disk is full: %s", line)
 
     def close(self) -> None:
         """Closes the log. Later events of other threads are not written."""

@@ -32,7 +32,7 @@ class ProgramSession:
 
     def __init__(self, env: WorkerEnvironment, attempt: int) -> None:
         self._heartbeats: HeartbeatWriter = env.attach_heartbeats()
-        self._rank, self._world_size = env.rank, env.world_size
+        self._world_size = env.world_size
         self._events = (
             EventLog(env.at.run.events, generation=env.at.generation, attempt=attempt, rank=0)
             if env.rank == 0
@@ -81,8 +81,7 @@ class ProgramSession:
         if self._recorded is None:
             begun, world_size = max(0, step - 1), self._world_size
             self._events.emit(TrainingStarted(step=begun, world_size=world_size, samples=None))
-            self._recorded = (step - 1, now_s)  # its duration is not known
-            self._write(metrics, None)
+            self._write(metrics, begun, None)  # its duration is not known
             self._recorded = (step, now_s)
             return
         for name in self._counted:
@@ -92,16 +91,17 @@ class ProgramSession:
         if now_s - since_s < RECORD_EVERY_S or step <= begun:
             self._unrecorded = metrics
             return
-        self._write(metrics, now_s - since_s)
+        self._write(metrics, begun, now_s - since_s)
         self._recorded = (step, now_s)
 
-    def _write(self, metrics: Mapping[str, SupportsFloat], seconds: float | None) -> None:
-        """Records the present step, `seconds` after the newest record."""
+    def _write(
+        self, metrics: Mapping[str, SupportsFloat], begun: int, seconds: float | None
+    ) -> None:
+        """Records the present step, `seconds` after `begun` steps were finished."""
         assert self._events is not None
-        assert self._recorded is not None
         record: dict[str, Any] = {"step": self._step, "step_s": 0.0}
         if seconds:
-            record["step_s"] = seconds / max(1, self._step - self._recorded[0])
+            record["step_s"] = seconds / max(1, self._step - begun)
             record |= {f"{n}_per_s": v / seconds for n, v in self._counted.items() if v}
         for name, value in metrics.items():
             if name not in self._counted and name not in _RESERVED:
@@ -157,7 +157,8 @@ class ProgramSession:
         if self._events is None:
             return
         if self._unrecorded is not None and self._recorded is not None:
-            self._write(self._unrecorded, time.monotonic() - self._recorded[1])
+            begun, since_s = self._recorded
+            self._write(self._unrecorded, begun, time.monotonic() - since_s)
         self._events.close()
         self._events = None
 

@@ -118,10 +118,16 @@ def is_late_failure(env: WorkerEnvironment, started_s: float) -> bool:
     return is_silent and time.monotonic() - started_s > SILENT_START_S
 
 
+def is_python(name: str) -> bool:
+    """Returns whether a program with this name, which is without a folder, is a Python
+    interpreter."""
+    return _PYTHON.fullmatch(name) is not None
+
+
 def python_program(arguments: Sequence[str]) -> PythonProgram | None:
     """Returns the script or module that these arguments run with this interpreter, or None if they
     are another program, or need options of Python other than -u and -m."""
-    if not (_PYTHON.fullmatch(arguments[0]) or arguments[0] == sys.executable):
+    if not (is_python(arguments[0]) or arguments[0] == sys.executable):
         return None
     rest = list(arguments[1:])
     while rest[:1] == ["-u"]:

@@ -16,6 +16,7 @@ from pathlib import PurePath
 
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
+from hpckit.trainer.user_program import is_python
 
 SEPARATOR = "--"
 _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -67,7 +68,7 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
     """
     if not words:
         raise SpecError(["--: no program follows; write `hpckit launch -- python train.py`"])
-    if is_python(words[0]) and list(words[1:]) in ([], ["-"]):
+    if is_python(PurePath(words[0]).name) and list(words[1:]) in ([], ["-"]):
         raise SpecError([f"-- {words[0]}: no script follows; write `-- {words[0]} train.py`"])
     name = PurePath(words[0]).name
     if name in _LAUNCHERS:
@@ -81,7 +82,12 @@ def parse_program(words: Sequence[str]) -> ProgramCommand:
         )
     if name == "torchrun":
         return _parse_torchrun(words[1:])
-    if is_python(words[0]) and words[1:2] == ["-m"] and words[2:3] and words[2] in _RUN_MODULES:
+    if (
+        is_python(PurePath(words[0]).name)
+        and words[1:2] == ["-m"]
+        and words[2:3]
+        and words[2] in _RUN_MODULES
+    ):
         return _parse_torchrun(words[3:])
     return ProgramCommand(tuple(words))
 
@@ -94,11 +100,6 @@ def left_out_note(words: Sequence[str]) -> str | None:
         return None
     options = ", ".join(f"--{name}" for name in names)
     return f"left out {options} of torchrun: hpckit connects the nodes itself"
-
-
-def is_python(word: str) -> bool:
-    """Returns whether a program is a Python interpreter, by its name."""
-    return re.fullmatch(r"python(\d(\.\d+)?)?", PurePath(word).name) is not None
 
 
 @dataclass
@@ -209,7 +210,7 @@ def with_arguments(spec: RunSpec, program: ProgramCommand) -> RunSpec:
 def run_name_of(arguments: Sequence[str]) -> str:
     """Returns a name for the run of a program: that of its script, module or binary."""
     name = PurePath(arguments[0]).stem
-    if is_python(arguments[0]):
+    if is_python(PurePath(arguments[0]).name):
         words = [word for word in arguments[1:] if not word.startswith("-")]
         is_module = "-m" in arguments[1:2] or list(arguments[1:3]) == ["-u", "-m"]
         if words:
