@@ -9,7 +9,7 @@ _NAMES = {
     **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "num_train_epochs"), _STEPS),
     **dict.fromkeys(("max_steps", "num_steps", "total_steps", "max_iters", "iterations"), _STEPS),
     **dict.fromkeys(("batch_size", "bs", "train_batch_size"), _BATCH),
-    "per_device_train_batch_size": "train.micro_batch, the samples of a rank at once",
+    "per_device_train_batch_size": "train.micro_batch, samples per forward pass of a rank",
     "gradient_accumulation_steps": "train.micro_batch, from which accumulation follows",
     **dict.fromkeys(("learning_rate", "max_lr"), "optim.lr"),
     **dict.fromkeys(("gpus", "num_gpus", "devices", "nproc", "ntasks_per_node"), _RANKS),
