@@ -123,7 +123,10 @@ def _program_problems(spec: RunSpec, project: Project) -> list[str]:
     """Returns the reasons why a worker cannot call the training function or run the program."""
     if spec.command is None:
         return entry_problems(spec.entry or "", project.root)
-    return command_problems(spec.command, Path(spec.command.cwd or "."))
+    slurm = spec.cluster.slurm
+    is_elsewhere = slurm is not None and bool(slurm.container or slurm.python)
+    cwd = Path(spec.command.cwd or ".")
+    return command_problems(spec.command, cwd, is_installed=not is_elsewhere)
 
 
 def place_problems(spec: RunSpec, run: RunDir, submits: bool = True) -> list[str]:

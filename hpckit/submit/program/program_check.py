@@ -5,22 +5,44 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import sys
 import tokenize
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hpckit.config.spec import CommandSpec
 from hpckit.trainer.user_program import python_program
 
 
-def command_problems(command: CommandSpec, cwd: Path) -> list[str]:
+def command_problems(command: CommandSpec, cwd: Path, *, is_installed: bool = True) -> list[str]:
     """Returns the reasons why a worker cannot run the program in the folder `cwd`; empty if it
-    can."""
+    can.
+
+    Args:
+        is_installed: whether workers have the programs and packages of this machine, and not those
+            of a container or of another interpreter, which cannot be searched from here.
+    """
     if not cwd.is_dir():
         return [f"command.cwd: there is no folder {cwd}"]
     python = python_program(command.arguments)
     if python is None:
-        return _executable_problems(command.arguments[0], cwd)
-    return [] if python.is_module else _script_problems(cwd / python.target)
+        name = command.arguments[0]
+        return _executable_problems(name, cwd) if is_installed or "/" in name else []
+    if python.is_module:
+        return _module_problems(python.target, cwd) if is_installed else []
+    return _script_problems(cwd / python.target)
+
+
+def _module_problems(module: str, cwd: Path) -> list[str]:
+    """Looks for the outermost package only, as a search below it would import the package."""
+    package = module.partition(".")[0]
+    finder = PathFinder()
+    if package in sys.builtin_module_names or finder.find_spec(package, [str(cwd), *sys.path]):
+        return []
+    return [
+        f"command.arguments: there is no module {package} in {cwd}, nor among the packages of "
+        f"{sys.executable}"
+    ]
 
 
 def _executable_problems(name: str, cwd: Path) -> list[str]:

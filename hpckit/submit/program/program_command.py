@@ -37,6 +37,11 @@ _RENDEZVOUS = {
     *("start-method", "local-ranks-filter", "logs-specs"),
 }
 """Options of torchrun with a value that hpckit sets itself."""
+_KEYS_OF_TRAINING = {
+    *("model", "init_from", "lora", "train", "data", "optim", "parallel", "precision", "memory"),
+    "user_config",
+}
+"""Groups of keys that only a training function reads."""
 _FLAGS = {"standalone", "run-path", "no-python", "use-env", "module"}
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -179,11 +184,19 @@ def with_program(overrides: Sequence[str], program: ProgramCommand) -> list[str]
     options.
 
     Raises:
-        SpecError: an override is of a key that the program sets.
+        SpecError: an override is of a key that the program sets, or that it cannot read.
     """
-    typed = {text.lstrip("+").partition("=")[0] for text in overrides}
+    typed = {text.lstrip("+~").partition("=")[0] for text in overrides}
     for key in sorted(typed & {"entry", "command.arguments"}):
         raise SpecError([f"{key}: cannot be given with a program after --"])
+    if unread := sorted(key for key in typed if key.partition(".")[0] in _KEYS_OF_TRAINING):
+        raise SpecError(
+            [
+                f"{key}: has no effect on a program after --, which cannot read it; give the value "
+                "as an argument of the program"
+                for key in unread
+            ]
+        )
     implied = [text for text in program.overrides if text.partition("=")[0] not in typed]
     for text in program.overrides:
         key, _, value = text.partition("=")

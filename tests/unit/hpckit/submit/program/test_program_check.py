@@ -10,9 +10,9 @@ from hpckit.config.spec import CommandSpec
 from hpckit.submit.program.program_check import command_problems
 
 
-def problems(cwd: Path, *arguments: str) -> list[str]:
+def problems(cwd: Path, *arguments: str, is_installed: bool = True) -> list[str]:
     command = CommandSpec(arguments=arguments, cwd=None, stop_signal="SIGTERM", step_pattern=None)
-    return command_problems(command, cwd)
+    return command_problems(command, cwd, is_installed=is_installed)
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,11 @@ def project(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["python good.py --x", "python -u good.py", "python -m no.such", "sh run.sh", "env"]
+    "line",
+    [
+        *("python good.py --x", "python -u good.py", "sh run.sh", "env"),
+        *("python -m good", "python -m torch.nosuch", "python -m sys", "python -m timeit"),
+    ],
 )
 def test_these_can_run(tmp_path: Path, line: str) -> None:
     assert problems(tmp_path, *line.split()) == []
@@ -36,6 +40,7 @@ def test_these_can_run(tmp_path: Path, line: str) -> None:
         ("python nosuch.py", "there is no script {0}/nosuch.py"),
         ("python bad.py", "{0}/bad.py is not valid Python, line 1: "),
         ("python utf.py", "{0}/utf.py is not valid Python, its encoding: "),
+        ("python -m no.such", "there is no module no in {0}, nor among the packages of "),
         ("./run.sh", "{0}/run.sh is not executable; run chmod +x on it, or name its interpreter"),
         ("./nosuch", "there is no program {0}/nosuch"),
         ("nosuch-program", "there is no program nosuch-program on the PATH"),
@@ -50,3 +55,8 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     assert problems(tmp_path / "no", "python", "good.py") == [
         f"command.cwd: there is no folder {tmp_path / 'no'}"
     ]
+
+
+@pytest.mark.parametrize("line", ["python -m no.such", "nosuch-program"])
+def test_what_a_container_has_is_not_searched_here(tmp_path: Path, line: str) -> None:
+    assert problems(tmp_path, *line.split(), is_installed=False) == []
