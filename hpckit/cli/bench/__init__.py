@@ -1,18 +1,13 @@
-"""`hpckit bench scaling`: runs on different numbers of ranks, their figures and plot. It
-imports submit and report inside functions."""
+"""`hpckit bench scaling` and `hpckit bench collectives` start runs that are only measured. They
+import submit and report inside functions."""
 
 from __future__ import annotations
 
 import typer
 
+from hpckit.cli.bench.collectives import collectives
 from hpckit.cli.bench.scaling import scaling
 
-app = typer.Typer(help="Measure training on this machine or site.", no_args_is_help=True)
-
-
-@app.callback()
-def _bench() -> None:
-    """Makes typer keep the name of the only command."""
-
-
+app = typer.Typer(help="Measure training and communication on this site.", no_args_is_help=True)
+app.command("collectives")(collectives)
 app.command("scaling")(scaling)

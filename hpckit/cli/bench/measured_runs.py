@@ -40,7 +40,9 @@ def check(
         raise SpecError(list(dict.fromkeys(found)))
 
 
-def train(spec: RunSpec, overrides: Sequence[str], project: Project) -> list[Event]:
+def carry_out(
+    spec: RunSpec, overrides: Sequence[str], project: Project, options: CommandOptions
+) -> list[Event]:
     """Carry out one run to its end, and return its events. Its checkpoints are removed. Ctrl-C also
     ends the run.
 
@@ -50,7 +52,7 @@ def train(spec: RunSpec, overrides: Sequence[str], project: Project) -> list[Eve
     """
     wanted = request(spec, overrides, Path.cwd(), project)
     run = wanted.run
-    (number,) = prepare([wanted], CommandOptions("hpckit bench scaling", is_queue_checked=False))
+    (number,) = prepare([wanted], options)
     if number is not None:  # None: the same run was measured before
         start_silently(run, spec, number)
     try:

@@ -122,13 +122,14 @@ def _measure(
     out: CommandOutput,
 ) -> list[ScalingPoint]:
     from hpckit.agent.device_assignment import visible_gpus
-    from hpckit.cli.bench.measured_runs import check, train
+    from hpckit.cli.bench.measured_runs import carry_out, check
     from hpckit.cli.bench.scaling_figures import point
     from hpckit.cli.bench.world_shapes import overrides_of, threads_of
     from hpckit.rundir.code_snapshot.snapshot import find_project
     from hpckit.submit.compose import compose_spec
     from hpckit.submit.launch_command import pack
     from hpckit.submit.preflight.checks import with_absolute_paths
+    from hpckit.submit.preparation import CommandOptions
 
     project = find_project(Path.cwd())
     worlds = [world for _, world in cases]
@@ -136,13 +137,14 @@ def _measure(
     words = [overrides_of(spec, typed, *case, sizes, str(folder), threads) for case in cases]
     specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
     check(specs, project, pack)
+    options = CommandOptions("hpckit bench scaling", is_queue_checked=False, say=out.note)
     points = []
     most, cores = max(world.ranks for world in worlds), os.cpu_count() or 1
     if spec.cluster.kind == "local" and not visible_gpus(os.environ) and most > cores:
         out.note(f"up to {most} ranks share {cores} cores, so the loss is not only communication")
     with out.counting("training", len(cases)) as advance:
         for (model, world), each, made in zip(cases, words, specs, strict=True):
-            events = train(made, each, project)
+            events = carry_out(made, each, project, options)
             points.append(point(model, world, made.train.global_batch, events, threads))
             advance(1)
     return points

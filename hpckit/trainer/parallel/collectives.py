@@ -11,6 +11,10 @@ import torch.distributed as dist
 
 _NUMBERS = 1024
 
+# Older versions of torch have them by their other names only.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 class WrongSumError(RuntimeError):
     """An all-reduce has returned a wrong sum."""

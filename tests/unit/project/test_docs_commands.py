@@ -161,7 +161,10 @@ def look_at_hpckit(words: list[str]) -> None:
         numbered = ["1" if word in ("B", "P") else word for word in rest]
         given = command.make_context(command.name, numbered, parent=context)
         if overrides := given.params.get("overrides"):
-            compose_spec(chosen(list(overrides)))
+            words = chosen(list(overrides))
+            if command.name == "collectives":  # which runs a program: no batch has to fit
+                return look_at_launch([*words, SEPARATOR, "python", "-m", "timeit"])
+            compose_spec(words)
     return None
 
 
