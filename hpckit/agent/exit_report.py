@@ -60,6 +60,8 @@ class WorkerError:
     """Whose error it is, if it has no rank."""
     is_before_step: bool = False
     """Whether its worker had finished no step in this attempt."""
+    step: int | None = None
+    """Number of finished steps when it was raised; None: unknown."""
 
     def __str__(self) -> str:
         who = self.where if self.rank is None else f"rank {self.rank}"
@@ -89,6 +91,9 @@ class ExitReport:
     """Whether the kernel killed a process of the last attempt because memory ran out."""
     is_repeated: bool = False
     """Whether the previous attempt ended with the same `words`."""
+    repeats: int = 0
+    """Number of attempts of this generation, up to the last one, that ended with the same error at
+    the same place and step; see `hpckit.agent.error_repetition`."""
 
     def write(self, path: Path) -> None:
         """Writes the report for people to read; the supervisor receives it as a message."""
@@ -106,6 +111,7 @@ def load_report(values: Mapping[str, Any]) -> ExitReport:
         error=load_error(error) if error else None,
         is_oom_killed=values.get("is_oom_killed", False),
         is_repeated=values.get("is_repeated", False),
+        repeats=values.get("repeats", 0),
     )
 
 

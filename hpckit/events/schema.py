@@ -193,6 +193,11 @@ class GenerationEnded(RunEvent):
     """The number of steps in the newest checkpoint."""
     words: str | None
     """The error of a worker in a form by which the next one is compared; null if there is none."""
+    place: str | None = None
+    """The type of the error, the step and the lines of code at which it was raised, in a form by
+    which the next one is compared; null if another attempt may not meet it."""
+    repeats: Count | None = None
+    """The number of attempts in a row that ended at `place`, without a new checkpoint."""
 
 
 @event_kind("asked")

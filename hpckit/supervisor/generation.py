@@ -20,6 +20,8 @@ from hpckit.supervisor.verdict import (
     GenerationEnd,
     PastGeneration,
     judge,
+    place_of_end,
+    repeats_of,
     words_before_first_step,
 )
 
@@ -162,9 +164,15 @@ class WorkerGeneration:
         verdict = judge(end, self._history.past, self._spec.retry)
         if end.unhealthy and not self._has_own_nodes and end.request is WorkerRequest.NONE:
             verdict = replace(verdict, final=True)  # there are no other nodes
-        words = words_before_first_step(end)
-        self._resources.controls.recorder.record_end(
-            self.number, verdict, end.reports, saved_step.step, words
+        this = PastGeneration(
+            verdict.kind,
+            progress,
+            words_before_first_step(end),
+            place_of_end(end),
+            repeats_of(end, self._history.past),
         )
-        self._history.past.append(PastGeneration(verdict.kind, progress, words))
+        self._resources.controls.recorder.record_end(
+            self.number, verdict, end.reports, saved_step.step, this
+        )
+        self._history.past.append(this)
         return verdict

@@ -16,6 +16,7 @@ from hpckit.events.schema import GenerationEnded
 from hpckit.rundir.directory import RunDir
 from hpckit.supervisor.disk_reserve import DiskReserve
 from hpckit.supervisor.tensorboard_backfill import finish_curves
+from hpckit.supervisor.verdict import PastGeneration
 from hpckit.system.atomic_files import write_json
 
 log = logging.getLogger(__name__)
@@ -39,13 +40,13 @@ class GenerationRecorder:
         verdict: Verdict,
         reports: Sequence[ExitReport],
         saved_step: int,
-        words: str | None,
+        past: PastGeneration,
     ) -> None:
         """Records the end of a generation. If the run's disk is full, the reserve is released for
         the records and the verdict's reason says so.
 
         Args:
-            words: as in `hpckit.supervisor.verdict.PastGeneration`.
+            past: what the judgement of the next generations needs of it.
         """
         if self._reserve.release_if_full():
             full = f"{verdict.reason}; the disk of {self._run.path} is full"
@@ -57,14 +58,22 @@ class GenerationRecorder:
                 verdict=verdict.kind,
                 reason=verdict.reason,
                 final=verdict.final,
-                step=min((report.step for report in reports), default=0),
+                step=self._step_of(reports),
                 saved_step=saved_step,
-                words=words,
+                words=past.words,
+                place=past.place,
+                repeats=past.repeats,
             )
         )
         self.write_verdict(generation, verdict, saved_step)
         if verdict.final:
             self._reserve.remove()
+
+    def _step_of(self, reports: Sequence[ExitReport]) -> int:
+        """Returns the number of finished steps; of some programs, only rank 0 tells them."""
+        command = self._spec.command
+        choose = max if command is not None and command.has_observed_steps else min
+        return choose((report.step for report in reports), default=0)
 
     def complete_curves(self, verdict: Verdict, is_asked_to_leave: Callable[[], bool]) -> None:
         """Completes the TensorBoard files after the last generation. Not after a requested end: the

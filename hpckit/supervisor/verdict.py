@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hpckit.agent.error_repetition import MOST_REPEATS, place_of
 from hpckit.agent.exit_report import HANG, ExitReport, NodeExit, WorkerError
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.spec import RetrySpec
@@ -22,6 +23,7 @@ _ADVICE = {
 }
 
 
+_FIX = "fix it, and type the same launch command"
 _TWICE = "twice before the first step, with the same message"
 
 
@@ -58,6 +60,11 @@ class PastGeneration:
     words: str | None = None
     """Normalised message (`WorkerError.words`) of the error that ended the generation before its
     first step. None: it got further, or another attempt might not meet the error."""
+    place: str | None = None
+    """Error, step and place (`hpckit.agent.error_repetition.place_of`) at which the generation
+    ended. None: another attempt might not meet the error."""
+    repeats: int = 0
+    """Number of attempts, up to its last one, that ended there without a new checkpoint."""
 
 
 def past_of(events: Iterable[Event]) -> list[PastGeneration]:
@@ -71,7 +78,8 @@ def past_of(events: Iterable[Event]) -> list[PastGeneration]:
                 from_step = event.from_step or 0
             case GenerationEnded():
                 progress = (event.saved_step or 0) > from_step
-                found.append(PastGeneration(VerdictKind(event.verdict), progress, event.words))
+                kind, repeats = VerdictKind(event.verdict), event.repeats or 0
+                found.append(PastGeneration(kind, progress, event.words, event.place, repeats))
     return found
 
 
@@ -102,6 +110,10 @@ def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpe
     kind, what = _failure(error)
     if is_hopeless(ending, past):
         return Verdict(VerdictKind.PERMANENT, True, f"{what} ({_TWICE})", error)
+    if (times := repeats_of(ending, past)) >= MOST_REPEATS and error is not None:
+        where = f"{times} times in a row at the same line after step {error.step}"
+        what = f"{what} ({where}, without a new checkpoint; {_FIX})"
+        return Verdict(VerdictKind.PERMANENT, True, what, error)
     return _within_budget(kind, what, ending, past, retry, error)
 
 
@@ -132,6 +144,25 @@ def words_before_first_step(ending: GenerationEnd) -> str | None:
     if ending.from_step > 0 and names_gpu(error.type, error.message):
         return None
     return error.words
+
+
+def place_of_end(ending: GenerationEnd) -> str | None:
+    """Returns the value of `PastGeneration.place` for a generation."""
+    is_asked = ending.request is not WorkerRequest.NONE
+    return None if is_asked or ending.lost else place_of(_first_error(ending.reports))
+
+
+def repeats_of(ending: GenerationEnd, past: Sequence[PastGeneration]) -> int:
+    """Returns the value of `PastGeneration.repeats` for a generation."""
+    place, error = place_of_end(ending), _first_error(ending.reports)
+    if place is None:
+        return 0
+    report = next(one for one in ending.reports if one.error == error)
+    repeats = max(1, report.repeats)
+    has_same_only = repeats > report.attempts and not ending.progress
+    if has_same_only and past and past[-1].place == place:
+        return past[-1].repeats + repeats
+    return repeats
 
 
 def _missing(ending: GenerationEnd) -> str | None:

@@ -1,9 +1,9 @@
 """Whether a worker's error is that of its previous attempt, so that a third one would meet it
-too."""
+too, and after how many steps it was raised."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
@@ -19,6 +19,18 @@ def is_before_step(slot: Heartbeat, attempt: int) -> bool:
     if slot.attempt != attempt or slot.phase in _BEFORE_STEP:
         return True
     return slot.phase is WorkerPhase.RUNNING and slot.step == 0
+
+
+def finished_steps(slot: Heartbeat, attempt: int, others: Sequence[Heartbeat] = ()) -> int | None:
+    """Return the number of steps that this attempt has finished when it failed; None: it has
+    finished none, or they are not known.
+
+    Args:
+        slot: the row of the rank in the heartbeat table.
+        others: rows of which one may have the steps of a program that only rank 0 tells.
+    """
+    known = [one for one in (slot, *others) if not is_before_step(one, attempt)]
+    return max((one.step for one in known), default=None)
 
 
 def is_repeated(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.memory.out_of_memory import memory_of
-from hpckit.trainer.repeated_error import is_before_step, is_repeated
+from hpckit.trainer.repeated_error import finished_steps, is_before_step, is_repeated
 from hpckit.trainer.signal_guard import install_signal_guard
 from hpckit.trainer.user_program import is_late_failure, run_program
 
@@ -62,8 +62,10 @@ def main() -> int:
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
         events.emit(WorkerStarted(rank=env.rank, attempt=env.attempt, pid=os.getpid()))
+    has_observed_steps = False
     try:
         spec = read_spec(at.run.spec(at.submission))
+        has_observed_steps = spec.command is not None and spec.command.has_observed_steps
         if spec.command is not None:
             run_program(spec.command, env)
         else:
@@ -71,7 +73,8 @@ def main() -> int:
             find_entry(spec.entry)(spec)
             require_end(spec.entry, env.attach_heartbeats().own_phase())
     except BaseException as error:
-        _report_failure(env, error, is_passing(error) or is_late_failure(env, started_s))
+        may_pass = is_passing(error) or is_late_failure(env, started_s)
+        _report_failure(env, error, may_pass, has_observed_steps)
         raise
     return 0
 
@@ -167,13 +170,17 @@ def _print_stacks_on_signal(path: Path) -> None:
     faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True)
 
 
-def _report_failure(env: WorkerEnvironment, error: BaseException, may_pass: bool) -> None:
+def _report_failure(
+    env: WorkerEnvironment, error: BaseException, may_pass: bool, has_observed_steps: bool
+) -> None:
     """Write the error to where the agent reads it, then set the phase in the heartbeat table.
 
     Args:
         may_pass: whether another attempt may not meet the error.
+        has_observed_steps: whether only rank 0 may know the finished steps.
     """
     at, heartbeats = env.at, env.attach_heartbeats()
+    step, is_before = _place_in_training(env, has_observed_steps)
     record = {
         "rank": env.rank,
         "type": type(error).__name__,
@@ -183,7 +190,8 @@ def _report_failure(env: WorkerEnvironment, error: BaseException, may_pass: bool
         "memory": (memory := memory_of(error)),
         "pid": os.getpid(),
         "is_passing": may_pass,
-        "is_before_step": is_before_step(heartbeats.last(), env.attempt),
+        "is_before_step": is_before,
+        "step": step,
     }
     is_final = is_permanent(error) or is_repeated(_previous_record(env), record)
     try:
@@ -198,6 +206,19 @@ def _report_failure(env: WorkerEnvironment, error: BaseException, may_pass: bool
         write_memory_snapshot(at.run.memory_snapshot(at.generation, at.node, env.rank, env.attempt))
     phase = WorkerPhase.REFUSED if is_final else WorkerPhase.FAILED
     heartbeats.report(phase, heartbeats.last().step)
+
+
+def _place_in_training(env: WorkerEnvironment, has_observed_steps: bool) -> tuple[int | None, bool]:
+    """Return the number of steps that this attempt has finished, or None, and whether it is certain
+    that it has finished none."""
+    table = HeartbeatTable.attach(env.heartbeat_table, env.local_world_size)
+    slots = table.slots()
+    own = slots[env.local_rank]
+    if not has_observed_steps:
+        return finished_steps(own, env.attempt), is_before_step(own, env.attempt)
+    step = finished_steps(own, env.attempt, slots)
+    is_rank_0_here = env.rank == env.local_rank
+    return step, step is None and is_rank_0_here
 
 
 def _previous_record(env: WorkerEnvironment) -> Mapping[str, Any] | None:

@@ -60,9 +60,14 @@ def hung_workers(
     }
 
 
-def steps_finished(slots: Sequence[Heartbeat]) -> int:
-    """Returns the number of steps that all workers of the node have finished."""
-    return min((slot.step for slot in slots), default=0)
+def steps_finished(slots: Sequence[Heartbeat], *, is_of_rank_0: bool = False) -> int:
+    """Returns the number of steps that all workers of the node have finished.
+
+    Args:
+        is_of_rank_0: whether only the steps of rank 0 may be known.
+    """
+    choose = max if is_of_rank_0 else min
+    return choose((slot.step for slot in slots), default=0)
 
 
 def attempts(slots: Sequence[Heartbeat]) -> int:

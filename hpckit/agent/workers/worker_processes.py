@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hpckit.agent.error_repetition import ErrorRepetition
 from hpckit.agent.exit_report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.agent.hangs import hang_detection, stack_dumps
 from hpckit.agent.hangs.nccl_flight_recorder import FlightRecorder
@@ -77,6 +78,7 @@ class Workers:
         logs.mkdir(parents=True, exist_ok=True)
         self._events = EventLog(at.run.events, generation=at.generation, node=at.node)
         self._exhaustion = MemoryExhaustion(logs)
+        self._repetition = ErrorRepetition(logs, at.run.events)
         self._table, path = HeartbeatTable.create(spec.launch.nproc_per_node)
         env = (
             os.environ
@@ -96,6 +98,11 @@ class Workers:
             if server is None
             else server.begin(arguments, env, output)
         )
+
+    @property
+    def _has_observed_steps(self) -> bool:
+        command = self._spec.command
+        return command is not None and command.has_observed_steps
 
     def slots(self) -> list[Heartbeat]:
         """Returns the last heartbeat of each worker."""
@@ -150,7 +157,8 @@ class Workers:
             return NodeExit.OVERDUE
         self._report_lost_workers()
         self._report_memory_failures(hang_detection.lost_workers(self._table.slots(), _alive))
-        if self._exhaustion.is_hopeless:
+        self._repetition.look(slots)
+        if self._exhaustion.is_hopeless or self._repetition.is_hopeless:
             return NodeExit.FAILED
         self._kill_hung()
         if self._requested > request:
@@ -222,15 +230,18 @@ class Workers:
         error = None if well else first_error(logs, attempt)
         if error is None and how is NodeExit.FAILED:
             error = launcher_error(logs)
+        if how is NodeExit.FAILED:
+            self._repetition.look(slots, is_over=True)
         before = first_error(logs, attempt - 1) if attempt and error is not None else None
         return ExitReport(
             node=self.at.node,
             exit=how,
-            step=hang_detection.steps_finished(slots),
+            step=hang_detection.steps_finished(slots, is_of_rank_0=self._has_observed_steps),
             attempts=attempt,
             error=error,
             is_oom_killed=not well and self._exhaustion.is_killed(attempt),
             is_repeated=before is not None and error is not None and before.words == error.words,
+            repeats=self._repetition.repeats if how is NodeExit.FAILED else 0,
         )
 
 

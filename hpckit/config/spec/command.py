@@ -27,3 +27,8 @@ class CommandSpec:
     """Regular expression for a line of the output of rank 0 that reports a step, with a group named
     `step` and any groups of metrics: iter (?P<step>\\d+): loss (?P<loss>\\S+). null: only what the
     program reports by hpckit.client is known."""
+
+    @property
+    def has_observed_steps(self) -> bool:
+        """Whether hpckit looks for the steps of rank 0 in what the program writes."""
+        return self.step_pattern is not None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from tests.integration.run.program_runs import (
     launch_line,
@@ -78,3 +80,33 @@ def test_an_error_of_the_script_is_shown_where_it_is(tmp_path: Path) -> None:
     error = read_json(path / "verdict.json")["error"]
     assert (error["type"], error["message"]) == ("KeyError", "'no'")
     assert 'train.py", line 4, in main' in error["traceback"]
+
+
+RAISES = """
+import sys, time
+
+for step in range(1, 9):
+    if step == 4:
+        raise KeyError(f"sample {time.time()}")
+    print(f"step {step} of 8: loss {1 / step}", flush=True)
+"""
+
+
+def test_an_error_that_repeats_at_one_step_is_not_tried_to_the_end_of_the_budget(
+    tmp_path: Path,
+) -> None:
+    """Its message differs each time, and its line and step do not."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(RAISES)
+    line = launch_line("cluster.device=cpu", PATTERN, "--", "python", "train.py")
+    status, output = complete(project, line, cwd=project)
+    assert status == 70, output
+    (path,) = project.glob("t-*")
+    run = RunDir(path)
+    verdict = read_json(run.verdict)
+    assert verdict["kind"] == "permanent"
+    assert "KeyError" in verdict["reason"]
+    assert "3 times in a row at the same line after step 3" in verdict["reason"]
+    started = [e["attempt"] for e in read_events(run.events) if e.kind == "worker_started"]
+    assert sorted(started)[:3] == [0, 1, 2]

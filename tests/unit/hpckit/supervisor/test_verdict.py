@@ -24,6 +24,8 @@ from hpckit.supervisor.verdict import (
     failures_in_a_row,
     judge,
     past_of,
+    place_of_end,
+    repeats_of,
     words_before_first_step,
 )
 
@@ -226,6 +228,62 @@ PASSING = replace(error(), is_passing=True)
 def test_what_may_be_well_next_time_is_tried_again(end: GenerationEnd) -> None:
     past = [PastGeneration(VerdictKind.CRASH, False, words_before_first_step(at_start(error())))]
     assert judge(end, past, RETRY).kind is VerdictKind.CRASH
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 7, in main\n'
+CAUSE = replace(error(), traceback=FRAMES, step=40)
+
+
+def after_step(repeats: int, attempts: int = 0, **more: Any) -> GenerationEnd:
+    """An ending by `CAUSE`, of so many attempts of which the last `repeats` ended so."""
+    report = ExitReport(0, FAILED, step=40, attempts=attempts, error=CAUSE, repeats=repeats)
+    return replace(ending(NONE, []), reports=(report,), **more)
+
+
+def past_with(repeats: int) -> list[PastGeneration]:
+    place = place_of_end(after_step(1))
+    assert place is not None
+    return [PastGeneration(VerdictKind.CRASH, False, None, place, repeats)]
+
+
+@pytest.mark.parametrize(
+    ("end", "past", "times"),
+    [
+        (after_step(3, 2), [], 3),
+        (after_step(1), past_with(2), 3),
+        (after_step(2, 1), past_with(2), 4),
+        (after_step(2, 1), [], 2),
+        (after_step(1, 1), past_with(2), 1),
+        (after_step(1, progress=True), past_with(2), 1),
+        (after_step(1), [*past_with(2), PastGeneration(VerdictKind.INFRA, False)], 1),
+    ],
+    ids=[
+        "in place",
+        "over generations",
+        "both",
+        "only twice",
+        "another error between",
+        "a checkpoint between",
+        "a lost node between",
+    ],
+)
+def test_what_fails_three_times_at_the_same_line_and_step_is_permanent(
+    end: GenerationEnd, past: list[PastGeneration], times: int
+) -> None:
+    assert repeats_of(end, past) == times
+    verdict = judge(end, past, RETRY)
+    assert (verdict.kind is VerdictKind.PERMANENT) is (times >= 3)
+    if times >= 3:
+        assert verdict.reason == (
+            f"rank 0: ValueError: of rank 0 ({times} times in a row at the same line after step "
+            "40, without a new checkpoint; fix it, and type the same launch command)"
+        )
+
+
+def test_a_lost_agent_and_a_request_are_no_repetition() -> None:
+    assert judge(after_step(3, 2, lost=(AGENT,)), [], RETRY).kind is VerdictKind.INFRA
+    assert place_of_end(after_step(3, 2, lost=(AGENT,))) is None
+    assert place_of_end(after_step(3, 2, request=PREEMPT)) is None
 
 
 def test_memory_and_hangs_have_their_own_kinds_before_the_first_step_too() -> None:
