@@ -125,6 +125,7 @@ _HANGS = {
     WorkerPhase.STARTING: "the start (model, restore) was not complete",
     WorkerPhase.SAVING: "a save was not complete",
     WorkerPhase.VALIDATING: "no validation batch arrived",
+    WorkerPhase.RUNNING: "the program wrote no step in time",
 }
 
 

@@ -43,6 +43,8 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("data.dtype", None),
     AddedKey("data.end_of_text", None),
     AddedKey("data.column", None),
+    AddedKey("command.tensorboard_dir", None),
+    AddedKey("hang.output_s", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -7,9 +7,9 @@ do so. The page vanishes with the last process that has it open, however that pr
 
 Byte 0 holds the request, byte 8 its deadline (CLOCK_MONOTONIC seconds), and byte 16 the number of
 attempts whose first worker has started. From byte 64 on there
-is a row of 64 bytes for each local rank: pid, phase, step, time of the heartbeat, attempt, and peak
-memory. The byte order is native; every field has 8 bytes and is aligned, so that it is read and
-written as a whole.
+is a row of 64 bytes for each local rank: pid, phase, step, time of the heartbeat, attempt, peak
+memory, and the deadline of a program. The byte order is native; every field has 8 bytes and is
+aligned, so that it is read and written as a whole.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 _HEADER = 64
-_SLOT = struct.Struct("=qqqdqq16x")
+_SLOT = struct.Struct("=qqqdqqd8x")
 _BEAT = struct.Struct("=qqqdq")
 _MEMORY = struct.Struct("=q")
+_DEADLINE = struct.Struct("=d")
 
 
 class WorkerRequest(IntEnum):
@@ -76,6 +77,9 @@ class Heartbeat:
     memory: int = 0
     """Recent peak of the worker's memory in bytes, on its GPU if it has one; 0: it is not known
     yet."""
+    deadline: float = 0.0
+    """CLOCK_MONOTONIC seconds at which a program in the phase RUNNING counts as hung; 0: it does
+    not."""
 
 
 class HeartbeatTable:
@@ -131,6 +135,12 @@ class HeartbeatTable:
         """Writes the recent peak of memory of the worker with local rank `rank`."""
         _MEMORY.pack_into(self._map, _HEADER + rank * _SLOT.size + _BEAT.size, peak_bytes)
 
+    def report_deadline(self, rank: int, deadline_s: float) -> None:
+        """Writes when the program of local rank `rank` counts as hung, in CLOCK_MONOTONIC
+        seconds."""
+        offset = _HEADER + rank * _SLOT.size + _BEAT.size + _MEMORY.size
+        _DEADLINE.pack_into(self._map, offset, deadline_s)
+
     def count_attempt(self) -> int:
         """Returns the number of attempts that were counted before, and counts one more. The worker
         with local rank 0 calls it once when it starts."""
@@ -161,6 +171,11 @@ class HeartbeatWriter:
     def report_memory(self, peak_bytes: int) -> None:
         """Writes the recent peak of the worker's memory in bytes."""
         self._table.report_memory(self._local_rank, peak_bytes)
+
+    def report_deadline(self, deadline_s: float) -> None:
+        """Writes when the program of this worker counts as hung, in CLOCK_MONOTONIC seconds; 0: it
+        does not."""
+        self._table.report_deadline(self._local_rank, deadline_s)
 
     def count_attempt(self) -> int:
         """Counts an attempt, as `HeartbeatTable.count_attempt`."""

@@ -1,15 +1,10 @@
-"""Steps and metrics of a program that are read from the lines of its output."""
+"""Steps and metrics of a program in the lines of its output."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-
-from hpckit.ipc.program_session import ProgramSession
-
-_POLL_S = 0.5
 
 
 def parse_line(line: str, pattern: re.Pattern[str]) -> tuple[int, dict[str, float]] | None:
@@ -33,34 +28,25 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-class OutputFollower(threading.Thread):
-    """Reads the log of rank 0 as it is written, and records the steps in it."""
+class OutputLines:
+    """The lines that are appended to the log of a rank.
 
-    def __init__(self, log: Path, pattern: str) -> None:
-        super().__init__(name="output follower", daemon=True)
-        self._log, self._pattern = log, re.compile(pattern)
+    Args:
+        log: the log, of which earlier lines are left out.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
         self._offset = log.stat().st_size if log.exists() else 0
         self._rest = b""
-        self._is_over = threading.Event()
-        self._session = ProgramSession.from_env()
 
-    def run(self) -> None:
-        while not self._is_over.wait(_POLL_S):
-            self._record_new()
+    @property
+    def offset(self) -> int:
+        """Offset in the log up to which it was read."""
+        return self._offset
 
-    def close(self) -> None:
-        """Records what is left to read."""
-        self._is_over.set()
-        self.join()
-        self._record_new()
-        self._session.close()
-
-    def _record_new(self) -> None:
-        for line in self._new_lines():
-            if (found := parse_line(line, self._pattern)) is not None:
-                self._session.report_output(*found)
-
-    def _new_lines(self) -> Iterator[str]:
+    def read(self) -> Iterator[str]:
+        """Yields the complete lines since the last call."""
         with open(self._log, "rb") as file:
             file.seek(self._offset)
             data = self._rest + file.read()

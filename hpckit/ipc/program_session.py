@@ -67,11 +67,16 @@ class ProgramSession:
         self._record(step, metrics)
 
     def report_output(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
-        """Records a step that was read from the output of the program, unless the program reports
-        its steps itself. As a program may write them rarely, it is not watched for hangs."""
+        """Records a step that was observed in what the program writes, unless the program reports
+        its steps itself. It is watched for hangs by `report_deadline` alone."""
         if self._heartbeats.phase() is WorkerPhase.RUNNING:
             self._heartbeats.report(WorkerPhase.RUNNING, step)
             self._record(step, metrics)
+
+    def report_deadline(self, deadline_s: float | None) -> None:
+        """Reports when a program whose steps are observed counts as hung, in CLOCK_MONOTONIC
+        seconds; None: it does not."""
+        self._heartbeats.report_deadline(deadline_s or 0.0)
 
     def _record(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
         self._step = step

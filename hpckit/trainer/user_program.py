@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import re
 import runpy
@@ -24,13 +25,19 @@ from pathlib import Path, PurePath
 from types import ModuleType
 
 from checkpointing import event_file
-from hpckit.config.spec import CommandSpec
+from hpckit.config.spec import CommandSpec, HangSpec
+from hpckit.events.event_log import EventLog
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
 from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
-from hpckit.ipc.program_output import OutputFollower
+from hpckit.ipc.program_follower import ProgramFollower
+from hpckit.ipc.program_scalars import ScalarFiles
+from hpckit.ipc.program_watch import ProgramWatch
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import die_with_parent
 from hpckit.trainer.errors import TrainingError
+
+log = logging.getLogger(__name__)
 
 SILENT_START_S = 600.0
 """Seconds after which a program that reports no steps counts as having started. Its error may then
@@ -52,8 +59,11 @@ class PythonProgram:
     arguments: tuple[str, ...]
 
 
-def run_program(command: CommandSpec, env: WorkerEnvironment) -> None:
+def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) -> None:
     """Runs the program to its end, and reports that end in the heartbeat table.
+
+    Args:
+        hang: when it counts as hung, if its steps are observed.
 
     Raises:
         TrainingError: there is no such program.
@@ -67,6 +77,7 @@ def run_program(command: CommandSpec, env: WorkerEnvironment) -> None:
     if env.local_rank == 0:
         os.environ[ATTEMPT] = str(heartbeats.count_attempt())
         os.environ |= _event_variables(env)
+    heartbeats.report_deadline(0.0)  # the row may be that of the attempt before
     heartbeats.report(WorkerPhase.RUNNING, 0)
     cwd = Path(command.cwd or Path.cwd())
     os.chdir(cwd)
@@ -75,7 +86,7 @@ def run_program(command: CommandSpec, env: WorkerEnvironment) -> None:
     code = CodePaths(Path(str(manifest.get("project", cwd))), at.run.code(at.submission), cwd)
     number = signal.Signals[command.stop_signal]
     python = python_program(command.arguments)
-    with _followed_output(command, env):
+    with _observed(command, hang, env):
         if python is None:
             _run_child(command.arguments, heartbeats, number)
         else:
@@ -91,19 +102,38 @@ def _event_variables(env: WorkerEnvironment) -> dict[str, str]:
 
 
 @contextmanager
-def _followed_output(command: CommandSpec, env: WorkerEnvironment) -> Iterator[None]:
-    """Records the steps in the output of rank 0 during the block, if there is a pattern."""
-    if command.step_pattern is None or env.rank != 0:
+def _observed(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) -> Iterator[None]:
+    """Records the steps in what rank 0 writes during the block, if the spec says where they are.
+    The working directory is that of the program."""
+    if not command.has_observed_steps or env.rank != 0:
         yield
         return
-    at = env.at
-    follower = OutputFollower(at.run.rank_log(at.generation, at.node, 0), command.step_pattern)
+    follower = ProgramFollower(
+        env.at.run.rank_log(env.at.generation, env.at.node, 0),
+        command.step_pattern,
+        _scalar_files(command, env),
+        ProgramWatch(hang.output_s, hang.validate_s),
+    )
     follower.start()
     try:
         yield
     finally:
         sys.stdout.flush()
         follower.close()
+
+
+def _scalar_files(command: CommandSpec, env: WorkerEnvironment) -> ScalarFiles | None:
+    if command.tensorboard_dir is None:
+        return None
+    try:
+        return ScalarFiles(Path.cwd() / command.tensorboard_dir)
+    except ImportError as error:
+        what = f"command.tensorboard_dir: the event files cannot be read: {error}"
+        log.warning(what)
+        at = env.at
+        with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
+            events.emit(Degraded(subject=DegradedSubject.TENSORBOARD, what=what))
+        return None
 
 
 def is_late_failure(env: WorkerEnvironment, started_s: float) -> bool:

@@ -67,7 +67,7 @@ def main() -> int:
         spec = read_spec(at.run.spec(at.submission))
         has_observed_steps = spec.command is not None and spec.command.has_observed_steps
         if spec.command is not None:
-            run_program(spec.command, env)
+            run_program(spec.command, spec.hang, env)
         else:
             assert spec.entry is not None  # the spec is valid
             find_entry(spec.entry)(spec)

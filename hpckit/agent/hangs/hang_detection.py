@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hpckit.agent.exit_report import NodeExit
 from hpckit.config.spec import HangSpec
@@ -38,8 +38,8 @@ def hung_workers(
     slots: Sequence[Heartbeat], now_s: float, limits: HangSpec
 ) -> dict[int, Heartbeat]:
     """Returns the local ranks without a heartbeat for longer than their phase may take. Workers
-    that never wrote one are left to torchrun, and a program that reports no steps may take any
-    time.
+    that never wrote one are left to torchrun. A program that does not report its steps itself is
+    hung at the deadline of its worker, if it has one.
 
     Args:
         now_s: CLOCK_MONOTONIC seconds.
@@ -55,8 +55,25 @@ def hung_workers(
         rank: slot
         for rank, slot in enumerate(slots)
         if slot.pid
-        and (most_s := limit_s.get(slot.phase)) is not None
-        and now_s - slot.beat > most_s
+        and (
+            0 < slot.deadline < now_s
+            if slot.phase is WorkerPhase.RUNNING
+            else (most_s := limit_s.get(slot.phase)) is not None and now_s - slot.beat > most_s
+        )
+    }
+
+
+def peers_of_programs(
+    slots: Sequence[Heartbeat], hung: Mapping[int, Heartbeat]
+) -> dict[int, Heartbeat]:
+    """Returns the local ranks whose stacks may show why the ranks in `hung` do: if rank 0 of a
+    program hangs, it may wait for any other rank, which has no deadline of its own."""
+    if all(slot.phase is not WorkerPhase.RUNNING for slot in hung.values()):
+        return {}
+    return {
+        rank: slot
+        for rank, slot in enumerate(slots)
+        if slot.pid and slot.phase is WorkerPhase.RUNNING and rank not in hung
     }
 
 

@@ -198,7 +198,9 @@ class Workers:
             )
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
         files = self._collectives(slots)
-        files += stack_dumps.write_stacks([slot.pid for slot in new.values()], logs)
+        peers = hang_detection.peers_of_programs(slots, new)
+        pids = [slot.pid for slot in (*new.values(), *peers.values())]
+        files += stack_dumps.write_stacks(pids, logs)
         self._events.emit(
             HangDetected(
                 step=step,

@@ -27,8 +27,12 @@ class CommandSpec:
     """Regular expression for a line of the output of rank 0 that reports a step, with a group named
     `step` and any groups of metrics: iter (?P<step>\\d+): loss (?P<loss>\\S+). null: only what the
     program reports by hpckit.client is known."""
+    tensorboard_dir: Text | None = None
+    """Folder in which the program writes event files for TensorBoard, or a folder above it, from
+    `cwd`; the steps and scalars that rank 0 writes there are those of the run. null: they are not
+    read."""
 
     @property
     def has_observed_steps(self) -> bool:
         """Whether hpckit looks for the steps of rank 0 in what the program writes."""
-        return self.step_pattern is not None
+        return self.step_pattern is not None or self.tensorboard_dir is not None

@@ -61,6 +61,10 @@ class HangSpec:
     save_s: Positive | None
     """Seconds of a save that training waits for, such as the last one, which waits for the store;
     null: no timeout."""
+    output_s: Positive | None = None
+    """Seconds without output of a program whose steps are observed (`command.step_pattern`,
+    `command.tensorboard_dir`), or three times its longest interval between two steps, if that is
+    longer; null: no timeout. With other output, it has to finish a step within `validate_s`."""
 
 
 @dataclass(frozen=True, config=GROUP)

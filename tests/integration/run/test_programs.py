@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
@@ -110,3 +111,59 @@ def test_an_error_that_repeats_at_one_step_is_not_tried_to_the_end_of_the_budget
     assert "3 times in a row at the same line after step 3" in verdict["reason"]
     started = [e["attempt"] for e in read_events(run.events) if e.kind == "worker_started"]
     assert sorted(started)[:3] == [0, 1, 2]
+
+
+HANGS = """
+import json, os, sys, time
+from pathlib import Path
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+
+def wait_for_ever():
+    while True:
+        time.sleep(1)
+
+
+mark = Path("hung_once")
+writer = SummaryWriter(flush_secs=1) if sys.argv[1:] else None
+for step in range(1, 17):
+    if step == 9 and not mark.exists():
+        mark.touch()
+        wait_for_ever()
+    time.sleep(0.8)
+    if writer is None:
+        print(f"step {step} of 16: loss {1 / step}", flush=True)
+    else:
+        writer.add_scalar("Loss/train", 1 / step, step)
+        writer.flush()
+print("over", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "arguments"),
+    [((PATTERN,), ()), (("command.tensorboard_dir=runs",), ("--tensorboard",))],
+    ids=["printed", "tensorboard"],
+)
+def test_a_script_that_stops_to_write_steps_is_started_again(
+    tmp_path: Path, keys: tuple[str, ...], arguments: tuple[str, ...]
+) -> None:
+    """Its steps and losses are known, without a line of hpckit in it."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(HANGS)
+    more = ("cluster.device=cpu", "hang.output_s=20", *keys)
+    line = launch_line(*more, "--", "python", "train.py", *arguments)
+    status, output = complete(project, line, cwd=project)
+    assert status == 0, output
+    (path,) = project.glob("t-*")
+    run = RunDir(path)
+    events = read_events(run.events)
+    (hang,) = [event for event in events if event.kind == "hang"]
+    assert (hang["step"], hang["phase"]) == (8, "running")
+    assert "wait_for_ever" in Path(hang["stacks"][0]).read_text()
+    assert history(run).lives[-1].end_step == 16
+    recorded = {event["step"]: event["loss"] for event in events if event.kind == "step"}
+    assert recorded[16] == 1 / 16

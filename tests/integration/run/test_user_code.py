@@ -128,10 +128,10 @@ def test_a_crash_that_comes_back_ends_the_run(
     verdict = read_json(run.verdict)
     assert verdict["kind"] == "permanent"
     assert "the seventh step is cursed" in output
-    assert "times in a row at the same line after step 6" in verdict["reason"]
+    assert "times in a row at the same line after step 7" in verdict["reason"]
     assert verdict["error"]["type"] == "AssertionError"
     assert re.search(r"train\.py\", line \d+, in main", verdict["error"]["traceback"])
-    # the third attempt that ends there is in the second generation
+    # the third or fourth attempt that ends there is in the second generation
     assert [life.generation for life in history(run).lives] == [1, 1, 2, 2]
     assert verdict["saved_step"] == 5
     assert list(temporary.glob("*.pickle")) == [], "torch would have left and loaded them"

@@ -10,6 +10,7 @@ from hpckit.agent.hangs.hang_detection import (
     hung_workers,
     lost_workers,
     node_exit,
+    peers_of_programs,
     refused,
     silent_workers,
     steps_finished,
@@ -89,3 +90,23 @@ def test_attempts_and_refusals_are_those_of_any_worker() -> None:
     assert attempts([]) == 0
     assert refused(slots(TRAINING, REFUSED))
     assert not refused(slots(TRAINING, FAILED, DONE, LEFT))
+
+
+def test_a_program_is_hung_at_its_deadline_and_its_peers_may_show_why() -> None:
+    limits = HangSpec(step_s=1, first_step_s=1, start_s=1, validate_s=1, save_s=1)
+    board = [
+        Heartbeat(100, WorkerPhase.RUNNING, 9, 1.0, 0, deadline=50.0),
+        Heartbeat(101, WorkerPhase.RUNNING, 0, 1.0, 0),
+        Heartbeat(102, DONE, 9, 1.0, 0, deadline=50.0),
+    ]
+    assert hung_workers(board, 49.0, limits) == {}
+    hung = hung_workers(board, 51.0, limits)
+    assert hung == {0: board[0]}
+    assert peers_of_programs(board, hung) == {1: board[1]}
+    assert peers_of_programs(board, {0: Heartbeat(100, TRAINING, 9, 1.0, 0)}) == {}
+
+
+def test_of_some_programs_only_rank_0_tells_the_steps() -> None:
+    board = [Heartbeat(100 + n, WorkerPhase.RUNNING, step, 1.0, 0) for n, step in enumerate((9, 0))]
+    assert steps_finished(board) == 0
+    assert steps_finished(board, is_of_rank_0=True) == 9

@@ -50,6 +50,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "command.cwd": "/elsewhere",
     "command.stop_signal": "SIGUSR1",
     "command.step_pattern": "step (?P<step>[0-9]+)",
+    "command.tensorboard_dir": "runs",
     "root": "/elsewhere",
     "cluster.device": "auto",
     "cluster.grace_s": 7.5,
@@ -201,6 +202,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "hang.first_step_s": None,
     "hang.start_s": 18.0,
     "hang.validate_s": 19.0,
+    "hang.output_s": 9.0,
     "hang.save_s": 20.0,
     "health.gpus": False,
     "health.ecc_errors": 3,
@@ -283,6 +285,7 @@ NOR_THESE = (
     "train.require_finite",
     *("train.validate_every", "train.validate_samples", "data.validation"),
     *("data.prefetch", "data.threads", "command.stop_signal", "command.step_pattern"),
+    "command.tensorboard_dir",
     *("data.cache", "data.cache_gb", "data.cache_local", "data.check"),
 )
 

@@ -80,3 +80,13 @@ def test_a_board_outlives_its_agent_for_those_who_hold_it() -> None:
 def test_a_board_is_its_users_alone() -> None:
     _, path = HeartbeatTable.create(1)
     assert os.stat(path).st_mode & 0o777 == 0o600  # noqa: PTH116 (Path would follow the name)
+
+
+def test_the_deadline_of_a_program_outlasts_its_heartbeats() -> None:
+    board, path = HeartbeatTable.create(2)
+    worker = HeartbeatTable.attach(path, 2)
+    worker.report_memory(1, 7)
+    worker.report_deadline(1, 123.5)
+    worker.report(1, WorkerPhase.RUNNING, 3, 0)
+    other, slot = board.slots()
+    assert (slot.deadline, slot.memory, slot.step, other.deadline) == (123.5, 7, 3, 0.0)

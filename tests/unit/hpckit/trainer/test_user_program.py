@@ -20,14 +20,15 @@ from tests.unit.hpckit.specs_and_processes import CHECKOUT, line_of, python
 
 WORKER = """
 import os, sys
-from hpckit.config.spec import CommandSpec
+from hpckit.config.spec import CommandSpec, HangSpec
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.trainer.user_program import run_program
 number, cwd, *arguments = sys.argv[1:]
 command = CommandSpec(
     arguments=tuple(arguments), cwd=cwd, stop_signal=number, step_pattern=None
 )
-run_program(command, WorkerEnvironment.from_env())
+hang = HangSpec(step_s=None, first_step_s=None, start_s=None, validate_s=None, save_s=None)
+run_program(command, hang, WorkerEnvironment.from_env())
 print("ended", flush=True)
 """
 SCRIPT = """
