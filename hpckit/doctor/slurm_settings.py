@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.doctor.finding import Finding, Level
 from hpckit.slurm.cluster_config import PreemptionGrace, grace_of, minutes_of, seconds_of
+from hpckit.text.quantities import count
 
 OLDEST = (20, 11)
 """The first version of Slurm whose srun has --overlap."""
@@ -105,7 +106,7 @@ def _of_partition(
         do = "use another cluster.slurm.partition, or ask the site"
         yield Finding(Level.WARN, "partition", f"{name} is {state}", do)
     else:
-        yield Finding(Level.OK, "partition", f"{name}: {partition.get('TotalNodes', '?')} nodes")
+        yield Finding(Level.OK, "partition", f"{name}: {_size(partition)}")
     grace = grace_of(partition, config, qos)
     yield _grace(name, grace, spec.cluster.grace_s)
     if grace is not None and (deaf := _batch_signal(config)) is not None:
@@ -149,3 +150,8 @@ def _batch_signal(config: Mapping[str, str]) -> Finding | None:
     )
     do = "if preemptions lose steps, ask an administrator for PreemptParameters=send_user_signal"
     return Finding(Level.NOTE, "preempt signal", what, do)
+
+
+def _size(partition: Mapping[str, str]) -> str:
+    total = partition.get("TotalNodes", "")
+    return count(int(total), "node") if total.isdigit() else "an unknown number of nodes"

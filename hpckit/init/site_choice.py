@@ -11,6 +11,7 @@ from hpckit.doctor.machine import MachineFacts
 from hpckit.init.site_facts import SiteFacts, SlurmAccounts
 from hpckit.slurm.cluster_config import Record, grace_of, minutes_of
 from hpckit.slurm.gres import Kind, in_words, kinds_of, kinds_of_nodes
+from hpckit.text.quantities import count
 
 SCRATCH_BYTES = 20 << 30
 """Free bytes below which a disk is too small for code snapshots and compilers' caches."""
@@ -180,7 +181,7 @@ def _gpus(kinds: Sequence[tuple[Kind, int]], config: Record) -> Iterator[SiteKey
             "gpus", "none", "assumed", "its nodes have no gres gpu, so none are requested"
         )
         return
-    there = ", ".join(f"{in_words(kind)} on {count} nodes" for kind, count in kinds)
+    there = ", ".join(f"{in_words(kind)} on {count(number, 'node')}" for kind, number in kinds)
     select = config.get("SelectType", "")
     option = "gpus-per-node" if "cons_tres" in select else "gres"
     yield SiteKey("gpus", option, "found", f"{there}; {select or 'its SelectType is unknown'}")

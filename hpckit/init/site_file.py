@@ -14,6 +14,7 @@ from hpckit.init.site_choice import SiteChoice, SiteKey, Value
 from hpckit.init.site_facts import SiteFacts
 from hpckit.slurm.cluster_config import Record
 from hpckit.slurm.gres import in_words, kinds_of_nodes
+from hpckit.text.quantities import count
 
 _WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/_.-]*")
@@ -67,7 +68,7 @@ def _in_words(one: Record, facts: SiteFacts) -> str:
     nodes = [node for node in facts.nodes if name in node.get("Partitions", "").split(",")]
     gpus = ", ".join(in_words(kind) for kind, _ in kinds_of_nodes(nodes)) or "no GPUs"
     limit, state = one.get("MaxTime", "?"), one.get("State", "?")
-    return f"{name}: {len(nodes)} nodes with {gpus}, at most {limit}, {state}"
+    return f"{name}: {count(len(nodes), 'node')} with {gpus}, at most {limit}, {state}"
 
 
 def _lines(key: SiteKey, indent: str) -> list[str]:

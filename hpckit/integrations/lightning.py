@@ -78,8 +78,9 @@ class HpckitEnvironment(TorchElasticEnvironment):  # type: ignore[misc, unused-i
         if (num_devices, num_nodes) != (devices, nodes):
             raise ValueError(
                 f"Trainer(devices={num_devices}, num_nodes={num_nodes}): hpckit has started "
-                f"{devices} processes on each of {nodes} nodes; write L.Trainer("
-                "**trainer_options(), ...), as the number of nodes may change while a run lasts"
+                f"{devices} processes on each of {nodes} {'node' if nodes == 1 else 'nodes'}; "
+                "write L.Trainer(**trainer_options(), ...), as the number of nodes may change "
+                "while a run lasts"
             )
 
 

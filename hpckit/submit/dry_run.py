@@ -26,6 +26,7 @@ from hpckit.planner.run_estimate import Assumptions, estimate, is_known
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.expected_start import start_time
 from hpckit.submit.batch_script import of_run, script
+from hpckit.text.quantities import count
 
 if TYPE_CHECKING:
     from data import Dataset
@@ -72,8 +73,8 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
         yield f"# model       {_image_model_line(spec.model)}"
     if is_known(spec):
         found = footprint(spec, world)
-        layout, count = describe(spec.parallel, world), work_of(spec).parameters
-        yield f"# memory      {memory_line(found.peak, found.at, count, layout)}"
+        layout, parameters = describe(spec.parallel, world), work_of(spec).parameters
+        yield f"# memory      {memory_line(found.peak, found.at, parameters, layout)}"
         if card := card_of(spec):
             assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
             yield f"# plan        {summary(estimate(spec, card, assumed))}"
@@ -84,10 +85,12 @@ def _layout(spec: RunSpec) -> Iterator[str]:
     nodes, per_node = nodes_of_generation(spec, 0), spec.launch.nproc_per_node
     world = nodes * per_node
     kind = _device(spec, world)
-    yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {kind}"
+    layout = f"{count(nodes, 'node')} x {count(per_node, 'worker')} = {count(world, 'rank')}"
+    yield f"# layout      {layout} on {kind}"
     if is_elastic(spec):
         spares, fewest = spec.elastic.spares, fewest_nodes(spec)
-        yield f"# elastic     {spares} nodes stand by; trains on {fewest} at least"
+        verb = "stands" if spares == 1 else "stand"
+        yield f"# elastic     {count(spares, 'node')} {verb} by; trains on {fewest} at least"
 
 
 def _batch(spec: RunSpec, world: int) -> str:

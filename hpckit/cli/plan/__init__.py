@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import Any
+
 import typer
 
 from hpckit.cli.common.default_command import DefaultCommandGroup
 from hpckit.cli.plan.estimate import estimate
 from hpckit.cli.plan.simulate import simulate
 
+PROGRAM = (
+    "a plan is computed from the model in the config, and only a program itself knows the model of "
+    "a program. Give a model of about its size instead: hpckit plan {keys}model=llama_8b "
+    "train.global_batch=N; or measure the program with fewer nodes: hpckit report shows its speed"
+)
+
 
 class _Estimating(DefaultCommandGroup):
     default = "estimate"
     is_default_alone = True
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args and args[0] != "simulate":
+            given = shlex.join(word for word in args[: args.index("--")] if word != self.default)
+            ctx.fail(PROGRAM.format(keys=f"{given} " if given else ""))
+        return super().parse_args(ctx, args)
 
 
 app = typer.Typer(

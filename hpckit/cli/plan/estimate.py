@@ -68,6 +68,7 @@ def estimate(
     sheet of the GPU and from assumptions, which are printed, too.
     """
     from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.cli.plan import PROGRAM
     from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
     from hpckit.config.spec_parser import SpecError
     from hpckit.planner.plan_document import KINDS, write
@@ -80,6 +81,8 @@ def estimate(
         if output is not None and output.suffix not in KINDS:
             raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
         spec = compose_spec(overrides or [])
+        if spec.command is not None:
+            raise CommandError(f"command: {PROGRAM.format(keys='')}")
         if not is_known(spec):
             raise CommandError(
                 f"entry: {spec.entry} has a model of its own; only what {LANGUAGE_MODEL} and "

@@ -107,9 +107,11 @@ def simulate(
 
     if lost_share + hang_share > 1:
         raise typer.BadParameter("--lost-share and --hang-share are more than 1 together")
+    from hpckit.text.quantities import count
+
     nodes = -(-gpus // gpus_per_node)
     if shrink >= nodes:
-        raise typer.BadParameter(f"--shrink leaves no node of {nodes} nodes")
+        raise typer.BadParameter(f"--shrink leaves no node of {count(nodes, 'node')}")
     fleet = Fleet(
         gpus=gpus,
         gpus_per_node=gpus_per_node,
@@ -143,12 +145,12 @@ def simulate(
 
 def _print_outcomes(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) -> None:
     from hpckit.cli.common.command_output import table
-    from hpckit.text.quantities import decimal, span
+    from hpckit.text.quantities import count, decimal, span
 
-    out.fact("failures", f"one every {span(fleet.mtbf_s)}, {fleet.nodes:,} nodes")
+    out.fact("failures", f"one every {span(fleet.mtbf_s)}, {count(fleet.nodes, 'node')}")
     rate, state = decimal(fleet.store_gbps * 1e9, "B/s"), decimal(fleet.state_gb * 1e9)
     out.fact("store", f"{rate} for {state}")
-    out.fact("spares", f"{fleet.spares:,} nodes, back after {fleet.repair_hours:g} h")
+    out.fact("spares", f"{count(fleet.spares, 'node')}, back after {fleet.repair_hours:g} h")
     out.line()
     nonzero = {part for one in found for part, share in one.shares.items() if share > 0}
     parts = [part for part in found[0].shares if part in nonzero and part != "training"]

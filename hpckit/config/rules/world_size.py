@@ -10,6 +10,7 @@ from hpckit.config.parallel_degrees import NAMES, ParallelDegrees, degrees, stag
 from hpckit.config.rules.experts import expert_violations_of_world
 from hpckit.config.rules.precision_and_memory import precision_memory_violations_of_world
 from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ParallelSpec, RunSpec
+from hpckit.text.quantities import count
 
 DEFAULT_BATCH = 16
 """The value of `train.global_batch` in `conf/config.yaml`."""
@@ -32,7 +33,7 @@ def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
         found = degrees(spec.parallel, nodes * workers)
     except ValueError as error:
         yield (
-            f"parallel: {error} ({nodes} nodes x {workers} workers); change these degrees, "
+            f"parallel: {error} ({_times(nodes, workers)}); change these degrees, "
             "launch.nodes or launch.nproc_per_node"
         )
         return
@@ -119,9 +120,13 @@ def _micro_batches(spec: RunSpec, nodes: int) -> Iterator[str]:
         )
 
 
+def _times(nodes: int, workers: int) -> str:
+    return f"{count(nodes, 'node')} x {count(workers, 'worker')}"
+
+
 def _parts(found: ParallelDegrees, nodes: int, per_node: int) -> str:
     """Returns what shares a global batch, as text: the ranks, or the groups that share samples."""
-    what = f"{nodes} nodes x {per_node} workers = {nodes * per_node} ranks"
+    what = f"{_times(nodes, per_node)} = {count(nodes * per_node, 'rank')}"
     if found.model == 1:
         return what
     return f"{found.data} parts ({what}, {found.model} ranks share each part)"

@@ -13,6 +13,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.submit.preparation import CommandOptions, SubmissionRequest, prepare
 from hpckit.submit.resume_overrides import overrides_of
 from hpckit.supervisor.continuation.job_registration import remember
+from hpckit.text.quantities import count
 
 KEY = "launch.nodes"
 
@@ -32,8 +33,8 @@ def enlarged_spec(spec: RunSpec, nodes: int, overrides: Sequence[str]) -> RunSpe
     is_fixed = spec.elastic.min_nodes is None or spec.elastic.scale_lr is not None
     if is_said or is_fixed or spec.debug.drill.nodes:
         return None
-    for count in range(nodes - spec.elastic.spares, spec.launch.nodes, -1):
-        larger = replace(spec, launch=replace(spec.launch, nodes=count))
+    for number in range(nodes - spec.elastic.spares, spec.launch.nodes, -1):
+        larger = replace(spec, launch=replace(spec.launch, nodes=number))
         if not violations(larger):
             return larger
     return None
@@ -56,7 +57,8 @@ def enlarge_submission(run: RunDir, submission: int, env: Mapping[str, str]) -> 
     if number is None:
         return submission  # the run is done
     remember(run, number, Path.cwd(), env)
-    print(f"{nodes} nodes: {run.name} continues with {KEY}={larger.launch.nodes}", flush=True)
+    has = count(nodes, "node")
+    print(f"{has}: {run.name} continues with {KEY}={larger.launch.nodes}", flush=True)
     return number
 
 

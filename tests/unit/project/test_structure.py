@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "hpckit.earlier_names": set(),
     "hpckit.system": LIBRARIES,
     "hpckit.text": set(),
-    "hpckit.config": {"hpckit.system", *LIBRARIES},
+    "hpckit.config": {"hpckit.system", "hpckit.text", *LIBRARIES},
     "hpckit.rundir": {*LOW, *LIBRARIES},
     "hpckit.events": {*LOW, "hpckit.rundir", "checkpointing"},
     "hpckit.slurm": {*LOW, "hpckit.rundir", "hpckit.events", "checkpointing"},

@@ -30,7 +30,7 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
         (
             {**FOUR, "parallel.expert": 3, "model.experts.count": 6},
             "parallel: shard 4 = 4 ranks, which share experts, cannot be divided by expert 3 "
-            "(4 nodes x 1 workers)"
+            "(4 nodes x 1 worker)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
@@ -38,7 +38,7 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
             | {"model.experts.count": 8},
             "parallel: replicate 2 x shard 2 = 4 ranks, which share experts, cannot be divided by "
             "expert 8 "
-            "(4 nodes x 1 workers)"
+            "(4 nodes x 1 worker)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (

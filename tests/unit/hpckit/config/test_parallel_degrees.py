@@ -56,20 +56,20 @@ def test_the_product_is_the_world_or_it_is_refused(asked: tuple[int, ...], world
         (
             {"parallel.replicate": 3},
             "parallel: 2 ranks cannot be divided by replicate 3 = 3 to compute shard"
-            " (2 nodes x 1 workers)"
+            " (2 nodes x 1 worker)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {"parallel.replicate": 2, "parallel.shard": 2},
             "parallel: replicate 2 x shard 2 = 4 ranks, but there are 2; -1 for one degree takes "
             "all remaining ranks"
-            " (2 nodes x 1 workers)"
+            " (2 nodes x 1 worker)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (
             {"parallel.replicate": -1},
             "parallel: only one degree may be -1 (all remaining ranks); got replicate and shard"
-            " (2 nodes x 1 workers)"
+            " (2 nodes x 1 worker)"
             "; change these degrees, launch.nodes or launch.nproc_per_node",
         ),
         (

@@ -81,7 +81,7 @@ FOUR = {"launch.nproc_per_node": 4, "parallel.shard": 1}
             "gpt_nano",
             {"parallel.tensor": 2, "parallel.shard": -1, "train.global_batch": 7},
             [
-                "train.global_batch: 7 samples cannot be divided evenly over 2 parts (1 nodes x 4 "
+                "train.global_batch: 7 samples cannot be divided evenly over 2 parts (1 node x 4 "
                 "workers = "
                 "4 ranks, 2 ranks share each part); try 6 or 8"
             ],

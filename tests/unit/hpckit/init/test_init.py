@@ -70,7 +70,7 @@ def test_a_partition_with_gpus_comes_before_a_default_without() -> None:
     assert told["time_limit"] == ("1-00:00:00", "found", "MaxWall of your QOS normal")
     assert told["gpus"][0] == "gpus-per-node"
     assert told["gpu_type"][:2] == ("a100", "assumed")
-    assert "4 x a100 on 2 nodes, 8 x 3090 on 1 nodes" in told["gpus"][2]
+    assert "4 x a100 on 2 nodes, 8 x 3090 on 1 node" in told["gpus"][2]
     assert told["cpus_per_node"][0] == 126, "of the nodes with this type"
     assert told["memory"][0] == "512000M"
     assert "a100, ib" in told["constraint"][2]

@@ -56,7 +56,7 @@ def test_the_next_submission_generation_and_drill_are_told(tmp_path: Path) -> No
     text = describe_submission(spec, run, None, earlier=2)
     assert "(2 submissions so far)" in text
     assert f"supervise({str(tmp_path)!r}, submission=3)" in text
-    assert "# layout      1 nodes" in text
+    assert "# layout      1 node x" in text
     assert f"--rdzv-id={run.name}-g5" in text
     assert text.count("hpckit.trainer.torchrun.forked_workers") == 1
 
