@@ -117,9 +117,12 @@ def _session() -> ProgramSession | None:
         pass
     found = None
     if not _sessions and _BOARD in os.environ:
-        from hpckit.ipc.program_session import ProgramSession
+        from hpckit.ipc.own_packages import own_packages
 
-        found = ProgramSession.from_env()
+        with own_packages():
+            from hpckit.ipc.program_session import ProgramSession
+
+            found = ProgramSession.from_env()
         atexit.register(found.close)
     _sessions[os.getpid()] = found
     return found

@@ -17,6 +17,7 @@ from typing import Any, SupportsFloat
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import CheckpointReported, TrainingStarted
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
+from hpckit.ipc.own_packages import own_packages
 from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
 
 RECORD_EVERY_S = 1.0
@@ -179,7 +180,8 @@ class StopAgreement:
     def __init__(self) -> None:
         import torch.distributed as dist  # it is imported already
 
-        from checkpointing.ranks.lagged_agreement import LaggedMax
+        with own_packages():
+            from checkpointing.ranks.lagged_agreement import LaggedMax
 
         group = dist.new_group(backend="gloo")
         assert group is not None

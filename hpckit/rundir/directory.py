@@ -31,6 +31,11 @@ from hpckit.config.spec_parser import identity
 LINKS = ("spec.yaml", "overrides.yaml", "manifest.json", "code")
 
 
+PROJECT_FOLDER = "project-code"
+"""Folder in a code snapshot that has the project, if it is apart from hpckit's packages. No module
+can have this name."""
+
+
 @dataclass(frozen=True)
 class RunDir:
     """Paths of the run in the folder `path`. Nothing here accesses the disk unless it says so."""
@@ -108,6 +113,12 @@ class RunDir:
 
     def code(self, submission: int) -> Path:
         return self.submission(submission) / "code"
+
+    def project_code(self, submission: int) -> Path:
+        """Returns the folder with the copy of the project: that of the whole code, unless a program
+        has modules with the names of hpckit's packages."""
+        apart = self.code(submission) / PROJECT_FOLDER
+        return apart if apart.is_dir() else self.code(submission)
 
     def generation_logs(self, generation: int) -> Path:
         return self.logs / f"g{generation:03d}"

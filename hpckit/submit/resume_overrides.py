@@ -79,7 +79,7 @@ def _before_and_after(
         SpecError: the overrides cannot be used, or would make another run.
     """
     before = read_spec(run.spec(submission))
-    spec = amend_spec(before, overrides, project_tree(run.code(submission)))
+    spec = amend_spec(before, overrides, project_tree(run.project_code(submission)))
     spec = with_absolute_paths(spec, Path.cwd())
     if problems := identity_problems(before, spec, typed_again(run, submission, overrides)):
         raise SpecError(problems)

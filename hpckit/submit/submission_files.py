@@ -37,6 +37,7 @@ from hpckit.rundir.code_snapshot.snapshot import (
     copy_snapshot,
     git_diff,
     git_facts,
+    hidden_packages,
     take_snapshot,
 )
 from hpckit.rundir.directory import LINKS, RunDir
@@ -128,7 +129,14 @@ def _write_submission(
         write_text(folder / "spec.yaml", dump_spec(spec))
         write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
         before = earlier and earlier / "code"
-        snapshot = take_snapshot(project, folder / "code", before, listed, _imported(spec, project))
+        snapshot = take_snapshot(
+            project,
+            folder / "code",
+            before,
+            listed,
+            _imported(spec, project),
+            is_apart=spec.command is not None and bool(hidden_packages(project)),
+        )
         write_text(folder / "dirty.diff", diff.result())
         manifest = {
             **_submission_facts(),
@@ -154,7 +162,9 @@ def describe_code(spec: RunSpec, project: Project) -> str:
 
 def _imported(spec: RunSpec, project: Project) -> set[str]:
     entry = spec.entry and current(spec.entry.partition(":")[0])
-    return run_files(spec, project.root, entry, PACKAGES)
+    theirs = () if spec.command is None else hidden_packages(project)
+    foreign = [name for name in PACKAGES if name not in theirs]
+    return run_files(spec, project.root, entry, foreign)
 
 
 def _list_code(spec: RunSpec, project: Project) -> ProjectFiles:

@@ -29,6 +29,7 @@ from hpckit.config.spec import CommandSpec, HangSpec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
+from hpckit.ipc.own_packages import program_packages
 from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
 from hpckit.ipc.program_follower import ProgramFollower
 from hpckit.ipc.program_scalars import ScalarFiles
@@ -83,7 +84,9 @@ def run_program(command: CommandSpec, hang: HangSpec, env: WorkerEnvironment) ->
     os.chdir(cwd)
     at = env.at
     manifest = read_json(at.run.submission(at.submission) / "manifest.json") or {}
-    code = CodePaths(Path(str(manifest.get("project", cwd))), at.run.code(at.submission), cwd)
+    code = CodePaths(
+        Path(str(manifest.get("project", cwd))), at.run.project_code(at.submission), cwd
+    )
     number = signal.Signals[command.stop_signal]
     python = python_program(command.arguments)
     with _observed(command, hang, env):
@@ -208,8 +211,10 @@ def _run_python(
     sys.argv = [program.target, *program.arguments]
     try:
         if program.is_module:
-            sys.path[:0] = list(dict.fromkeys(map(str, (code.in_snapshot(code.cwd), code.cwd))))
-            runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+            folders = list(dict.fromkeys(map(str, (code.in_snapshot(code.cwd), code.cwd))))
+            sys.path[:0] = folders
+            with program_packages(folders):
+                runpy.run_module(program.target, run_name="__main__", alter_sys=True)
         else:
             _run_script(code.in_snapshot(Path(program.target)))
     except SystemExit as end:
@@ -229,7 +234,8 @@ def _run_script(path: Path) -> None:
     main = ModuleType("__main__")
     main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    exec(compile(source, str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+    with program_packages([str(path.parent)]):
+        exec(compile(source, str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102
 
 
 def _check_exit(end: SystemExit, heartbeats: HeartbeatWriter) -> None:
@@ -245,8 +251,10 @@ def _run_child(
 ) -> None:
     """Runs a program as a child process."""
     parent = os.getpid()
+    # a script finds the modules beside it, which the processes of hpckit do without
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     try:
-        child = subprocess.Popen(arguments, preexec_fn=lambda: die_with_parent(parent))
+        child = subprocess.Popen(arguments, env=env, preexec_fn=lambda: die_with_parent(parent))
     except OSError as error:
         raise TrainingError(
             f"command.arguments: {arguments[0]} cannot be started: {error.strerror}"

@@ -38,11 +38,13 @@ from hpckit.rundir.code_snapshot.shared_copies import (
     state_of,
     write_states,
 )
+from hpckit.rundir.directory import PROJECT_FOLDER
 from hpckit.text import quantities
 
 PACKAGES = ("hpckit", "checkpointing", "data")
 """hpckit's own top-level packages, which are in every snapshot."""
 
+_AS_PROGRAM = "hpckit launch -- python FILE"
 MAX_FILE_BYTES = 4 << 20
 """Larger files are data, not code: they are left out, and named in the manifest."""
 MAX_FILES = 100_000
@@ -110,8 +112,18 @@ def find_project(cwd: Path) -> Project:
 
 def shadowed_packages(project: Project) -> list[str]:
     """Returns a line for each of hpckit's packages that would be hidden by something in the
-    project."""
-    found = []
+    project, and by which a training function could not be called."""
+    return [
+        f"{place}: would hide hpckit's own package {name!r} or be hidden by it, as the process of "
+        "a training function imports both; rename it"
+        + ("" if name == "hpckit" else f", or launch its script as a program: {_AS_PROGRAM}")
+        for name, place in hidden_packages(project).items()
+    ]
+
+
+def hidden_packages(project: Project) -> dict[str, str]:
+    """Returns those of hpckit's packages whose names the project has, with the place there."""
+    found = {}
     for name in PACKAGES:
         ours = find_spec(name)
         theirs = PathFinder.find_spec(name, [str(project.root)])
@@ -119,9 +131,7 @@ def shadowed_packages(project: Project) -> list[str]:
             continue
         place = theirs.origin or _first_module(project.root / name)
         if place and not Path(place).parent.samefile(Path(ours.origin).parent):
-            found.append(
-                f"{place}: would hide hpckit's own package {name!r} or be hidden by it; rename it"
-            )
+            found[name] = place
     return found
 
 
@@ -136,6 +146,8 @@ def take_snapshot(
     earlier: Path | None = None,
     listed: ProjectFiles | None = None,
     needed: Collection[str] = (),
+    *,
+    is_apart: bool = False,
 ) -> CodeSnapshot:
     """Copies the project's files, and hpckit's packages, to the new folder `into`.
 
@@ -147,6 +159,8 @@ def take_snapshot(
             changed since become hard links to its files; nobody can write to either.
         listed: the project's files, if they were listed already.
         needed: files of the project that the run imports, which are copied whatever they are.
+        is_apart: whether the project gets a folder of its own, `PROJECT_FOLDER`, since it has
+            modules with the names of hpckit's packages.
 
     Raises:
         CodeSnapshotError: there is too much in it for a project.
@@ -154,11 +168,15 @@ def take_snapshot(
     begun_s = time.time()
     into.mkdir()
     content = content_of(project, listed or list_project(project.root, project.git), needed)
-    files = content.files | _own_packages(project.root, {*content.files, *content.links})
+    if is_apart:
+        files = {f"{PROJECT_FOLDER}/{name}": source for name, source in content.files.items()}
+        files |= _own_packages(project.root, set())
+    else:
+        files = content.files | _own_packages(project.root, {*content.files, *content.links})
     before = None if earlier is None else read_copies(earlier, _states(earlier))
     copies = copy_files(files, into, before)
     for name in sorted(content.links):
-        _link(project.root, name, into)
+        _link(project.root, name, into / PROJECT_FOLDER if is_apart else into)
     write_states(_states(into), copies, begun_s)
     groups = sorted(group_left_out(content.left_out))
     return CodeSnapshot(

@@ -20,7 +20,7 @@ from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
 from hpckit.config.spec import PackSpec, RunSpec
-from hpckit.rundir.code_snapshot.snapshot import Project, shadowed_packages
+from hpckit.rundir.code_snapshot.snapshot import Project, hidden_packages, shadowed_packages
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.container_mounts import mount_problems
 from hpckit.submit.preflight.dataset_checks import check_dataset
@@ -100,7 +100,7 @@ def preflight(
 ) -> Preflight:
     """Checks everything that a run needs. `pack` packs missing shards; None: they are not
     packed."""
-    problems = [*shadowed_packages(project), *torch_problems(spec)]
+    problems = [*_name_problems(spec, project), *torch_problems(spec)]
     problems += _program_problems(spec, project)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
         problems.append(f"root: {problem}")
@@ -117,6 +117,18 @@ def preflight(
     data = check_dataset(spec, pack)
     problems += data.problems
     return Preflight(data.dataset, problems, [*python.notes, *data.notes])
+
+
+def _name_problems(spec: RunSpec, project: Project) -> list[str]:
+    """Returns the reasons why modules of the project and of hpckit exclude each other."""
+    if spec.command is None:
+        return shadowed_packages(project)
+    place = hidden_packages(project).get("hpckit")
+    if place is None:
+        return []
+    return [
+        f"{place}: has the name of hpckit itself, which the process of each rank imports; rename it"
+    ]
 
 
 def _program_problems(spec: RunSpec, project: Project) -> list[str]:

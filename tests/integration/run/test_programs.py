@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -167,3 +168,65 @@ def test_a_script_that_stops_to_write_steps_is_started_again(
     assert history(run).lives[-1].end_step == 16
     recorded = {event["step"]: event["loss"] for event in events if event.kind == "step"}
     assert recorded[16] == 1 / 16
+
+
+OWN_NAMES = {
+    "data.py": "def batches():\n    yield from range(1, 6)\n",
+    "checkpointing/__init__.py": "from checkpointing.saves import save\n",
+    "checkpointing/saves.py": "def save(step):\n    print(f'saved {step}', flush=True)\n",
+    "train.py": """
+import torch
+import torch.distributed as dist
+
+from checkpointing import save
+from data import batches
+from hpckit import client
+
+dist.init_process_group("gloo")
+for step in batches():
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    client.step(step, loss=total)
+    save(step)
+    client.checkpointed(step)
+    if client.should_stop():
+        break
+try:
+    import hpckit.integrations.lightning
+except ImportError as error:
+    print("refused:", error, flush=True)
+import checkpointing
+print("mine:", checkpointing.__file__, flush=True)
+dist.destroy_process_group()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("python", "train.py"), ("python", "-m", "train"), ("bash", "train.sh")],
+    ids=["script", "module", "child"],
+)
+def test_a_script_whose_modules_have_the_names_of_hpckits_packages(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    project = tmp_path / "project"
+    for name, text in OWN_NAMES.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    (project / "train.sh").write_text(f"exec {sys.executable} train.py\n")
+    line = launch_line("cluster.device=cpu", "launch.nproc_per_node=2", "--", *words)
+    status, output = complete(project, line, cwd=project)
+    assert status == 0, output
+    (path,) = project.glob("t-*")
+    run = RunDir(path)
+    events = read_events(run.events)
+    assert [e["step"] for e in events if e.kind == "checkpoint_reported"] == [1, 2, 3, 4, 5]
+    assert max(e["step"] for e in events if e.kind == "step") == 5
+    text = run.rank_log(1, 0, 0).read_text()
+    assert "saved 5" in text
+    home = project if words[0] == "bash" else run.code(1) / "project-code"
+    assert f"mine: {home}/checkpointing/__init__.py" in text
+    if words[0] != "bash":
+        assert "refused: hpckit.integrations.lightning needs hpckit's package checkpointing" in text
+    assert run.code(1).joinpath("data/__init__.py").is_file(), "hpckit's own"

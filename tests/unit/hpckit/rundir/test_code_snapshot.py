@@ -14,9 +14,11 @@ from hpckit.rundir.code_snapshot.snapshot import (
     PACKAGES,
     CodeSnapshotError,
     Project,
+    copy_snapshot,
     find_project,
     git_diff,
     git_facts,
+    hidden_packages,
     shadowed_packages,
     take_snapshot,
 )
@@ -194,6 +196,20 @@ def test_a_package_that_would_hide_hpckits_is_named(tmp_path: Path) -> None:
     assert found[0].startswith(f"{project.root}/checkpointing.py: ")
     assert found[1].startswith(f"{project.root}/data/__init__.py: ")
     assert "'data'" in found[1]
+
+
+def test_a_project_with_hpckits_names_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    names = ("data/__init__.py", "data.py", "checkpointing.py", "train.py")
+    project = repository(tmp_path / "p", *names)
+    assert hidden_packages(project).keys() == {"checkpointing", "data"}
+    code = tmp_path / "code"
+    take_snapshot(project, code, is_apart=True)
+    assert all((code / "project-code" / name).is_file() for name in names)
+    assert imported_from(code, "data") == code / "data"
+    assert not (code / "train.py").exists()
+    (tmp_path / "next").mkdir()
+    copy_snapshot(code, tmp_path / "next" / "code")
+    assert (tmp_path / "next" / "code" / "project-code" / "train.py").is_file()
 
 
 def test_hpckits_own_checkout_hides_nothing() -> None:
