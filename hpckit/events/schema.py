@@ -408,6 +408,8 @@ class TrainingStarted(RunEvent):
     """The number of samples of each step."""
     samples: Count | None
     """The number of samples of the dataset; null if documents are packed."""
+    loader: str | None = None
+    """The class of the loader, with its module, if it is of another library."""
     position: Count | None = None
     """The number of samples that all finished steps took, or the loader's cursor if documents are
     packed."""

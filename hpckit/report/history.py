@@ -102,6 +102,8 @@ class History:
     """Events of stragglers, one for each time that a rank became one."""
     samples: int | None
     """Number of samples of the dataset; None: documents were packed, and not counted by step."""
+    loader: str | None
+    """The class of the loader, with its module, if it is of another library."""
     started: float
     finished: float
     """Seconds since the epoch of the last event; `started` is that of the first."""
@@ -177,6 +179,7 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         reported=tuple(event for event in events if isinstance(event, CheckpointReported)),
         slow_ranks=tuple(event for event in events if isinstance(event, StragglerFound)),
         samples=started[-1].samples if started else None,
+        loader=started[-1].loader if started else None,
         started=events[0].time if events else 0.0,
         finished=events[-1].time if events else 0.0,
     )

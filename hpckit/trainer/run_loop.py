@@ -330,6 +330,7 @@ class TrainingRun:
                 world_size=self.world_size,
                 global_batch=self.global_batch,
                 samples=source.samples,
+                loader=source.foreign_loader,
                 position=source.position,
                 restore_s=time.monotonic() - begun_s,
             )

@@ -78,11 +78,7 @@ def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None
     """
     match loop:
         case LimitingLoop.INPUT:
-            return [
-                "increase data.threads and data.prefetch",
-                "put data.cache on the node's own disk; hpckit data warm fills it in advance",
-                "hpckit data bench measures reading and decoding without a model",
-            ]
+            return _INPUT if it.loader is None else [*_foreign_input(it.loader)]
         case LimitingLoop.STORAGE:
             return [*_storage(spec)]
         case LimitingLoop.VALIDATION:
@@ -92,6 +88,36 @@ def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None
         case LimitingLoop.KERNEL:
             return [*_kernel(it, spec)]
     return []
+
+
+_INPUT = [
+    "increase data.threads and data.prefetch",
+    "put data.cache on the node's own disk; hpckit data warm fills it in advance",
+    "hpckit data bench measures reading and decoding without a model",
+]
+_WORKERS = "num_workers of its DataLoader, which prepare batches in processes of their own"
+_OF_LIBRARIES = {
+    "torch": f"increase {_WORKERS}, and prefetch_factor; set persistent_workers=True",
+    "torchdata": f"increase {_WORKERS}, and prefetch_factor; set persistent_workers=True",
+    "streaming": f"increase {_WORKERS}, and predownload of the dataset; put `local` on the node's "
+    "own disk",
+    "litdata": f"increase {_WORKERS}, and max_pre_download of the dataset",
+    "grain": "increase num_workers of grain.MultiprocessingOptions, and num_threads and "
+    "prefetch_buffer_size of grain.ReadOptions",
+    "megatron": "increase num_workers of its WorkerConfig",
+    "webdataset": f"increase {_WORKERS}, if the pipeline is in one",
+}
+
+
+def _foreign_input(loader: str) -> Iterator[str]:
+    """Yield advice on a loader of another library, which has no key."""
+    name = loader.rpartition(".")[2]
+    known = _OF_LIBRARIES.get(loader.partition(".")[0])
+    yield f"{name}: " + (
+        known or "have it read ahead, in threads or processes of its own; hpckit does not do it"
+    )
+    yield "copy what it reads to the node's own disk before the run, if it is read from afar"
+    yield "iterate over it without a model to measure how many batches per second it gives"
 
 
 def _storage(spec: RunSpec | None) -> Iterator[str]:

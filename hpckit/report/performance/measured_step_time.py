@@ -32,6 +32,8 @@ class MeasuredStepTime:
     """Number of traced steps."""
     exposed: float | None
     """Share of the traced steps in which collectives ran and nothing was computed."""
+    loader: str | None = None
+    """The class of the loader, with its module, if it is of another library."""
 
     @property
     def is_split(self) -> bool:
@@ -67,6 +69,7 @@ def step_time(history: History) -> MeasuredStepTime:
         is_gpu=bool(of_gpu),
         traced=len(traced),
         exposed=exposed_s / traced_s if traced_s else None,
+        loader=history.loader,
     )
 
 

@@ -101,6 +101,12 @@ class StepSource:
         )
 
     @property
+    def foreign_loader(self) -> str | None:
+        """The class of the loader, with its module; None: it is one of hpckit."""
+        kind = type(self.loader)
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+    @property
     def store_counts(self) -> Mapping[str, float]:
         """The counters of the caches that it reads from, if it knows them."""
         return {}
@@ -205,6 +211,10 @@ class SharedStateSource(StepSource):
         self._first = self._methods.take() if options.repeats_first else None
         self.counts_samples = hasattr(loader, "store_counts")
         """Whether it is a `data.Loader`, whose batches name their samples."""
+
+    @property
+    def foreign_loader(self) -> str | None:
+        return None
 
     @property
     def tracked(self) -> Any:

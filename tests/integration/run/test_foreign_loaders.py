@@ -63,6 +63,8 @@ def test_a_stateful_loader_resumes_exactly_on_as_many_ranks_and_is_refused_on_ot
     assert history(run).lives[-1].start_step in (4, 8, 12)
     assert losses(run) == losses(reference)
     assert len(losses(run)) == 20  # over two epochs
+    told = next(event for event in read_events(run.events) if event.kind == "training_started")
+    assert told["loader"].endswith(".StatefulDataLoader")
     assert "degraded" not in {event.kind for event in read_events(run.events)}
 
 

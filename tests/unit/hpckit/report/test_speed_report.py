@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,3 +181,28 @@ def test_the_lines_of_a_run() -> None:
     )
     assert told["bottleneck"] == "input: 10% of the step time is spent waiting for data"
     assert "hpckit data bench" in told["suggestion"]
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        ("torch.utils.data.dataloader.DataLoader", "DataLoader: increase num_workers"),
+        ("grain._src.python.data_loader.DataLoader", "grain.MultiprocessingOptions"),
+        ("streaming.base.dataloader.StreamingDataLoader", "predownload"),
+        ("mine.batches.Batches", "Batches: have it read ahead"),
+    ],
+)
+def test_a_loader_of_another_library_gets_advice_that_it_can_follow(loader: str, said: str) -> None:
+    waits = replace(SLOW["data"], loader=loader)
+    text = "\n".join(advice(waits, bottleneck(waits), make_spec()))
+    assert said in text
+    assert "data.threads" not in text
+    assert "hpckit data" not in text
+
+
+def test_the_loader_is_that_of_the_newest_start() -> None:
+    begun = event_of(1.0, "training_started", {"generation": 1, "step": 0, "world_size": 1})
+    assert step_time(build_history([begun])).loader is None
+    fields = {"generation": 2, "step": 0, "world_size": 1, "loader": "torch.DataLoader"}
+    again = event_of(2.0, "training_started", fields)
+    assert step_time(build_history([begun, again])).loader == "torch.DataLoader"
