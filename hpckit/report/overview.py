@@ -43,6 +43,9 @@ class Overview:
     """Why the overview is incomplete: Slurm does not answer, or the spec is damaged."""
     bad: tuple[ExcludableNode, ...] = ()
     """The excluded nodes of the run."""
+    namesakes: tuple[SlurmJob, ...] = ()
+    """Jobs of the user that are not over and have the name of a job of the run, without being
+    one."""
 
     @property
     def is_slurm(self) -> bool:
@@ -157,6 +160,7 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
     owner = holder(run.lock)
     numbers: tuple[str, ...] = ()
     jobs: tuple[SlurmJob, ...] | None = ()
+    found: Sequence[SlurmJob] | None = ()
     is_starting = False
     if spec is not None and spec.cluster.kind == "slurm":
         numbers = tuple(numbers_of(run, events))
@@ -178,7 +182,14 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         owner=owner,
         problem=problem or damage,
         bad=excludable_nodes(events, time.time()),
+        namesakes=_namesakes(jobs or (), found or ()),
     )
+
+
+def _namesakes(mine: Sequence[SlurmJob], jobs: Sequence[SlurmJob]) -> tuple[SlurmJob, ...]:
+    names, numbers = {job.name for job in mine}, {job.number for job in mine}
+    others = (job for job in jobs if job.name in names and job.number not in numbers)
+    return tuple(job for job in others if not job.is_over)
 
 
 def runs_below(root: Path) -> Iterator[RunDir]:

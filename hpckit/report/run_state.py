@@ -28,7 +28,7 @@ class RunState(StrEnum):
     """There is no final verdict, no holder of the run lock and no job: nothing continues by
     itself."""
     UNKNOWN = "unknown"
-    """Slurm does not answer whether it has a job."""
+    """Slurm does not answer whether it has a job, or its job is in a state that is not known."""
 
 
 def is_current(verdict: Mapping[str, Any] | None, progress: RunProgress) -> bool:
@@ -56,9 +56,10 @@ def decide(
         jobs: of this run, by Slurm's queue; None: not known. Empty for a run on this machine.
     """
     is_final = is_current(verdict, progress) and bool(verdict and verdict.get("final"))
-    active = [job for job in jobs or () if job.is_active]
+    live = list(jobs or ())
     if progress.ended is not None or progress.failure is not None:
-        active = [job for job in active if job.number != progress.job]  # it is about to end
+        live = [job for job in live if job.is_waiting or job.number != progress.job]  # it ends now
+    active = [job for job in live if job.is_active]
     if is_held:
         return RunState.RUNNING if progress.is_training else RunState.STARTING
     if any(job.number == progress.job and progress.is_training for job in active):
@@ -68,6 +69,8 @@ def decide(
     if any(job.is_waiting for job in jobs or ()):
         has_begun = progress.begun is not None and not is_final
         return RunState.WAITING if has_begun else RunState.QUEUED
+    if any(job.is_unknown for job in live):
+        return RunState.UNKNOWN
     if is_final:
         return RunState.ENDED
     if progress.failure is not None:

@@ -12,7 +12,7 @@ from hpckit.events.end_reasons import INTERRUPTED, KINDS
 from hpckit.report.error_location import place
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
-from hpckit.slurm.pending_reasons import explain, is_singleton
+from hpckit.slurm.pending_reasons import awaited_jobs, explain, is_singleton
 from hpckit.slurm.squeue import SlurmJob
 from hpckit.text.quantities import ago, moment, span, times
 
@@ -133,21 +133,21 @@ def _state(it: Overview, now: float) -> str:
         case RunState.FAILED:
             return f"failed, at {at}"
         case RunState.UNKNOWN:
-            return (
-                f"unknown, at {at}: no process holds its lock, and it is unknown whether a job "
-                "waits, because Slurm does not answer"
-            )
+            return f"unknown, at {at}: no process holds its lock, and {_unknown_reason(it)}"
     return f"dead, at {at}: no process, no job, no final verdict"
+
+
+def _unknown_reason(it: Overview) -> str:
+    if job := next((job for job in it.jobs if job.is_unknown), None):
+        return f"job {job.number} is in state {job.state}, whose meaning is not known here"
+    return "it is unknown whether a job waits, because Slurm does not answer"
 
 
 def _of_waiting(it: Overview, job: SlurmJob, now: float) -> Iterator[Fact]:
     reason = explain(job.reason)
     meaning, advice = reason.meaning, reason.advice
-    if job.reason == "Dependency" and is_singleton(job.dependency):
-        meaning, advice = (
-            "the previous job of this run has not ended yet",
-            "nothing: it starts after that job",
-        )
+    if job.reason == "Dependency":
+        meaning, advice = _of_dependency(it, job, meaning, advice)
     yield Fact("waits", f"job {job.number}, {job.reason}: {meaning}")
     if job.start is not None:
         left = f", in {span(job.start - now)}" if job.start > now else ""
@@ -157,6 +157,25 @@ def _of_waiting(it: Overview, job: SlurmJob, now: float) -> Iterator[Fact]:
     else:
         yield Fact("begins", "Slurm has not estimated a start time yet")
     yield Fact("to do", advice.replace("JOB", job.number))
+
+
+def _of_dependency(it: Overview, job: SlurmJob, meaning: str, advice: str) -> tuple[str, str]:
+    """Return what a job waits for that waits for other jobs, and the advice."""
+    mine = [other.number for other in it.current_jobs if other.number != job.number]
+    awaited = awaited_jobs(job.dependency)
+    others = [number for number in awaited if number not in {*it.numbers, *mine}]
+    if is_singleton(job.dependency):
+        others += [other.number for other in it.namesakes]
+    if others:
+        which = f"job {others[0]}" if len(others) == 1 else f"jobs {', '.join(others)}"
+        of_name = " of the same name" if is_singleton(job.dependency) else ""
+        return (
+            f"it waits for {which}{of_name}, not of this run",
+            f"wait, or start it without waiting: scontrol update JobId={job.number} Dependency=",
+        )
+    if not (awaited or is_singleton(job.dependency)):
+        return meaning, advice
+    return "the previous job of this run has not ended yet", "nothing: it starts after that job"
 
 
 def _of_verdict(it: Overview, now: float) -> Iterator[Fact]:
@@ -232,4 +251,6 @@ def _next(it: Overview) -> str:
             )
         case RunState.ENDED | RunState.DEAD | RunState.FAILED:
             return f"nothing happens automatically; hpckit resume continues {start}"
+    if any(job.is_unknown for job in it.jobs):
+        return "run this command again when Slurm reports another state"
     return "run this command again when Slurm answers"

@@ -27,11 +27,6 @@ class Allocation:
     hosts: tuple[str, ...]
     """Names of the nodes in Slurm's order; the supervisor runs on the first one."""
 
-    @property
-    def is_task(self) -> bool:
-        """Whether the job is a task of an array, which has another name than the run."""
-        return "_" in self.job
-
 
 def allocation(env: Mapping[str, str]) -> Allocation:
     """Returns the job whose batch process this is.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 CONFIG = ("scontrol", "show", "config")
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
 NODES = ("scontrol", "--oneliner", "show", "node")
+_RECORD_STARTS = ("PartitionName=", "NodeName=")
 Record = Mapping[str, str]
 """Values by Slurm's names."""
 
@@ -36,8 +37,10 @@ def parse_config(text: str) -> dict[str, str]:
 
 def parse_records(text: str) -> list[dict[str, str]]:
     """Parses the output of `PARTITIONS` or `NODES`, a record per line. Of values with blanks, only
-    the first word is kept."""
-    return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip()]
+    the first word is kept. Reasons and comments, which may have anything in them, come last, so
+    that the first value of a key counts; their line breaks do not begin a record."""
+    lines = [line for line in text.splitlines() if line.startswith(_RECORD_STARTS)]
+    return [dict(reversed(re.findall(r"(?<!\S)([\w/:]+)=(\S*)", line))) for line in lines]
 
 
 def parse_table(text: str) -> list[list[str]]:

@@ -174,8 +174,16 @@ def explain(code: str) -> PendingReason:
 
 
 def is_singleton(dependency: str) -> bool:
-    """Returns whether the job waits for the other jobs of its run."""
+    """Returns whether the job waits for all other jobs of its name, as jobs of earlier releases
+    do."""
     return "singleton" in dependency
+
+
+def awaited_jobs(dependency: str) -> list[str]:
+    """Returns the numbers of the jobs that a dependency such as
+    "afterany:41(unfulfilled),afterok:7_2+5" names."""
+    kinds = re.findall(r"after\w*:([\d_+*:]+)", dependency)
+    return [number for kind in kinds for number in re.findall(r"\d+(?:_\d+)?", kind)]
 
 
 def _spaced(name: str) -> str:

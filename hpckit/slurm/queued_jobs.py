@@ -2,25 +2,20 @@
 
 A run lock is held from the start of the supervisor on. A pending job holds none, and a job that
 Slurm accepted without an answer ("Socket timed out") is recorded nowhere; it is recognised by its
-batch script.
+comment and its batch script.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
-from hpckit.slurm.squeue import QueueError, is_name_of, numbers_of
+from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
 
-_TIMEOUT_S = 30.0
-_FORM = "%i|%T|%j|%o"
-_STATES = "PENDING,CONFIGURING,RUNNING,SUSPENDED,STOPPED,REQUEUED,REQUEUE_HOLD,SPECIAL_EXIT"
+_ENDING = "COMPLETING"
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ def refuse_queued(runs: Sequence[RunDir]) -> None:
     if not runs:
         return
     try:
-        output = _squeue()
+        jobs = queue()
     except QueueError as error:
         names = ", ".join(run.name for run in runs)
         what = (
@@ -54,57 +49,43 @@ def refuse_queued(runs: Sequence[RunDir]) -> None:
         )
         raise SpecError([f"Slurm does not answer: {error}; {what}"]) from error
     if found := [
-        problem for run in runs if (problem := waiting_problem(run, _jobs_of(run, output)))
+        problem for run in runs if (problem := waiting_problem(run, _queued_of(run, jobs)))
     ]:
         raise SpecError(found)
 
 
 def queued(run: RunDir) -> list[QueuedJob]:
-    """Returns this user's jobs that carry the run at this path.
+    """Returns this user's jobs that carry the run at this path, except those that are ending.
 
     Raises:
         QueueError: Slurm does not answer; has its message.
     """
-    return _jobs_of(run, _squeue())
+    return _queued_of(run, queue())
 
 
-def _jobs_of(run: RunDir, output: str) -> list[QueuedJob]:
-    return of_run(run, numbers_of(run, read_events(run.events)), output)
+def unfinished(run: RunDir) -> list[str]:
+    """Returns the numbers of this user's jobs that carry the run at this path, with those that are
+    ending.
+
+    Raises:
+        QueueError: Slurm does not answer; has its message.
+    """
+    jobs = jobs_of(run, numbers_of(run, read_events(run.events)), queue())
+    return [job.number for job in jobs if not job.is_over]
 
 
-def _squeue() -> str:
-    command = ["squeue", "--me", "--noheader", "--array", f"--states={_STATES}"]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SQUEUE_")}
-    try:
-        done = subprocess.run(
-            [*command, f"--format={_FORM}"],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise QueueError(f"squeue: {error}") from error
-    if done.returncode:
-        raise QueueError((done.stderr.strip().splitlines() or ["squeue failed"])[-1])
-    return done.stdout
+def _queued_of(run: RunDir, jobs: Iterable[SlurmJob]) -> list[QueuedJob]:
+    return of_run(run, numbers_of(run, read_events(run.events)), jobs)
 
 
-def of_run(run: RunDir, known: Sequence[str], text: str) -> list[QueuedJob]:
-    """Parses squeue's output, one job a line, for jobs of a run.
+def of_run(run: RunDir, known: Sequence[str], jobs: Iterable[SlurmJob]) -> list[QueuedJob]:
+    """Returns the jobs of a run that are not over, nor about to be.
 
     Args:
-        known: numbers of jobs that the run directory records. A number alone is no proof, as a
-            reinstalled cluster counts from 1 again.
+        known: numbers of jobs that the run directory records.
     """
-    found = []
-    for line in text.splitlines():
-        number, state, name, command = (*line.split("|", 3), "", "", "")[:4]
-        is_ours = number in known or Path(command).parent == run.submitit
-        if is_ours and is_name_of(number, name, run):
-            found.append(QueuedJob(number, state))
-    return found
+    mine = (job for job in jobs_of(run, known, jobs) if not job.is_over)
+    return [QueuedJob(job.number, job.state) for job in mine if job.state != _ENDING]
 
 
 def waiting_problem(run: RunDir, jobs: Sequence[QueuedJob]) -> str | None:

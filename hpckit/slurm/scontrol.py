@@ -7,6 +7,8 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+_AFTER_NAME = re.compile(r" UserId=\S*\(\d+\)")
+
 
 def show_job(job: str, within_s: float) -> str:
     """Returns the output of `scontrol show job`, with times in seconds since the epoch.
@@ -40,6 +42,13 @@ def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
 
 
 def field(text: str, key: str) -> str | None:
-    """Returns the value of `key`, or None if it is missing."""
-    match = re.search(rf"(?:^| ){key}=(\S+)", text)
-    return match[1] if match else None
+    """Returns the value of `key`, or None if it is missing. Of a heterogeneous job it is that of
+    the first part.
+
+    The name of a job comes before the other fields and may have anything in it, such as another
+    key; comments and paths come last.
+    """
+    named = _AFTER_NAME.search(text)
+    parts = [text[named.start() :], text.partition(" JobName=")[0]] if named else [text]
+    found = (re.search(rf"(?:^| ){key}=(\S+)", part) for part in parts)
+    return next((match[1] for match in found if match), None)

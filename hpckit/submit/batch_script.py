@@ -14,6 +14,7 @@ from hpckit.config.rules.violations import fewest_nodes, is_elastic, most_nodes
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, module_in
 from hpckit.rundir.directory import RunDir
+from hpckit.slurm.job_ownership import job_comment
 from hpckit.submit.signal_hold import IGNORED
 
 _NO_FLAGS = {"setup", "additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"}
@@ -35,7 +36,8 @@ class BatchJob:
     """A pattern in which Slurm replaces numbers."""
     code: str
     """Path of the code snapshot, as a shell word."""
-    dependency: str | None
+    after: tuple[str, ...] = ()
+    """Numbers of jobs that have to end before this one starts."""
     exclude: tuple[str, ...] = ()
     """Nodes to exclude, beside those of the spec."""
     hold: str = SIGNAL_HOLD
@@ -43,12 +45,13 @@ class BatchJob:
 
 
 def of_run(
-    run: RunDir, submission: int, after: str | None = None, exclude: tuple[str, ...] = ()
+    run: RunDir, submission: int, after: tuple[str, ...] = (), exclude: tuple[str, ...] = ()
 ) -> BatchJob:
     """Returns the job of one run.
 
     Args:
-        after: the task of an array after which this job continues; its job name is another one.
+        after: the other jobs of the run, as a run has one job at a time. Their names say nothing:
+            runs of other directories may have the same one.
         exclude: as in `BatchJob`.
     """
     return BatchJob(
@@ -56,8 +59,7 @@ def of_run(
         folder=run.submitit,
         output=run.logs / "batch-%j.log",
         code=shlex.quote(str(run.code(submission))),
-        # a run has one job at a time
-        dependency=f"afterany:{after},singleton" if after else "singleton",
+        after=after,
         exclude=exclude,
         hold=module_in(run.code(submission), SIGNAL_HOLD),
     )
@@ -142,10 +144,13 @@ def _options(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
         "signal": f"B:USR2@{slurm.notice_s}",
         "time": slurm.time_limit,
         "reservation": slurm.reservation,
-        "dependency": place.dependency,
+        "dependency": ":".join(("afterany", *place.after)) if place.after else None,
         again: True,
     }
-    further = {name: value for name, value in slurm.options.items() if value is not False}
+    # by which the commands of the run find its jobs; a site may need another one
+    comment = {"comment": job_comment(place.folder.parent)}
+    options = comment | dict(slurm.options)
+    further = {name: value for name, value in options.items() if value is not False}
     return {key: value for key, value in {**further, **ours}.items() if value is not None}
 
 

@@ -73,11 +73,10 @@ def submit_job(
     run: RunDir,
     spec: RunSpec,
     submission: int,
-    after: str | None = None,
+    after: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
 ) -> submitit.Job[int]:
-    """Submits a submission as a Slurm job whose first process is the supervisor. It starts when no
-    other job of this run is left.
+    """Submits a submission as a Slurm job whose first process is the supervisor.
 
     Args:
         after, exclude: as in `batch_script.of_run`.

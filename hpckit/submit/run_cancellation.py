@@ -66,7 +66,7 @@ def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
     if it.problem is not None and not it.jobs:
         raise CancelError(f"{it.problem}; nothing was done")
     waiting = [job.number for job in it.jobs if job.is_waiting]
-    active = [job.number for job in it.jobs if job.is_active]
+    active = [job.number for job in it.current_jobs if not job.is_waiting]
     for number in waiting:
         say(f"pending job {number} is cancelled")
     if waiting:
@@ -113,8 +113,8 @@ def _wait(it: Overview, within_s: float) -> Overview:
             return now
         if time.monotonic() > deadline:
             raise CancelError(_still_running(now, within_s))
-        begun = {job.number for job in now.jobs if job.is_active}
-        known = {job.number for job in it.jobs if job.is_active}
+        begun = {job.number for job in now.current_jobs if not job.is_waiting}
+        known = {job.number for job in it.current_jobs if not job.is_waiting}
         late = [job.number for job in now.jobs if job.is_waiting]
         if again := [*late, *sorted(begun - known)]:
             _scancel(again)

@@ -40,12 +40,18 @@ def start_silently(run: RunDir, spec: RunSpec, number: int) -> str:
     Raises:
         SpecError: Slurm refuses the job.
     """
+    from hpckit.slurm.queued_jobs import unfinished
+    from hpckit.slurm.squeue import QueueError
     from hpckit.submit.job_submission import SubmitError, submit, submit_job
 
     if spec.cluster.kind != "slurm":
         return submit(run, number).job_id
     try:
-        return submit_job(run, spec, number).job_id
+        others = tuple(unfinished(run))  # one that is ending, or was submitted at the same time
+    except QueueError as error:
+        raise SpecError([f"Slurm does not answer: {error}; nothing is submitted"]) from error
+    try:
+        return submit_job(run, spec, number, others).job_id
     except SubmitError as error:
         raise SpecError(sbatch_problems(error)) from error
 

@@ -107,7 +107,7 @@ def prepared(
     from hpckit.rundir.code_snapshot.snapshot import find_project
     from hpckit.submit import preparation
     from hpckit.submit.launch_command import pack
-    from hpckit.supervisor.continuation.job_registration import remember, take_name
+    from hpckit.supervisor.continuation.job_registration import mark_job, remember
 
     base, project = Path.cwd(), find_project(Path.cwd())
     words = [*of_the_job(overrides, env, is_interactive), *overrides]
@@ -123,7 +123,7 @@ def prepared(
     if number is None:
         print(f"{run.name} is done; nothing to do")
         return None
-    take_name(run, number, env)
+    mark_job(run, number, env)
     remember(run, number, base, env)
     return run, number, spec
 

@@ -60,7 +60,10 @@ class Launched:
     def jobs(self) -> list[str]:
         """In the queue, running or waiting; a successor comes after the one that queued it."""
         name = f"--name={self.run.name}"
-        return self.slurm.run("squeue", "--noheader", name, "--format=%i", "--sort=i").split()
+        lines = self.slurm.run("squeue", "--noheader", name, "--format=%i %k", "--sort=i")
+        pairs = [line.split(maxsplit=1) for line in lines.splitlines()]
+        ours = ("(null)", f"hpckit:{self.run.path}")
+        return [number for number, comment in pairs if comment.strip() in ours]
 
     def verdicts(self) -> list[str]:
         return [event["verdict"] for event in self.events("generation_ended")]

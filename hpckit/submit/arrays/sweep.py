@@ -79,7 +79,6 @@ def place(folder: Path) -> BatchJob:
         folder=folder / "submitit",
         output=folder / "runs" / "%a" / "logs" / "batch-%j.log",
         code=f'{shlex.quote(str(folder / "code"))}/"$SLURM_ARRAY_TASK_ID"',
-        dependency=None,  # all tasks have one name, so they would wait for each other
     )
 
 

@@ -39,8 +39,8 @@ class JobChain:
     """Queues the successor job in a thread of its own, so that training does not wait for Slurm's
     controller, which may be slow or down for a while.
 
-    Slurm starts the successor when no other job of its name is left (`--dependency=singleton`),
-    however this one ends: this avoids a requeue, which waits two minutes, and needs no credential.
+    Slurm starts the successor when this job is over (`--dependency=afterany`), however it ends:
+    this avoids a requeue, which waits two minutes, and needs no credential.
     """
 
     def __init__(

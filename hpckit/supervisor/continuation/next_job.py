@@ -76,7 +76,7 @@ def _queued_successor(supervised: SupervisedRun, job: Allocation) -> Iterator[Jo
     from hpckit.submit.job_submission import submit_job  # gives submitit the supervisor
 
     run, spec, events = supervised.run, supervised.spec, supervised.events
-    queue = partial(submit_job, run, spec, supervised.submission, job.job if job.is_task else None)
+    queue = partial(submit_job, run, spec, supervised.submission, (job.job,))
     bad = ExcludeList(run, spec, events)
     find = partial(_waiting, run, job.job)
     with JobChain(lambda: queue(bad.hosts()).job_id, events, bad.keep_from, find) as chain:

@@ -17,6 +17,7 @@ from hpckit.slurm.allocation import (
     shows_user_cancel,
     srun,
 )
+from hpckit.slurm.scontrol import field
 
 
 def commands(folder: Path, **scripts: str) -> dict[str, str]:
@@ -33,6 +34,19 @@ def test_outside_of_a_job_there_is_no_allocation() -> None:
         allocation({})
 
 
+OTHER_ORDER = "JobId=7 JobName=lr=1 JobState=RUNNING UserId=u(1) GroupId=g(1) JobState=FAILED"
+
+
+def test_the_name_of_a_job_is_not_taken_for_its_state() -> None:
+    assert field(OTHER_ORDER, "JobState") == "FAILED"
+    assert field(OTHER_ORDER.replace("lr=1 ", "a\nb "), "JobState") == "FAILED"
+    assert field(OTHER_ORDER, "JobId") == "7"
+    assert field(OTHER_ORDER, "Reason") is None
+    assert field("NodeName=n1 State=DOWN* Reason=State=IDLE", "State") == "DOWN*"
+    first, second = "JobId=1 HetJobId=1 JobName=het UserId=u(1) JobState=RUNNING", "JobId=2 JobName"
+    assert field(f"{first}\n{second}=het UserId=u(1) JobState=PENDING", "JobState") == "RUNNING"
+
+
 def test_the_nodes_are_named_by_slurm(tmp_path: Path) -> None:
     env = commands(tmp_path, scontrol='[ "$*" = "show hostnames n[1-2]" ] && printf "n1\\nn2\\n"')
     env |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -43,10 +57,9 @@ def test_a_task_of_an_array_goes_by_both_numbers_and_leaves_the_array(tmp_path: 
     env = commands(tmp_path, scontrol="echo n1")
     env |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
     env |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MAX": "3"}
-    assert (found := allocation(env)).job == "7_0"
-    assert found.is_task
+    assert allocation(env).job == "7_0"
     leave_array(env)
-    assert not allocation(env).is_task
+    assert allocation(env).job == "7"
     assert not [name for name in env if "ARRAY" in name]
 
 

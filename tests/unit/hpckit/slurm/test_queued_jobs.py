@@ -10,7 +10,8 @@ from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import EventLog
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.queued_jobs import QueuedJob, of_run, queued, refuse_queued, waiting_problem
-from hpckit.slurm.squeue import QueueError
+from hpckit.slurm.squeue import QueueError, parse_queue
+from tests.unit.hpckit.slurm.queue_output import fields, marked, stand_in
 
 RUN = RunDir(Path("/runs/t-1a2b3c4d"))
 SCRIPT = "/runs/t-1a2b3c4d/submitit/submission_file_1.sh"
@@ -21,7 +22,10 @@ SCRIPT = "/runs/t-1a2b3c4d/submitit/submission_file_1.sh"
     [
         (f"7|PENDING|t-1a2b3c4d|{SCRIPT}", ["7"]),
         ("7|PENDING|t-1a2b3c4d|/elsewhere/t-1a2b3c4d/submitit/submission_file_1.sh", []),
-        (f"7|PENDING|other|{SCRIPT}", []),
+        (f"7|PENDING|other|{SCRIPT}", ["7"]),  # it was renamed
+        (f"7|COMPLETED|t-1a2b3c4d|{SCRIPT}", []),
+        (f"7|COMPLETING|t-1a2b3c4d|{SCRIPT}", []),
+        (f"7|A_NEW_STATE|t-1a2b3c4d|{SCRIPT}", ["7"]),
         ("5|RUNNING|t-1a2b3c4d|(null)", ["5"]),  # its number is known
         ("6_0|PENDING|t-sweep-3|/sweeps/submission_file_1.sh", ["6_0"]),
         ("6_1|PENDING|t-sweep-3|/sweeps/submission_file_1.sh", []),
@@ -30,7 +34,10 @@ SCRIPT = "/runs/t-1a2b3c4d/submitit/submission_file_1.sh"
     ],
 )
 def test_which_are_the_runs(line: str, found: list[str]) -> None:
-    assert [job.number for job in of_run(RUN, ["5", "6_0"], f"{line}\n")] == found
+    number, state, name, command = (*line.split("|"), "", "", "")[:4]
+    job = fields(number, name, state, command=command)
+    jobs = parse_queue(marked("@1", job), "@1")
+    assert [job.number for job in of_run(RUN, ["5", "6_0"], jobs)] == found
 
 
 def test_what_to_do_is_told() -> None:
@@ -51,8 +58,7 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     with EventLog(run.events) as events:
         events.emit_kind("successor_queued", job="8")
     tool = tmp_path / "squeue"
-    tool.write_text(f'#!/bin/sh\necho "8|PENDING|{run.name}|(null)"\n')
-    tool.chmod(0o755)
+    stand_in(tmp_path, fields("8", run.name), fields("9", run.name), fields("7+1", "het"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert queued(run) == [QueuedJob("8", "PENDING")]
     refuse_queued([RunDir(tmp_path / "t-00000000")])

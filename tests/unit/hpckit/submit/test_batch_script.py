@@ -66,7 +66,7 @@ def test_the_script_is_the_one_that_was_agreed_on(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_submitit_writes_the_same(case: str, tasks: int | None) -> None:
     spec = spec_of(PYTHON, "launch.max_parallel=2", *CASES[case])
-    place = batch_script.of_run(RunDir(Path("/scratch/it's/run")), 3, after="7_1")
+    place = batch_script.of_run(RunDir(Path("/scratch/it's/run")), 3, after=("7_1", "9"))
     assert spec.cluster.slurm is not None
     python = batch_script.interpreter(spec.cluster.slurm, place)
     command = f"{python} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
@@ -78,7 +78,7 @@ def test_submitit_writes_the_same(case: str, tasks: int | None) -> None:
     )
     assert batch_script.script(spec, place, tasks) == expected
     assert ("--array=0-2%2" in expected) is (tasks == 3)
-    assert "--dependency=afterany:7_1,singleton" in expected
+    assert "--dependency=afterany:7_1:9" in expected
 
 
 def test_the_batch_process_is_the_supervisor_and_gets_the_signals() -> None:
