@@ -45,6 +45,8 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("data.column", None),
     AddedKey("command.tensorboard_dir", None),
     AddedKey("hang.output_s", None),
+    AddedKey("retry.jobs_without_checkpoint", None),
+    AddedKey("retry.node_hours_without_checkpoint", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -79,6 +79,8 @@ class DegradedSubject(StrEnum):
     """A checkpoint service was still writing when it had to end."""
     CHECKPOINT_STORE = "checkpoint_store"
     """The supervisor cannot look up the newest checkpoint."""
+    CHECKPOINT_PROGRESS = "checkpoint_progress"
+    """Jobs end without a new checkpoint, or this one may be too short for one."""
     TENSORBOARD = "tensorboard"
     """TensorBoard files lack records."""
     TRACKER = "tracker"
@@ -139,6 +141,14 @@ class TaskQueued(RunEvent):
 
     job: str
     """Slurm's id of the task."""
+
+
+@event_kind("job_refused")
+class JobRefused(RunEvent):
+    """The login node emits this when sbatch refuses a job that was to start or resume the run."""
+
+    error: str
+    """What sbatch printed."""
 
 
 @event_kind("strays_killed")

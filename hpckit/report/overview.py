@@ -87,6 +87,12 @@ class Overview:
         mine = (job for job in self.jobs if job.number == self.progress.job)
         return next((job for job in mine if job.is_over), None)
 
+    @property
+    def later_job(self) -> SlurmJob | None:
+        """Return the newest job, if it is over without having begun a supervisor."""
+        last = self.jobs[-1] if self.jobs else None
+        return last if last and last.is_over and last.number != self.progress.job else None
+
     def record(self) -> dict[str, Any]:
         """Return the overview as JSON values."""
         p, spec = self.progress, self.spec
@@ -114,6 +120,7 @@ class Overview:
             "jobs": [asdict(job) for job in self.jobs],
             "successor": p.successor,
             "no_successor": self.no_successor,
+            "refused": p.refused,
             "failure": p.failure,
             "degraded": p.degraded,
             "stragglers": list(p.stragglers),

@@ -16,6 +16,7 @@ from hpckit.events.schema import (
     Event,
     GenerationEnded,
     GenerationStarted,
+    JobRefused,
     JobRequeued,
     RunEnded,
     RunEvent,
@@ -71,6 +72,8 @@ class RunProgress:
     """Slurm's id of the successor job."""
     no_successor: str | None
     """Why there is no successor job, if the supervisor has said so."""
+    refused: str | None
+    """What sbatch printed when it refused the last job that a person submitted for the run."""
     begun: float | None
     """When the newest supervisor began."""
     is_training: bool
@@ -122,6 +125,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         job=begun.job if begun else None,
         successor=_successor(events),
         no_successor=_no_successor(life),
+        refused=_refused(events),
         begun=begun.time if begun else None,
         is_training=_trains(trained, generation, _last(life, WorkerLost)),
         ended=ended.verdict if ended else None,
@@ -225,6 +229,13 @@ def _no_successor(life: Sequence[Event]) -> str | None:
             case SuccessorCancelled():
                 found = f"job {event.job} was cancelled"
     return found
+
+
+def _refused(events: Sequence[Event]) -> str | None:
+    """Return why the job that was submitted last was refused, unless one began since."""
+    kinds = JobRefused | RunStarted
+    last = next((event for event in reversed(events) if isinstance(event, kinds)), None)
+    return last.error if isinstance(last, JobRefused) else None
 
 
 def _trains(

@@ -14,6 +14,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
 from hpckit.slurm.pending_reasons import awaited_jobs, explain, is_singleton
 from hpckit.slurm.squeue import SlurmJob
+from hpckit.slurm.submit_refusals import explain_refusal
 from hpckit.text.quantities import ago, moment, span, times
 
 _JOB_ENDS = {
@@ -77,8 +78,9 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
         facts.append(Fact("why", _of_dead(it)))
     if it.progress.interruptions and it.is_alive:
         facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
-    if it.progress.degraded is not None and it.is_alive:
-        facts.append(Fact("degraded", it.progress.degraded))
+    facts += _of_refusals(it)
+    if (degraded := it.progress.degraded) is not None and _is_told(it, degraded):
+        facts.append(Fact("degraded", degraded))
     if it.progress.differing is not None:
         facts.append(Fact("replicas differ", it.progress.differing))
     if it.is_alive:
@@ -105,6 +107,8 @@ def _of_state(it: Overview) -> tuple[str, ...]:
             return (f"hpckit status {path}",)
         case RunState.ENDED if it.word == "done":
             return (f"hpckit report {path}",)
+        case RunState.ENDED if _is_given_up(it):
+            return (f"hpckit logs {path}", f"hpckit resume {path}")
         case RunState.ENDED if it.word == "permanent":
             return (f"hpckit logs {path} --first-error",)
         case RunState.ENDED if it.verdict is not None and it.verdict.get("error"):
@@ -114,6 +118,13 @@ def _of_state(it: Overview) -> tuple[str, ...]:
         case RunState.DEAD | RunState.FAILED:
             return (f"hpckit logs {path}", f"hpckit resume {path}")
     return (f"hpckit resume {path}",)
+
+
+def _is_given_up(it: Overview) -> bool:
+    """Returns whether the run ended because its jobs gave no new checkpoint, and not because of an
+    error."""
+    reason = str((it.verdict or {}).get("reason"))
+    return it.word == "permanent" and "retry.jobs_without_checkpoint" in reason
 
 
 def _state(it: Overview, now: float) -> str:
@@ -128,6 +139,8 @@ def _state(it: Overview, now: float) -> str:
             return "queued: it has not started"
         case RunState.WAITING:
             return f"waiting at {at}: its next job continues it"
+        case RunState.ENDED if _is_given_up(it):
+            return f"{it.word}: it was given up, as its jobs gave no new checkpoint, at {at}"
         case RunState.ENDED:
             return f"{it.word}: {KINDS.get(it.word, 'ended')}, at {at}"
         case RunState.FAILED:
@@ -206,14 +219,54 @@ def _of_budget(budget: RetryBudget) -> str:
 
 
 def _of_dead(it: Overview) -> str:
-    job = it.ended_job
+    """Return the newest cause."""
+    p, later, job = it.progress, it.later_job, it.ended_job
+    if later is not None and later.state in _JOB_ENDS:
+        return f"job {later.number}, {_end_of(later)}, before its supervisor began"
+    if p.ended is not None:
+        how = INTERRUPTED.get(p.ended, p.ended)
+        ended = f"its last job ended ({how})" if p.job is None else f"job {p.job} ended ({how})"
+        return f"{ended}, and no job continues the run{_why_none(it)}"
     if job is not None and job.state in _JOB_ENDS:
-        return f"job {job.number}, {job.state}: {_JOB_ENDS[job.state]}, without a verdict"
+        return f"job {job.number}, {_end_of(job)}, without a verdict"
     if it.is_slurm and not it.numbers:
         return "Slurm never accepted a job of this run: sbatch refused it or could not reach Slurm"
-    if it.progress.begun is None:
+    if p.begun is None:
         return "no supervisor has ever started; the logs of submitit and Slurm may show the reason"
     return "the supervisor ended without a verdict: it was killed, or its machine failed"
+
+
+def _end_of(job: SlurmJob) -> str:
+    return f"{job.state}: {_JOB_ENDS[job.state]}"
+
+
+def _why_none(it: Overview) -> str:
+    if it.spec is not None and it.spec.launch.continuation == "none":
+        return ": launch.continuation=none"
+    if it.progress.no_successor is not None:
+        return f": {it.progress.no_successor}"
+    if it.progress.successor is not None:
+        return f": job {it.progress.successor}, which was to, is no longer in Slurm's queue"
+    return ""
+
+
+def _of_refusals(it: Overview) -> Iterator[Fact]:
+    """Yield what sbatch has refused, and what helps."""
+    message = it.progress.no_successor if it.state is RunState.DEAD else it.no_successor
+    if it.progress.refused is not None and not it.is_alive:
+        message = it.progress.refused
+        yield Fact("refused", f"Slurm has not accepted the job that was submitted last: {message}")
+    if message is not None and (found := explain_refusal(message)) is not None:
+        again = "" if it.is_alive else f"; then hpckit resume {shlex.quote(str(it.run.path))}"
+        yield Fact("refusal", found.meaning)
+        yield Fact("to do", f"{found.advice}{again}")
+
+
+def _is_told(it: Overview, degraded: str) -> bool:
+    """Returns whether a degradation still matters, and is not told by another line."""
+    if it.is_alive:
+        return True
+    return it.word not in ("done", "stopped") and degraded != it.progress.no_successor
 
 
 def _of_interruptions(found: dict[str, int]) -> str:
@@ -239,6 +292,11 @@ def _next(it: Overview) -> str:
             return f"it continues automatically {start}"
         case RunState.ENDED if it.word == "done":
             return f"nothing; the newest checkpoint is at step {saved:,}" if saved else "nothing"
+        case RunState.ENDED if _is_given_up(it):
+            return (
+                "nothing happens automatically; hpckit resume, with other values of these keys, "
+                f"continues {start}"
+            )
         case RunState.ENDED if it.word == "permanent":
             return (
                 f"fix the error and run the same launch command again, which uses your new code; "

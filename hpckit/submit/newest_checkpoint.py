@@ -40,7 +40,7 @@ class SavedStep:
         self._is_known = False  # whether the step comes from the store, and not from events
         self._tail = EventTail(run.events)
         self._is_progress_reported = False
-        self.step = max(map(_saved_step, written), default=0)
+        self.step = saved_step_of(written)
         """The step; 0: there is no checkpoint."""
         self._look(None)
 
@@ -75,6 +75,11 @@ class SavedStep:
             self._is_progress_reported |= saved > 0 or isinstance(event, StepLogged)
             self.step = max(self.step, saved)
         self._is_known = True
+
+
+def saved_step_of(events: Iterable[Event]) -> int:
+    """Returns the step of the newest checkpoint by the run's events, or 0 if there is none."""
+    return max(map(_saved_step, events), default=0)
 
 
 def _saved_step(event: Event) -> int:

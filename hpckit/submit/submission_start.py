@@ -53,12 +53,22 @@ def start_silently(run: RunDir, spec: RunSpec, number: int) -> str:
     try:
         return submit_job(run, spec, number, others).job_id
     except SubmitError as error:
+        record_refusal(run, number, error)
         raise SpecError(sbatch_problems(error)) from error
 
 
 def sbatch_problems(error: RuntimeError) -> list[str]:
     """Returns the lines of an error of `sbatch` as problems of the command."""
     return [f"sbatch: {line}" for line in str(error).splitlines()]
+
+
+def record_refusal(run: RunDir, submission: int, error: RuntimeError) -> None:
+    """Records what `sbatch` printed, for `hpckit why`."""
+    from hpckit.events.event_log import EventLog
+    from hpckit.events.schema import JobRefused
+
+    with EventLog(run.events, submission=submission) as events:
+        events.emit(JobRefused(error=" ".join(str(error).split())))
 
 
 def _start_and_follow(run: RunDir, number: int, steps: int | None, detach: bool) -> int:

@@ -34,6 +34,12 @@ from hpckit.events.schema import (
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.rundir.directory import RunDir, store_and_name
 from hpckit.rundir.lock import RunHeldError
+from hpckit.submit.newest_checkpoint import saved_step_of
+from hpckit.supervisor.continuation.checkpoint_budget import (
+    end_verdict,
+    start_verdict,
+    warn_of_short_rest,
+)
 from hpckit.supervisor.continuation.job_chain import KEEP_S
 from hpckit.supervisor.continuation.next_job import JobRequeue, continued
 from hpckit.supervisor.continuation.predecessor_job import hold_run, is_needless
@@ -130,22 +136,39 @@ def supervise_job(
         )
     )
     written = read_events(run.events)
+    verdict = start_verdict(supervised, written)
+    if verdict is not None:
+        _record_verdict(controls, supervised, verdict)
+        events.emit(RunEnded(verdict=verdict.kind, status=verdict.exit_status))
+        return verdict
+    warn_of_short_rest(supervised, written)
     history = GenerationHistory(past_of(written))
-    with (
-        continued(supervised, written, requeue) as chain,
-        open_resources(supervised, controls, chain, written, gpus) as resources,
-    ):
-        try:
-            verdict = run_generations(resources, history)
-        finally:
-            if job is None:
-                _end_services(supervised)
-        # agents take time to write what they hold, and Slurm may leave this process less than that
-        if chain is not None:
-            chain.drop() if verdict.final else chain.keep(KEEP_S)
+    with continued(supervised, written, requeue) as chain:
+        with open_resources(supervised, controls, chain, written, gpus) as resources:
+            try:
+                verdict = run_generations(resources, history)
+            finally:
+                if job is None:
+                    _end_services(supervised)
+            # agents take time to write what they hold, and Slurm may leave this process less
+            if chain is not None:
+                chain.drop() if verdict.final else chain.keep(KEEP_S)
+        judged = verdict
+        verdict = end_verdict(supervised, judged)  # of a checkpoint that agents have written, too
+        if verdict is not judged:
+            _record_verdict(controls, supervised, verdict)
+            if chain is not None:
+                chain.drop()
     controls.recorder.complete_curves(verdict, controls.requests.has_any)
     events.emit(RunEnded(verdict=verdict.kind, status=verdict.exit_status))
     return verdict
+
+
+def _record_verdict(controls: JobControls, supervised: SupervisedRun, verdict: Verdict) -> None:
+    """Writes a verdict that is about the jobs so far, and not about one generation."""
+    number = max(supervised.run.generation_numbers(), default=0)
+    saved = saved_step_of(read_events(supervised.run.events))
+    controls.recorder.write_verdict(number, verdict, saved)
 
 
 def run_generations(resources: JobResources, history: GenerationHistory) -> Verdict:

@@ -51,6 +51,29 @@ def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
     assert all(life.start_step > 20 for life in lives[1:])
 
 
+def test_jobs_that_give_no_checkpoint_end_the_run(
+    ports: Slurm, tmp_path: Path, shards: Path
+) -> None:
+    """Each of them is preempted before it trains, whatever its start takes."""
+    it = launch(ports, tmp_path, shards, UNHURRIED, "retry.jobs_without_checkpoint=3")
+    for count in (1, 2, 3):
+        job = it.wait_for("run_started", count)["job"]
+        it.wait_for("successor_queued", count)
+        ports.run("scancel", "--batch", "--signal=USR2", job)
+        it.wait_for("run_ended", count)
+    it.wait_until_over()
+    assert [event["verdict"] for event in it.events("run_ended")] == [
+        *("preempted", "preempted", "permanent")
+    ]
+    (told,) = it.events("degraded", subject="checkpoint_progress")
+    assert "2 jobs in a row gave no new checkpoint in" in told["what"]
+    assert "the run ends after 3 times" in told["what"]
+    verdict = Typed(it.run, ports.cluster.env).json("status")["verdict"]
+    assert (verdict["kind"], verdict["final"]) == ("permanent", True)
+    assert "3 jobs in a row gave no new checkpoint in" in verdict["reason"]
+    assert "raise cluster.slurm.time_limit" in verdict["reason"]
+
+
 def test_a_worker_beyond_the_memory_of_its_job_is_told_from_one_that_was_killed(
     namespaces: Slurm, tmp_path: Path, shards: Path
 ) -> None:

@@ -59,11 +59,24 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
             yield f"{key}: hpckit sets this option itself"
         elif not _OPTION.fullmatch(option):
             yield f"{key}: use the long name of an sbatch option, without leading dashes"
+    if slurm.time_limit is not None and slurm.notice_s >= _seconds(slurm.time_limit):
+        yield (
+            f"cluster.slurm.notice_s: {slurm.notice_s} seconds before the end leave no time to "
+            f"train in a job of cluster.slurm.time_limit={slurm.time_limit}: raise the time limit, "
+            "or lower the notice"
+        )
     for name in sorted(slurm.env):
         if problem := _variable(name):
             yield f"cluster.slurm.env.{name}: {problem}"
     if slurm.container is not None:
         yield from _container(slurm.container)
+
+
+def _seconds(limit: str) -> int:
+    """Returns the seconds of a time limit [D-]HH:MM:SS."""
+    days, _, clock = limit.rpartition("-")
+    hours, minutes, seconds = map(int, clock.split(":"))
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _variable(name: str) -> str | None:

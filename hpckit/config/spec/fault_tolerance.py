@@ -41,6 +41,11 @@ class RetrySpec(EarlierAttributes, group="retry"):
     oom: Natural
     """Further generations after a GPU or a node ran out of memory. Workers that ran out of memory
     twice at the same step are not restarted in place."""
+    jobs_without_checkpoint: Count | None = None
+    """Slurm jobs in a row that end without a new checkpoint, for whatever reason, after which the
+    run ends; preemptions and time limits count, too. null: any number."""
+    node_hours_without_checkpoint: Positive | None = None
+    """Node-hours that such jobs may use, if they are at least two; null: any number."""
 
 
 @dataclass(frozen=True, config=GROUP)

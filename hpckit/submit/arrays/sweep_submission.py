@@ -35,6 +35,7 @@ from hpckit.submit.program.program_command import SEPARATOR, split
 from hpckit.submit.submission_start import (
     print_job,
     print_record,
+    record_refusal,
     sbatch_problems,
     start_record,
     start_silently,
@@ -151,6 +152,8 @@ def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[P
         jobs = submit_array(sweep.place(folder), head, runs)
     except SubmitError as error:
         rmtree(folder)  # it holds links, and submitit's files of a job that does not exist
+        for run, number in runs:
+            record_refusal(run, number, error)
         raise SpecError(sbatch_problems(error)) from error
     for (task, number), job in zip(prepared, jobs, strict=True):
         with EventLog(task.run.events, submission=number) as events:

@@ -60,7 +60,8 @@ class JobChain:
         """
         self._queue, self._events, self._amend, self._find = queue, events, amend, find
         self.job: str | None = None
-        self._is_kept = self._is_dropped = self._was_refused = False
+        self._is_kept = self._is_dropped = False
+        self._problem: str | None = None  # of the last try
         self._wake = threading.Event()
         self._is_queued = threading.Event()
         self._is_decided = threading.Event()  # no further try to queue one
@@ -96,7 +97,7 @@ class JobChain:
         self._is_queued.wait(within_s)
         if self.job is None:
             self._decide()
-            _report_no_successor(self._events)
+            _report_no_successor(self._events, self._problem or "Slurm has not answered yet")
         else:
             self._amend(self.job, within_s)
         return self.job is not None
@@ -120,7 +121,7 @@ class JobChain:
     def _try_to_queue(self) -> None:
         self._wake.clear()
         try:
-            job = (self._find() if self._was_refused else None) or self._queue()
+            job = (self._find() if self._problem is not None else None) or self._queue()
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             self._report_refused(error)
             if not (self._is_decided.is_set() or self._wake.is_set()):
@@ -134,10 +135,10 @@ class JobChain:
     def _report_refused(self, error: Exception) -> None:
         """Emits an event on the first refusal, with Slurm's message, which shows what to change."""
         log.warning("cannot queue a successor job, trying again in %d s: %s", RETRY_S, error)
-        if self._was_refused:
+        is_first = self._problem is None
+        self._problem = problem = " ".join(str(error).split()) or type(error).__name__
+        if not is_first:
             return
-        self._was_refused = True
-        problem = " ".join(str(error).split()) or type(error).__name__
         what = f"no successor job can be queued, and hpckit tries again every {RETRY_S:.0f} s"
         self._events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=f"{what}: {problem}"))
 
@@ -169,13 +170,14 @@ def requeue_job(job: str, events: EventLog, within_s: float) -> bool:
             return True
         log.error("job %s is not requeued: %s", job, problem)
         if time.monotonic() > deadline:
-            _report_no_successor(events)
+            _report_no_successor(events, problem)
             return False
         time.sleep(AGAIN_S)
 
 
-def _report_no_successor(events: EventLog) -> None:
-    what = "no successor job is queued: start the run again with the same command"
+def _report_no_successor(events: EventLog, problem: str) -> None:
+    again = "start the run again with the same command"
+    what = f"no successor job is queued: {again}; Slurm's last answer: {problem}"
     log.error(what)
     events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=what))
 

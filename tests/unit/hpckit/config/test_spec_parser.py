@@ -91,6 +91,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "retry.infra": 9,
     "retry.hang": 9,
     "retry.oom": 9,
+    "retry.jobs_without_checkpoint": 9,
+    "retry.node_hours_without_checkpoint": 9.5,
     "train.steps": 999,
     "train.global_batch": 32,
     "train.micro_batch": 8,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,72 @@ def test_what_is_not_known_is_said() -> None:
     told = facts(overview(RunState.UNKNOWN, problem="Slurm does not answer: no answer"))
     assert told["note"] == "Slurm does not answer: no answer"
     assert "because Slurm does not answer" in told["state"]
+
+
+def test_a_dependency_on_a_job_that_is_not_of_the_run_is_told_as_such() -> None:
+    waits = "2|PENDING|N/A|N/A|1:00|2|low||afterany:{}(unfulfilled)|Dependency|t"
+    it = overview(RunState.WAITING, RUNS, waits.format("1"))
+    assert facts(it)["waits"].endswith("the previous job of this run has not ended yet")
+    it = overview(RunState.WAITING, RUNS, waits.format("77"))
+    assert facts(it)["waits"].endswith("it waits for job 77, not of this run")
+    assert facts(it)["to do"].endswith("scontrol update JobId=2 Dependency=")
+    (twin,) = parse_queue(WAITS.replace("2|", "9|", 1))
+    it = replace(overview(RunState.WAITING, WAITS), namesakes=(twin,))
+    assert "it waits for job 9 of the same name, not of this run" in facts(it)["waits"]
+
+
+def test_a_state_that_is_not_known_is_named() -> None:
+    it = overview(RunState.UNKNOWN, "2|HIBERNATING|N/A|N/A|1:00|2|low||(null)|None|t")
+    assert "job 2 is in state HIBERNATING" in facts(it)["state"]
+    assert "Slurm reports another state" in facts(it)["next"]
+
+
+ENDED = event_of(1002, "run_ended", {"verdict": "preempted", "status": 75})
+NO_OTHER = event_of(
+    1003,
+    "degraded",
+    {"subject": "successor", "what": "no successor job is queued: QOSMaxSubmitJobPerUserLimit"},
+)
+VERDICT = {"kind": "preempted", "reason": "every rank saved", "generation": 1, "submission": 1}
+PREEMPTED = "1|PREEMPTED|1000|1900|15:00|2|low|n[1-2]|(null)|None|t"
+
+
+@pytest.mark.parametrize("jobs", [[PREEMPTED], []])
+def test_a_run_whose_successor_was_refused_is_told_by_what_and_what_helps(jobs: list[str]) -> None:
+    it = overview(
+        RunState.DEAD,
+        *jobs,
+        verdict={**VERDICT, "time": 1940.0, "final": False},
+        events=[*EVENTS, ENDED, NO_OTHER],
+    )
+    told = facts(it)
+    assert told["why"].startswith("job 1 ended (preemption), and no job continues the run: ")
+    assert "QOSMaxSubmitJobPerUserLimit" in told["why"]
+    assert "as many jobs in the queue as your account" in told["refusal"]
+    assert told["to do"].startswith("launch.continuation=requeue")
+    assert told["to do"].endswith("hpckit resume '/runs/t 1'")
+
+
+def test_the_newest_cause_is_told() -> None:
+    later = "2|CANCELLED|1000|1900|15:00|2|low||(null)|None|t"
+    told = facts(overview(RunState.DEAD, PREEMPTED, later, events=[*EVENTS, QUEUED, ENDED]))
+    assert told["why"] == "job 2, CANCELLED: it was cancelled, before its supervisor began"
+    refused = event_of(1010, "job_refused", {"error": "sbatch: error: Invalid account"})
+    it = overview(RunState.DEAD, events=[*EVENTS, ENDED, NO_OTHER, refused])
+    assert facts(it)["refused"].endswith("submitted last: sbatch: error: Invalid account")
+    assert facts(it)["to do"].startswith("set cluster.slurm.account")
+    begun = event_of(1011, "run_started", {"job": "2", "steps": 100})
+    assert "refused" not in facts(overview(RunState.DEAD, events=[*it_events(refused), begun]))
+
+
+def it_events(*more: Event) -> list[Event]:
+    return [*EVENTS, ENDED, *more]
+
+
+def test_a_run_that_was_given_up_is_not_said_to_have_an_error() -> None:
+    reason = "5 jobs in a row gave no new checkpoint (retry.jobs_without_checkpoint=5)"
+    verdict = {**VERDICT, "kind": "permanent", "reason": reason, "time": 1940.0, "final": True}
+    it = overview(RunState.ENDED, verdict=verdict)
+    assert "its jobs gave no new checkpoint" in facts(it)["state"]
+    assert "hpckit resume, with other values" in facts(it)["next"]
+    assert answer(it, None, NOW).commands[-1] == "hpckit resume '/runs/t 1'"

@@ -1,0 +1,113 @@
+"""Explains why sbatch refuses a job, and what can be done about it.
+
+By the messages of sbatch 22.05 to 25.05. Where a limit of accounting is exceeded, its name comes on
+a line of its own before the text of the error code (slurm_errno.c).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SubmitRefusal:
+    """The meaning of a refusal, and advice."""
+
+    meaning: str
+    advice: str
+
+
+_MOST_SUBMITTED = SubmitRefusal(
+    "you have as many jobs in the queue as your account or quality of service allows, and the one "
+    "that runs counts",
+    "launch.continuation=requeue, which needs no second job in the queue, or wait until other jobs "
+    "of yours have ended",
+)
+
+# The first pattern that is found counts: what names a limit comes before the general text.
+_REFUSALS = (
+    (r"\w*Max\w*Submit\w*|\w*GrpSubmit\w*", _MOST_SUBMITTED),
+    (r"job submit limit", _MOST_SUBMITTED),
+    (
+        r"\b(?:QOS|Assoc)(?:Grp|Max|Min)\w+",
+        SubmitRefusal(
+            "it asks for more, or less, than your account or quality of service allows",
+            "change launch.nodes, launch.nproc_per_node, cluster.slurm.time_limit or qos",
+        ),
+    ),
+    (
+        r"Invalid account|account/partition combination",
+        SubmitRefusal(
+            "Slurm does not accept the account, or not in this partition",
+            "set cluster.slurm.account, or another cluster.slurm.partition; sacctmgr show "
+            "associations user=$USER lists your accounts",
+        ),
+    ),
+    (
+        r"[Ii]nvalid qos",
+        SubmitRefusal(
+            "there is no such quality of service, or you may not use it", "set cluster.slurm.qos"
+        ),
+    ),
+    (
+        r"[Ii]nvalid partition|not permitted to use this partition|No partition specified",
+        SubmitRefusal(
+            "there is no such partition, or you may not use it", "set cluster.slurm.partition"
+        ),
+    ),
+    (
+        r"[Tt]ime limit (?:is )?invalid|Requested time limit|time limit specification",
+        SubmitRefusal(
+            "its time limit is missing, or longer than the partition allows",
+            "set cluster.slurm.time_limit",
+        ),
+    ),
+    (
+        r"generic resource \(gres\)|Invalid GRES",
+        SubmitRefusal(
+            "the cluster has no such GPUs", "set cluster.slurm.gpu_type and launch.nproc_per_node"
+        ),
+    ),
+    (
+        r"Invalid feature|feature specification",
+        SubmitRefusal("no node has these features", "set cluster.slurm.constraint"),
+    ),
+    (
+        r"Memory (?:required|specification)",
+        SubmitRefusal("no node has so much memory", "set cluster.slurm.memory"),
+    ),
+    (
+        r"[Rr]eservation",
+        SubmitRefusal(
+            "the reservation does not exist, or you may not use it",
+            "set cluster.slurm.reservation",
+        ),
+    ),
+    (
+        r"node configuration is not available|Node count specification|"
+        r"More processors requested|CPU count",
+        SubmitRefusal(
+            "no nodes of the partition have all that it asks for",
+            "set launch.nodes, launch.nproc_per_node, cluster.slurm.cpus_per_node, memory, "
+            "gpu_type, constraint or partition; sinfo lists the nodes",
+        ),
+    ),
+    (
+        r"Socket timed out|[Uu]nable to contact|Connection refused|Zero Bytes|timed out|"
+        r"temporarily unable|[Cc]ommunication",
+        SubmitRefusal(
+            "Slurm's controller did not answer", "try again; scontrol ping asks the controller"
+        ),
+    ),
+    (
+        r"Access/permission denied|Permission denied",
+        SubmitRefusal("you may not submit this job", "ask the administrators of the cluster"),
+    ),
+)
+
+
+def explain_refusal(message: str) -> SubmitRefusal | None:
+    """Returns the explanation of what sbatch has printed, or None if it is not known."""
+    found = (refusal for pattern, refusal in _REFUSALS if re.search(pattern, message))
+    return next(found, None)
