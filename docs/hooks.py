@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("benchmarks", "checkpointing", "data", "docs", "hpckit", "slurm", "tests")
+ROOMS = ("benchmarks", "checkpointing", "data", "docs", "examples", "hpckit", "slurm", "tests")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 

@@ -64,13 +64,13 @@ def run(
     return _as_due(ran, status, kill_at)
 
 
-class ForkedExample:
-    """An example whose runs begin with its imports done: see `forking_server`."""
+class ForkedProgram:
+    """A module whose runs begin with its imports done: see `forking_server`."""
 
-    def __init__(self, example: str) -> None:
+    def __init__(self, module: str, *imports: str) -> None:
         self._lock = Lock()
         self._server = subprocess.Popen(
-            [sys.executable, "-m", forking_server.__name__, f"checkpointing.examples.{example}"],
+            [sys.executable, "-m", forking_server.__name__, module, *imports],
             cwd=REPOSITORY,
             env=_environment(),
             stdin=subprocess.PIPE,
@@ -78,19 +78,22 @@ class ForkedExample:
             text=True,
         )
 
-    def run(
-        self, root: Path, *arguments: object, ranks: int | None = None, kill_at: int | None = None
+    def read(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        ranks: int | None = None,
+        kill_at: int | None = None,
     ) -> Ran:
-        """As `run`, on so many ranks.
+        """Run it in a folder on so many ranks, to its end or until it is killed.
 
         Args:
             ranks: None: alone, as a program that no launcher has started.
         """
-        output = root.with_name(f"output-{secrets.token_hex(4)}")
+        output = folder / f"output-{secrets.token_hex(4)}"
         os.mkfifo(output)
-        words = ["--root", str(root), *map(str, arguments)]
-        order = {"arguments": words, "ranks": ranks, "output": str(output)}
-        pid = self._ask(**order, cwd=str(root.parent), env=_environment())
+        order = {"arguments": arguments, "ranks": ranks, "output": str(output)}
+        pid = self._ask(**order, cwd=str(folder), env=_environment())
         try:
             with output.open() as stream:
                 ran = _read(stream, kill_at)
@@ -109,6 +112,20 @@ class ForkedExample:
             self._server.stdin.write(json.dumps(order) + "\n")
             self._server.stdin.flush()
             return int(self._server.stdout.readline())
+
+
+class ForkedExample(ForkedProgram):
+    """An example of `checkpointing.examples`."""
+
+    def __init__(self, example: str) -> None:
+        super().__init__(f"checkpointing.examples.{example}")
+
+    def run(
+        self, root: Path, *arguments: object, ranks: int | None = None, kill_at: int | None = None
+    ) -> Ran:
+        """As `run`, on so many ranks."""
+        words = ["--root", str(root), *map(str, arguments)]
+        return self.read(words, root.parent, ranks, kill_at)
 
 
 @contextmanager
@@ -131,7 +148,7 @@ def _read(output: Iterable[str], kill_at: int | None) -> Ran:
     for line in output:
         lines.append(line)
         match line.split():
-            case ["step", step, "loss", loss]:
+            case ["step", step, "loss", loss] if step.isdigit():
                 losses[int(step)] = loss
                 if int(step) == kill_at:
                     break

@@ -1,6 +1,8 @@
 """Runs an example again and again in processes that have it imported from the start.
 
-    python -m tests.integration.examples.forking_server MODULE
+    python -m tests.integration.examples.forking_server MODULE [IMPORT ...]
+
+The other modules are those that the program imports itself.
 
 For each line of orders it forks a process that runs the example as a program does, alone or on
 several ranks that are its children, and tells its number; then it tells how another one has ended,
@@ -23,7 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 
 def main() -> None:
-    module = importlib.import_module(sys.argv[1])
+    module, *_ = [importlib.import_module(name) for name in sys.argv[1:]]
     torch.optim.SGD([torch.zeros(1)])  # imports what makes it slow
     gc.freeze()  # or each child goes through all that at its end
     for line in sys.stdin:
@@ -62,6 +64,7 @@ def become_rank(count: int) -> bool:
             places |= {"LOCAL_WORLD_SIZE": count, "MASTER_PORT": int(os.read(port, 16))}
             os.environ |= {name: str(value) for name, value in places.items()}
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            os.environ["TORCHELASTIC_RUN_ID"] = "none"
             return True
         children.append(child)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

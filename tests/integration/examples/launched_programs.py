@@ -1,4 +1,5 @@
-"""The programs of `programs/`, launched by hpckit on two ranks, disturbed, and compared."""
+"""Training programs as people have them, launched by hpckit on two ranks, disturbed, and compared
+with what a program does that nothing disturbs."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +16,21 @@ from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
-from tests.integration.run.runs import REPO, complete, kill, started
+from tests.integration.examples import recorded_program
+from tests.integration.examples.example_programs import ForkedProgram
+from tests.integration.run.runs import REPO, Started, complete, kill, started
 
+EXAMPLES = REPO / "examples"
 PROGRAMS = Path(__file__).parent / "programs"
-KEYS = ("name=t", "launch.nproc_per_node=2", "launch.threads_per_worker=1", "cluster.device=cpu")
-LOSS = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
-END = "the end of the script"
+RECORDER = Path(recorded_program.__file__)
+KEYS = ("name=t", "launch.threads_per_worker=1", "cluster.device=cpu")
+STEP_S = 0.15
+_STEP = re.compile(r"^rank (\d+) step (\d+) (loss \S+ parameters (\S+))$", re.MULTILINE)
+_BEGIN = re.compile(r"^rank \d+ begins with (\S+)$", re.MULTILINE)
+
+Recorded = list[dict[int, set[str]]]
+"""By rank and step, the losses and parameters that were recorded, to the last bit. A repeated step
+has been recorded again."""
 
 
 @dataclass(frozen=True)
@@ -26,51 +38,87 @@ class Trained:
     """What a run has left behind."""
 
     run: RunDir
-    losses: list[dict[int, set[str]]]
-    """By rank and step, the losses that were printed, to the last bit. A repeated step has printed
-    its loss again."""
+    steps: Recorded
     ends: list[str]
     """How its generations ended."""
     times_at_end: int
-    """How often the scripts of both ranks have come to their end."""
+    """How often the programs of all ranks have come to their end."""
 
 
-def command(folder: Path, program: str, *arguments: str) -> list[str]:
-    """Copies a program into a project in `folder`, and returns what launches it there."""
-    project = folder / "project"
-    project.mkdir(parents=True)
-    shutil.copy(PROGRAMS / f"{program}.py", project)
-    words = ["--output", str(folder / "output"), *arguments]
-    launch = [sys.executable, str(REPO / "launch.py"), *KEYS, f"root={folder / 'runs'}"]
-    return [*launch, "--", "python", f"{program}.py", *words]
+def undisturbed(folder: Path, program: Path, *arguments: str, imports: Sequence[str]) -> Recorded:
+    """A program on two ranks without hpckit, as torchrun would start it.
+
+    Args:
+        imports: modules that it imports, and which take long.
+    """
+    folder.mkdir()
+    words = ["0", str(program), "--out", str(folder / "out"), *arguments]
+    with closing(ForkedProgram(recorded_program.__name__, *imports)) as forks:
+        return recorded(forks.read(words, folder, ranks=2).output)
 
 
-def undisturbed(folder: Path, program: str) -> Trained:
-    words = command(folder, program)
-    status, output = complete(folder / "runs", words, cwd=folder / "project")
-    assert status == 0, output
-    return trained(folder)
+def project_with(folder: Path, program: Path) -> Path:
+    """A project of somebody, with the program and what records it."""
+    folder.mkdir(parents=True)
+    for file in (program, RECORDER):
+        shutil.copy(file, folder)
+    return folder
 
 
-def disturbed(folder: Path, program: str, step_s: float, *, kill_at: int | None) -> Trained:
+def launch_line(folder: Path, program: Path, *words: str, keys: Sequence[str]) -> list[str]:
+    """What launches a program of the project in `folder`."""
+    launch = [sys.executable, str(REPO / "launch.py"), *KEYS, f"root={folder / 'runs'}", *keys]
+    out = str(folder / "out")
+    return [*launch, "--", "python", RECORDER.name, str(STEP_S), program.name, "--out", out, *words]
+
+
+def disturbed(folder: Path, program: Path, *arguments: str, kill_at: int | None = 24) -> Trained:
     """Run a program; a rank is killed once step `kill_at` is finished, and the run is preempted
     some steps later."""
-    words = command(folder, program, "--step-s", str(step_s))
-    with started(folder / "runs", words, cwd=folder / "project") as it:
-        preempt_at = 8
-        if kill_at is not None:
-            it.wait_for_step(kill_at)
-            assert kill(it.wait_for("worker_started", rank=1)["pid"])
-            it.wait_for("worker_started", count=2, rank=1)
-            preempt_at += kill_at
-        it.wait_for_step(preempt_at)
-        assert kill(it.wait_for("run_started")["pid"], signal.SIGUSR2)
+    project = project_with(folder / "project", program)
+    line = launch_line(folder, program, *arguments, keys=["launch.nproc_per_node=2"])
+    with started(folder / "runs", line, cwd=project) as it:
+        _disturb(it, kill_at)
         status, output = it.finish()
     assert status == 0, output
     found = trained(folder)
     assert found.ends == ["preempted", "done"]
-    assert found.times_at_end == 2
     return found
+
+
+def disturbed_and_shrunk(folder: Path, program: Path, *arguments: str) -> tuple[Trained, int]:
+    """Run a program as `disturbed` does, on two ranks; it is stopped some steps after it has
+    resumed, and continued on one. The step after which it was stopped comes second."""
+    project = project_with(folder / "project", program)
+    line = launch_line(folder, program, *arguments, keys=["launch.nproc_per_node=2"])
+    with started(folder / "runs", line, cwd=project) as it:
+        left_at = _disturb(it, kill_at=24)
+        it.wait_for_step(left_at + 4)
+        it.process.send_signal(signal.SIGINT)
+        status, output = it.finish()
+        assert status == 130, output
+    stopped_at = int(read_json(it.run.verdict)["saved_step"])
+    line = launch_line(folder, program, *arguments, keys=["launch.nproc_per_node=1"])
+    status, output = complete(folder / "runs", line, cwd=project)
+    assert status == 0, output
+    found = trained(folder)
+    assert found.ends == ["preempted", "stopped", "done"]
+    return found, stopped_at
+
+
+def _disturb(it: Started, kill_at: int | None) -> int:
+    """Kill a rank and preempt the run; the step that it has resumed from."""
+    preempt_at = 8
+    if kill_at is not None:
+        it.wait_for_step(kill_at)
+        assert kill(it.wait_for("worker_started", rank=1)["pid"])
+        it.wait_for("worker_started", count=2, rank=1)
+        preempt_at += kill_at
+    it.wait_for_step(preempt_at)
+    assert kill(it.wait_for("run_started")["pid"], signal.SIGUSR2)
+    ended = it.wait_for("generation_ended")
+    it.wait_for("training_started", generation=2)
+    return int(ended["step"])
 
 
 def trained(folder: Path) -> Trained:
@@ -80,12 +128,28 @@ def trained(folder: Path) -> Trained:
     assert strays(path) == []
     events = read_events(run.events)
     ends = [event["verdict"] for event in events if event.kind == "generation_ended"]
-    losses, scripts = [], ""
-    for rank in (0, 1):
-        logs = "".join(run.rank_log(g, 0, rank).read_text() for g in range(1, len(ends) + 1))
-        found: dict[int, set[str]] = {}
-        for step, loss in LOSS.findall(logs):
-            found.setdefault(int(step), set()).add(loss)
-        losses.append(found)
-        scripts += logs
-    return Trained(run, losses, ends, scripts.count(END))
+    text = "".join(logs_of(run))
+    return Trained(run, recorded(text), ends, text.count(recorded_program.END))
+
+
+def logs_of(run: RunDir) -> list[str]:
+    """What the ranks have printed, generation after generation."""
+    return [log.read_text() for log in sorted(run.logs.glob("g*/n*/rank*.log"))]
+
+
+def recorded(text: str) -> Recorded:
+    found: Recorded = [{}, {}]
+    for rank, step, what, _ in _STEP.findall(text):
+        found[int(rank)].setdefault(int(step), set()).add(what)
+    return found
+
+
+def parameters_at_begin(run: RunDir, generation: int) -> str:
+    """The hash of the parameters with which the first rank of a generation began to train."""
+    return _BEGIN.findall(run.rank_log(generation, 0, 0).read_text())[0]
+
+
+def parameters_after(run: RunDir, generation: int, step: int) -> str:
+    """Their hash after a step of a generation."""
+    steps = _STEP.findall(run.rank_log(generation, 0, 0).read_text())
+    return next(digest for _, number, _, digest in steps if int(number) == step)

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.examples.launched_programs import disturbed, undisturbed
+from tests.integration.examples.launched_programs import PROGRAMS, disturbed, undisturbed
 
 pytest.importorskip("accelerate", reason="the dev extra has accelerate")
 
 
 def test_preempted_it_trains_as_if_nothing_had_been(tmp_path: Path) -> None:
-    whole = undisturbed(tmp_path / "whole", "accelerate_program")
-    found = disturbed(tmp_path / "disturbed", "accelerate_program", 0.15, kill_at=None)
-    assert list(whole.losses[0]) == list(range(1, 61))
-    assert found.losses == whole.losses
+    program = PROGRAMS / "accelerate_program.py"
+    whole = undisturbed(tmp_path / "whole", program, imports=["accelerate"])
+    found = disturbed(tmp_path / "disturbed", program, kill_at=None)
+    assert list(whole[0]) == list(range(1, 61))
+    assert found.steps == whole
+    assert found.times_at_end == 2

@@ -17,7 +17,10 @@ WRITTEN = written()
 _FILE = re.compile(r"`([\w./-]+\.(?:py|yaml|sbatch|md))`")
 FILES = [
     path.relative_to(ROOT).as_posix()
-    for room in ("hpckit", "checkpointing", "data", "docs", "slurm", "tests", "conf", "benchmarks")
+    for room in (
+        *("hpckit", "checkpointing", "data", "docs", "slurm", "tests", "conf", "benchmarks"),
+        "examples",
+    )
     for path in (ROOT / room).rglob("*.*")
 ]
 OF_USERS = {"train.py", "first.yaml", "conf/experiment/first.yaml", "mycode/train.py"}

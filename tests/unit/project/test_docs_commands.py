@@ -40,6 +40,7 @@ ELSEWHERE = {"cd", "sleep", "cat", "eval", "export", "srun", "squeue", "sinfo", 
 """Of the system, or of torch."""
 _KEY = re.compile(r"[a-z]+(?:\.[a-z_]+)*(?:=\S+)?")
 FILES = {".py", ".yaml", ".md", ".json", ".safetensors"}
+EXAMPLES = sorted((ROOT / "examples").glob("*/before.py"))
 SHOWN = {
     "README.md": ["gen  nodes"],
     "checkpointing/FORMAT.md": ["<root>/hpckit.json", "8 ", "  0 ", "  0 ", "  0 ", "8 ", "u32"],
@@ -47,6 +48,7 @@ SHOWN = {
     "docs/tasks/own-training.md": ["gen  nodes"],
     "docs/tasks/retention.md": ["step id"],
     "docs/tasks/search.md": ["trial 0:"],
+    **{f"examples/{path.parent.name}/README.md": ["--- before.py"] for path in EXAMPLES},
 }
 """What a program prints, and formats: how these blocks begin."""
 
@@ -127,6 +129,8 @@ def look(words: list[str]) -> None:
             look_at_hpckit(rest)
         case "python" if rest[0] == "launch.py":
             look_at_launch(rest[1:])
+        case "python" if rest[0] in {path.name for path in EXAMPLES}:
+            assert not rest[1:]
         case "python" if rest[0] == "-m":
             look_at_module(*rest[1:])
         case "make":
@@ -192,7 +196,8 @@ def chosen(overrides: list[str]) -> list[str]:
     """Overrides with a site in place of `<site>`; each option of `group=a|b` has to be there."""
     found = []
     for word in overrides:
-        key, _, value = re.sub(r"^cluster=(<site>|SITE)$", "cluster=slurm", word).partition("=")
+        known = re.sub(r"^cluster=(<site>|SITE|mine)$", "cluster=slurm", word)
+        key, _, value = known.partition("=")
         several = value.split("|")
         if key in GROUPS:
             assert {*several} - {"first", "mine", "…", "..."} <= {*GROUPS[key]}, word

@@ -16,7 +16,10 @@ from hpckit.version import VERSION
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 NEEDED_BY_ITSELF = {"hpckit"}
-ROOMS = ("hpckit", "checkpointing", "data", "docs", "slurm", "conf", "benchmarks", ".ci")
+ROOMS = (
+    *("hpckit", "checkpointing", "data", "docs", "slurm", "conf", "benchmarks", "examples"),
+    ".ci",
+)
 TEXTS = (".md", ".py", ".yaml", ".toml", ".sh", ".sbatch", ".def", ".txt")
 
 

@@ -1,0 +1,53 @@
+"""The programs of examples/ under `hpckit launch` on this machine: what was added changes nothing
+in training. A rank is killed, the run is preempted, and each step is the one of the program before.
+
+`tests/cluster/test_examples.py` does the same with those of DDP and Hugging Face on Slurm.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.examples.launched_programs import (
+    EXAMPLES,
+    disturbed,
+    disturbed_and_shrunk,
+    parameters_after,
+    parameters_at_begin,
+    undisturbed,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [("fsdp2", "torchdata.stateful_dataloader"), ("torchtitan", "torchtitan.components.optimizer")],
+)
+def test_killed_and_preempted_it_trains_as_if_nothing_had_been(
+    tmp_path: Path, name: str, needed: str
+) -> None:
+    pytest.importorskip(needed, reason="the dev extra, and make setup, have it")
+    before, after = EXAMPLES / name / "before.py", EXAMPLES / name / "after.py"
+    whole = undisturbed(tmp_path / "before", before, "--steps", "60", imports=[needed])
+    found = disturbed(tmp_path / "after", after, "--steps", "60")
+    assert list(whole[0]) == list(range(1, 61))
+    assert found.steps == whole
+
+
+def test_lightning_killed_preempted_and_continued_on_fewer_ranks(tmp_path: Path) -> None:
+    """On as many ranks, each step is the one of the program before. On fewer, training goes on from
+    the same parameters to the end of the same epoch."""
+    pytest.importorskip("lightning", reason="the dev extra has Lightning")
+    before, after = EXAMPLES / "lightning/before.py", EXAMPLES / "lightning/after.py"
+    epochs = ("--epochs", "2")
+    whole = undisturbed(tmp_path / "before", before, *epochs, imports=["lightning"])
+    found, stopped_at = disturbed_and_shrunk(tmp_path / "after", after, *epochs)
+    assert list(whole[0]) == list(range(1, 81))
+    for rank in (0, 1):
+        of_two = {n: seen for n, seen in found.steps[rank].items() if n <= stopped_at}
+        assert of_two == {n: seen for n, seen in whole[rank].items() if n <= stopped_at}
+    assert parameters_at_begin(found.run, 3) == parameters_after(found.run, 2, stopped_at)
+    assert list(found.steps[0]) == list(range(1, 161)), "two epochs of one rank"
+    assert max(found.steps[1]) <= stopped_at + 1, "Lightning begins a step that does not count"
+    assert found.times_at_end == 1
