@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.events.event_log import Event
 from hpckit.rundir.directory import RunDir
 from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.run.runs import Followed, command
+from tests.integration.run.runs import Followed, command, kill
 
 PATIENCE_S = 240.0
 SLURM = (
@@ -64,6 +67,19 @@ class Launched:
         pairs = [line.split(maxsplit=1) for line in lines.splitlines()]
         ours = ("(null)", f"hpckit:{self.run.path}")
         return [number for number, comment in pairs if comment.strip() in ours]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The ranks make no step within the block, however long a busy machine takes for a command.
+        They are on this host, as on a cluster of the form "ports"."""
+        newest = {event["rank"]: event["pid"] for event in self.events("worker_started")}
+        for pid in newest.values():
+            assert kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in newest.values():
+                kill(pid, signal.SIGCONT)
 
     def verdicts(self) -> list[str]:
         return [event["verdict"] for event in self.events("generation_ended")]

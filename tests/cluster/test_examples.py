@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,10 @@ def test_huggingface_is_carried_on_by_the_successor_and_on_fewer_nodes(
     it = submit(ports, folder, after, *words, nodes=2)
     disturb(it)
     it.wait_for_step(history(it.run).lives[-1].start_step + 4)
-    Typed(it.run, ports.cluster.env).text("cancel", "--save")
+    with ThreadPoolExecutor(1) as typing, it.paused():
+        cancelled = typing.submit(Typed(it.run, ports.cluster.env).text, "cancel", "--save")
+        it.wait_for("asked", request="stop")
+    assert "newest checkpoint" in cancelled.result()
     it.wait_until_over()
     stopped_at = int(read_json(it.run.verdict)["saved_step"])
     submit(ports, folder, after, *words, nodes=1)

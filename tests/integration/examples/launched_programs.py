@@ -146,10 +146,10 @@ def recorded(text: str) -> Recorded:
 
 def parameters_at_begin(run: RunDir, generation: int) -> str:
     """The hash of the parameters with which the first rank of a generation began to train."""
-    return _BEGIN.findall(run.rank_log(generation, 0, 0).read_text())[0]
+    return str(_BEGIN.findall(run.rank_log(generation, 0, 0).read_text())[0])
 
 
 def parameters_after(run: RunDir, generation: int, step: int) -> str:
     """Their hash after a step of a generation."""
     steps = _STEP.findall(run.rank_log(generation, 0, 0).read_text())
-    return next(digest for _, number, _, digest in steps if int(number) == step)
+    return next(str(digest) for _, number, _, digest in steps if int(number) == step)

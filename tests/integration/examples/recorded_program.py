@@ -74,14 +74,15 @@ def digest(optimizer: Optimizer) -> str:
 
 def main() -> None:
     recorder = Recorder(float(sys.argv[1]))
-    backward = torch.Tensor.backward
+    tensors: Any = torch.Tensor
+    backward = tensors.backward
 
     @wraps(backward)
     def recorded(loss: torch.Tensor, *args: Any, **options: Any) -> None:
         recorder.loss(loss)
         backward(loss, *args, **options)
 
-    torch.Tensor.backward = recorded  # type: ignore[method-assign]
+    tensors.backward = recorded
     register_optimizer_step_pre_hook(recorder.before_step)
     register_optimizer_step_post_hook(recorder.after_step)
     program = Path(__file__).parent / sys.argv[2]
