@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from checkpointing.errors import ServiceError
 from checkpointing.service.config import RECOVER_S, ServiceConfig, absolute, dump
 from checkpointing.service.protocol.socket_address import address, check_peer
 from checkpointing.service.protocol.socket_frames import FrameSocket
+from checkpointing.service.protocol.socket_lock import START, lock_socket
 
 START_S = 60.0  # seconds within which a service has to be ready
 STATUS_S = 5.0  # seconds within which a service has to send its status
 CONNECT_S = 5.0  # seconds within which a running service has to accept a connection
-# seconds between attempts while another process starts a service, or one is ending
+# seconds between attempts while another process starts a service; up to _MAX_PAUSE_S while one ends
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 
 
@@ -45,9 +48,13 @@ def connect(config: ServiceConfig) -> FrameSocket:
             raise ServiceError(
                 f"no checkpoint service has answered at {path} for {longest_s:.0f} s"
             )
-        if not _start(config, path):
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+        with _exclusive_start(path) as is_ours:
+            if is_ours and (sock := _connect(path)) is not None:  # it was started in between
+                return FrameSocket(sock)
+            is_ready = is_ours and _start(config, path)
+        if not is_ready:
+            time.sleep(pause_s if is_ours else _PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S) if is_ours else pause_s
 
 
 def attach(path: Path) -> FrameSocket | None:
@@ -101,6 +108,30 @@ def _connect(path: Path) -> socket.socket | None:
         sock.close()
         raise
     return sock
+
+
+@contextlib.contextmanager
+def _exclusive_start(path: Path) -> Iterator[bool]:
+    """Yield whether this process may start the service. One does at a time: of the ranks of a node,
+    which all need it at once, the others would start processes that end again.
+
+    Raises:
+        ServiceError: the lock cannot be made, and why.
+    """
+    lock = path.with_suffix(START)
+    try:
+        fd = lock_socket(lock)
+    except OSError as error:
+        raise ServiceError(f"the checkpoint service cannot start: {error}") from error
+    if fd is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.unlink(missing_ok=True)
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor
+        os.close(fd)
 
 
 def _start(config: ServiceConfig, path: Path) -> bool:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from checkpointing.service.protocol.socket_address import all_sockets, shown
 
+START = ".start"
+"""Suffix of the lock that a process holds while it starts a service."""
+
 
 def lock_socket(path: Path) -> int | None:
     """Return the descriptor of the lock; None if another process holds it, or held it a moment
@@ -35,4 +38,5 @@ def remove_dead(run: str) -> None:
         if (fd := lock_socket(lock)) is not None:
             path.unlink(missing_ok=True)
             lock.unlink(missing_ok=True)
+            path.with_suffix(START).unlink(missing_ok=True)  # of a process killed in between
             os.close(fd)

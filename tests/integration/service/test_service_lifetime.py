@@ -69,9 +69,10 @@ def test_the_end_of_a_run_removes_what_a_killed_service_left(store: Path, runtim
     killed, alive = one(config(store)), one(config(store, "b"))
     other = address("another run's", "r2")
     other.touch()
-    killed.close(goodbye=False)  # or it might start another one
-    pid = kill(config(store))
+    pid = kill(config(store), signal.SIGSTOP)  # it does not see its trainer go, and end by itself
     assert pid is not None
+    killed.close(goodbye=False)  # or it might start another one
+    os.kill(pid, signal.SIGKILL)
     until(lambda: is_gone(pid), "it has died")
     sockets = {address(str(store), RUN, node) for node in "ab"}
     assert sockets <= set(runtime.iterdir())
@@ -216,10 +217,19 @@ def test_a_trainer_lives_through_the_end_of_its_service(store: Path, runtime: Pa
 # begins
 
 
-def test_trainers_that_come_at_once_find_one_service(store: Path, runtime: Path) -> None:
+def test_trainers_that_come_at_once_find_one_service_which_one_of_them_starts(
+    store: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there, made = config(store), generation(4)
     barrier = threading.Barrier(4)
     trainers: list[Trainer] = []
+    starts, start_one = list[Path](), service_start._start
+
+    def counted(config: ServiceConfig, path: Path) -> bool:
+        starts.append(path)
+        return start_one(config, path)
+
+    monkeypatch.setattr(service_start, "_start", counted)
 
     def start(rank: int) -> None:
         barrier.wait()
@@ -233,6 +243,7 @@ def test_trainers_that_come_at_once_find_one_service(store: Path, runtime: Path)
     assert len(trainers) == 4
     assert len({trainer.client.status()["pid"] for trainer in trainers}) == 1
     assert len(services(runtime)) == 1
+    assert starts == [address(str(store), RUN, "a")]
     for trainer in trainers:
         trainer.close()
     assert_nothing_left(runtime)
