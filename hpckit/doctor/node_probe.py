@@ -75,7 +75,7 @@ def srun_words(spec: RunSpec, host: str | None = None) -> list[str]:
     container, which has no hpckit of its own."""
     chosen = spec.cluster.slurm
     assert chosen is not None
-    request = parameters(spec, BatchJob("hpckit-doctor", Path(), Path(os.devnull), "", None))
+    request = parameters(spec, BatchJob("hpckit-doctor", Path(), Path(os.devnull), ""))
     request = {key: value for key, value in request.items() if value is not None}
     request |= request.pop("additional_parameters")
     options = {key.replace("_", "-"): value for key, value in request.items()}

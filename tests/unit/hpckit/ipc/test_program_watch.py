@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 from hpckit.ipc.program_watch import LEARNED_INTERVALS, ProgramWatch
 
 
-def watched(interval_s: float, steps: int, **limits: float | None) -> ProgramWatch:
+def watched(
+    interval_s: float,
+    steps: int,
+    silence_s: float | None = 100.0,
+    step_s: float | None = 1000.0,
+) -> ProgramWatch:
     """A watch that has seen so many steps, the last one at second 0."""
-    watch = ProgramWatch(**{"silence_s": 100.0, "step_s": 1000.0} | limits)
+    watch = ProgramWatch(silence_s, step_s)
     for step in range(steps):
         watch.add_step(step, (step + 1 - steps) * interval_s)
     return watch
