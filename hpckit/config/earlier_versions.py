@@ -47,6 +47,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("hang.output_s", None),
     AddedKey("retry.jobs_without_checkpoint", None),
     AddedKey("retry.node_hours_without_checkpoint", None),
+    AddedKey("cluster.slurm.pass_environment", []),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpckit.config.spec import RunSpec
 from hpckit.doctor.machine import MachineFacts
-from hpckit.submit.batch_script import BatchJob, parameters
+from hpckit.slurm.environment import environment_for
+from hpckit.submit.batch_script import BatchJob, parameters, passed_variables
 
 _QUICK_S, _NODE_S = 20.0, 300.0
 _CANCEL_S = 0.7
@@ -39,7 +40,7 @@ def command_output(command: Sequence[str], within_s: float = _QUICK_S) -> str:
     try:
         return subprocess.run(
             command,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            env=environment_for("query", os.environ) | _imports(),
             capture_output=True,
             text=True,
             timeout=within_s,
@@ -50,6 +51,10 @@ def command_output(command: Sequence[str], within_s: float = _QUICK_S) -> str:
         raise ProbeError(lines[-1] if lines else f"exit status {error.returncode}") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise ProbeError(str(error)) from error
+
+
+def _imports() -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def ask_node(spec: RunSpec, host: str | None, folders: Sequence[str] = ()) -> MachineFacts:
@@ -63,7 +68,7 @@ def ask_node(spec: RunSpec, host: str | None, folders: Sequence[str] = ()) -> Ma
         ProbeError: the node did not answer.
     """
     try:
-        output = _job_output([*srun_words(spec, host), *folders])
+        output = _job_output([*srun_words(spec, host), *folders], passed_variables(spec))
         return TypeAdapter(MachineFacts).validate_json(output)
     except ValidationError as error:
         raise ProbeError(str(error)) from error
@@ -97,7 +102,7 @@ def srun_words(spec: RunSpec, host: str | None = None) -> list[str]:
     ]
 
 
-def _job_output(command: Sequence[str]) -> str:
+def _job_output(command: Sequence[str], passed: Collection[str]) -> str:
     """Return the output of srun as `command_output` does. On a timeout srun is asked to cancel its
     job, because a killed srun would leave it behind.
 
@@ -107,7 +112,7 @@ def _job_output(command: Sequence[str]) -> str:
     try:
         process = subprocess.Popen(
             command,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            env=environment_for("submission", os.environ, passed) | _imports(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpckit.faults.fault_plan import DrillError, ImpossibleDrillError
+from hpckit.slurm.environment import environment_for
 
 _PATIENCE_S = 120.0
 
@@ -27,7 +29,13 @@ def run_command(
     """
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            command,
+            cwd=folder,
+            env=environment_for("submission" if command[0] == "srun" else "query", os.environ),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise DrillError(f"{called}: {error}") from error

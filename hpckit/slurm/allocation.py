@@ -10,6 +10,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from hpckit.slurm.container import RunContainer
+from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import field, show_job
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,12 @@ def hostnames(nodes: str, env: Mapping[str, str] = os.environ) -> tuple[str, ...
     """
     command = ["scontrol", "show", "hostnames", nodes]
     done = subprocess.run(
-        command, env=dict(env), capture_output=True, text=True, check=True, timeout=_TIMEOUT_S
+        command,
+        env=environment_for("query", env),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
     )
     return tuple(done.stdout.split())
 

@@ -7,6 +7,8 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+from hpckit.slurm.environment import environment_for
+
 _AFTER_NAME = re.compile(r" UserId=\S*\(\d+\)")
 
 
@@ -18,7 +20,7 @@ def show_job(job: str, within_s: float) -> str:
     """
     return subprocess.run(
         ["scontrol", "--oneliner", "show", "job", job],
-        env=os.environ | {"SLURM_TIME_FORMAT": "%s"},  # independent of the time zone
+        env=environment_for("query", os.environ) | {"SLURM_TIME_FORMAT": "%s"},  # of no time zone
         capture_output=True,
         text=True,
         check=True,
@@ -34,7 +36,12 @@ def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
     """
     try:
         done = subprocess.run(
-            ["scontrol", *words], capture_output=True, text=True, timeout=within_s, check=False
+            ["scontrol", *words],
+            env=environment_for("query", os.environ),
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)

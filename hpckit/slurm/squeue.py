@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from hpckit.events.schema import Event, RunStarted, SuccessorQueued, TaskQueued
 from hpckit.rundir.directory import RunDir
+from hpckit.slurm.environment import environment_for
 from hpckit.slurm.job_ownership import is_job_of_run
 
 _TIMEOUT_S = 30.0
@@ -96,7 +97,7 @@ def queue() -> list[SlurmJob]:
     mark = f"@{secrets.token_hex(4)}"  # occurs in no name that a user has given
     form = f"--format={mark}#{f'{mark}.'.join((*_FIXED, *_FREE))}"
     command = ["squeue", "--me", "--noheader", "--states=all", "--array", form]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SQUEUE_")}
+    env = environment_for("query", os.environ)
     env["SLURM_TIME_FORMAT"] = "%s"  # seconds since the epoch, independent of the time zone
     env["SLURM_BITSTR_LEN"] = "0"  # lists of an array's tasks are not cut off
     try:

@@ -108,6 +108,12 @@ def parameters(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
     return {"time": None, "wckey": None, **given}
 
 
+def passed_variables(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the names of the variables that a job of the spec gets although they are the
+    submitter's own, as in `hpckit.slurm.environment.environment_for`."""
+    return _slurm(spec).pass_environment
+
+
 def interpreter(slurm: SlurmSpec, place: BatchJob) -> str:
     """Returns the shell words that replace the shell by the program."""
     python = shlex.quote(slurm.python or sys.executable)

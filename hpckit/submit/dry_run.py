@@ -25,7 +25,7 @@ from hpckit.planner.plan_text import large, memory_line, summary
 from hpckit.planner.run_estimate import Assumptions, estimate, is_known
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.expected_start import start_time
-from hpckit.submit.batch_script import of_run, script
+from hpckit.submit.batch_script import of_run, passed_variables, script
 from hpckit.text.quantities import count
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def describe_submission(
     if spec.cluster.slurm is None:
         return "\n".join([*about, "", *_commands(spec, run, earlier)])
     text = script(spec, of_run(run, earlier + 1))
-    return "\n".join([*about, f"# start       {start_time(text)}", "", text])
+    start = start_time(text, passed_variables(spec))
+    return "\n".join([*about, f"# start       {start}", "", text])
 
 
 def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pkgutil
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from hpckit.config.spec import RunSpec
 from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, SUPERVISOR, module_in
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import snapshot_variables
+from hpckit.slurm.environment import removed_variables
 from hpckit.submit import batch_script
 
 # submitit's local executor ends jobs after this time; a run ends by its verdict.
@@ -107,20 +108,36 @@ def submit_array(
         run.logs.mkdir(exist_ok=True)
     paths, numbers = zip(*((str(run.path), number) for run, number in runs), strict=True)
     first, submission = runs[0]
-    with _executor(spec, place) as executor:
+    # submitit submits an array by an executor of its own; no other thread runs here
+    removed = removed_variables("submission", os.environ, batch_script.passed_variables(spec))
+    with _environment(dict.fromkeys(removed)), _executor(spec, place) as executor:
         jobs: list[submitit.Job[int]] = executor.map_array(
             _Supervise(first.code(submission)), paths, numbers
         )
     return jobs
 
 
+class _EnvironmentExecutor(submitit.SlurmExecutor):
+    """Submits with an environment that has nothing of the job, step or launcher that this process
+    is in. `env` removes it, and not this process, whose other threads use its environment."""
+
+    def __init__(self, spec: RunSpec, place: batch_script.BatchJob) -> None:
+        slurm = spec.cluster.slurm
+        assert slurm is not None  # the spec is valid
+        super().__init__(folder=place.folder, python=batch_script.interpreter(slurm, place))
+        self._passed = batch_script.passed_variables(spec)
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        removed = sorted(removed_variables("submission", os.environ, self._passed))
+        words = [word for name in removed for word in ("-u", name)]
+        command = super()._make_submission_command(submission_file_path)
+        return ["env", *words, *command] if words else command
+
+
 @contextmanager
 def _executor(spec: RunSpec, place: batch_script.BatchJob) -> Iterator[submitit.SlurmExecutor]:
-    assert spec.cluster.slurm is not None  # the spec is valid
     try:
-        executor = submitit.SlurmExecutor(
-            folder=place.folder, python=batch_script.interpreter(spec.cluster.slurm, place)
-        )
+        executor = _EnvironmentExecutor(spec, place)
         executor.update_parameters(**batch_script.parameters(spec, place))
         with redirect_stderr(io.StringIO()):  # submitit prints there what it raises
             yield executor
@@ -142,17 +159,22 @@ def job_variables(run: RunDir, submission: int) -> dict[str, str]:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets variables of this process for the duration of the block; None: removes them."""
     before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    _set_variables(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        _set_variables(before)
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager

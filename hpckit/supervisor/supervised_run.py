@@ -11,6 +11,7 @@ from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import EventLog
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation, allocation, leave_array
+from hpckit.slurm.environment import leave_submitter
 
 # Time that an agent may take beyond the grace to end its workers and write its report.
 REPORT_MARGIN_S = 10.0
@@ -41,8 +42,8 @@ class SupervisedRun:
 def open_run(
     run: RunDir, submission: int, events: EventLog, env: MutableMapping[str, str]
 ) -> SupervisedRun:
-    """Reads the spec of the submission and finds the job of this process. It removes the variables
-    of a job array from `env`.
+    """Reads the spec of the submission and finds the job of this process. It removes from
+    `env` the variables of a job array, and those that are the submitter's own.
 
     Raises:
         SpecError, OSError: the spec cannot be read.
@@ -56,6 +57,8 @@ def open_run(
     if spec.cluster.kind == "slurm":
         job = allocation(env)
         leave_array(env)
+        assert spec.cluster.slurm is not None  # the spec is valid
+        leave_submitter(env, spec.cluster.slurm.pass_environment)
     return SupervisedRun(run, submission, spec, job, events)
 
 

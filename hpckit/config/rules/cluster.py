@@ -42,9 +42,10 @@ _SET_BY_KEY = {
     "GLOO_SOCKET_IFNAME": "cluster.slurm.interface",
     "OMP_NUM_THREADS": "launch.threads_per_worker",
 }
+_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _SET_BY_HPCKIT = {
     *("CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"),
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *_RANKS,
 }
 _PREFIXES = ("HPCKIT_", "SLURM_", "SUBMITIT_", "TORCHELASTIC_")
 
@@ -68,6 +69,9 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
     for name in sorted(slurm.env):
         if problem := _variable(name):
             yield f"cluster.slurm.env.{name}: {problem}"
+    for name in slurm.pass_environment:
+        if problem := _passed(name):
+            yield f"cluster.slurm.pass_environment: {name} {problem}"
     if slurm.container is not None:
         yield from _container(slurm.container)
 
@@ -86,6 +90,16 @@ def _variable(name: str) -> str | None:
         return f"use {_SET_BY_KEY[name]} instead"
     if name in _SET_BY_HPCKIT or name.startswith(_PREFIXES):
         return "hpckit, torchrun or Slurm sets this variable itself"
+    return None
+
+
+def _passed(name: str) -> str | None:
+    if not _VARIABLE.fullmatch(name):
+        return "is not a valid name of an environment variable; use letters, digits and _"
+    if name.startswith("SBATCH_"):
+        return "is an option of sbatch; use a key of cluster.slurm, or cluster.slurm.options"
+    if name.startswith(("HPCKIT_", "SUBMITIT_", "TORCHELASTIC_")) or name in _RANKS:
+        return "is set by hpckit, submitit or torchrun for its own processes"
     return None
 
 

@@ -84,6 +84,9 @@ class SlurmSpec:
     """Shell lines that the batch script runs first: modules, limits, variables."""
     env: dict[str, Value | int]
     """Environment variables of the workers. No shell expands them."""
+    pass_environment: tuple[Line, ...]
+    """Names of variables of the launching shell that the job gets too, although Slurm, MPI or
+    torchrun set them for one job; the others of that kind are left out."""
     interface: Interfaces | None
     """Network interface of the workers: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."""
     scratch: Folder | None

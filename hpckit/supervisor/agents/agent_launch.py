@@ -20,6 +20,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation, srun
 from hpckit.slurm.container import RunContainer, inside
 from hpckit.slurm.container_mounts import all_mounts, shared_folders
+from hpckit.slurm.environment import environment_for, job_facts
 from hpckit.supervisor.agents.agent_logs import AgentLogs
 from hpckit.system.child_processes import Process, spawn_piped
 
@@ -134,8 +135,11 @@ class SlurmNodes:
         if container is not None:
             variables |= inside(os.environ)
             python = container.interpreter(python)
+        passed = self._spec.cluster.slurm.pass_environment if self._spec.cluster.slurm else ()
+        variables = job_facts(os.environ, passed) | variables
         command = srun(host, variables, [python, *_WATCHDOG], container)
-        return spawn_piped(command, environment(), self.logs.start_log(node), is_written_to=True)
+        env = environment_for("step", os.environ, passed)
+        return spawn_piped(command, env, self.logs.start_log(node), is_written_to=True)
 
     def generation_setup(
         self,

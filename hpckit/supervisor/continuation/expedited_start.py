@@ -9,11 +9,13 @@ batch_requeue_fini() of slurmctld/job_mgr.c.)
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import Degraded, DegradedSubject, StartExpedited
+from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import run_scontrol
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,12 @@ def config() -> str | None:
     command = ["scontrol", "show", "config"]
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=_QUERY_S
+            command,
+            env=environment_for("query", os.environ),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_QUERY_S,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("cannot read the configuration of Slurm: %s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import threading
 import time
@@ -22,6 +23,7 @@ from hpckit.events.schema import (
 )
 from hpckit.events.since_last_start import since_start
 from hpckit.slurm.allocation import is_requeued
+from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import run_scontrol
 
 log = logging.getLogger(__name__)
@@ -188,7 +190,12 @@ def cancel(job: str) -> str | None:
     command = ["scancel", "--state=PENDING", job]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_QUERY_S, check=False
+            command,
+            env=environment_for("query", os.environ),
+            capture_output=True,
+            text=True,
+            timeout=_QUERY_S,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)

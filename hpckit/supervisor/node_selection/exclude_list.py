@@ -14,6 +14,7 @@ from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import Degraded, DegradedSubject, NodesExcluded
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import hostnames
+from hpckit.slurm.environment import environment_for
 from hpckit.slurm.node_exclusion import PartitionNodes, choose_exclusions, excludable_nodes
 from hpckit.slurm.scontrol import run_scontrol
 
@@ -100,7 +101,14 @@ def partition_nodes(env: Mapping[str, str]) -> PartitionNodes:
     partition = env.get("SLURM_JOB_PARTITION")
     where = [f"--partition={partition}"] if partition else []
     command = ["sinfo", "--noheader", "--Node", "--format=%N %T", *where]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+    done = subprocess.run(
+        command,
+        env=environment_for("query", env),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
     return parse_nodes(done.stdout)
 
 

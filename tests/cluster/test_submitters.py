@@ -1,0 +1,77 @@
+"""Runs that are launched from inside of a job, and by a shell with variables of Slurm."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hpckit.rundir.directory import RunDir
+from tests.cluster.launched import PATIENCE_S, SLURM, Launched
+from tests.cluster.slurm import Slurm, wait_for
+from tests.integration.run.runs import ALONE, REPO, assert_same_run, command
+
+# Of a rank of torchrun and of mpiexec, of another run, and of a shell that likes its own columns
+OTHERS = {
+    **{"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "nowhere", "TORCHELASTIC_RUN_ID": "x"},
+    **{"PET_MAX_RESTARTS": "no", "PMI_RANK": "3", "OMPI_COMM_WORLD_RANK": "3"},
+    **{"HPCKIT_RUN": "/nowhere", "HPCKIT_NODE": "7", "HPCKIT_STORE_TOKEN": "x"},
+    **{"SQUEUE_FORMAT": "%j", "SINFO_FORMAT": "%n", "SQUEUE_STATES": "RUNNING"},
+    **{"SLURM_LABELIO": "1", "SLURM_STDOUTMODE": "lost", "SLURM_DISTRIBUTION": "arbitrary"},
+    **{"SLURM_CONSTRAINT": "none", "SLURM_NTASKS_PER_GPU": "3", "CUDA_VISIBLE_DEVICES": "0,1"},
+    **{"SLURM_TIME_FORMAT": "relative", "SRUN_EXPORT_ENV": "NONE", "SCANCEL_STATE": "RUNNING"},
+    **{"SLURM_GPUS": "2", "SLURM_GPUS_PER_TASK": "1", "SLURM_OUTER": "1"},
+}
+LEFT_OUT = {name for name in OTHERS if name.startswith(("S", "P", "O"))}
+"""Those that no part of the run sets for itself."""
+
+
+def inner(root: Path, shards: Path, *overrides: str) -> list[str]:
+    """The command of a run that writes down the environment of its workers."""
+    words = ("entry=tests.cluster.telling:main", f"user_config.environment={root}")
+    return command(root / "runs", shards, *SLURM, *words, *overrides)
+
+
+def worker(root: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((root / "rank0.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("step", [False, True])
+def test_a_run_that_is_launched_in_a_job_has_nothing_of_that_job(
+    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir, step: bool
+) -> None:
+    """The job has GPUs per task and two tasks, which a step of one agent cannot have."""
+    before = "srun --ntasks=1 --overlap " if step else ""
+    others = "" if step else f"export {shlex.join(f'{k}={v}' for k, v in OTHERS.items())}; "
+    script = f"cd {REPO}; {others}{before}"
+    script += shlex.join(inner(tmp_path, shards))
+    size = ("--nodes=1", "--ntasks=2", "--gpus=2", "--gpus-per-task=1", "--mem=300")
+    outer = ports.submit(f"{script} || echo failed", tmp_path / "outer.log", *size)
+    wait_for(lambda: next((tmp_path / "runs").glob("t-*"), None) is not None, "a run", PATIENCE_S)
+    it = Launched(ports, RunDir(next((tmp_path / "runs").glob("t-*"))))
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert it.verdicts() == ["done"]
+    assert it.events("node_lost") == it.events("degraded") == []
+    there = worker(tmp_path)
+    assert there["SLURM_JOB_ID"] == it.events("run_started")[0]["job"] != outer
+    assert not {"SLURM_GPUS", "SLURM_GPUS_PER_TASK", *LEFT_OUT} & there.keys()
+    assert (there["WORLD_SIZE"], there["MASTER_ADDR"]) != ("4", "nowhere")
+
+
+def test_requests_of_the_job_itself_do_not_reach_its_agents_steps(
+    ports: Slurm, tmp_path: Path, shards: Path
+) -> None:
+    """Options of sbatch that name tasks are variables of the job, which srun takes for its own."""
+    options = "{ntasks-per-gpu: 1, gpus: 2, distribution: cyclic}"
+    words = inner(tmp_path, shards, *ALONE, f"cluster.slurm.options={options}")
+    ports.run(*words, cwd=REPO, within_s=PATIENCE_S)
+    it = Launched(ports, RunDir(next((tmp_path / "runs").glob("t-*"))))
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert worker(tmp_path)["SLURM_NTASKS_PER_GPU"] == "1"
+    assert worker(tmp_path)["SLURM_GPUS"] == "2"
