@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,15 +50,17 @@ def doctor(
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.doctor.finding import Level, worst
     from hpckit.doctor.site_examination import examine
+    from hpckit.slurm.sbatch_variables import with_sbatch_variables
     from hpckit.submit.compose import compose_spec
     from hpckit.submit.preflight.checks import with_absolute_paths
 
     with reported_errors(json):
         asks = node or host is not None
-        out, spec = (
-            CommandOutput(json),
-            with_absolute_paths(compose_spec(overrides or ()), Path.cwd()),
-        )
+        out = CommandOutput(json)
+        spec = with_absolute_paths(compose_spec(overrides or ()), Path.cwd())
+        spec, notes = with_sbatch_variables(spec, os.environ)
+        for line in notes:
+            print(f"note: {line}", file=sys.stderr)
         found: list[tuple[str, Finding]] = []
         if asks and spec.cluster.slurm is None:
             do = "add cluster=slurm, or the site's own file from hpckit init"

@@ -3,6 +3,8 @@ than the help of other commands, which the same program prints."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,6 +73,7 @@ def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> 
 def _request(run: RunDir, overrides: Sequence[str]) -> SubmissionRequest:
     """Return the request for the newest submission, with the overrides and its own code."""
     from hpckit.config.spec_parser import read_spec
+    from hpckit.slurm.sbatch_variables import with_sbatch_variables
     from hpckit.submit.preparation import SubmissionRequest
     from hpckit.submit.resume_overrides import amended
 
@@ -80,4 +83,7 @@ def _request(run: RunDir, overrides: Sequence[str]) -> SubmissionRequest:
             f"{run.code(number)}, the code that was submitted, no longer exists"
         )
     spec = amended(run, number, overrides) if overrides else read_spec(run.spec(number))
+    spec, notes = with_sbatch_variables(spec, os.environ)
+    for line in notes:
+        print(f"note: {line}", file=sys.stderr)
     return SubmissionRequest(run, spec, overrides, number)

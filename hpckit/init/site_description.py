@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from dataclasses import dataclass
 from datetime import date
 
@@ -14,6 +15,7 @@ from hpckit.init.project_files import NewFile
 from hpckit.init.site_choice import SiteChoice, SiteRequest, choose, nodes_with_gpus, partition_of
 from hpckit.init.site_facts import SiteFacts, ask_site
 from hpckit.init.site_file import is_name, render, site_name
+from hpckit.slurm.sbatch_variables import with_sbatch_variables
 from hpckit.submit.compose import compose_spec
 
 
@@ -70,6 +72,7 @@ def _node(facts: SiteFacts, wanted: SiteRequest) -> machine.MachineFacts:
     words += [f"cluster.slurm.account={wanted.account}"] if wanted.account else []
     words += [] if nodes_with_gpus(partition, facts.nodes) else ["cluster.slurm.gpus=none"]
     try:
-        return ask_node(compose_spec(words, conf_dir()), None)
+        spec, _ = with_sbatch_variables(compose_spec(words, conf_dir()), os.environ)
+        return ask_node(spec, None)
     except ProbeError as error:
         raise SpecError([f"--node: a node did not answer: {error}"]) from None

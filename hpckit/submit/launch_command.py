@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -103,6 +104,7 @@ def run_command(command: LaunchCommand) -> int:
         SpecError: the config or what it names cannot be used.
         RunHeldError: the run is under way.
     """
+    from hpckit.slurm.sbatch_variables import with_sbatch_variables
     from hpckit.submit import preparation
     from hpckit.submit.same_name_runs import same_name_note
 
@@ -116,6 +118,7 @@ def run_command(command: LaunchCommand) -> int:
         return run_sweep(command)
     base, project = Path.cwd(), find_project(Path.cwd())
     spec = preparation.compose(command.overrides, base, project)
+    spec, of_shell = with_sbatch_variables(spec, os.environ)
     if command.cfg:
         print(dump_spec(spec), end="")
         return 0
@@ -123,7 +126,7 @@ def run_command(command: LaunchCommand) -> int:
         return _show_fake_step(spec)
     wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
     found = preparation.check(wanted, None if command.dry_run else pack)
-    notes = [f"note: {line}" for line in found.notes]
+    notes = [f"note: {line}" for line in (*of_shell, *found.notes)]
     for note in (*notes, same_name_note(spec, wanted.run), left_out_note(command.overrides)):
         if note:
             print(note, file=sys.stderr)

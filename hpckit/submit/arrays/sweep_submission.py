@@ -4,6 +4,7 @@ is."""
 from __future__ import annotations
 
 import gc
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,9 +20,10 @@ from hpckit.events.schema import TaskQueued
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.expected_start import start_time
+from hpckit.slurm.sbatch_variables import with_sbatch_variables
 from hpckit.submit.arrays import sweep
 from hpckit.submit.arrays.sweep import SweepTask
-from hpckit.submit.batch_script import of_run, script
+from hpckit.submit.batch_script import of_run, passed_variables, script
 from hpckit.submit.launch_command import LaunchCommand, pack
 from hpckit.submit.preflight.checks import preflight
 from hpckit.submit.preparation import (
@@ -57,12 +59,22 @@ def run_sweep(command: LaunchCommand) -> int:
     project = find_project(base)
     typed, words_of_program = split(command.overrides)
     program = [] if words_of_program is None else [SEPARATOR, *words_of_program]
+    notes: dict[str, None] = {}
+
+    def compose_task(words: Sequence[str]) -> RunSpec:
+        composed = compose([*words, *program], base, project)
+        spec, of_shell = with_sbatch_variables(composed, os.environ)
+        notes.update(dict.fromkeys(of_shell))
+        return spec
+
     tasks = sweep.plan(
         typed,
-        lambda words: compose([*words, *program], base, project),
+        compose_task,
         partial(_check, project, command.dry_run),
         base,
     )
+    for line in notes:
+        print(f"note: {line}", file=sys.stderr)
     if command.dry_run:
         print(_description(tasks, base))
         return 0
@@ -112,7 +124,8 @@ def _description(tasks: Sequence[SweepTask], base: Path) -> str:
         case [task, *_]:
             place = sweep.place(sweep.next_folder(task.spec, base))
             text = script(task.spec, place, len(left))
-    return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
+    start = start_time(text, passed_variables(left[0].spec))
+    return "\n".join([*lines, f"# start       {start}", "", text])
 
 
 def _record_of(task: SweepTask, number: int | None, job: str | None) -> dict[str, Any]:
