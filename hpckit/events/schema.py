@@ -270,6 +270,19 @@ class NodesExcluded(RunEvent):
     """Slurm's names of the excluded nodes."""
 
 
+@event_kind("exclusion_withdrawn")
+class ExclusionWithdrawn(RunEvent):
+    """The supervisor emits this when the next job may get nodes again that it was not to get, as
+    Slurm could not place the job without them."""
+
+    job: str
+    """Slurm's id of the next job."""
+    hosts: list[str]
+    """Slurm's names of the nodes that it may get again."""
+    reason: str
+    """Why, as text for people."""
+
+
 @event_kind("node_ended")
 class NodeEnded(RunEvent):
     """The agent emits this when all workers of its node have ended."""

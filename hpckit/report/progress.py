@@ -33,6 +33,7 @@ from hpckit.events.schema import (
     WorkerLost,
 )
 from hpckit.report.ettr import training_share
+from hpckit.slurm.node_exclusion import excluded_from
 
 _Kind = TypeVar("_Kind", bound=Event)
 _RECENT = 20
@@ -70,6 +71,9 @@ class RunProgress:
     """Slurm's id of the job that began last."""
     successor: str | None
     """Slurm's id of the successor job."""
+    excluded: tuple[str, ...]
+    """Slurm's names of the nodes that the successor job, or a requeue of the last job, must not
+    get."""
     no_successor: str | None
     """Why there is no successor job, if the supervisor has said so."""
     refused: str | None
@@ -124,6 +128,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         hosts=tuple((begun and begun.hosts) or ()),
         job=begun.job if begun else None,
         successor=_successor(events),
+        excluded=excluded_from(events, _successor(events) or (begun and begun.job) or ""),
         no_successor=_no_successor(life),
         refused=_refused(events),
         begun=begun.time if begun else None,

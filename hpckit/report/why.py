@@ -12,7 +12,7 @@ from hpckit.events.end_reasons import INTERRUPTED, KINDS
 from hpckit.report.error_location import place
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
-from hpckit.slurm.pending_reasons import awaited_jobs, explain, is_singleton
+from hpckit.slurm.pending_reasons import awaited_jobs, explain, is_of_nodes, is_singleton
 from hpckit.slurm.squeue import SlurmJob
 from hpckit.slurm.submit_refusals import explain_refusal
 from hpckit.text.quantities import ago, moment, span, times
@@ -161,6 +161,8 @@ def _of_waiting(it: Overview, job: SlurmJob, now: float) -> Iterator[Fact]:
     meaning, advice = reason.meaning, reason.advice
     if job.reason == "Dependency":
         meaning, advice = _of_dependency(it, job, meaning, advice)
+    if excluded := _exclusion(it, job):
+        meaning, advice = excluded
     yield Fact("waits", f"job {job.number}, {job.reason}: {meaning}")
     if job.start is not None:
         left = f", in {span(job.start - now)}" if job.start > now else ""
@@ -189,6 +191,20 @@ def _of_dependency(it: Overview, job: SlurmJob, meaning: str, advice: str) -> tu
     if not (awaited or is_singleton(job.dependency)):
         return meaning, advice
     return "the previous job of this run has not ended yet", "nothing: it starts after that job"
+
+
+def _exclusion(it: Overview, job: SlurmJob) -> tuple[str, str] | None:
+    """Return the meaning and the advice if nodes that the run excludes are what the job may wait
+    for, else None."""
+    hosts = ", ".join(it.progress.excluded)
+    if not hosts or not is_of_nodes(job.reason):
+        return None
+    own = it.spec.cluster.slurm.exclude if it.spec and it.spec.cluster.slurm else ()
+    words = ("scontrol", "update", f"jobid={job.number}", f"excnodelist={','.join(own)}")
+    return (
+        f"hpckit excludes {hosts} from it, and the nodes that are left do not satisfy its request",
+        f"{shlex.join(words)} lets it have {hosts} again; or wait for other nodes",
+    )
 
 
 def _of_verdict(it: Overview, now: float) -> Iterator[Fact]:
@@ -289,6 +305,8 @@ def _next(it: Overview) -> str:
             follows = f"; job {it.progress.successor} follows" if it.progress.successor else ""
             return f"after an interruption it continues automatically {start}{follows}"
         case RunState.QUEUED | RunState.WAITING:
+            if it.waiting_job and _exclusion(it, it.waiting_job):
+                return f"it continues {start} when Slurm has nodes for its job (see: to do)"
             return f"it continues automatically {start}"
         case RunState.ENDED if it.word == "done":
             return f"nothing; the newest checkpoint is at step {saved:,}" if saved else "nothing"

@@ -7,10 +7,16 @@ following jobs for a day. After a person starts the run, no node is excluded.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hpckit.events.schema import Event, NodeLost, NodeUnhealthy
+from hpckit.events.schema import (
+    Event,
+    ExclusionWithdrawn,
+    NodeLost,
+    NodesExcluded,
+    NodeUnhealthy,
+)
 from hpckit.events.since_last_start import since_start
 
 AGE_S = 24 * 3600.0
@@ -89,22 +95,50 @@ def _absent(host: str, event: NodeLost) -> ExcludableNode:
     return ExcludableNode(host, problem, event.time, False)
 
 
+def excluded_from(events: Iterable[Event], job: str) -> tuple[str, ...]:
+    """Returns the nodes that a job of the run must not get by the run's events, by name."""
+    found: set[str] = set()
+    for event in events:
+        if isinstance(event, NodesExcluded) and event.job == job:
+            found = set(event.hosts)
+        elif isinstance(event, ExclusionWithdrawn) and event.job == job:
+            found -= set(event.hosts)
+    return tuple(sorted(found))
+
+
 def choose_exclusions(
-    bad: Sequence[ExcludableNode], nodes: PartitionNodes, fewest: int
+    bad: Sequence[ExcludableNode],
+    nodes: PartitionNodes,
+    fewest: int,
+    can_run: Callable[[Sequence[str]], bool] = lambda hosts: True,
 ) -> tuple[list[str], list[str]]:
     """Chooses which of the bad hosts to exclude. The others are spared because too few nodes would
     be left, now or after all nodes have come back, as the list is not revised then.
 
     Args:
         fewest: the number of nodes that the run needs.
+        can_run: returns whether the job can be placed without these hosts under its constraints.
+            It is asked about single hosts only if the answer about all of them is no.
     """
+    excluded, spared = _choose(bad, nodes, fewest, lambda hosts: True)
+    if not excluded or can_run(excluded):
+        return excluded, spared
+    return _choose(bad, nodes, fewest, can_run)
+
+
+def _choose(
+    bad: Sequence[ExcludableNode],
+    nodes: PartitionNodes,
+    fewest: int,
+    can_run: Callable[[Sequence[str]], bool],
+) -> tuple[list[str], list[str]]:
     excluded: list[str] = []
     spared: list[str] = []
     for one in sorted(bad, key=lambda one: (not one.is_unhealthy, -one.time)):
         if all(
             one.host not in group or len(group - {*excluded, one.host}) >= fewest
             for group in (nodes.usable, nodes.usable | nodes.away)
-        ):
+        ) and can_run(sorted([*excluded, one.host])):
             excluded.append(one.host)
         else:
             spared.append(one.host)

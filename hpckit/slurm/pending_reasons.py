@@ -173,6 +173,12 @@ def explain(code: str) -> PendingReason:
     )
 
 
+def is_of_nodes(code: str) -> bool:
+    """Returns whether the job waits because no nodes that it may have satisfy its request."""
+    name = re.split(r"[,\s(]", code.strip(), maxsplit=1)[0]
+    return name in ("BadConstraints", "ReqNodeNotAvail", "PartitionNodeLimit", "PartitionConfig")
+
+
 def is_singleton(dependency: str) -> bool:
     """Returns whether the job waits for all other jobs of its name, as jobs of earlier releases
     do."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,17 +41,20 @@ def worker(root: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize("where", ["allocation", "step"])
 def test_a_run_that_is_launched_in_a_job_has_nothing_of_that_job(
-    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir, step: bool
+    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir, where: str
 ) -> None:
     """The job has GPUs per task and two tasks, which a step of one agent cannot have."""
-    before = "srun --ntasks=1 --overlap " if step else ""
-    others = "" if step else f"export {shlex.join(f'{k}={v}' for k, v in OTHERS.items())}; "
-    script = f"cd {REPO}; {others}{before}"
-    script += shlex.join(inner(tmp_path, shards))
+    words = shlex.join(inner(tmp_path, shards))
+    others = shlex.join(f"{name}={value}" for name, value in OTHERS.items())
     size = ("--nodes=1", "--ntasks=2", "--gpus=2", "--gpus-per-task=1", "--mem=300")
-    outer = ports.submit(f"{script} || echo failed", tmp_path / "outer.log", *size)
+    if where == "allocation":
+        script = f"export {others}; echo $SLURM_JOB_ID; {words} >&2"
+        outer = ports.run("salloc", *size, "bash", "-c", script, cwd=REPO, within_s=PATIENCE_S)
+    else:
+        script = f"cd {REPO}; srun --ntasks=1 --overlap {words}"
+        outer = ports.submit(script, tmp_path / "outer.log", *size)
     wait_for(lambda: next((tmp_path / "runs").glob("t-*"), None) is not None, "a run", PATIENCE_S)
     it = Launched(ports, RunDir(next((tmp_path / "runs").glob("t-*"))))
     assert it.wait_for("run_ended")["verdict"] == "done"
@@ -58,7 +63,7 @@ def test_a_run_that_is_launched_in_a_job_has_nothing_of_that_job(
     assert it.verdicts() == ["done"]
     assert it.events("node_lost") == it.events("degraded") == []
     there = worker(tmp_path)
-    assert there["SLURM_JOB_ID"] == it.events("run_started")[0]["job"] != outer
+    assert there["SLURM_JOB_ID"] == it.events("run_started")[0]["job"] != outer.strip()
     assert not {"SLURM_GPUS", "SLURM_GPUS_PER_TASK", *LEFT_OUT} & there.keys()
     assert (there["WORLD_SIZE"], there["MASTER_ADDR"]) != ("4", "nowhere")
 
@@ -75,3 +80,46 @@ def test_requests_of_the_job_itself_do_not_reach_its_agents_steps(
     it.wait_until_over()
     assert worker(tmp_path)["SLURM_NTASKS_PER_GPU"] == "1"
     assert worker(tmp_path)["SLURM_GPUS"] == "2"
+
+
+def test_a_job_is_what_the_dry_run_shows_whatever_the_shell_sets_for_sbatch(
+    ports: Slurm, tmp_path: Path, shards: Path
+) -> None:
+    shell = {
+        **{"SBATCH_JOB_NAME": "dev", "SBATCH_TIMELIMIT": "5", "SBATCH_SIGNAL": "USR1@10"},
+        **{"SBATCH_REQUEUE": "1", "SBATCH_MEM_PER_CPU": "1", "SBATCH_GRES": "gpu:4"},
+        **{"SBATCH_PARTITION": "high", "SBATCH_OUTPUT": f"{tmp_path}/lost", "SBATCH_WAIT": "1"},
+        **{"SBATCH_EXPORT": "NONE", "SBATCH_OPEN_MODE": "truncate", "SBATCH_ARRAY_INX": "0-3"},
+    }
+    env = os.environ | ports.cluster.env | shell
+    words = command(tmp_path / "runs", shards, *SLURM, *ALONE)
+    words += ["cluster.slurm.time_limit='00:10:00'", "cluster.slurm.options={hold: true}"]
+
+    def launched(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*words, *more], env=env, cwd=REPO, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+
+    shown = launched("--dry-run")
+    assert "#SBATCH --partition=high\n" in shown.stdout
+    assert "note: cluster.slurm.partition is taken from SBATCH_PARTITION=high" in shown.stderr
+    assert "note: SBATCH_JOB_NAME=dev has no effect: the job has the name of" in shown.stderr
+    assert launched().returncode == 0
+    run = RunDir(next((tmp_path / "runs").glob("t-*")))
+    (number,) = Launched(ports, run).jobs()
+    assert f"{shown.stdout.partition('#!')[2]}" == (
+        (run.submitit / f"{number}_submission.sh").read_text().removeprefix("#!") + "\n"
+    )
+    job = ports.job(number)
+    assert (job["JobName"], job["TimeLimit"]) == (run.name, "00:10:00")
+    assert (job["Partition"], job["Requeue"], job["MinMemoryNode"]) == ("high", "0", "900M")
+    assert job["StdOut"] == str(run.logs / f"batch-{number}.log")
+    assert "TresPerNode" not in job
+    again = launched()
+    assert again.returncode == 2
+    assert f"job {number} (PENDING) is in the queue already" in again.stderr
+    ports.run("scancel", number)
+    env["SLURM_CLUSTERS"] = "elsewhere"
+    refused = launched("name=other")
+    assert refused.returncode == 2
+    assert "error: SLURM_CLUSTERS=elsewhere: hpckit would not find its jobs" in refused.stderr

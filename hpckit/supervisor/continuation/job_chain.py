@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 15.0
 AGAIN_S = 1.0
+REVIEW_S = 600.0
 KEEP_S = 10.0
 """Seconds in which a job that leaves tries once more to queue a successor."""
 PATIENCE_S = 60.0
@@ -51,6 +52,7 @@ class JobChain:
         events: EventLog,
         amend: Callable[[str, float], None] = lambda job, within_s: None,
         find: Callable[[], str | None] = lambda: None,
+        review: Callable[[str], None] = lambda job: None,
     ) -> None:
         """
         Args:
@@ -59,8 +61,11 @@ class JobChain:
             amend: updates the successor that is kept, at the end of this job.
             find: returns the number of a pending successor, if there is one: Slurm may have
                 accepted it without an answer. Raises QueueError.
+            review: updates the pending successor every `REVIEW_S` seconds, as this job may be
+                killed at any time.
         """
         self._queue, self._events, self._amend, self._find = queue, events, amend, find
+        self._review = review
         self.job: str | None = None
         self._is_kept = self._is_dropped = False
         self._problem: str | None = None  # of the last try
@@ -116,7 +121,9 @@ class JobChain:
     def _run(self) -> None:
         while self.job is None and not self._is_decided.is_set():
             self._try_to_queue()
-        self._is_decided.wait()
+        while not self._is_decided.wait(REVIEW_S):
+            if self.job is not None and not self._is_kept:
+                self._review(self.job)
         while self._is_dropped and self.job is not None and not self._is_cancelled(self.job):
             time.sleep(AGAIN_S)
 

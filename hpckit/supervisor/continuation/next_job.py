@@ -79,7 +79,12 @@ def _queued_successor(supervised: SupervisedRun, job: Allocation) -> Iterator[Jo
     queue = partial(submit_job, run, spec, supervised.submission, (job.job,))
     bad = ExcludeList(run, spec, events)
     find = partial(_waiting, run, job.job)
-    with JobChain(lambda: queue(bad.hosts()).job_id, events, bad.keep_from, find) as chain:
+
+    def queue_without_bad() -> str:
+        hosts = bad.hosts()
+        return bad.record(queue(hosts).job_id, hosts)
+
+    with JobChain(queue_without_bad, events, bad.keep_from, find, bad.review) as chain:
         yield chain
 
 

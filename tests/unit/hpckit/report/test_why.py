@@ -62,6 +62,24 @@ def test_a_job_that_waits_is_told_with_its_reason_and_its_time() -> None:
     assert "has not estimated a start time" in told["begins"]
 
 
+def test_a_job_that_waits_for_excluded_nodes_is_told_with_them_and_how_to_give_them_back() -> None:
+    queued = [*EVENTS, event_of(1002, "successor_queued", {"job": "2"})]
+    out = event_of(1003, "nodes_excluded", {"job": "2", "hosts": ["n7"]})
+    back = {"job": "2", "hosts": ["n7"], "reason": "r"}
+    job = "2|PENDING|N/A|N/A|1:00|2|low||(null)|BadConstraints|t"
+    told = facts(overview(RunState.WAITING, job, events=[*queued, out]))
+    assert told["waits"].startswith("job 2, BadConstraints: hpckit excludes n7 from it, and the")
+    assert told["to do"].startswith("scontrol update jobid=2 excnodelist= lets it have n7 again")
+    assert told["next"] == (
+        "it continues from the checkpoint at step 40 when Slurm has nodes for its job (see: to do)"
+    )
+    for events in (queued, [*queued, out, event_of(1004, "exclusion_withdrawn", back)]):
+        assert "no node can ever" in facts(overview(RunState.WAITING, job, events=events))["waits"]
+    other = job.replace("BadConstraints", "Priority")
+    told = facts(overview(RunState.WAITING, other, events=[*queued, out]))
+    assert "excludes" not in told["waits"]
+
+
 def test_a_run_that_died_is_told_what_slurm_remembers_of_its_job() -> None:
     it = overview(RunState.DEAD, "1|TIMEOUT|1000|1900|15:00|2|low|n[1-2]|(null)|TimeLimit|t")
     assert facts(it)["why"].startswith("job 1, TIMEOUT: it ran into its time limit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hpckit.slurm.node_exclusion import (
     choose_exclusions,
     drain_line,
     excludable_nodes,
+    excluded_from,
 )
 
 NOW = 1e6
@@ -96,6 +98,35 @@ def test_as_many_nodes_are_left_as_are_needed(
     ]
     nodes = PartitionNodes(frozenset(usable), frozenset(away))
     assert choose_exclusions(bad, nodes, fewest) == (list(excluded), list(spared))
+
+
+def test_slurm_is_asked_about_single_nodes_only_if_it_cannot_do_without_all() -> None:
+    bad = [ExcludableNode(name, "", float(i), False) for i, name in enumerate("abc")]
+    nodes, asked = PartitionNodes(frozenset("abcdef")), list[str]()
+
+    def can_run(hosts: Sequence[str]) -> bool:
+        asked.append("".join(hosts))
+        return "b" not in hosts
+
+    assert choose_exclusions(bad, nodes, 1, can_run) == (["a", "c"], ["b"])
+    assert asked == ["abc", "c", "bc", "ac"]
+    asked.clear()
+    assert choose_exclusions([bad[0], bad[2]], nodes, 1, can_run) == (["a", "c"], [])
+    assert asked == ["ac"]
+    asked.clear()
+    assert choose_exclusions(bad, PartitionNodes(frozenset("abc")), 3, can_run) == ([], list("abc"))
+    assert asked == []
+
+
+def test_the_nodes_of_a_job_are_those_of_the_last_event() -> None:
+    out, more = (
+        at(9 - i, "nodes_excluded", job="2", hosts=h) for i, h in enumerate((["a"], ["b"]))
+    )
+    back = at(5, "exclusion_withdrawn", job="2", hosts=["b"], reason="r")
+    assert excluded_from([out], "2") == ("a",)
+    assert excluded_from([out, more], "2") == ("b",)
+    assert excluded_from([out, more, back], "2") == ()
+    assert excluded_from([out], "3") == ()
 
 
 def test_the_line_for_the_administrator_is_safe_to_paste() -> None:

@@ -25,6 +25,7 @@ class Parts:
         self.log = EventLog(self.run.events)
         self.log.emit_kind("run_started", job="1")
         self.put("sinfo", SINFO)
+        self.put("sbatch", "exit 0")
         self.put("scontrol", f'[ "$1" = show ] && echo n3 || echo "$@" >> {folder}/asked')
 
     def put(self, name: str, script: str) -> None:
@@ -132,3 +133,61 @@ def test_who_they_are_is_known_before_slurm_ends_this_job(parts: Parts) -> None:
     parts.put("sinfo", SINFO)
     parts.exclusion(2).keep_from("7", 1.0, requeue)
     assert parts.asked() == ["update JobId=7 ExcNodeList=n2"]
+
+
+REFUSED = "sbatch: error: allocation failure: Requested node configuration is not available"
+# Plays a Slurm in which the job can do without n3, but not without any other node as well
+PICKY = f"""grep -q 'exclude=.*n[124]' && echo '{REFUSED}' >&2 && exit 1
+exit 0"""
+
+
+def test_not_if_slurm_cannot_place_the_job_without_it(parts: Parts) -> None:
+    """Its constraints leave fewer nodes than the partition has."""
+    parts.put("sbatch", PICKY)
+    parts.found("n2", "n3")
+    assert parts.exclusion(1).hosts() == ("n3",)
+    (what,) = [event["what"] for event in parts.told("degraded")]
+    assert what.startswith("too few nodes would be left without n2: not excluded (Slurm on a job ")
+    assert what.endswith("Requested node configuration is not available)")
+
+
+@pytest.mark.parametrize(
+    "script", ["echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1", "kill $$"]
+)
+def test_not_if_slurm_does_not_say_that_it_can_place_the_job(parts: Parts, script: str) -> None:
+    parts.put("sbatch", script)
+    parts.found("n2")
+    assert parts.exclusion(1).hosts() == ()
+    assert "too few nodes would be left without n2" in parts.told("degraded")[0]["what"]
+
+
+def test_a_job_that_needs_a_node_again_gets_it_back(parts: Parts) -> None:
+    parts.found("n2")
+    exclusion = parts.exclusion(1, "n3")
+    hosts = exclusion.hosts()
+    exclusion.record("7", hosts)
+    exclusion.review("7")
+    assert parts.asked() == [], "it can be placed"
+    parts.put("sbatch", PICKY)
+    exclusion.review("7")
+    assert parts.asked() == ["update JobId=7 ExcNodeList=n3"]
+    (event,) = parts.told("exclusion_withdrawn")
+    assert (event["job"], event["hosts"]) == ("7", ["n2"])
+    assert "Requested node configuration is not available" in event["reason"]
+    exclusion.review("7")
+    exclusion.keep_from("7", 1.0)
+    assert len(parts.asked()) == 1, "it has been given back"
+
+
+def test_the_job_of_a_person_is_asked_about_as_that_person_submitted_it(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = "JobId=5 Partition=gpu NumNodes=2 Features=big TresPerNode=gres:gpu:4 Reservation=(null)"
+    parts.put("scontrol", f"echo '{job}'")
+    parts.put("sbatch", f'echo "$@" > {parts.run.path}/asked')
+    parts.found("n2")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    changes = {"launch.nodes": 1, "launch.continuation": "requeue"}
+    assert ExcludeList(parts.run, make_spec(changes, "slurm"), parts.log).hosts() == ("n2",)
+    words = "--test-only --partition=gpu --constraint=big --nodes=2 --gres=gpu:4 --exclude=n2"
+    assert parts.asked() == [words]

@@ -1,0 +1,88 @@
+"""Asks Slurm whether nodes can ever satisfy a job, without submitting it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpckit.slurm.environment import environment_for
+from hpckit.slurm.scontrol import field
+
+# After slurm_errno.c of 22.05 to 26.05; sbatch --test-only says the first one for all constraints.
+_IMPOSSIBLE = re.compile(
+    r"configuration (is )?not available|[Rr]equ(ir|est)ed nodes? (is |are )?not available"
+    r"|Node count specification invalid|[Ii]nvalid feature specification|[Nn]odes are busy"
+)
+_FIELDS = {
+    **{"Partition": "partition", "Features": "constraint", "Reservation": "reservation"},
+    **{"Account": "account", "QOS": "qos", "Licenses": "licenses", "ReqNodeList": "nodelist"},
+    **{"NumNodes": "nodes", "MinMemoryNode": "mem", "MinMemoryCPU": "mem-per-cpu"},
+    **{"MinCPUsNode": "mincpus", "CPUs/Task": "cpus-per-task", "Switches": "switches"},
+}
+_NOTHING = ("(null)", "N/A", "", "0", "None")
+
+
+@dataclass(frozen=True)
+class PlacementAnswer:
+    """What Slurm says of a job that is not submitted."""
+
+    is_possible: bool | None
+    """Whether nodes that are up now can satisfy it, at once or after other jobs; None: unknown."""
+    message: str
+    """Why not, or why it is unknown; empty if it is possible."""
+
+
+def ask_placement(
+    script: str, options: Sequence[str], passed: Collection[str], within_s: float
+) -> PlacementAnswer:
+    """Returns the answer of `sbatch --test-only` for a batch script.
+
+    Args:
+        options: further options, which replace those of the script.
+        passed: as in `environment_for`.
+    """
+    try:
+        done = subprocess.run(
+            ["sbatch", "--test-only", *options],
+            input=script,
+            env=environment_for("submission", os.environ, passed),
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return PlacementAnswer(None, f"sbatch --test-only: {error}")
+    return parse_placement(done.returncode, done.stderr)
+
+
+def parse_placement(status: int, text: str) -> PlacementAnswer:
+    """Returns the answer in the exit status and the errors of `sbatch --test-only`. Pure. An error
+    that is not about nodes, as of a limit or the network, leaves the answer open."""
+    if status == 0:
+        return PlacementAnswer(True, "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    message = lines[-1].removeprefix("sbatch: error: ") if lines else f"exit status {status}"
+    message = message.removeprefix("allocation failure: ")
+    return PlacementAnswer(False if _IMPOSSIBLE.search(text) else None, message)
+
+
+def options_of_job(text: str) -> list[str]:
+    """Returns the options of sbatch that request what a job has requested, from the output of
+    `scontrol show job`. Pure."""
+    found = {option: field(text, key) for key, option in _FIELDS.items()}
+    found |= _resources(text)
+    given = {option: value for option, value in found.items() if value not in (None, *_NOTHING)}
+    exclusive = ["--exclusive"] if field(text, "OverSubscribe") == "NO" else []
+    return [*(f"--{option}={value}" for option, value in given.items()), *exclusive]
+
+
+def _resources(text: str) -> Mapping[str, str | None]:
+    """Returns the options for generic resources: gres:gpu:2 up to 23.02, gres/gpu:2 since."""
+    node, job = (field(text, key) for key in ("TresPerNode", "TresPerJob"))
+    per_node = ",".join(re.findall(r"gres[:/]([^,]+)", node or "")) or None
+    per_job = re.findall(r"gres[:/]gpu[:=]([^,]+)", job or "")
+    return {"gres": per_node, "gpus": per_job[0] if per_job else None}
