@@ -71,6 +71,23 @@ def leave_array(env: MutableMapping[str, str]) -> None:
         del env[name]
 
 
+def leave_submitting_job(env: MutableMapping[str, str]) -> None:
+    """Removes from the environment of a job that a person has submitted inside of another job what
+    that other one was: a task of an array, or requeued. Slurm sets these variables only where they
+    apply, and passes those of the submitter on otherwise. Without an answer of Slurm they stay."""
+    job = env.get("SLURM_JOB_ID")
+    is_doubtful = "SLURM_RESTART_COUNT" in env or any(name in env for name in _ARRAY)
+    if job is None or not is_doubtful or (text := _job_text(job)) is None:
+        return
+    if field(text, "ArrayJobId") is None:
+        leave_array(env)
+    restarts = field(text, "Restarts")
+    if restarts == "0":
+        env.pop("SLURM_RESTART_COUNT", None)
+    elif restarts is not None and "SLURM_RESTART_COUNT" in env:
+        env["SLURM_RESTART_COUNT"] = restarts
+
+
 def is_cancelled(job: str) -> bool:
     """Returns whether a person, and not the scheduler, cancelled the job; False if Slurm does not
     answer."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.rundir.requeue_link import RequeueError, find_requeued_submission, supervisor_command
+from hpckit.slurm.allocation import leave_submitting_job
 from hpckit.submit.signal_hold import HELD
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not is_interactive:
         # signals before the supervisor exists stay pending for it, through exec
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    leave_submitting_job(os.environ)
     try:
         submission = find_requeued_submission(Path.cwd(), os.environ)
     except RequeueError as error:

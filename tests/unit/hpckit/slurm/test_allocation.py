@@ -14,6 +14,7 @@ from hpckit.slurm.allocation import (
     is_cancelled,
     is_requeued,
     leave_array,
+    leave_submitting_job,
     shows_user_cancel,
     srun,
 )
@@ -61,6 +62,29 @@ def test_a_task_of_an_array_goes_by_both_numbers_and_leaves_the_array(tmp_path: 
     leave_array(env)
     assert allocation(env).job == "7"
     assert not [name for name in env if "ARRAY" in name]
+
+
+@pytest.mark.parametrize(
+    ("facts", "kept"),
+    [
+        ("Restarts=0", set()),
+        ("Restarts=2", {"SLURM_RESTART_COUNT"}),
+        ("ArrayJobId=5 ArrayTaskId=1 Restarts=0", {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"}),
+    ],
+)
+def test_a_job_that_is_submitted_in_another_is_not_taken_for_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, kept: set[str]
+) -> None:
+    outer = {"SLURM_RESTART_COUNT": "1", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
+    monkeypatch.setenv("PATH", commands(tmp_path, scontrol=f"echo 'JobId=7 {facts}'")["PATH"])
+    env = {"SLURM_JOB_ID": "7", **outer}
+    leave_submitting_job(env)
+    assert env.keys() - {"SLURM_JOB_ID"} == kept
+    assert env.get("SLURM_RESTART_COUNT") in (None, "2")
+    monkeypatch.setenv("PATH", commands(tmp_path, scontrol="exit 1")["PATH"])
+    unknown = {"SLURM_JOB_ID": "7", **outer}
+    leave_submitting_job(unknown)
+    assert unknown == {"SLURM_JOB_ID": "7", **outer}, "Slurm has said nothing"
 
 
 SHOWN = "JobId=7 JobName=a b UserId=u(1) {} TimeLimit=1-00:00:00 Comment=JobState=CANCELLED"

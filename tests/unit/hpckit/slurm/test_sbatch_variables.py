@@ -125,7 +125,7 @@ def test_an_unknown_one_is_told_and_silent_ones_are_not() -> None:
         ({"SBATCH_CLUSTERS": "b"}, {}, "another cluster"),
         ({"SLURM_CLUSTERS": "b"}, {}, "SLURM_CLUSTERS=b: hpckit would not find"),
         ({"SBATCH_CONTAINER": "/x"}, {}, "cluster.slurm.container"),
-        ({"SBATCH_TIMELIMIT": "UNLIMITED"}, {}, "SBATCH_TIMELIMIT=UNLIMITED: is no limit"),
+        ({"SBATCH_TIMELIMIT": "UNLIMITED"}, {}, "SBATCH_TIMELIMIT=UNLIMITED: must be a time limit"),
         ({"SBATCH_GRES": "gpu:2,nvme:1"}, {}, "no key of the spec requests nvme:1"),
         ({"SBATCH_GPUS": "2"}, NO_GPUS, "cluster.slurm.gpus=none"),
         ({"SBATCH_MEM_PER_NODE": "lots"}, {}, "cluster.slurm.memory"),
