@@ -187,7 +187,7 @@ def _take_key(found: SbatchDefaults, key: str, name: str, value: str) -> None:
         taken = f"{value}M"
     if taken is None:
         found.problems.append(
-            f"{name}={value}: must be a time limit that sbatch accepts and that ends; unset it, or set "
+            f"{name}={value}: must be a limited time, such as 12:00:00; unset it, or set "
             "cluster.slurm.time_limit"
         )
         return

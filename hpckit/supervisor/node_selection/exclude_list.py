@@ -128,8 +128,8 @@ class ExcludeList:
         return answer.is_possible is True
 
     def _ask(self, hosts: Sequence[str]) -> PlacementAnswer:
-        """Asks about a job like the next one. A job that a person has submitted with options of
-        their own is requeued with these."""
+        """Asks about a job like the next one, as if it had to wait for no other job. A job that a
+        person has submitted with options of their own is requeued with these."""
         passed = batch_script.passed_variables(self._spec)
         if self._spec.launch.continuation != "requeue":
             return ask_placement(self._script(hosts), (), passed, _TIMEOUT_S)
@@ -146,7 +146,6 @@ class ExcludeList:
             folder=self._run.submitit,
             output=self._run.logs,
             code="code",
-            dependency=None,  # this job still runs
             exclude=tuple(hosts),
         )
         return batch_script.script(self._spec, place)

@@ -125,7 +125,7 @@ def test_an_unknown_one_is_told_and_silent_ones_are_not() -> None:
         ({"SBATCH_CLUSTERS": "b"}, {}, "another cluster"),
         ({"SLURM_CLUSTERS": "b"}, {}, "SLURM_CLUSTERS=b: hpckit would not find"),
         ({"SBATCH_CONTAINER": "/x"}, {}, "cluster.slurm.container"),
-        ({"SBATCH_TIMELIMIT": "UNLIMITED"}, {}, "SBATCH_TIMELIMIT=UNLIMITED: must be a time limit"),
+        ({"SBATCH_TIMELIMIT": "UNLIMITED"}, {}, "SBATCH_TIMELIMIT=UNLIMITED: must be a limited"),
         ({"SBATCH_GRES": "gpu:2,nvme:1"}, {}, "no key of the spec requests nvme:1"),
         ({"SBATCH_GPUS": "2"}, NO_GPUS, "cluster.slurm.gpus=none"),
         ({"SBATCH_MEM_PER_NODE": "lots"}, {}, "cluster.slurm.memory"),
@@ -179,5 +179,5 @@ def test_the_script_has_all_that_sbatch_gets(env: dict[str, str]) -> None:
     assert parse_spec(spec_values(found)) == found
     silent = sum(TABLE[name].treatment == "silent" for name in env)
     assert len(lines) == len(env) - silent
-    place = BatchJob("name", Path("/run"), Path("/run/log"), "code", None)
+    place = BatchJob("name", Path("/run"), Path("/run/log"), "code")
     assert parameters(found, place)["job_name"] == "name"
