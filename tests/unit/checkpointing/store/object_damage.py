@@ -18,7 +18,7 @@ from tests.unit.checkpointing.store.saves import Values
 from tests.unit.checkpointing.store.schedules.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.schedules.scheduler import Scheduler
 
-PLACES = 150  # bytes of an object that are damaged one at a time, spread over all of it
+PLACES = 75  # bytes of an object that are damaged one at a time, spread over all of it
 Objects = dict[str, bytes]
 
 

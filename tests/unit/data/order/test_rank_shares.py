@@ -165,7 +165,7 @@ def test_a_node_reads_the_streams_it_was_told(
             assert set(order.stream_of(part.positions).tolist()) <= set(told)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     size=st.integers(64, 1024),
     world=st.integers(1, 16),

@@ -187,7 +187,7 @@ def test_files_are_mixed_and_joined(tmp_path: Path) -> None:
     assert dataset.read(3)["__key__"] == "000000000003"
     assert dataset.fingerprint == open_dataset(f"{tmp_path}/*.bin").fingerprint
     both = mixed([dataset, make(tmp_path, "ended", documents)], weights=[1, 1])
-    loader = Loader(both, global_batch=4, pack=Packing(LENGTH), threads=0)
+    loader = Loader(both, global_batch=4, pack=Packing(LENGTH, block=16), threads=0)
     assert next(iter(loader)).data.tokens.shape == (4, LENGTH)
 
 

@@ -29,11 +29,14 @@ class Served:
     def __init__(self) -> None:
         self.control, self._servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.start()
-        self.agent = ForkServerClient(self.control, (signal.SIGTERM,))
-        self.begin = self.agent.begin
+        self.connect()
 
     def start(self) -> None:
         self.process = start_server(os.environ, self._servers, (signal.SIGTERM,), threads=1)
+
+    def connect(self) -> None:
+        self.agent = ForkServerClient(self.control, (signal.SIGTERM,))
+        self.begin = self.agent.begin
 
     def end(self) -> None:
         self.agent.end()
@@ -43,17 +46,20 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
+def shared() -> Iterator[Served]:
     it = Served()
     yield it
     it.end()
 
 
 @pytest.fixture
-def own() -> Iterator[Served]:
-    it = Served()
-    yield it
-    it.end()
+def server(shared: Served) -> Served:
+    """One that runs; each costs the import of torch."""
+    if shared.process.poll() is not None:
+        shared.agent.end()
+        shared.start()
+        shared.connect()
+    return shared
 
 
 @pytest.fixture
@@ -85,6 +91,14 @@ def begun(server: Served) -> psutil.Process:
     return found[0]
 
 
+def test_it_is_killed_before_it_has_begun(server: Served, output: Path) -> None:
+    torchrun = server.begin(["--help"], environment(), output)  # imports are under way
+    kill_all([torchrun])
+    assert torchrun.poll() == -signal.SIGKILL
+    assert helps(server.begin(["--help"], environment(), output), output), "with the same server"
+    assert output.read_text().count("usage: ") == 1
+
+
 @pytest.mark.parametrize("threads", [1, 3], ids=["as expected", "other threads"])
 def test_all_are_forks_of_one_server(server: Served, output: Path, threads: int) -> None:
     torchrun = server.begin(["--help"], environment(threads), output)
@@ -112,14 +126,6 @@ def test_one_is_killed_and_the_next_begins(server: Served, output: Path) -> None
     assert helps(server.begin(["--help"], environment(), output), output)
 
 
-def test_it_is_killed_before_it_has_begun(own: Served, output: Path) -> None:
-    torchrun = own.begin(["--help"], environment(), output)  # imports are under way
-    kill_all([torchrun])
-    assert torchrun.poll() == -signal.SIGKILL
-    assert helps(own.begin(["--help"], environment(), output), output), "with the same server"
-    assert output.read_text().count("usage: ") == 1
-
-
 def test_it_ends_with_the_agent_that_ordered_it_and_the_next_agent_is_served(
     server: Served, output: Path
 ) -> None:
@@ -128,8 +134,7 @@ def test_it_ends_with_the_agent_that_ordered_it_and_the_next_agent_is_served(
     assert torchrun.poll() is None
     server.agent.end()  # as the kernel does for one that was killed
     assert process.wait(PATIENCE_S) is None
-    server.agent = ForkServerClient(server.control, (signal.SIGTERM,))
-    server.begin = server.agent.begin
+    server.connect()
     output.write_text("before\n")
     torchrun = server.begin(["--help"], environment(), output)
     assert isinstance(torchrun, ForkedTorchrun)
@@ -137,38 +142,38 @@ def test_it_ends_with_the_agent_that_ordered_it_and_the_next_agent_is_served(
 
 
 def test_a_server_that_does_not_answer_goes_with_its_torchrun(
-    own: Served, output: Path, monkeypatch: pytest.MonkeyPatch
+    server: Served, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpckit.agent.workers.forkserver_client.ANSWER_S", 0.2)
-    torchrun = own.begin([*FOREVER, "x.py"], environment(), output)
-    process = begun(own)
+    torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
+    process = begun(server)
     assert torchrun.poll() is None
-    os.kill(own.process.pid, signal.SIGSTOP)
+    os.kill(server.process.pid, signal.SIGSTOP)
     kill_all([torchrun])
     assert torchrun.poll() == -signal.SIGKILL
     process.wait(PATIENCE_S)
-    assert own.process.wait() == -signal.SIGKILL
+    assert server.process.wait() == -signal.SIGKILL
 
 
 def test_where_it_is_gone_one_is_started_without_until_there_is_another(
-    own: Served, output: Path, caplog: pytest.LogCaptureFixture
+    server: Served, output: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    torchrun = own.begin([*FOREVER, "x.py"], environment(), output)
-    process = begun(own)
-    own.process.send_signal(signal.SIGTERM)  # Slurm may send it to all of a step
+    torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
+    process = begun(server)
+    server.process.send_signal(signal.SIGTERM)  # Slurm may send it to all of a step
     assert torchrun.poll() is None
-    kill_all([own.process])
+    kill_all([server.process])
     assert torchrun.wait() == -signal.SIGKILL
     assert process.wait(PATIENCE_S) is None, "it ends with its server"
     output.write_text("before\n")
     with caplog.at_level(logging.WARNING):
-        plain = own.begin(["--help"], environment(), output)
+        plain = server.begin(["--help"], environment(), output)
     assert "the fork server has ended" in caplog.text
     assert not isinstance(plain, ForkedTorchrun)
-    assert helps(plain, output)
-    own.start()
+    kill_all([plain])
+    server.start()
     output.write_text("before\n")
-    torchrun = own.begin(["--help"], environment(), output)
+    torchrun = server.begin(["--help"], environment(), output)
     assert isinstance(torchrun, ForkedTorchrun)
     assert helps(torchrun, output)
 
