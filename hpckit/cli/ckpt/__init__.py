@@ -1,20 +1,12 @@
 """`hpckit ckpt`: one command per file, and the selection of a store and a checkpoint. It
-imports checkpointing without torch; cli.data may import store_location."""
+imports checkpointing without torch, and only once one of its commands is used; cli.data may import
+store_location."""
 
 from __future__ import annotations
 
 import typer
 
-from hpckit.cli.ckpt.diff import diff
-from hpckit.cli.ckpt.du import du
-from hpckit.cli.ckpt.export import export, import_
-from hpckit.cli.ckpt.ls import ls
-from hpckit.cli.ckpt.pins import pin, unpin
-from hpckit.cli.ckpt.prune import prune_run
-from hpckit.cli.ckpt.repair import compact, flatten, repair
-from hpckit.cli.ckpt.show import show
-from hpckit.cli.ckpt.status import status
-from hpckit.cli.ckpt.verify import verify_them
+from hpckit.cli.common.deferred_group import DeferredGroup
 from hpckit.cli.common.exit_status import TOLD
 
 HELP = (
@@ -24,18 +16,24 @@ HELP = (
     + TOLD
 )
 
-app = typer.Typer(help=HELP, no_args_is_help=True)
-app.command("ls")(ls)
-app.command("show")(show)
-app.command("status")(status)
-app.command("du")(du)
-app.command("diff")(diff)
-app.command("verify")(verify_them)
-app.command("prune")(prune_run)
-app.command("pin")(pin)
-app.command("unpin")(unpin)
-app.command("repair")(repair)
-app.command("flatten")(flatten)
-app.command("compact")(compact)
-app.command("export")(export)
-app.command("import")(import_)
+
+class _CkptGroup(DeferredGroup):
+    functions = {  # noqa: RUF012
+        "ls": "hpckit.cli.ckpt.ls:ls",
+        "show": "hpckit.cli.ckpt.show:show",
+        "status": "hpckit.cli.ckpt.status:status",
+        "du": "hpckit.cli.ckpt.du:du",
+        "diff": "hpckit.cli.ckpt.diff:diff",
+        "verify": "hpckit.cli.ckpt.verify:verify_them",
+        "prune": "hpckit.cli.ckpt.prune:prune_run",
+        "pin": "hpckit.cli.ckpt.pins:pin",
+        "unpin": "hpckit.cli.ckpt.pins:unpin",
+        "repair": "hpckit.cli.ckpt.repair:repair",
+        "flatten": "hpckit.cli.ckpt.repair:flatten",
+        "compact": "hpckit.cli.ckpt.repair:compact",
+        "export": "hpckit.cli.ckpt.export:export",
+        "import": "hpckit.cli.ckpt.export:import_",
+    }
+
+
+app = typer.Typer(help=HELP, no_args_is_help=True, cls=_CkptGroup)
