@@ -21,7 +21,7 @@ from tests.cluster.conftest import need, options
 from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.cli.run_commands import Typed
-from tests.integration.run.runs import PACED, assert_same_run, command, history, kill
+from tests.integration.run.runs import ALONE, PACED, assert_same_run, command, history, kill
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["told", "not told"])
@@ -98,7 +98,7 @@ def test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_not
 
 
 def test_an_error_for_good_is_met_once(ports: Slurm, tmp_path: Path, shards: Path) -> None:
-    it = launch(ports, tmp_path, shards, "entry=tests.cluster.failing:main")
+    it = launch(ports, tmp_path, shards, *ALONE, "entry=tests.cluster.failing:main")
     assert it.wait_for("run_ended")["verdict"] == "permanent"
     it.wait_until_over()
     assert it.verdicts() == ["permanent"]
@@ -115,7 +115,7 @@ def test_a_successor_that_was_not_cancelled_in_time_leaves_by_itself(
     scancel.write_text("#!/bin/sh\necho Unable to contact slurm controller >&2\nexit 1\n")
     scancel.chmod(0o755)
     monkeypatch.setenv("PATH", f"{scancel.parent}:{os.environ['PATH']}")
-    it = launch(ports, tmp_path, shards, "entry=tests.cluster.failing:main")
+    it = launch(ports, tmp_path, shards, *ALONE, "entry=tests.cluster.failing:main")
     successor = it.wait_for("successor_queued")["job"]
     it.wait_for("generation_ended", verdict="permanent")
     kill(it.events("run_started")[0]["pid"])

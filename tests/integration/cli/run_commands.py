@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from hpckit.cli.main import app
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import eventually
 
@@ -62,8 +65,12 @@ class Typed:
         """The first answer of `status` with these values."""
 
         def look() -> dict[str, Any] | None:
-            time.sleep(_TICK_S)  # a command takes what the run needs too
-            found = self.json("status")
+            time.sleep(_TICK_S)
+            # in this process: each process of a command takes a second of what the run needs too
+            words = ["status", str(self.run.path), "--json"]
+            done = CliRunner().invoke(app, words, env=self.env, catch_exceptions=False)
+            assert done.exit_code == 0, done.stderr
+            found: dict[str, Any] = json.loads(done.stdout)
             return found if all(found[key] == value for key, value in fields.items()) else None
 
         return eventually(look)
