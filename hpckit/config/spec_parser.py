@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -103,7 +104,7 @@ def parse_spec(
         named = renamed_keys.current_values(stored, origin=origin, may_override=may_override)
         whole = earlier_versions.completed(named, earlier_versions.ADDED)
         with _without_plugins():
-            spec: RunSpec = TypeAdapter(RunSpec).validate_json(json.dumps(whole))
+            spec = _adapter().validate_json(json.dumps(whole))
     except ValidationError as error:
         raise SpecError(list(_explain(error))) from None
     except renamed_keys.BothSpellingsError as error:
@@ -113,6 +114,13 @@ def parse_spec(
     if found := violations(spec):
         raise SpecError(found)
     return spec
+
+
+@cache
+def _adapter() -> TypeAdapter[RunSpec]:
+    """Returns what checks the values of a spec. It takes longer to make than to use: a list of runs
+    reads many specs."""
+    return TypeAdapter(RunSpec)
 
 
 def require_usable(spec: RunSpec, entry: str) -> None:
