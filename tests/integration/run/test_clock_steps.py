@@ -1,4 +1,4 @@
-"""A run goes on, and its story is right, while the clock of its nodes is set forward and back by
+"""A run goes on, and its story is right, while the clock of its node is set forward and back by
 hours."""
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ import pytest
 
 from hpckit.rundir.directory import RunDir
 from tests.integration.cli.run_commands import Typed
-from tests.integration.run.runs import assert_same_run, command, history, kill, started
+from tests.integration.run.runs import (
+    ON_ONE_NODE,
+    assert_same_run,
+    command,
+    history,
+    kill,
+    started,
+)
 from tests.services.clock import SteppedClock
 
 HOUR_S = 3600
@@ -25,7 +32,7 @@ def test_the_clock_is_set_while_parts_are_killed(
     with monkeypatch.context() as patched:
         for name, value in stepped_clock.env.items():
             patched.setenv(name, value)
-        with started(tmp_path, command(tmp_path, shards)) as it:
+        with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
             it.wait_for_step(13)
             stepped_clock.step_to(3 * HOUR_S)
             it.wait_for_step(23)
@@ -34,7 +41,7 @@ def test_the_clock_is_set_while_parts_are_killed(
             it.wait_for_step(33)
             stepped_clock.step_to(-5 * HOUR_S)
             it.wait_for_step(43)
-            kill(it.wait_for("agent_started", node=1)["pid"])
+            kill(it.wait_for("agent_started", node=0)["pid"])
             status, output = it.finish()
     assert status == 0, output
     assert_same_run(it.run, reference)

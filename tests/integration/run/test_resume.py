@@ -262,7 +262,7 @@ def test_killed_at_random_moments(
     chance = random.Random(seed)
     left, status, output = 4, 0, ""
     while left:
-        with started(tmp_path, command(tmp_path, shards)) as it:
+        with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
             while left and it.process.poll() is None:
                 time.sleep(chance.uniform(0.5, 5.0))
                 left -= kill_someone(it, chance)
@@ -270,7 +270,7 @@ def test_killed_at_random_moments(
             if "nothing to do" in output:
                 break
     while status == 75:
-        status, output = complete(tmp_path, command(tmp_path, shards))
+        status, output = complete(tmp_path, command(tmp_path, shards, *ON_ONE_NODE))
     assert status == 0, output
     assert left < 3, "it was to be killed more than once"
     assert_same_run(RunDir(next(tmp_path.glob("t-*"))), reference)
