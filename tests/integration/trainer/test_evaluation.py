@@ -16,7 +16,7 @@ from hpckit.trainer.optim import build_optimizer
 from hpckit.trainer.parallel.device_mesh import coordinate_in, make_mesh
 from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.integration.rank_worlds import run_world
-from tests.integration.trainer.test_parallel_model import BATCH, WORLD, batch, specs_of
+from tests.integration.trainer.test_parallel_model import BATCH, DEEP, WORLD, batch, specs_of
 
 STEPS = 2
 KINDS = {"gpt_nano": ["zero2", "gpipe_ddp", "interleaved"], "llama_nano": ["3d"]}
@@ -66,7 +66,7 @@ def both(rank: int, tmp: Path, specs: list[RunSpec]) -> list[tuple[list[float], 
 def test_they_are_those_of_one_process_and_leave_training_as_it_is(
     tmp_path: Path, model: str
 ) -> None:
-    alone, specs = (specs_of(each, model) for each in (["alone"], KINDS[model]))
+    alone, specs = (specs_of(each, model, DEEP) for each in (["alone"], KINDS[model]))
     ((expected,),) = run_world(1, partial(both, specs=alone), tmp_path)
     ranks = run_world(WORLD, partial(both, specs=specs), tmp_path)
     assert all(found == ranks[0] for found in ranks)

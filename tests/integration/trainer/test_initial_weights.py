@@ -35,7 +35,7 @@ from hpckit.trainer.models.lora import is_adapter
 from hpckit.trainer.models.model_builder import make
 from hpckit.trainer.models.pretrained_folder import folder_problems
 from tests.integration.rank_worlds import assert_same, run_world
-from tests.integration.trainer.test_parallel_model import Training, everything, spec_of
+from tests.integration.trainer.test_parallel_model import DEEP, Training, everything, spec_of
 from tests.integration.trainer.test_planned_memory import pretended_world
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -149,7 +149,7 @@ def differing(rank: int, tmp: Path) -> list[str]:
     found = []
     for kind in SPREAD:
         lora = ("lora=default",) if kind == "fsdp_tp" else ()
-        plain = spec_of(kind, "gpt_nano", *lora)
+        plain = spec_of(kind, "gpt_nano", *DEEP, *lora)
         for name, source in sources.items():
             spec = starting(plain, tmp / name, **source)
             one = Training(spec)

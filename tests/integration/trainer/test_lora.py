@@ -16,6 +16,7 @@ from hpckit.trainer.models.lora import is_adapter
 from tests.integration.rank_worlds import assert_same, run_world, run_worlds
 from tests.integration.trainer.plain_training_loop import Tensors, by_hand
 from tests.integration.trainer.test_parallel_model import (
+    DEEP,
     Step,
     Training,
     everything,
@@ -26,7 +27,7 @@ from tests.integration.trainer.test_parallel_model import (
 )
 
 LORA = ("lora=default", "lora.rank=4", "optim.lr=2e-3", "optim.warmup_steps=1")
-SPREAD = ["ddp", "hsdp", "fsdp_tp", "interleaved"]
+SPREAD = ["ddp", "hsdp", "fsdp_tp", "gpipe_ddp"]
 AVERAGED = ("optim.ema_decay=0.9",)
 
 
@@ -59,7 +60,7 @@ def test_all_train_to_the_losses_of_merged_weights(
 
 def test_checkpoints_go_from_each_to_the_next(tmp_path: Path) -> None:
     kinds = ["fsdp", "fsdp_tp", "interleaved"]
-    work = partial(moved, specs=specs_of(kinds, "gpt_nano", (*LORA, *AVERAGED)))
+    work = partial(moved, specs=specs_of(kinds, "gpt_nano", (*DEEP, *LORA, *AVERAGED)))
     assert run_world(4, work, tmp_path) == [len(kinds)] * 4
 
 

@@ -4,11 +4,13 @@ state goes from each to each."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
@@ -21,6 +23,8 @@ from tests.effort import some
 from tests.integration.rank_worlds import assert_same, run_world
 from tests.integration.trainer.test_parallel_model import (
     BATCHES,
+    DEEP,
+    FOUR_STAGES,
     KINDS,
     SIZES,
     Step,
@@ -30,6 +34,8 @@ from tests.integration.trainer.test_parallel_model import (
 
 WORLD = 4
 SPREAD = ("fsdp", "fsdp_tp", "pp")
+TWO_STAGES = ("fsdp", "fsdp_tp", "gpipe_ddp")
+"""For models of two layers, as they are compared with each other."""
 FP32 = {
     "plain": [],
     "full": ["memory.activation_checkpointing=full"],
@@ -43,8 +49,9 @@ FORMATS = {
 }
 
 
-def spec_of(kind: str, levers: list[str], model: str = "gpt_nano") -> RunSpec:
-    return compose_spec([f"model={model}", *SIZES, *BATCHES, *KINDS[kind], *levers])
+def spec_of(kind: str, levers: Sequence[str], model: str = "gpt_nano") -> RunSpec:
+    deep = DEEP if kind in FOUR_STAGES else ()
+    return compose_spec([f"model={model}", *SIZES, *deep, *BATCHES, *KINDS[kind], *levers])
 
 
 Found = tuple[list[Step], dict[str, torch.Tensor]]
@@ -97,7 +104,8 @@ def formatted(rank: int, tmp: Path, specs: dict[str, RunSpec]) -> dict[str, list
 
 
 def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
-    cases = [*((kind, "fp16") for kind in SPREAD), ("fsdp_tp", "bf16_pure"), ("pp", "fp8")]
+    cases = [*((kind, "fp16") for kind in TWO_STAGES), ("fsdp_tp", "bf16_pure")]
+    cases += [("gpipe_ddp", "fp8")]
     specs = {f"{kind} {name}": spec_of(kind, FORMATS[name]) for kind, name in cases}
     specs["fp32"] = spec_of("fsdp", [])
     ranks = run_world(WORLD, partial(formatted, specs=specs), tmp_path)
@@ -112,7 +120,7 @@ def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
 
 SETTINGS = [
     ("fsdp", []),
-    ("pp", ["memory.activation_checkpointing=full"]),
+    ("gpipe_ddp", ["memory.activation_checkpointing=full"]),
     (
         "fsdp_tp",
         ["memory.activation_checkpointing=selective", "memory.compile=true"],
@@ -201,6 +209,8 @@ def test_an_overflow_costs_a_step_on_all_ranks_and_a_restart_remembers_it(tmp_pa
 def compiled(
     rank: int, tmp: Path, specs: list[tuple[RunSpec, RunSpec]]
 ) -> list[tuple[list[Step], list[Step]]]:
+    # or each rank starts processes that import torch, to compile for it
+    torch._inductor.config.compile_threads = 1
     return [(list(Training(a).steps(2)), list(Training(b).steps(2))) for a, b in specs]
 
 

@@ -23,7 +23,10 @@ from tests.effort import some
 from tests.integration.rank_worlds import assert_same, run_world, whole
 
 WORLD, BATCH, STEPS, LENGTH = 4, 16, 3, 16
-SIZES = ("model.layers=4", "model.heads=4", f"model.seq_len={LENGTH}", "launch.nodes=4")
+SIZES = ("model.layers=2", "model.heads=4", f"model.seq_len={LENGTH}", "launch.nodes=4")
+DEEP = ("model.layers=4",)
+"""For kinds with four stages; the time of a rank is spent by collectives, of which each layer has
+as many."""
 BATCHES = (f"train.global_batch={BATCH}", "train.micro_batch=2")
 ON_DATA = {
     "ddp": ["parallel=ddp"],
@@ -33,14 +36,16 @@ ON_DATA = {
     "hsdp": ["parallel=hsdp", "parallel.shard=2"],
 }
 DIVIDED = {
-    "tp": ["parallel=tp"],
-    "fsdp_tp": ["parallel=fsdp_tp", "parallel.tensor=2"],
-    "ddp_tp": ["parallel=ddp", "parallel.tensor=2"],
-    "pp": ["parallel=pp"],
+    "tp": ["parallel=tp", "train.micro_batch=8"],
+    "fsdp_tp": ["parallel=fsdp_tp", "parallel.tensor=2", "train.micro_batch=4"],
+    "ddp_tp": ["parallel=ddp", "parallel.tensor=2", "train.micro_batch=4"],
+    "pp": ["parallel=pp", "train.micro_batch=4"],
     "gpipe_ddp": ["parallel=ddp", "parallel.pipeline=2", "parallel.schedule=gpipe"],
     "interleaved": ["parallel=zero1", "parallel.pipeline=2", "parallel.schedule=interleaved"],
-    "3d": ["parallel=3d", "parallel.tensor=2"],
+    "3d": ["parallel=3d", "parallel.tensor=2", "train.micro_batch=4"],
 }
+"""Where fewer ranks share a batch, larger micro-batches make it as many as elsewhere."""
+FOUR_STAGES = ("pp", "interleaved")
 WITH_EXPERTS = {
     "ep_ddp": ["parallel=ddp", "parallel.expert=2"],
     "ep_zero1": ["parallel=zero1", "parallel.expert=4"],
@@ -62,8 +67,10 @@ EXPERTS = ("model.experts.balance_rate=0.02", "memory.activation_checkpointing=f
 @cache
 def spec_of(kind: str, model: str = "gpt_nano", *overrides: str) -> RunSpec:
     groups = ["model.heads=8", "model.kv_heads=4"] if model.startswith("llama") else []
-    about = [f"model={model}", *SIZES, *groups, *BATCHES, *overrides]
-    return compose_spec([*about, *(["launch.nodes=1"] if kind == "alone" else KINDS[kind])])
+    about = [f"model={model}", *SIZES, *groups, *BATCHES]
+    if kind == "alone":
+        return compose_spec([*about, *overrides, "launch.nodes=1"])
+    return compose_spec([*about, *KINDS[kind], *overrides])
 
 
 def specs_of(kinds: Iterable[str], model: str, overrides: Iterable[str] = ()) -> list[RunSpec]:
@@ -123,14 +130,18 @@ def losses(rank: int, tmp: Path, specs: list[RunSpec]) -> list[list[Step]]:
     ("kinds", "model", "overrides", "close"),
     [
         ([*ON_DATA], "gpt_nano", (), 2e-5),
-        ([*DIVIDED], "gpt_nano", (), 2e-5),
-        (SOME, "gpt_nano", ("precision=bf16",), 2e-2),
-        (["fsdp_tp", "pp", "interleaved", "3d"], "llama_nano", (), 2e-5),
-        (FEW, "gpt_nano", MUON, 5e-4),  # which orthogonalises in bf16
+        ([kind for kind in DIVIDED if kind not in FOUR_STAGES], "gpt_nano", (), 2e-5),
+        ([*FOUR_STAGES], "gpt_nano", DEEP, 2e-5),
+        (SOME, "gpt_nano", (*DEEP, "precision=bf16"), 2e-2),
+        (["fsdp_tp", "pp", "interleaved", "3d"], "llama_nano", DEEP, 2e-5),
+        (FEW, "gpt_nano", (*DEEP, *MUON), 5e-4),  # which orthogonalises in bf16
         (["fsdp", "ep_zero1", "ep_zero2", "ep_hsdp"], "gpt_moe_nano", EXPERTS, 2e-5),
         (["ep_fsdp"], "gpt_moe_nano", (*EXPERTS, *MUON), 5e-4),
     ],
-    ids=["gpt", "gpt-divided", "gpt-bf16", "llama", "gpt-muon", "experts", "experts-muon"],
+    ids=[
+        *("gpt", "gpt-divided", "gpt-four-stages", "gpt-bf16", "llama", "gpt-muon"),
+        *("experts", "experts-muon"),
+    ],
 )
 def test_all_train_to_the_losses_of_one_process(
     tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...], close: float
@@ -197,16 +208,17 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("kinds", "model", "overrides"),
     [
-        (MOVED, "gpt_nano", ()),
-        (some(["ddp", "3d"], ["fsdp_tp", "interleaved"]), "llama_nano", ()),
-        (some(["fsdp_tp", "interleaved"], ["ddp"]), "gpt_nano", MUON),
+        ([kind for kind in MOVED if kind not in FOUR_STAGES], "gpt_nano", ()),
+        (["pp", "fsdp", "interleaved"], "gpt_nano", DEEP),
+        (some(["ddp", "3d"], ["fsdp_tp", "interleaved"]), "llama_nano", some([], DEEP)),
+        (some(["fsdp_tp", "interleaved"], ["ddp"]), "gpt_nano", (*DEEP, *MUON)),
         (
             some(["ep_fsdp", "ep_zero1"], ["ddp", "ep_hsdp"]),
             "gpt_moe_nano",
             ("optim.ema_decay=0.9",),
         ),
     ],
-    ids=["gpt", "llama", "gpt-muon", "experts"],
+    ids=["gpt", "gpt-four-stages", "llama", "gpt-muon", "experts"],
 )
 def test_checkpoints_go_from_each_to_the_next(
     tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...]

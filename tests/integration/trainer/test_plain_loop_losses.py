@@ -22,7 +22,7 @@ from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.effort import some
 from tests.integration.rank_worlds import run_world, run_worlds
 from tests.integration.trainer.plain_training_loop import by_hand
-from tests.integration.trainer.test_parallel_model import BATCH, batch, losses, spec_of
+from tests.integration.trainer.test_parallel_model import BATCH, DEEP, batch, losses, spec_of
 
 Case = tuple[str, int]
 """A way of spreading, and samples of a micro-batch."""
@@ -39,7 +39,7 @@ OPTIMIZERS = {"adamw": (), "sgd": ("optim=sgd", "optim.grad_clip=0.5")}
 
 
 def cases(model: str, optimizer: str, world: int) -> list[RunSpec]:
-    more = OPTIMIZERS[optimizer]
+    more = (*OPTIMIZERS[optimizer], *(DEEP if model == "llama_nano" else ()))
     if world not in (1, 4):
         more = (*more, f"launch.nodes={world}")
     return [

@@ -18,6 +18,8 @@ from tests.integration.rank_worlds import run_world
 from tests.integration.trainer.test_parallel_model import (
     BATCH,
     BATCHES,
+    DEEP,
+    FOUR_STAGES,
     KINDS,
     LENGTH,
     SIZES,
@@ -27,7 +29,6 @@ from tests.integration.trainer.test_parallel_model import (
 
 BEFORE, AFTER = 2, 2
 MANY, FEW = 4, 2
-PIPELINE = ("parallel=ddp", "parallel.pipeline=2")
 GOES_ON: dict[str, tuple[str, ...]] = {
     "zero1": ("optim.ema_decay=0.9",),
     "zero2": ("memory.loss_chunks=4",),
@@ -54,7 +55,8 @@ def specs(world: int) -> list[RunSpec]:
 def _spec(kind: str, levers: tuple[str, ...], world: int) -> RunSpec:
     way = [] if world == 1 else ON_FEW.get(kind, KINDS[kind]) if world == FEW else KINDS[kind]
     model = [] if any(lever.startswith("model=") for lever in levers) else ["model=gpt_nano"]
-    return compose_spec([*model, *SIZES, *BATCHES, *way, f"launch.nodes={world}", *levers])
+    deep = DEEP if kind in FOUR_STAGES else ()
+    return compose_spec([*model, *SIZES, *deep, *BATCHES, *way, f"launch.nodes={world}", *levers])
 
 
 def batch_of(number: int, begun: int) -> torch.Tensor:
