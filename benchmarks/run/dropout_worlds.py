@@ -1,6 +1,7 @@
 """How far the loss of a run with dropout moves on another number of ranks.
 
-    python -m benchmarks.run.dropout_worlds [--seeds 3] [--steps 120] [--arms 1 masks 2 4 resized]
+    python -m benchmarks.run.dropout_worlds [--seeds 1 2 3] [--steps 120]
+        [--arms 1 masks 2 4 resized]
 
 Random numbers follow from the seed, the step and the rank, so that another number of ranks draws
 other dropout masks over the same samples. For each seed, a small GPT with dropout of 0.1 trains
@@ -192,14 +193,14 @@ def make_shards(folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     settings = parser.parse_args()
     found: dict[str, list[Deviation]] = {arm: [] for arm in settings.arms if arm != REFERENCE}
     with tempfile.TemporaryDirectory(prefix="hpckit-benchmark-") as name:
         shards = make_shards(Path(name))
-        for seed in range(1, settings.seeds + 1):
+        for seed in settings.seeds:
             place = Path(name) / f"seed-{seed}"
             whole = train_arm(place / REFERENCE, shards, REFERENCE, seed, settings.steps)
             print(f"seed {seed}: loss {whole.losses[0]:.3f} to {whole.losses[-1]:.3f}", flush=True)

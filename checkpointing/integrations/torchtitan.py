@@ -104,6 +104,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             CheckpointError: the checkpoint does not fit.
         """
         place = ValueItem()
+        unstepped = [optimizer for optimizer in self.states[OPTIMIZER] if not optimizer.state]
         whole = self._whole(place)
         if unknown := [name for name in self.exclude_from_loading if name not in whole]:
             raise CheckpointError(f"exclude_from_loading: {unknown} are not among {list(whole)}")
@@ -113,6 +114,9 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             wanted = {k: held for k, held in whole.items() if k not in self.exclude_from_loading}
             found = self._loaded(wanted, step)
         if found is None:
+            # torch makes the state of an optimizer by a step, which would count from here on
+            for optimizer in unstepped:
+                optimizer.state.clear()
             return bool(super()._load())
         if found > 0:  # a seed checkpoint is saved by one process before it has read any data
             self._restore_positions(place.value)

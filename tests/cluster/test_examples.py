@@ -5,21 +5,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hpckit.rundir.directory import RunDir
-from hpckit.system.atomic_files import read_json
 from tests.cluster.launched import PATIENCE_S, SLURM, Launched
 from tests.cluster.slurm import Slurm
-from tests.integration.cli.run_commands import Typed
 from tests.integration.examples.launched_programs import (
     EXAMPLES,
     launch_line,
-    parameters_after,
-    parameters_at_begin,
     project_with,
     trained,
     undisturbed,
@@ -27,9 +22,9 @@ from tests.integration.examples.launched_programs import (
 from tests.integration.run.runs import history, kill
 
 
-def submit(slurm: Slurm, folder: Path, program: Path, *words: str, nodes: int) -> Launched:
-    """Submit a program of the project in `folder` as a job of so many ranks, one on each node."""
-    line = launch_line(folder, program, *words, keys=[*SLURM, f"launch.nodes={nodes}"])
+def submit(slurm: Slurm, folder: Path, program: Path, *words: str) -> Launched:
+    """Submit a program of the project in `folder` as a job of two ranks, one on each node."""
+    line = launch_line(folder, program, *words, keys=[*SLURM, "launch.nodes=2"])
     env = os.environ | slurm.cluster.env
     done = subprocess.run(
         line, cwd=folder / "project", env=env, capture_output=True, text=True, timeout=PATIENCE_S
@@ -50,54 +45,29 @@ def disturb(it: Launched) -> None:
     assert it.wait_for("run_started", 2)["job"] != job
 
 
-def test_ddp_is_carried_on_by_the_successor(ports: Slurm, tmp_path: Path) -> None:
-    before, after = EXAMPLES / "ddp/before.py", EXAMPLES / "ddp/after.py"
-    words = ("--steps", "60", "--save-every", "10")
-    whole = undisturbed(tmp_path / "before", before, *words, imports=["numpy"])
+@pytest.mark.parametrize(
+    ("name", "needed", "words"),
+    [
+        ("ddp", "torch", ("--steps", "60", "--save-every", "10")),
+        ("huggingface", "transformers.trainer", ("--epochs", "1.5")),
+    ],
+)
+def test_it_is_carried_on_by_the_successor(
+    ports: Slurm, tmp_path: Path, name: str, needed: str, words: tuple[str, ...]
+) -> None:
+    pytest.importorskip(needed.partition(".")[0], reason="the dev extra has it")
+    before, after = EXAMPLES / name / "before.py", EXAMPLES / name / "after.py"
+    whole = undisturbed(tmp_path / "before", before, *words, imports=[needed])
     folder = tmp_path / "after"
     project_with(folder / "project", after)
-    it = submit(ports, folder, after, *words, nodes=2)
+    it = submit(ports, folder, after, *words)
     disturb(it)
     it.wait_for("run_ended", 2)
     it.wait_until_over()
     found = trained(folder)
     assert found.ends == ["preempted", "done"]
+    assert list(whole[0]) == list(range(1, 61))
     assert found.steps == whole
     killed, left, done = history(found.run).lives
     assert killed.end == "worker lost"
     assert done.start_step == left.end_step, "no step was repeated after the preemption"
-
-
-def test_huggingface_is_carried_on_by_the_successor_and_on_fewer_nodes(
-    ports: Slurm, tmp_path: Path
-) -> None:
-    pytest.importorskip("transformers", reason="the dev extra has transformers")
-    before, after = EXAMPLES / "huggingface/before.py", EXAMPLES / "huggingface/after.py"
-    words = ("--epochs", "2")
-    whole = undisturbed(
-        tmp_path / "before", before, *words, imports=["transformers.trainer", "accelerate"]
-    )
-    folder = tmp_path / "after"
-    project_with(folder / "project", after)
-    it = submit(ports, folder, after, *words, nodes=2)
-    disturb(it)
-    it.wait_for_step(history(it.run).lives[-1].start_step + 4)
-    with ThreadPoolExecutor(1) as typing, it.paused():
-        cancelled = typing.submit(Typed(it.run, ports.cluster.env).text, "cancel", "--save")
-        it.wait_for("asked", request="stop")
-    assert "newest checkpoint" in cancelled.result()
-    it.wait_until_over()
-    stopped_at = int(read_json(it.run.verdict)["saved_step"])
-    submit(ports, folder, after, *words, nodes=1)
-    it.wait_for("run_ended", 3)
-    it.wait_until_over()
-    found = trained(folder)
-    assert found.ends == ["preempted", "stopped", "done"]
-    assert list(whole[0]) == list(range(1, 81))
-    for rank in (0, 1):
-        of_two = {n: seen for n, seen in found.steps[rank].items() if n <= stopped_at}
-        assert of_two == {n: seen for n, seen in whole[rank].items() if n <= stopped_at}
-    assert parameters_at_begin(found.run, 3) == parameters_after(found.run, 2, stopped_at)
-    assert list(found.steps[0]) == list(range(1, 161)), "two epochs of one rank"
-    assert max(found.steps[1]) == stopped_at
-    assert found.times_at_end == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,6 +27,8 @@ def test_five_commands_lead_to_a_preemption_that_is_survived(ports: Slurm, tmp_p
     shutil.copy(ROOT / "examples/ddp/after.py", tmp_path / "train.py")
 
     typed(ports, tmp_path, site)
+    file = tmp_path / "conf/cluster/mine.yaml"  # this cluster's jobs have a second to leave
+    file.write_text(re.sub(r"^grace_s: 1 ", "grace_s: 60 ", file.read_text(), flags=re.MULTILINE))
     typed(ports, tmp_path, launch)
     it = Launched(ports, RunDir(next((tmp_path / "runs").glob("train-*"))))
     it.wait_for_step(3)

@@ -86,13 +86,17 @@ def disturbed(folder: Path, program: Path, *arguments: str, kill_at: int | None 
     return found
 
 
-def disturbed_and_shrunk(folder: Path, program: Path, *arguments: str) -> tuple[Trained, int]:
-    """Run a program as `disturbed` does, on two ranks; it is stopped some steps after it has
-    resumed, and continued on one. The step after which it was stopped comes second."""
+def shrunk(folder: Path, program: Path, *arguments: str, is_disturbed: bool) -> tuple[Trained, int]:
+    """Run a program on two ranks, stop it, and continue it on one. The step after which it was
+    stopped comes second.
+
+    Args:
+        is_disturbed: whether a rank is killed and the run preempted before.
+    """
     project = project_with(folder / "project", program)
     line = launch_line(folder, program, *arguments, keys=["launch.nproc_per_node=2"])
     with started(folder / "runs", line, cwd=project) as it:
-        left_at = _disturb(it, kill_at=24)
+        left_at = _disturb(it, kill_at=24) if is_disturbed else 24
         it.wait_for_step(left_at + 4)
         it.process.send_signal(signal.SIGINT)
         status, output = it.finish()
@@ -102,7 +106,14 @@ def disturbed_and_shrunk(folder: Path, program: Path, *arguments: str) -> tuple[
     status, output = complete(folder / "runs", line, cwd=project)
     assert status == 0, output
     found = trained(folder)
-    assert found.ends == ["preempted", "stopped", "done"]
+    run = found.run
+    assert found.ends == [*(["preempted"] if is_disturbed else []), "stopped", "done"]
+    last = len(found.ends) - 1
+    assert parameters_at_begin(run, last + 1) == parameters_after(run, last, stopped_at)
+    for rank in (0, 1):
+        assert list(found.steps[rank])[:stopped_at] == list(range(1, stopped_at + 1))
+    assert max(found.steps[1]) <= stopped_at + 1, "Lightning begins a step that does not count"
+    assert found.times_at_end == 1
     return found, stopped_at
 
 

@@ -68,6 +68,7 @@ def train(
     )
     trainer.validator = Validator(process)
     checkpoints.load()
+    assert not any(optimizer.state for optimizer in optimizers) or trainer.step > 0, "a step"
     batches = iter(loader)
     while trainer.step < STEPS:
         trainer.step += 1
