@@ -133,6 +133,10 @@ class Deviation:
     """That of the mean of the last twenty steps."""
 
 
+BAND = Deviation(step=0.05, ten=0.02, end=0.01)
+"""What docs/promises.md states."""
+
+
 def deviation(losses: Sequence[float], reference: Sequence[float]) -> Deviation:
     """
     Raises:
