@@ -25,8 +25,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 RECORDER = Path(recorded_program.__file__)
 KEYS = ("name=t", "launch.threads_per_worker=1", "cluster.device=cpu")
 STEP_S = 0.15
-_STEP = re.compile(r"^rank (\d+) step (\d+) (loss \S+ parameters (\S+))$", re.MULTILINE)
-_BEGIN = re.compile(r"^rank \d+ begins with (\S+)$", re.MULTILINE)
+# a line may follow a progress bar
+_STEP = re.compile(r"rank (\d+) step (\d+) (loss \S+ parameters (\S+))$", re.MULTILINE)
+_BEGIN = re.compile(r"rank \d+ begins with (\S+)$", re.MULTILINE)
 
 Recorded = list[dict[int, set[str]]]
 """By rank and step, the losses and parameters that were recorded, to the last bit. A repeated step
