@@ -12,10 +12,15 @@ import torch
 from torch import Tensor
 
 from checkpointing.format.torch_dtypes import dtype_name, torch_dtype
+from hpckit.trainer.batches import energon_state
 
-_METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+_METHODS = (
+    ("state_dict", "load_state_dict"),
+    ("get_state", "set_state"),
+    ("save_state_rank", "restore_state_rank"),
+)
 """Names of the methods that take and give back a state; the second pair is that of the iterators of
-Grain."""
+Grain, and the third that of the loaders of Megatron Energon."""
 _TENSOR = "torch.Tensor"
 _CONTAINERS = (dict, OrderedDict, list, tuple)
 
@@ -79,6 +84,9 @@ def packed(state: Any) -> Any:
         cells = state.detach().cpu().contiguous()
         content = cells.reshape(-1).view(torch.uint8).numpy().tobytes()
         return (_TENSOR, dtype_name(cells.dtype), tuple(cells.shape), content)
+    if (found := energon_state.parts_of_object(state)) is not None:
+        mark, name, fields = found
+        return (mark, name, _converted(fields, packed))
     return _converted(state, packed)
 
 
@@ -89,6 +97,8 @@ def unpacked(state: Any) -> Any:
         cells = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else None
         empty = torch.empty(shape, dtype=torch_dtype(dtype))
         return empty if cells is None else cells.view(empty.dtype).reshape(shape)
+    if energon_state.is_object(state):
+        return energon_state.made_object(state[1], _converted(state[2], unpacked))
     return _converted(state, unpacked)
 
 
