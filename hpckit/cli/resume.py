@@ -34,8 +34,9 @@ def resume(
     Example: hpckit resume gpt-1a2b3c4d launch.nodes=8 hang.step_s=600
 
     Keys that set where, how fast or how carefully the run trains (launch, cluster, elastic, retry,
-    hang, health, parallel, memory, checkpoint, metrics, ...) can change. For a key that changes
-    what is trained, the command prints how to start a new run instead.
+    hang, health, parallel, memory, checkpoint, metrics, ...) can change, and train.steps can grow,
+    also when the run is done. For another key that changes what is trained, the command prints how
+    to start a new run instead.
 
     --json does not wait for the end. Its keys: run, path, resumed (false: it is done), submission,
     job (Slurm's number, or the process id of a run on this machine), ignored (the overrides, of a
@@ -48,12 +49,18 @@ def resume(
 
 def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> int:
     from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.config.spec_parser import read_spec
     from hpckit.submit.preparation import CommandOptions, is_done, prepare
-    from hpckit.submit.resume_overrides import done_lines
+    from hpckit.submit.resume_overrides import done_lines, extension_lines, is_extended
     from hpckit.submit.submission_start import start, start_record, start_silently
 
     out = CommandOutput(json)
-    wanted = None if is_done(run) else _request(run, overrides)
+    newest = run.submission_numbers()[-1]
+    is_over = is_done(run) and not is_extended(run, newest, overrides)
+    wanted = None if is_over else _request(run, overrides)
+    if wanted is not None:
+        for line in extension_lines(run, read_spec(run.spec(newest)), wanted.spec):
+            out.note(line)
     number = None
     if wanted is not None:
         (number,) = prepare([wanted], CommandOptions("hpckit resume"))

@@ -48,6 +48,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("retry.jobs_without_checkpoint", None),
     AddedKey("retry.node_hours_without_checkpoint", None),
     AddedKey("cluster.slurm.pass_environment", []),
+    AddedKey("train.identity_steps", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""
@@ -72,6 +73,16 @@ def reduced(values: Mapping[str, Any], added: Iterable[AddedKey]) -> dict[str, A
         if group is not None and name in group and group[name] == new.value:
             del group[name]
     return rest
+
+
+def absent_keys(stored: Mapping[str, Any]) -> list[AddedKey]:
+    """Returns the added keys that a stored spec does not have."""
+    values, found = dict(stored), []
+    for new in ADDED:
+        group, name = group_of(new.key, values, new.kind)
+        if group is None or name not in group:
+            found.append(new)
+    return found
 
 
 def group_of(

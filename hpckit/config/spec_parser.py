@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -212,10 +212,26 @@ def spec_values(spec: RunSpec) -> dict[str, Any]:
     return values
 
 
-def dump_spec(spec: RunSpec, version: int = earlier_versions.VERSION) -> str:
+def dump_amended_spec(spec: RunSpec, source: Path) -> str:
+    """Returns `spec` as YAML for the code that has written the spec in the YAML file at `source`:
+    without keys that it may not know, unless they have other values than it implies.
+
+    Raises:
+        SpecError: the file is damaged.
+    """
+    stored = _stored_values(source)
+    return dump_spec(spec, stored_version(source), earlier_versions.absent_keys(stored))
+
+
+def dump_spec(
+    spec: RunSpec,
+    version: int = earlier_versions.VERSION,
+    unknown: Iterable[earlier_versions.AddedKey] = (),
+) -> str:
     """Returns `spec` as YAML, with the version of its keys first.
 
     Args:
+        unknown: keys that are left out where they have the values that are implied without them.
         version: 1 for code of the release that has no versions: the spec has its names, and only
             keys that it knows or that have other values than it implies.
     """
@@ -224,6 +240,7 @@ def dump_spec(spec: RunSpec, version: int = earlier_versions.VERSION) -> str:
         values = earlier_versions.reduced(values, earlier_versions.ADDED)
         values = renamed_keys.first_values(values)
     else:
+        values = earlier_versions.reduced(values, unknown)
         values = {earlier_versions.VERSION_KEY: version, **values}
     return yaml.safe_dump(values, sort_keys=False)
 
@@ -251,6 +268,8 @@ def _experiment(spec: RunSpec) -> dict[str, Any]:
         return {"command": {"arguments": list(command.arguments), "cwd": command.cwd}}
     values = earlier_versions.reduced(spec_values(spec), earlier_versions.ADDED)
     del values["name"]
+    if (first := values["train"].pop("identity_steps", None)) is not None:
+        values["train"]["steps"] = first
     for path in _NOT_IDENTITY:
         *parents, last = path
         where = values

@@ -125,6 +125,7 @@ def run_command(command: LaunchCommand) -> int:
     if command.fake_world:
         return _show_fake_step(spec)
     wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
+    spec = wanted.spec
     found = preparation.check(wanted, None if command.dry_run else pack)
     notes = [f"note: {line}" for line in (*of_shell, *found.notes)]
     for note in (*notes, same_name_note(spec, wanted.run), left_out_note(command.overrides)):

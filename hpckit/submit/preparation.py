@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpckit.config.last_step import planned_steps
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.rundir.code_snapshot import newest_snapshot
@@ -29,6 +30,7 @@ from hpckit.submit.preflight.checks import (
     with_absolute_paths,
 )
 from hpckit.submit.program.program_command import parse_program, split, with_arguments, with_program
+from hpckit.submit.resume_overrides import with_kept_extension
 from hpckit.submit.submission_files import add_amended_submission, add_submission
 from hpckit.system.atomic_files import read_json
 from hpckit.system.store_timeouts import interactive_store_options
@@ -84,7 +86,9 @@ def request(
 ) -> SubmissionRequest:
     """Returns the request for a run with a copy of the project's code. Arguments are as in
     `compose` and `SubmissionRequest`."""
-    return SubmissionRequest(run_directory(spec, base), spec, overrides, project, is_fresh)
+    run = run_directory(spec, base)
+    kept = spec if is_fresh else with_kept_extension(run, spec)
+    return SubmissionRequest(run, kept, overrides, project, is_fresh)
 
 
 def check(wanted: SubmissionRequest, pack: Callable[[PackSpec, Path], None] | None) -> Preflight:
@@ -118,12 +122,12 @@ def prepare(requests: Sequence[SubmissionRequest], options: CommandOptions) -> l
     if moved:
         with _held(requests, options.title):
             if options.is_queue_checked:
-                require_unqueued([r for r in requests if r in moved or not is_done(r.run)])
+                require_unqueued([r for r in requests if r in moved or not is_done(r.run, r.spec)])
             for wanted in moved:
                 options.say(f"moved the earlier run to {move_aside(wanted.run, wanted.spec)}")
     say = _once(options.say)
     with _held(requests, options.title):
-        pending = [wanted for wanted in requests if not is_done(wanted.run)]
+        pending = [wanted for wanted in requests if not is_done(wanted.run, wanted.spec)]
         if not options.is_queue_checked:
             return [_add(r, lambda: None, say) if r in pending else None for r in requests]
         with ThreadPoolExecutor(1, "queue") as executor:  # while files are copied
@@ -187,10 +191,22 @@ def _add(
     return add_amended_submission(run, spec, wanted.overrides, wanted.code)
 
 
-def is_done(run: RunDir) -> bool:
-    """Returns whether the run's newest generation reached the last step."""
+def is_done(run: RunDir, spec: RunSpec | None = None) -> bool:
+    """Returns whether the run's newest generation reached the last step.
+
+    Args:
+        spec: of a submission that may have more steps. None: that of the newest submission.
+    """
     verdict = read_json(run.verdict)
-    return bool(verdict and verdict.get("kind") == "done")
+    if not verdict or verdict.get("kind") != "done":
+        return False
+    if (reached := verdict.get("steps")) is None or not (numbers := run.submission_numbers()):
+        return True
+    try:
+        steps = planned_steps(spec or read_spec(run.spec(numbers[-1])))
+    except SpecError:  # of another release
+        return True
+    return steps is None or steps <= int(reached)
 
 
 def require_unqueued(requests: Sequence[SubmissionRequest]) -> None:

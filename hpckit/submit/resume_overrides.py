@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from checkpointing import CheckpointError
 from hpckit.config.config_trees import project_tree
+from hpckit.config.entry_points import is_built_in
 from hpckit.config.last_step import planned_steps
+from hpckit.config.learning_rate import lr_factor
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, differences, read_spec
 from hpckit.rundir.directory import RunDir, checkpoint_root
@@ -20,6 +23,7 @@ from hpckit.submit.compose import amend_spec
 from hpckit.submit.newest_checkpoint import newest_step
 from hpckit.submit.preflight.checks import place_problems, with_absolute_paths
 from hpckit.submit.program.program_command import SEPARATOR, split
+from hpckit.system.atomic_files import read_json
 
 _MAX_KEYS = 4
 """The largest number of keys that a message lists among those that would make another run."""
@@ -33,9 +37,95 @@ def amended(run: RunDir, submission: int, overrides: Sequence[str]) -> RunSpec:
         SpecError: the overrides cannot be used, or would make another run.
     """
     before, spec = _before_and_after(run, submission, overrides)
-    if problems := [*_store_problems(run, before, spec), *place_problems(spec, run)]:
+    if problems := [
+        *_store_problems(run, before, spec),
+        *place_problems(spec, run),
+        *_extension_problems(run, before, spec),
+    ]:
         raise SpecError(problems)
     return spec
+
+
+def is_extended(run: RunDir, submission: int, overrides: Sequence[str]) -> bool:
+    """Returns whether `overrides` give a run more steps than its submission has.
+
+    Raises:
+        SpecError: the overrides cannot be used, or would make another run.
+    """
+    if not any(word.startswith("train.steps=") for word in overrides):
+        return False
+    before, spec = _before_and_after(run, submission, overrides)
+    return _gets_longer(before, spec)
+
+
+def extension_lines(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
+    """Returns what to tell a user whose run gets more steps: above all, what becomes of the
+    learning rate, which may depend on their number. Empty if the run gets no more steps."""
+    was, now = planned_steps(before), planned_steps(after)
+    if was is None or now is None or now <= was:
+        return []
+    step = int((read_json(run.verdict) or {}).get("saved_step") or 0)
+    lines = [f"{run.name} gets train.steps={now}, not {was}, and continues after step {step}"]
+    if not is_built_in(after):
+        lines.append(
+            "what your training function computes from train.steps, such as a learning rate "
+            "schedule, changes with it"
+        )
+    elif after.optim.min_lr_ratio is not None:
+        old, new = (
+            spec.optim.lr * lr_factor(at, spec.optim, steps)
+            for spec, at, steps in ((before, max(0, step - 1), was), (after, step, now))
+        )
+        lines.append(
+            f"optim.schedule={after.optim.schedule} is that of {now} steps from now on: the "
+            f"learning rate was {old:.3g} at step {step}, and is {new:.3g} at the next one"
+        )
+    return lines
+
+
+def with_kept_extension(run: RunDir, spec: RunSpec) -> RunSpec:
+    """Returns the spec of a run that is launched again by its first command, with the steps that
+    `hpckit resume RUN train.steps=N` has given it since."""
+    numbers = run.submission_numbers()
+    if spec.command is not None or not numbers:
+        return spec
+    try:
+        train = read_spec(run.spec(numbers[-1])).train
+    except (SpecError, OSError):  # of another release: the launch says what it needs
+        return spec
+    if train.identity_steps != spec.train.steps or spec.train.identity_steps is not None:
+        return spec
+    kept = {"steps": train.steps, "identity_steps": train.identity_steps}
+    return replace(spec, train=replace(spec.train, **kept))
+
+
+def _gets_longer(before: RunSpec, after: RunSpec) -> bool:
+    was, now = planned_steps(before), planned_steps(after)
+    return was is not None and now is not None and now > was
+
+
+def _extended(before: RunSpec, after: RunSpec) -> RunSpec:
+    """Returns `after`, which is the same run as `before` even if it has more steps."""
+    if after.command is not None or after.train.steps <= before.train.steps:
+        return after
+    first = before.train.identity_steps or before.train.steps
+    return replace(after, train=replace(after.train, identity_steps=first))
+
+
+def _extension_problems(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
+    """Returns the problem if a run that is to get more steps has nothing to continue from."""
+    if not _gets_longer(before, after) or read_json(run.verdict) is None:
+        return []
+    try:
+        newest = newest_step(after, run)
+    except CheckpointError as error:
+        return [f"train.steps: {error}"]
+    if newest > 0:
+        return []
+    return [
+        f"train.steps: {checkpoint_root(after, run)} has no checkpoint of the run any more, so "
+        "that more steps would begin at step 0; start it again with --fresh, or as a new run"
+    ]
 
 
 def done_lines(run: RunDir, submission: int, overrides: Sequence[str]) -> list[str]:
@@ -57,10 +147,10 @@ def done_lines(run: RunDir, submission: int, overrides: Sequence[str]) -> list[s
     again = shlex.join(typed_again(run, submission, [*overrides, "--fresh"]))
     lines.append(f"to run it again from the beginning: {manual_page.program()} {again}")
     if last is not None:
-        typed = (*overrides_of(run, submission), *overrides)
-        others = [word for word in typed if not word.startswith("train.steps=")]
-        longer = f"{manual_page.program()} {shlex.join(others)} train.steps=N"
-        lines.append(f"to train longer, as a new run: {longer}")
+        lines.append(
+            f"to train longer: hpckit resume {shlex.quote(str(run.path))} train.steps=N, with N "
+            f"above {last}"
+        )
     return lines
 
 
@@ -80,7 +170,14 @@ def _before_and_after(
     """
     before = read_spec(run.spec(submission))
     spec = amend_spec(before, overrides, project_tree(run.project_code(submission)))
-    spec = with_absolute_paths(spec, Path.cwd())
+    spec = _extended(before, with_absolute_paths(spec, Path.cwd()))
+    if before.train.identity_steps is not None and spec.train.steps < before.train.steps:
+        raise SpecError(
+            [
+                f"train.steps: {spec.train.steps} is less than {before.train.steps}, which the run "
+                "has; it can only get more"
+            ]
+        )
     if problems := identity_problems(before, spec, typed_again(run, submission, overrides)):
         raise SpecError(problems)
     return before, spec

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import dump_spec, stored_version
+from hpckit.config.spec_parser import dump_amended_spec, dump_spec
 from hpckit.earlier_names import current
 from hpckit.rundir.code_snapshot import newest_snapshot
 from hpckit.rundir.code_snapshot.configured_paths import configured_paths
@@ -177,7 +177,7 @@ def _write_amended(
     source = run.submission(earlier)
     before = yaml.safe_load((source / "overrides.yaml").read_text(encoding="utf-8"))
     # the copied code, which may be of an earlier release, reads it
-    write_text(folder / "spec.yaml", dump_spec(spec, stored_version(source / "spec.yaml")))
+    write_text(folder / "spec.yaml", dump_amended_spec(spec, source / "spec.yaml"))
     write_text(folder / "overrides.yaml", yaml.safe_dump([*before, *overrides]))
     shutil.copy2(source / "dirty.diff", folder / "dirty.diff")
     copy_snapshot(source / "code", folder / "code")

@@ -38,6 +38,9 @@ class TrainSpec:
     trace_share: Fraction
     """Largest fraction of the time that tracing single steps may cost. The traces show the cost of
     communication and the ranks that others wait for. 0: no step is traced."""
+    identity_steps: Count | None = None
+    """The value of `train.steps` with which the run was started, if `hpckit resume RUN
+    train.steps=N` has raised it. Only that command sets it; the run keeps its name."""
 
 
 @dataclass(frozen=True, config=GROUP)

@@ -46,6 +46,8 @@ from tests.integration.run.runs import (
 )
 from tests.integration.service.running_services import kill_all
 
+PROGRAM = "from hpckit.cli.main import app; app()"
+
 
 def test_reference_sees_each_sample_of_an_epoch_once(reference: RunDir) -> None:
     samples = history(reference).samples
@@ -114,6 +116,28 @@ def test_preempted_and_resumed_on_other_worlds(
     until = history(run).lives[0].end_step
     same_world = {step: loss for step, loss in losses(run).items() if step <= until}
     assert same_world == {step: losses(reference)[step] for step in same_world}
+
+
+def test_a_run_that_is_done_is_trained_for_longer(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    """The steps before are not done again, and those after take the next samples."""
+    words = command(tmp_path, shards, *ALONE, "train.steps=30")
+    status, output = complete(tmp_path, words)
+    assert status == 0, output
+    run = RunDir(next(tmp_path.glob("t-*")))
+    resume = [sys.executable, "-c", PROGRAM, "resume", str(run.path)]
+    status, output = complete(tmp_path, [*resume, f"train.steps={STEPS}"])
+    assert status == 0, output
+    assert f"gets train.steps={STEPS}, not 30, and continues after step 30" in output
+    assert f"is that of {STEPS} steps from now on: the learning rate was" in output
+    assert [(life.start_step, life.end_step) for life in history(run).lives] == [(0, 30), (30, 60)]
+    assert samples_by_step(run) == samples_by_step(reference)
+    assert len(list(tmp_path.glob("t-*"))) == 1
+    status, output = complete(tmp_path, words)
+    assert status == 0, output
+    assert "is done; nothing to do" in output
+    assert len(list(tmp_path.glob("t-*"))) == 1
 
 
 def test_a_pipeline_goes_on_as_others_do(tmp_path: Path, shards: Path, reference: RunDir) -> None:

@@ -204,6 +204,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "hang.first_step_s": None,
     "hang.start_s": 18.0,
     "hang.validate_s": 19.0,
+    "train.identity_steps": 7,
     "hang.output_s": 9.0,
     "hang.save_s": 20.0,
     "health.gpus": False,

@@ -1,0 +1,30 @@
+"""The learning rate of a step as a share of its peak, by a pure function."""
+
+from __future__ import annotations
+
+import math
+
+from hpckit.config.rules.optim import decay_steps
+from hpckit.config.spec import OptimSpec
+
+
+def lr_factor(step: int, spec: OptimSpec, steps: int) -> float:
+    """Return the learning rate of step `step` (from 0) as a share of the peak.
+
+    Rises linearly over `warmup_steps`, then falls as `schedule` says to `min_lr_ratio` at the last
+    step.
+    """
+    if step < spec.warmup_steps:
+        return (step + 1) / spec.warmup_steps
+    if spec.min_lr_ratio is None:
+        return 1.0
+    return spec.min_lr_ratio + (1 - spec.min_lr_ratio) * _height(step, spec, steps)
+
+
+def _height(step: int, spec: OptimSpec, steps: int) -> float:
+    """Return the height between the floor, 0, and the peak, 1, after the warm-up."""
+    if spec.schedule == "wsd":
+        # The first step of the decay is already below the peak: the stable phase ends before it.
+        return min(1.0, max(0, steps - 1 - step) / decay_steps(spec, steps))
+    done = min(1.0, (step - spec.warmup_steps) / max(1, steps - 1 - spec.warmup_steps))
+    return 1 - done if spec.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
