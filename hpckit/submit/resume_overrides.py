@@ -95,8 +95,8 @@ def with_kept_extension(run: RunDir, spec: RunSpec) -> RunSpec:
         return spec
     if train.identity_steps != spec.train.steps or spec.train.identity_steps is not None:
         return spec
-    kept = {"steps": train.steps, "identity_steps": train.identity_steps}
-    return replace(spec, train=replace(spec.train, **kept))
+    kept = replace(spec.train, steps=train.steps, identity_steps=train.identity_steps)
+    return replace(spec, train=kept)
 
 
 def _gets_longer(before: RunSpec, after: RunSpec) -> bool:
