@@ -36,6 +36,8 @@ class BatchJob:
     """A pattern in which Slurm replaces numbers."""
     code: str
     """Path of the code snapshot, as a shell word."""
+    comment: str | None = None
+    """What the job says of itself, unless the spec sets a comment."""
     after: tuple[str, ...] = ()
     """Numbers of jobs that have to end before this one starts."""
     exclude: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ def of_run(
         folder=run.submitit,
         output=run.logs / "batch-%j.log",
         code=shlex.quote(str(run.code(submission))),
+        comment=job_comment(run.path),
         after=after,
         exclude=exclude,
         hold=module_in(run.code(submission), SIGNAL_HOLD),
@@ -154,8 +157,7 @@ def _options(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
         again: True,
     }
     # by which the commands of the run find its jobs; a site may need another one
-    comment = {"comment": job_comment(place.folder.parent)}
-    options = comment | dict(slurm.options)
+    options = {"comment": place.comment, **slurm.options}
     further = {name: value for name, value in options.items() if value is not False}
     return {key: value for key, value in {**further, **ours}.items() if value is not None}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pkgutil
+import re
 import shlex
 import signal
 import sys
@@ -24,6 +25,7 @@ from hpckit.submit import batch_script
 
 # submitit's local executor ends jobs after this time; a run ends by its verdict.
 _NO_LIMIT_MIN = 60 * 24 * 366
+_SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 # Signals that a terminal sends to all processes started from it. The job outlives the terminal.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
@@ -132,6 +134,16 @@ class _EnvironmentExecutor(submitit.SlurmExecutor):
         words = [word for name in removed for word in ("-u", name)]
         command = super()._make_submission_command(submission_file_path)
         return ["env", *words, *command] if words else command
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: bytes | str) -> str:
+        """Returns the number in the output of sbatch, which may have notes of a plug-in or of a
+        wrapper that also speak of jobs."""
+        text = string.decode(errors="replace") if isinstance(string, bytes) else string
+        if found := _SUBMITTED.findall(text):
+            return str(found[-1])
+        number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(text)
+        return number
 
 
 @contextmanager

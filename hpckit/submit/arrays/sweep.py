@@ -17,6 +17,7 @@ from pathlib import Path
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.rundir.directory import RunDir, run_directory
+from hpckit.slurm.job_ownership import job_comment
 from hpckit.submit.arrays.override_product import multiply, varying
 from hpckit.submit.batch_script import BatchJob
 from hpckit.system.atomic_files import write_json
@@ -79,6 +80,7 @@ def place(folder: Path) -> BatchJob:
         folder=folder / "submitit",
         output=folder / "runs" / "%a" / "logs" / "batch-%j.log",
         code=f'{shlex.quote(str(folder / "code"))}/"$SLURM_ARRAY_TASK_ID"',
+        comment=job_comment(folder),
     )
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hpckit.submit.job_submission import _signals_ignored
+from hpckit.submit.job_submission import _EnvironmentExecutor, _signals_ignored
 
 
 def interrupted_start() -> None:
@@ -24,3 +24,16 @@ def test_a_ctrl_c_while_a_job_is_started_is_not_lost_and_the_job_ignores_it() ->
     with pytest.raises(KeyboardInterrupt):
         interrupted_start()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "Submitted batch job 41\n",
+        "Submitted batch job 41 on cluster west\n",
+        "note: job 7 of yours has used 3 h\nSubmitted batch job 41\njob 8 is next\n",
+        b"sbatch: job_submit: partition set for job 0 \xff\nSubmitted batch job 41\n",
+    ],
+)
+def test_the_number_of_a_job_is_found_in_whatever_sbatch_prints(printed: bytes | str) -> None:
+    assert _EnvironmentExecutor._get_job_id_from_submission_command(printed) == "41"
