@@ -106,4 +106,4 @@ def test_a_task_finds_its_run_and_code_by_its_number(tmp_path: Path) -> None:
     assert (folder / "runs" / "1").readlink() == tasks[1].run.path
     assert (folder / "code" / "1").readlink() == tasks[1].run.code(4)
     assert sweep.next_folder(tasks[0].spec, tmp_path).name == "gpt-sweep-002"
-    assert sweep.place(folder).after == ()
+    assert (sweep.place(folder).after, sweep.place(folder).comment) == ((), f"hpckit:{folder}")
