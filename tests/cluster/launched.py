@@ -81,19 +81,6 @@ class Launched:
             for pid in newest.values():
                 kill(pid, signal.SIGCONT)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """The ranks make no step within the block, however long a busy machine takes for a command.
-        They are on this host, as on a cluster of the form "ports"."""
-        newest = {event["rank"]: event["pid"] for event in self.events("worker_started")}
-        for pid in newest.values():
-            assert kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in newest.values():
-                kill(pid, signal.SIGCONT)
-
     def verdicts(self) -> list[str]:
         return [event["verdict"] for event in self.events("generation_ended")]
 

@@ -31,7 +31,8 @@ def test_a_deviation_is_a_share_of_the_reference() -> None:
     reference = [2.0] * 30
     assert deviation(reference, reference) == deviation([4.0] * 30, [4.0] * 30)
     found = deviation([*reference[:-1], 3.0], reference)
-    assert (found.step, found.ten) == (pytest.approx(0.5), pytest.approx(0.05))
+    assert found.step == pytest.approx(0.5)
+    assert found.ten == pytest.approx(0.05)
     assert found.end == pytest.approx(0.025)
     with pytest.raises(ValueError, match="30 and 29 steps"):
         deviation(reference, reference[1:])

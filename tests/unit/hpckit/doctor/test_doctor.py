@@ -283,7 +283,7 @@ def test_a_job_that_nobody_answers_is_withdrawn(
     monkeypatch.setattr(node_probe, "_QUICK_S", 0.0)
     program = f"trap 'touch {tmp_path}/withdrawn; exit 1' INT; while :; do sleep 0.05; done"
     with pytest.raises(node_probe.ProbeError, match="no answer within 1 s"):
-        node_probe._job_output(["bash", "-c", program])
+        node_probe._job_output(["bash", "-c", program], ())
     assert (tmp_path / "withdrawn").exists()
 
 
