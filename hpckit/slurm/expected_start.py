@@ -39,4 +39,4 @@ def start_time(script: str, passed: Collection[str] = ()) -> str:
     answer = " ".join(done.stderr.split())
     if done.returncode or (found := _ANSWER.search(answer)) is None:
         return f"unknown: {answer or 'sbatch --test-only printed nothing'}"
-    return f"{found[1]}by Slurm's present estimate" + (f" ({found[2]})" if found[2] else "")
+    return f"{found[1]}, by Slurm's present estimate" + (f" ({found[2]})" if found[2] else "")
