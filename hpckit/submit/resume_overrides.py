@@ -22,7 +22,7 @@ from hpckit.submit import manual_page
 from hpckit.submit.compose import amend_spec
 from hpckit.submit.newest_checkpoint import newest_step
 from hpckit.submit.preflight.checks import place_problems, with_absolute_paths
-from hpckit.submit.program.program_command import SEPARATOR, split
+from hpckit.submit.program.program_command import SEPARATOR, split, unread_key_problems
 from hpckit.system.atomic_files import read_json
 
 _MAX_KEYS = 4
@@ -52,7 +52,7 @@ def is_extended(run: RunDir, submission: int, overrides: Sequence[str]) -> bool:
     Raises:
         SpecError: the overrides cannot be used, or would make another run.
     """
-    if not any(word.startswith("train.steps=") for word in overrides):
+    if not any(word.lstrip("+").startswith("train.steps=") for word in overrides):
         return False
     before, spec = _before_and_after(run, submission, overrides)
     return _gets_longer(before, spec)
@@ -169,6 +169,8 @@ def _before_and_after(
         SpecError: the overrides cannot be used, or would make another run.
     """
     before = read_spec(run.spec(submission))
+    if before.command is not None and (problems := unread_key_problems(overrides)):
+        raise SpecError(problems)
     spec = amend_spec(before, overrides, project_tree(run.project_code(submission)))
     spec = _extended(before, with_absolute_paths(spec, Path.cwd()))
     if before.train.identity_steps is not None and spec.train.steps < before.train.steps:

@@ -86,7 +86,7 @@ def alerts(it: PageContent) -> Iterator[str]:
     if not it.history.lives and (spec := it.overview.spec) and spec.command is not None:
         yield (
             "The program has reported no steps, so there are no curves: call hpckit.client.step in "
-            "it, or set command.step_pattern."
+            "it, or set command.step_pattern or command.tensorboard_dir."
         )
     elif not it.history.lives:
         yield "It has not trained yet: no rank has started, so there are no steps and no curves."

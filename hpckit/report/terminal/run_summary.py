@@ -139,7 +139,7 @@ def _without_steps(run: RunDir) -> str:
         return f"{run.name} has not trained yet."
     return (
         f"{run.name} has reported no steps: call hpckit.client.step in the program, or set "
-        "command.step_pattern"
+        "command.step_pattern or command.tensorboard_dir"
     )
 
 

@@ -189,14 +189,8 @@ def with_program(overrides: Sequence[str], program: ProgramCommand) -> list[str]
     typed = {text.lstrip("+~").partition("=")[0] for text in overrides}
     for key in sorted(typed & {"entry", "command.arguments"}):
         raise SpecError([f"{key}: cannot be given with a program after --"])
-    if unread := sorted(key for key in typed if key.partition(".")[0] in _KEYS_OF_TRAINING):
-        raise SpecError(
-            [
-                f"{key}: has no effect on a program after --, which cannot read it; give the value "
-                "as an argument of the program"
-                for key in unread
-            ]
-        )
+    if problems := unread_key_problems(overrides):
+        raise SpecError(problems)
     implied = [text for text in program.overrides if text.partition("=")[0] not in typed]
     for text in program.overrides:
         key, _, value = text.partition("=")
@@ -207,6 +201,17 @@ def with_program(overrides: Sequence[str], program: ProgramCommand) -> list[str]
     named = [] if "name" in typed else [f"name={run_name_of(program.arguments)}"]
     placeholder = "command.arguments=[program]"  # Hydra would interpolate arguments such as ${x}
     return [*group, *named, "entry=null", *implied, placeholder, *overrides]
+
+
+def unread_key_problems(overrides: Sequence[str]) -> list[str]:
+    """Returns a problem for each override of a key that no program can read."""
+    typed = {text.lstrip("+~").partition("=")[0] for text in overrides}
+    return [
+        f"{key}: has no effect on a program after --, which cannot read it; give the value as an "
+        "argument of the program"
+        for key in sorted(typed)
+        if key.partition(".")[0] in _KEYS_OF_TRAINING
+    ]
 
 
 def with_arguments(spec: RunSpec, program: ProgramCommand) -> RunSpec:

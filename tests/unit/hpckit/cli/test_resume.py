@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hpckit.cli.main import app
-from hpckit.config.spec_parser import SpecError, identity, read_spec
+from hpckit.config.spec_parser import SpecError, dump_spec, identity, read_spec
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.compose import amend_spec
 from hpckit.submit.preflight.checks import with_absolute_paths
-from hpckit.submit.preparation import is_done
+from hpckit.submit.preparation import compose, is_done
 from hpckit.submit.resume_overrides import (
     amended,
     extension_lines,
@@ -24,7 +24,7 @@ from hpckit.submit.resume_overrides import (
 )
 from hpckit.submit.submission_files import add_amended_submission, add_submission
 from hpckit.system.atomic_files import write_json
-from tests.unit.hpckit.specs_and_processes import make_spec
+from tests.unit.hpckit.specs_and_processes import CHECKOUT, make_spec
 
 TYPED = ["name=t", "train.steps=200", "user_config.note='a b'"]
 
@@ -91,6 +91,15 @@ def test_overrides_that_a_run_cannot_have_are_refused_when_it_is_done_too(
     status, lines, error = typed(done, word)
     assert (status, lines) == (2, [])
     assert error.startswith(f"error: {said}")
+
+
+def test_a_program_gets_no_keys_that_it_cannot_read(done: RunDir) -> None:
+    spec = compose(["root=/runs", "--", "python", "t.py"], CHECKOUT, Project(CHECKOUT, False))
+    done.spec(1).write_text(dump_spec(spec))
+    for words in (["train.steps=400"], ["launch.nodes=1", "optim.lr=1"]):
+        status, lines, error = typed(done, *words)
+        assert (status, lines) == (2, [])
+        assert error.startswith(f"error: {words[-1].split('=')[0]}: has no effect on a program")
 
 
 def test_the_same_run_can_get_more_steps_and_never_fewer(done: RunDir) -> None:
