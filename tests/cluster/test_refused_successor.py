@@ -31,7 +31,7 @@ class Limited:
         tool = self.folder / "sbatch"
         real = shutil.which("sbatch")
         tool.write_text(
-            f'#!/bin/sh\nif [ -n "$SLURM_JOB_ID" ]; then\ncat >&2 <<"END"\n{REFUSAL}\nEND\nexit 1\n'
+            f'#!/bin/sh\nif [ -n "$SITE_IN_JOB" ]; then\ncat >&2 <<"END"\n{REFUSAL}\nEND\nexit 1\n'
             f'fi\nexec {real} "$@"\n'
         )
         tool.chmod(0o755)
@@ -42,7 +42,8 @@ def test_why_tells_what_was_refused_and_what_helps(
 ) -> None:
     limited = Limited(tmp_path / "site")
     monkeypatch.setenv("PATH", f"{limited.folder}:{os.environ['PATH']}")
-    setup = f"cluster.slurm.setup=['export PATH={limited.folder}:$PATH']"
+    path = f"export SITE_IN_JOB=1 PATH={limited.folder}:$PATH"  # sbatch sees no SLURM_JOB_ID
+    setup = f"cluster.slurm.setup=['{path}']"
     it = launch(ports, tmp_path / "runs", shards, UNHURRIED, "launch.nodes=1", setup)
     it.wait_for("degraded", subject="successor")
     it.wait_for_step(1)
