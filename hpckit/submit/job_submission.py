@@ -61,7 +61,7 @@ def submit(run: RunDir, submission: int) -> submitit.Job[int]:
     executor.update_parameters(timeout_min=_NO_LIMIT_MIN)
     gpus = visible_gpus(os.environ)  # submitit's local executor hides them from its jobs
     with (
-        _environment(job_variables(run, submission)),
+        _environment(local_variables(run, submission, os.environ)),
         _signals_ignored(_TERMINAL_SIGNALS),
         _streams_to(run.submitit / "controller.log"),
     ):
@@ -164,10 +164,12 @@ def _restrict_access(folder: Path) -> None:
         path.chmod(0o600)
 
 
-def job_variables(run: RunDir, submission: int) -> dict[str, str]:
-    """Returns the environment of a job, which imports from the snapshot and not from where it was
-    started."""
-    return snapshot_variables(run.code(submission), os.environ)
+def local_variables(run: RunDir, submission: int, env: Mapping[str, str]) -> dict[str, str | None]:
+    """Returns what a job on this machine gets beside `env`: it imports from the snapshot, and not
+    from where it was submitted. None: the job does without the variable, as a launcher that has
+    started this shell means its own ranks by it."""
+    removed: dict[str, str | None] = dict.fromkeys(removed_variables("job", env))
+    return removed | snapshot_variables(run.code(submission), env)
 
 
 @contextmanager

@@ -5,10 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from hpckit.submit.job_submission import _EnvironmentExecutor, _signals_ignored
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.job_submission import (
+    _EnvironmentExecutor,
+    _signals_ignored,
+    local_variables,
+)
 
 
 def interrupted_start() -> None:
@@ -24,6 +30,15 @@ def test_a_ctrl_c_while_a_job_is_started_is_not_lost_and_the_job_ignores_it() ->
     with pytest.raises(KeyboardInterrupt):
         interrupted_start()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_job_on_this_machine_has_nothing_of_a_launcher_around_it(tmp_path: Path) -> None:
+    """But it has the GPUs, and the allocation that the shell is in."""
+    of_launcher = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "OMPI_COMM_WORLD_RANK")
+    kept = ("HOME", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "HPCKIT_RUNS")
+    found = local_variables(RunDir(tmp_path), 1, dict.fromkeys((*of_launcher, *kept), "1"))
+    assert {name for name, value in found.items() if value is None} == set(of_launcher)
+    assert found.keys().isdisjoint(kept)
 
 
 @pytest.mark.parametrize(
