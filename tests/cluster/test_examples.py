@@ -15,16 +15,25 @@ from tests.cluster.slurm import Slurm
 from tests.integration.examples.launched_programs import (
     EXAMPLES,
     launch_line,
+    parameters_after,
+    parameters_at_begin,
     project_with,
     trained,
     undisturbed,
 )
 from tests.integration.run.runs import history, kill
 
+SAVE_EVERY = 20  # steps, in the programs
 
-def submit(slurm: Slurm, folder: Path, program: Path, *words: str) -> Launched:
-    """Submit a program of the project in `folder` as a job of two ranks, one on each node."""
-    line = launch_line(folder, program, *words, keys=[*SLURM, "launch.nodes=2"])
+
+def submit(slurm: Slurm, folder: Path, program: Path, *words: str, key: str = "") -> Launched:
+    """Submit a program of the project in `folder` as a job of two ranks, one on each node.
+
+    Args:
+        key: one more key of the run.
+    """
+    keys = [*SLURM, "launch.nodes=2", *([key] if key else [])]
+    line = launch_line(folder, program, *words, keys=keys)
     env = os.environ | slurm.cluster.env
     done = subprocess.run(
         line, cwd=folder / "project", env=env, capture_output=True, text=True, timeout=PATIENCE_S
@@ -71,3 +80,27 @@ def test_it_is_carried_on_by_the_successor(
     killed, left, done = history(found.run).lives
     assert killed.end == "worker lost"
     assert done.start_step == left.end_step, "no step was repeated after the preemption"
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"), [("huggingface", "transformers"), ("lightning", "lightning")]
+)
+def test_it_goes_on_in_the_same_job_on_the_node_that_is_left(
+    namespaces: Slurm, tmp_path: Path, name: str, needed: str
+) -> None:
+    """From the newest checkpoint, as the node was lost without notice."""
+    pytest.importorskip(needed, reason="the dev extra has it")
+    program = EXAMPLES / name / "after.py"
+    project_with(tmp_path / "project", program)
+    it = submit(namespaces, tmp_path, program, "--epochs", "1", key="elastic=shrink")
+    it.wait_for_step(24)
+    namespaces.cluster.node(it.wait_for("run_started")["hosts"][1]).kill()
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert it.verdicts() == ["infra", "done"]
+    assert [event["nodes"] for event in it.events("nodes_chosen")] == [[0]]
+    saved = history(it.run).lives[1].start_step
+    assert saved > 0
+    assert saved % SAVE_EVERY == 0
+    assert parameters_at_begin(it.run, 2) == parameters_after(it.run, 1, saved)
+    assert list(trained(tmp_path).steps[0]) == list(range(1, 81)), "an epoch of one rank"
