@@ -8,10 +8,13 @@ import os
 import subprocess
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hpckit.slurm.container import RunContainer
 from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import field, show_job
+
+if TYPE_CHECKING:  # by the spec, it would import pydantic into a requeued job before its own code
+    from hpckit.slurm.container import RunContainer
 
 log = logging.getLogger(__name__)
 

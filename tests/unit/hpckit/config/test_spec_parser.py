@@ -72,6 +72,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "cluster.slurm.setup": ["module load cuda"],
     "cluster.slurm.options": {"nice": 100},
     "cluster.slurm.env": {"NCCL_DEBUG": "INFO"},
+    "cluster.slurm.pass_environment": ["SLURM_MPI_TYPE"],
     "cluster.slurm.interface": "ib0",
     "cluster.slurm.scratch": "/local",
     "cluster.slurm.container.kind": "apptainer",
