@@ -14,7 +14,7 @@ STARTS = "Job 9 to start at 2026-01-02T03:04:05 using 2 processors on nodes n[1-
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (f"cat >&2; echo 'sbatch: {STARTS}' >&2", "2026-01-02T03:04:05, by Slurm's present estimate"),
+        (f"cat >&2; echo 'sbatch: {STARTS}' >&2", "2026-01-02T03:04:05, by Slurm's present"),
         ("echo 'allocation failure: no such partition' >&2; exit 1", "unknown: allocation fail"),
         ("exit 0", "unknown: sbatch --test-only printed nothing"),
         (None, "unknown: sbatch is not installed on this machine"),
