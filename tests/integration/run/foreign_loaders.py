@@ -26,6 +26,7 @@ from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import read_events
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.trainer.rank_agreement import PACE_S
 from hpckit.trainer.run_loop import TrainingRun
 
 WIDTH = 8
@@ -124,8 +125,11 @@ def _train(cfg: RunSpec, build: Any) -> None:
 
 
 def _await_request(cfg: RunSpec, run: TrainingRun) -> None:
-    env = WorkerEnvironment.from_env()
-    if env.at.generation == 1 and run.step + 1 == cfg.user_config.get("asked_at"):
+    env, asked_at = WorkerEnvironment.from_env(), cfg.user_config.get("asked_at")
+    if env.at.generation > 1 or asked_at is None:
+        return
+    time.sleep(2 * PACE_S)  # ranks agree after each step that is not shorter
+    if run.step + 1 == asked_at:
         heartbeats = env.attach_heartbeats()
         while heartbeats.request() is WorkerRequest.NONE:
             time.sleep(0.05)
