@@ -12,15 +12,14 @@ the file that the agent writes tells it that no person did, and that the run con
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpckit.events.event_log import EventTail
-from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import field
+from hpckit.slurm.slurm_query import query
 
 log = logging.getLogger(__name__)
 
@@ -182,12 +181,4 @@ def is_running(text: str) -> bool:
 
 
 def _ask(command: Sequence[str]) -> str:
-    done = subprocess.run(
-        command,
-        env=environment_for("query", os.environ),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_QUERY_S,
-    )
-    return done.stdout
+    return query(command, _QUERY_S)

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from hpckit.config.spec import RunSpec
 from hpckit.doctor.machine import MachineFacts
 from hpckit.slurm.environment import environment_for
+from hpckit.slurm.slurm_query import query
 from hpckit.submit.batch_script import BatchJob, parameters, passed_variables
 
 _QUICK_S, _NODE_S = 20.0, 300.0
@@ -38,14 +39,7 @@ def command_output(command: Sequence[str], within_s: float = _QUICK_S) -> str:
         ProbeError: it does not exist, fails, or takes too long.
     """
     try:
-        return subprocess.run(
-            command,
-            env=environment_for("query", os.environ) | _imports(),
-            capture_output=True,
-            text=True,
-            timeout=within_s,
-            check=True,
-        ).stdout
+        return query(command, within_s, variables=_imports())
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or "").strip().splitlines()
         raise ProbeError(lines[-1] if lines else f"exit status {error.returncode}") from error

@@ -10,8 +10,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import field, show_job
+from hpckit.slurm.slurm_query import query
 
 if TYPE_CHECKING:  # by the spec, it would import pydantic into a requeued job before its own code
     from hpckit.slurm.container import RunContainer
@@ -55,16 +55,7 @@ def hostnames(nodes: str, env: Mapping[str, str] = os.environ) -> tuple[str, ...
     Raises:
         OSError, subprocess.SubprocessError: Slurm does not answer.
     """
-    command = ["scontrol", "show", "hostnames", nodes]
-    done = subprocess.run(
-        command,
-        env=environment_for("query", env),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_TIMEOUT_S,
-    )
-    return tuple(done.stdout.split())
+    return tuple(query(["scontrol", "show", "hostnames", nodes], _TIMEOUT_S, env).split())
 
 
 def leave_array(env: MutableMapping[str, str]) -> None:

@@ -1,9 +1,10 @@
-"""Asks Slurm whether nodes can ever satisfy a job, without submitting it."""
+"""Asks Slurm, without submitting a job, when it would start and whether nodes can satisfy it."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +26,38 @@ _FIELDS = {
 _NOTHING = ("(null)", "N/A", "", "0", "None")
 
 
+# Short, as a person waits for the answer.
+_START_S = 10.0
+_START = re.compile(r"to start at (\S+)(?: .*on nodes (\S+))?")
+
+
 @dataclass(frozen=True)
 class PlacementAnswer:
     """What Slurm says of a job that is not submitted."""
 
     is_possible: bool | None
-    """Whether nodes that are up now can satisfy it, at once or after other jobs; None: unknown."""
+    """Whether nodes that are up now can satisfy it, now or after other jobs; None: unknown."""
     message: str
     """Why not, or why it is unknown; empty if it is possible."""
+
+
+def start_time(script: str, passed: Collection[str] = ()) -> str:
+    """Returns the estimate of `sbatch --test-only` for a batch script, or why there is none;
+    nothing is submitted.
+
+    Args:
+        passed: as in `environment_for`.
+    """
+    if shutil.which("sbatch") is None:
+        return "unknown: sbatch is not installed on this machine"
+    try:
+        done = _test_only(script, (), passed, _START_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"unknown: {error}"
+    answer = " ".join(done.stderr.split())
+    if done.returncode or (found := _START.search(answer)) is None:
+        return f"unknown: {answer or 'sbatch --test-only printed nothing'}"
+    return f"{found[1]}, by Slurm's present estimate" + (f" ({found[2]})" if found[2] else "")
 
 
 def ask_placement(
@@ -45,18 +70,24 @@ def ask_placement(
         passed: as in `environment_for`.
     """
     try:
-        done = subprocess.run(
-            ["sbatch", "--test-only", *options],
-            input=script,
-            env=environment_for("submission", os.environ, passed),
-            capture_output=True,
-            text=True,
-            timeout=within_s,
-            check=False,
-        )
+        done = _test_only(script, options, passed, within_s)
     except (OSError, subprocess.SubprocessError) as error:
         return PlacementAnswer(None, f"sbatch --test-only: {error}")
     return parse_placement(done.returncode, done.stderr)
+
+
+def _test_only(
+    script: str, options: Sequence[str], passed: Collection[str], within_s: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sbatch", "--test-only", *options],
+        input=script,
+        env=environment_for("submission", os.environ, passed),
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
+    )
 
 
 def parse_placement(status: int, text: str) -> PlacementAnswer:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Sequence
 
-from hpckit.slurm.environment import environment_for
+from hpckit.slurm.slurm_query import query, run_query
 
 _AFTER_NAME = re.compile(r" UserId=\S*\(\d+\)")
 
@@ -18,14 +17,8 @@ def show_job(job: str, within_s: float) -> str:
     Raises:
         OSError, subprocess.SubprocessError: the command failed, or not in time.
     """
-    return subprocess.run(
-        ["scontrol", "--oneliner", "show", "job", job],
-        env=environment_for("query", os.environ) | {"SLURM_TIME_FORMAT": "%s"},  # of no time zone
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=within_s,
-    ).stdout
+    command = ["scontrol", "--oneliner", "show", "job", job]
+    return query(command, within_s, variables={"SLURM_TIME_FORMAT": "%s"})  # of no time zone
 
 
 def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
@@ -35,14 +28,7 @@ def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
         within_s: time limit of the call.
     """
     try:
-        done = subprocess.run(
-            ["scontrol", *words],
-            env=environment_for("query", os.environ),
-            capture_output=True,
-            text=True,
-            timeout=within_s,
-            check=False,
-        )
+        done = run_query(["scontrol", *words], within_s)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return (done.stderr.strip() or "scontrol failed") if done.returncode else None

@@ -8,7 +8,6 @@ and a field that cannot be parsed is unknown.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import subprocess
@@ -17,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from hpckit.events.schema import Event, RunStarted, SuccessorQueued, TaskQueued
 from hpckit.rundir.directory import RunDir
-from hpckit.slurm.environment import environment_for
 from hpckit.slurm.job_ownership import is_job_of_run
+from hpckit.slurm.slurm_query import run_query
 
 _TIMEOUT_S = 30.0
 # Fields of a fixed form come first, then those in which users write what they like.
@@ -97,19 +96,12 @@ def queue() -> list[SlurmJob]:
     mark = f"@{secrets.token_hex(4)}"  # occurs in no name that a user has given
     form = f"--format={mark}#{f'{mark}.'.join((*_FIXED, *_FREE))}"
     command = ["squeue", "--me", "--noheader", "--states=all", "--array", form]
-    env = environment_for("query", os.environ)
-    env["SLURM_TIME_FORMAT"] = "%s"  # seconds since the epoch, independent of the time zone
-    env["SLURM_BITSTR_LEN"] = "0"  # lists of an array's tasks are not cut off
+    variables = {
+        "SLURM_TIME_FORMAT": "%s",  # seconds since the epoch, independent of the time zone
+        "SLURM_BITSTR_LEN": "0",  # lists of an array's tasks are not cut off
+    }
     try:
-        done = subprocess.run(
-            command,
-            env=env,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = run_query(command, _TIMEOUT_S, variables=variables)
     except FileNotFoundError:
         raise QueueError("squeue is not installed on this machine") from None
     except (OSError, subprocess.SubprocessError) as error:

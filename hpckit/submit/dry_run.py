@@ -24,7 +24,7 @@ from hpckit.planner.model.model_work import work_of
 from hpckit.planner.plan_text import large, memory_line, summary
 from hpckit.planner.run_estimate import Assumptions, estimate, is_known
 from hpckit.rundir.directory import RunDir
-from hpckit.slurm.expected_start import start_time
+from hpckit.slurm.job_placement import start_time
 from hpckit.submit.batch_script import of_run, passed_variables, script
 from hpckit.text.quantities import count
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -22,7 +21,7 @@ from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import RunDir, lock_paths, store_and_name
 from hpckit.rundir.lock import hold_all
 from hpckit.rundir.supervisor_process import find_supervisor, starting_process
-from hpckit.slurm.environment import environment_for
+from hpckit.slurm.slurm_query import run_query
 from hpckit.slurm.squeue import QueueError
 from hpckit.system.atomic_files import write_json
 from hpckit.system.child_processes import kill_strays
@@ -165,14 +164,7 @@ def _record(it: Overview) -> None:
 
 def _scancel(words: Sequence[str]) -> None:
     try:
-        done = subprocess.run(
-            ["scancel", *words],
-            env=environment_for("query", os.environ),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = run_query(["scancel", *words], _TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise QueueError(f"scancel: {error}") from error
     # an error for a job that has ended meanwhile is ignored: the caller checks what is left

@@ -19,7 +19,7 @@ from hpckit.events.event_log import EventLog
 from hpckit.events.schema import TaskQueued
 from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir
-from hpckit.slurm.expected_start import start_time
+from hpckit.slurm.job_placement import start_time
 from hpckit.slurm.sbatch_variables import with_sbatch_variables
 from hpckit.submit.arrays import sweep
 from hpckit.submit.arrays.sweep import SweepTask

@@ -9,14 +9,13 @@ batch_requeue_fini() of slurmctld/job_mgr.c.)
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import time
 
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import Degraded, DegradedSubject, StartExpedited
-from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import run_scontrol
+from hpckit.slurm.slurm_query import query
 
 log = logging.getLogger(__name__)
 
@@ -66,16 +65,8 @@ def delay(text: str | None) -> int:
 
 def config() -> str | None:
     """Returns the output of `scontrol show config`, or None if the command fails."""
-    command = ["scontrol", "show", "config"]
     try:
-        return subprocess.run(
-            command,
-            env=environment_for("query", os.environ),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_QUERY_S,
-        ).stdout
+        return query(["scontrol", "show", "config"], _QUERY_S)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("cannot read the configuration of Slurm: %s", error)
         return None

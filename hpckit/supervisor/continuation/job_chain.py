@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import threading
 import time
@@ -23,8 +22,8 @@ from hpckit.events.schema import (
 )
 from hpckit.events.since_last_start import since_start
 from hpckit.slurm.allocation import is_requeued
-from hpckit.slurm.environment import environment_for
 from hpckit.slurm.scontrol import run_scontrol
+from hpckit.slurm.slurm_query import run_query
 
 log = logging.getLogger(__name__)
 
@@ -194,16 +193,8 @@ def _report_no_successor(events: EventLog, problem: str) -> None:
 def cancel(job: str) -> str | None:
     """Cancels a job if it is pending. Returns None if it is not pending any more, and the error
     otherwise."""
-    command = ["scancel", "--state=PENDING", job]
     try:
-        done = subprocess.run(
-            command,
-            env=environment_for("query", os.environ),
-            capture_output=True,
-            text=True,
-            timeout=_QUERY_S,
-            check=False,
-        )
+        done = run_query(["scancel", "--state=PENDING", job], _QUERY_S)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     if not done.returncode or "Invalid job id" in done.stderr:

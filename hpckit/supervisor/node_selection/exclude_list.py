@@ -14,7 +14,6 @@ from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import Degraded, DegradedSubject, ExclusionWithdrawn, NodesExcluded
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import hostnames
-from hpckit.slurm.environment import environment_for
 from hpckit.slurm.job_placement import PlacementAnswer, ask_placement, options_of_job
 from hpckit.slurm.node_exclusion import (
     PartitionNodes,
@@ -23,6 +22,7 @@ from hpckit.slurm.node_exclusion import (
     excluded_from,
 )
 from hpckit.slurm.scontrol import run_scontrol, show_job
+from hpckit.slurm.slurm_query import query
 from hpckit.submit import batch_script
 
 log = logging.getLogger(__name__)
@@ -174,15 +174,7 @@ def partition_nodes(env: Mapping[str, str]) -> PartitionNodes:
     partition = env.get("SLURM_JOB_PARTITION")
     where = [f"--partition={partition}"] if partition else []
     command = ["sinfo", "--noheader", "--Node", "--format=%N %T", *where]
-    done = subprocess.run(
-        command,
-        env=environment_for("query", env),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_TIMEOUT_S,
-    )
-    return parse_nodes(done.stdout)
+    return parse_nodes(query(command, _TIMEOUT_S, env))
 
 
 def parse_nodes(text: str) -> PartitionNodes:

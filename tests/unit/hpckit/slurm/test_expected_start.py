@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.slurm.expected_start import start_time
+from hpckit.slurm.job_placement import start_time
 
 STARTS = "Job 9 to start at 2026-01-02T03:04:05 using 2 processors on nodes n[1-2] in partition low"
 
