@@ -67,7 +67,7 @@ class ProgramFollower(threading.Thread):
 def _newest(
     steps: Iterator[tuple[int, Mapping[str, float]]],
 ) -> Iterator[tuple[int, Mapping[str, float]]]:
-    """Yields, of many steps that were written at once, the last one with a loss and the last one:
+    """Yields, of steps that were written together, the last one with a loss and the last one:
     all of them would be recorded as if each had taken no time."""
     last: tuple[int, Mapping[str, float]] | None = None
     with_loss: tuple[int, Mapping[str, float]] | None = None

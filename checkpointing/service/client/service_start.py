@@ -113,7 +113,7 @@ def _connect(path: Path) -> socket.socket | None:
 @contextlib.contextmanager
 def _exclusive_start(path: Path) -> Iterator[bool]:
     """Yield whether this process may start the service. One does at a time: of the ranks of a node,
-    which all need it at once, the others would start processes that end again.
+    which all need it when they start, the others would start processes that end again.
 
     Raises:
         ServiceError: the lock cannot be made, and why.

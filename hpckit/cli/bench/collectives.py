@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from hpckit.cli.common.run_argument import JsonOption
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.config.spec import RunSpec
     from hpckit.trainer.collectives.collective_figures import CollectiveReport
 
 _MODULE = "hpckit.trainer.collectives.collective_timing"
@@ -99,7 +97,7 @@ def _options(operations: str | None, sizes: str | None, budget_s: float) -> list
 
 
 def _measure(typed: Sequence[str], timing: list[str], out: CommandOutput) -> CollectiveReport:
-    from hpckit.cli.bench.measured_runs import carry_out, check
+    from hpckit.cli.bench.measured_runs import carry_out, check, shared_cores
     from hpckit.rundir.code_snapshot.snapshot import find_project
     from hpckit.submit.launch_command import pack
     from hpckit.submit.preparation import CommandOptions, compose
@@ -114,7 +112,9 @@ def _measure(typed: Sequence[str], timing: list[str], out: CommandOutput) -> Col
     words += ["--", *program, *timing]
     spec = compose(words, Path.cwd(), project)
     check([spec], project, pack)
-    _warn_of_shared_cores(spec, out)
+    ranks = spec.launch.nodes * spec.launch.nproc_per_node
+    if cores := shared_cores(spec, ranks):
+        out.note(f"{ranks} ranks share {cores} cores, so the figures are not those of a network")
     options = CommandOptions("hpckit bench collectives", is_queue_checked=False, say=out.note)
     with out.waiting("measuring"):
         carry_out(spec, words, project, options)
@@ -125,14 +125,6 @@ def _measure(typed: Sequence[str], timing: list[str], out: CommandOutput) -> Col
             f"{file} cannot be read: {error}; the folder {folder} has to be on a file system that "
             "all nodes share (root=...)"
         ) from error
-
-
-def _warn_of_shared_cores(spec: RunSpec, out: CommandOutput) -> None:
-    from hpckit.agent.device_assignment import visible_gpus
-
-    ranks, cores = spec.launch.nodes * spec.launch.nproc_per_node, os.cpu_count() or 1
-    if spec.cluster.kind == "local" and not visible_gpus(os.environ) and ranks > cores:
-        out.note(f"{ranks} ranks share {cores} cores, so the figures are not those of a network")
 
 
 def _print(out: CommandOutput, report: CollectiveReport) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpckit.agent.device_assignment import visible_gpus
 from hpckit.cli.common.command_errors import CommandError
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
@@ -38,6 +40,14 @@ def check(
     ]
     if found:
         raise SpecError(list(dict.fromkeys(found)))
+
+
+def shared_cores(spec: RunSpec, ranks: int) -> int | None:
+    """Return the number of cores of this machine if that many local ranks share them without GPUs,
+    so that their figures are not those of a network; else None."""
+    cores = os.cpu_count() or 1
+    is_on_cpus = spec.cluster.kind == "local" and not visible_gpus(os.environ)
+    return cores if is_on_cpus and ranks > cores else None
 
 
 def carry_out(

@@ -121,8 +121,7 @@ def _measure(
     folder: Path,
     out: CommandOutput,
 ) -> list[ScalingPoint]:
-    from hpckit.agent.device_assignment import visible_gpus
-    from hpckit.cli.bench.measured_runs import carry_out, check
+    from hpckit.cli.bench.measured_runs import carry_out, check, shared_cores
     from hpckit.cli.bench.scaling_figures import point
     from hpckit.cli.bench.world_shapes import overrides_of, threads_of
     from hpckit.rundir.code_snapshot.snapshot import find_project
@@ -139,8 +138,8 @@ def _measure(
     check(specs, project, pack)
     options = CommandOptions("hpckit bench scaling", is_queue_checked=False, say=out.note)
     points = []
-    most, cores = max(world.ranks for world in worlds), os.cpu_count() or 1
-    if spec.cluster.kind == "local" and not visible_gpus(os.environ) and most > cores:
+    most = max(world.ranks for world in worlds)
+    if cores := shared_cores(spec, most):
         out.note(f"up to {most} ranks share {cores} cores, so the loss is not only communication")
     with out.counting("training", len(cases)) as advance:
         for (model, world), each, made in zip(cases, words, specs, strict=True):
