@@ -21,6 +21,7 @@ _IMPORTED = [  # what is not here, each child imports by itself
     "tests.faults.storming",
     "tests.integration.checkpoint.killed_trainers",
     "tests.integration.rank_worlds",
+    "tests.frozen_imports",
 ]
 
 

@@ -14,7 +14,6 @@ from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import RunHeldError
 from hpckit.rundir.requeue_link import supervisor_command
-from hpckit.supervisor.continuation.resize import enlarge_submission
 from hpckit.supervisor.supervisor import supervise
 
 
@@ -34,6 +33,9 @@ def main() -> int:
 def _resized(run: RunDir, number: int) -> int:
     """Returns the submission for all nodes of this job, or `number` with a `degraded` event if the
     run cannot be resized."""
+    # it composes a spec, whose imports take as long as all others here and which few jobs need
+    from hpckit.supervisor.continuation.resize import enlarge_submission
+
     try:
         return enlarge_submission(run, number, os.environ)
     except (RunHeldError, SpecError, OSError) as error:
