@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from hpckit.events.event_log import Event
 from hpckit.rundir.directory import RunDir
 from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.run.runs import Followed, command, kill
+from tests.integration.run.runs import Followed, command, ranks_paused
 
 PATIENCE_S = 240.0
 SLURM = (
@@ -72,14 +71,8 @@ class Launched:
     def paused(self) -> Iterator[None]:
         """The ranks make no step within the block, however long a busy machine takes for a command.
         They are on this host, as on a cluster of the form "ports"."""
-        newest = {event["rank"]: event["pid"] for event in self.events("worker_started")}
-        for pid in newest.values():
-            assert kill(pid, signal.SIGSTOP)
-        try:
+        with ranks_paused(self.events("worker_started")):
             yield
-        finally:
-            for pid in newest.values():
-                kill(pid, signal.SIGCONT)
 
     def verdicts(self) -> list[str]:
         return [event["verdict"] for event in self.events("generation_ended")]

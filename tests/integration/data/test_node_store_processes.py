@@ -126,7 +126,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-@pytest.mark.timeout(60)  # what a lock that is kept would take
+@pytest.mark.timeout(240)  # what a lock that is kept would take
 def test_a_fork_keeps_no_lock_of_its_parent(server: RangeServer, tmp_path: Path) -> None:
     """A child that was forked during a download must not look like the one who downloads."""
     server.bytes_per_s = 1e6

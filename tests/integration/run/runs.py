@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +100,12 @@ class Started:
 
         return eventually(look, self.process)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The ranks make no step within the block, however long a busy machine takes for it."""
+        with ranks_paused(e for e in self.events() if e.kind == "worker_started"):
+            yield
+
     def finish(self) -> tuple[int, str]:
         """Exit status and output, once it has ended."""
         output, _ = self.process.communicate(timeout=PATIENCE_S)
@@ -166,6 +172,19 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@contextmanager
+def ranks_paused(started: Iterable[Event]) -> Iterator[None]:
+    """The ranks, by their `worker_started` events in order, make no step within the block."""
+    newest = {event["rank"]: event["pid"] for event in started}
+    for pid in newest.values():
+        assert kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in newest.values():
+            kill(pid, signal.SIGCONT)
 
 
 T = TypeVar("T")

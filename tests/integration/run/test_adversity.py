@@ -100,7 +100,7 @@ def test_damaged_records_are_refused_or_passed_over_in_one_line(
     tmp_path: Path, shards: Path
 ) -> None:
     """And no other code runs where the snapshot is gone."""
-    with started(tmp_path, command(tmp_path, shards, *ALONE)) as it:
+    with started(tmp_path, command(tmp_path, shards, *ALONE, PACED)) as it:
         it.wait_for_step(15)
         it.process.send_signal(signal.SIGINT)
         assert it.finish()[0] == 130
@@ -142,12 +142,14 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
     small = command(small_disk, shards, *ON_ONE_NODE, PACED, "health.disk_free_gib=null")
     soon = ("retry=none", "retry.max_restarts=1", "cluster.grace_s=10")  # a service goes on trying
     with started(small_disk, [*small, *soon]) as it:
-        it.wait_for("checkpoint_committed", step=50)
-        fill = small_disk / "fill"
-        for size in (1 << 20, 4096):  # there are eight steps left
-            with pytest.raises(OSError), fill.open("ab", buffering=0) as file:  # noqa: PT012
-                while True:
-                    file.write(b"\0" * size)
+        it.wait_for_step(52)  # step 50 is staged: its save needs the ranks no more
+        with it.paused():  # before they save step 60
+            it.wait_for("checkpoint_committed", step=50)
+            fill = small_disk / "fill"
+            for size in (1 << 20, 4096):
+                with pytest.raises(OSError), fill.open("ab", buffering=0) as file:  # noqa: PT012
+                    while True:
+                        file.write(b"\0" * size)
         status, output = it.finish()
     assert status in (70, 75), output
     assert "Traceback" not in output

@@ -8,13 +8,21 @@ from pathlib import Path
 
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
-from tests.integration.run.runs import ALONE, assert_same_run, command, complete, history, started
+from tests.integration.run.runs import (
+    ALONE,
+    PACED,
+    assert_same_run,
+    command,
+    complete,
+    history,
+    started,
+)
 
 
 def test_a_rank_that_stops_is_found_with_those_that_wait_for_it(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(tmp_path, command(tmp_path, shards, "hang.step_s=3")) as it:
+    with started(tmp_path, command(tmp_path, shards, PACED, "hang.step_s=10")) as it:
         stopped = it.wait_for("worker_started", rank=1)
         it.wait_for_step(23)
         os.kill(stopped["pid"], signal.SIGSTOP)
@@ -39,8 +47,8 @@ def test_a_rank_that_hangs_in_its_start_or_in_a_validation_is_started_again(
 ) -> None:
     stuck = (
         "entry=tests.integration.run.hanging_function:main",
-        "hang.start_s=10",
-        "hang.validate_s=5",
+        "hang.start_s=30",
+        "hang.validate_s=15",
     )
     validated = ("train.steps=12", "train.validate_every=4", f"data.validation={shards}")
     status, output = complete(tmp_path, command(tmp_path, shards, *ALONE, *stuck, *validated))

@@ -30,6 +30,7 @@ from tests.integration.checkpoint.store_damage import check, committed_in, packs
 from tests.integration.run.runs import (
     ALONE,
     ON_ONE_NODE,
+    PACED,
     STEPS,
     Followed,
     Started,
@@ -162,7 +163,7 @@ def test_divided_and_sharded_models_go_on_in_other_degrees(
     }
     begun = iter(enumerate((13, 25, 37), start=1))
     for start, (words, signals) in enumerate(worlds.items(), start=1):
-        many = command(tmp_path, shards, "launch.nproc_per_node=2", *words)
+        many = command(tmp_path, shards, "launch.nproc_per_node=2", PACED, *words)
         with started(tmp_path, many) as it:
             supervisor = it.wait_for("run_started", start)["pid"]
             for number, (life, step) in zip(signals, begun, strict=False):
@@ -199,7 +200,7 @@ def test_fewer_ranks_at_a_smaller_learning_rate(
 def test_killed_part_by_part(tmp_path: Path, shards: Path, reference: RunDir) -> None:
     """A worker restarts in place; without an agent or its keeper there is a new generation; and
     SIGTERM to the supervisor is a preemption."""
-    with started(tmp_path, command(tmp_path, shards)) as it:
+    with started(tmp_path, command(tmp_path, shards, PACED)) as it:
         supervisor = psutil.Process(it.wait_for("run_started")["pid"])
         for life, at in enumerate((13, 23, 33, 43), start=1):
             it.wait_for("training_started", life)
@@ -221,7 +222,7 @@ def test_killed_part_by_part(tmp_path: Path, shards: Path, reference: RunDir) ->
     lives = history(it.run).lives
     assert [life.generation for life in lives] == [1, 1, 2, 3, 4], "the first goes on in place"
     assert [life.end for life in lives[1:]] == ["infra", "infra", "preempted", "done"]
-    assert lives[1].start_step == 10
+    assert lives[1].start_step in (10, 20), "a busy machine kills late"
     told = [(e.kind, e["node"]) for e in it.events() if e.kind.startswith("agent_")]
     both = [("agent_started", 0), ("agent_started", 1)]
     assert told == [*both, ("agent_killed", 1), ("agent_started", 1)], "the keeper, too"
@@ -240,7 +241,7 @@ def kill_supervisor_at(it: Started, step: int) -> None:
 def test_supervisor_killed_and_interrupted_until_started_again(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    words = command(tmp_path, shards, *ON_ONE_NODE)
+    words = command(tmp_path, shards, *ON_ONE_NODE, PACED)
     with started(tmp_path, words) as it:
         kill_supervisor_at(it, 23)
     with started(tmp_path, words) as it:
@@ -260,7 +261,7 @@ def test_supervisor_killed_and_interrupted_until_started_again(
 def test_torn_newest_checkpoint_is_passed_over_aloud(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
+    with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE, PACED)) as it:
         kill_supervisor_at(it, 34)
     kill_all()  # or it may go on from what is whole in memory
     store = it.run.checkpoints

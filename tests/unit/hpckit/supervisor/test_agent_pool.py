@@ -29,7 +29,7 @@ import os, sys, time
 from hpckit.agent.message_channel import Channel
 node, how = int(sys.argv[1]), sys.argv[2]
 if how == "absent": sys.exit(1)
-if how == "slow": time.sleep(2)
+if how == "slow": time.sleep(3)
 channel, generation = Channel(os.dup(0), os.dup(1)), 0
 def ended(exit):
     report = dict(node=node, exit=exit, step=generation, attempts=0, error=None)
@@ -58,7 +58,7 @@ while not channel.is_over:
             case "ask": ended("left")
             case "end" if how != "deaf": ended("stopped")
             case "quit" if how != "deaf":
-                end = time.monotonic() + (1.5 if how == "draining" else 0.0)
+                end = time.monotonic() + (3.0 if how == "draining" else 0.0)
                 while time.monotonic() < end:
                     channel.send_heartbeat()
                     time.sleep(0.01)
@@ -141,7 +141,7 @@ def test_a_generation_may_have_more_nodes_or_fewer(parts: Parts) -> None:
 def test_an_agent_that_has_still_to_write_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 0.5)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 2.0)
     parts = Parts(tmp_path)
     parts.how[0] = "draining"
     parts.pool = AgentPool(parts._start, parts.events, drain_s=60.0)
@@ -270,7 +270,7 @@ def test_who_waited_for_something_else_has_lost_nobody(
 def test_one_that_begins_slowly_is_waited_for(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 0.5)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 2.0)
     parts.how[1] = "slow"
     assert parts.begin(1, 0, 1) == {0, 1}
 
