@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hpckit.cli import bench, ckpt, data, drill, plan
+from hpckit.cli import alerts, bench, ckpt, data, drill, plan
 from hpckit.cli.cancel import cancel
 from hpckit.cli.common.exit_status import TOLD
 from hpckit.cli.doctor import doctor
@@ -51,6 +51,7 @@ def _of_all(
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.add_typer(alerts.app, name="alerts")
 app.add_typer(plan.app, name="plan")
 app.add_typer(drill.app, name="drill")
 app.command("init")(init)

@@ -31,6 +31,15 @@ class AddedKey:
     """The `kind` of the group that has the key; None: all kinds."""
 
 
+_KINDS = ["verdict", "done", "no_progress", "degraded"]
+_NO_WEBHOOK: dict[str, Any] = {"url_env": None, "url_file": None, "kinds": _KINDS}
+_NO_ALERTS: dict[str, Any] = {
+    **dict.fromkeys(("slack", "mattermost", "webhook"), _NO_WEBHOOK),
+    "email": {"to": [], "sender": None, "program": "sendmail", "kinds": _KINDS},
+    "repeat_minutes": 60.0,
+    "max_per_hour": 20,
+}
+
 ADDED: tuple[AddedKey, ...] = (
     AddedKey("hang.start_s", None),
     AddedKey("hang.validate_s", None),
@@ -49,6 +58,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("retry.node_hours_without_checkpoint", None),
     AddedKey("cluster.slurm.pass_environment", []),
     AddedKey("train.identity_steps", None),
+    AddedKey("alerts", _NO_ALERTS),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

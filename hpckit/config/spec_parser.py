@@ -22,7 +22,7 @@ from hpckit.config.entry_points import is_built_in
 from hpckit.config.names_of_other_tools import key_for
 from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
-from hpckit.config.spec.field_types import FORMS
+from hpckit.config.spec.field_types import FORMS, HIDDEN
 
 # Keys that do not change a run's identity, as they set where, how fast or how carefully it runs,
 # not what it trains. Thus the same experiment finds its directory again with another number of
@@ -39,6 +39,7 @@ _NOT_IDENTITY = (
     ("memory",),
     ("checkpoint",),
     ("metrics",),
+    ("alerts",),
     ("debug", "ledger"),
     ("debug", "deterministic"),
     ("debug", "canary", "steps"),
@@ -303,6 +304,8 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
         elif item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
             yield f"{key}: has no value"
+        elif item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] in HIDDEN:
+            yield f"{key}: must be {FORMS[item['ctx']['pattern']]}"
         elif item["type"] == "string_pattern_mismatch":
             yield f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
         elif item["type"] in ("int_type", "int_parsing", "int_from_float"):

@@ -614,6 +614,31 @@ class TrackerBack(RunEvent):
     """The name of the tracker."""
 
 
+@event_kind("alert_sent")
+class AlertSent(RunEvent):
+    """The supervisor emits this when a target of alerts has accepted a message."""
+
+    target: str
+    """The name of the target: `slack`, `mattermost`, `webhook` or `email`."""
+    alert: str
+    """The kind of the alert, such as `verdict`."""
+    tries: Count
+    """The number of tries that it took."""
+
+
+@event_kind("alert_undelivered")
+class AlertUndelivered(RunEvent):
+    """The supervisor emits this when a target of alerts will not get messages: it refuses them, too
+    many wait for it, or it could not be reached until the end of the run."""
+
+    target: str
+    """The name of the target."""
+    alerts: list[str]
+    """The kinds of these alerts."""
+    why: str
+    """The reason, as text for people."""
+
+
 @event_kind("degraded", added=("subject",))
 class Degraded(RunEvent):
     """Supervisors, agents and ranks emit this when the run gets less than was requested, and

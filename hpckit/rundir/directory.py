@@ -12,6 +12,7 @@
     logs/supervisor.log agent-n0.log
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
     checkpoints/ tensorboard/ ledger/ profile/ report/
+    alerts.json                                    up to which event alerts were sent
     trackers/ mlflow/                              delivery marks of trackers, and their files
     orphans/JOB                                    written by agents that ended the job, as its
                                                    supervisor's node was lost
@@ -101,6 +102,10 @@ class RunDir:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def alerts(self) -> Path:
+        return self.path / "alerts.json"
 
     def orphan(self, job: str) -> Path:
         return self.path / "orphans" / job

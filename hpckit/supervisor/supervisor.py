@@ -21,6 +21,7 @@ from pathlib import Path
 
 from checkpointing.service.client.service_stop import end_services
 from hpckit.agent.verdict_record import Verdict, VerdictKind
+from hpckit.alerts.alert_watch import sent_alerts
 from hpckit.config.last_step import planned_steps
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import (
@@ -78,28 +79,51 @@ def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = Non
         force=True,
     )
     with EventLog(run.events, submission=submission) as events:
-        try:
-            status = _supervise(run, submission, gpus, events)
-        except RunHeldError as error:
-            events.emit(RunRefused(error=str(error)))
-            raise
-        except Exception as error:
-            log.exception("the supervisor failed")
-            events.emit(RunFailed(error=describe_failure(error)))
-            raise
+        report = _FailureReport(events)
+        with report:
+            status = _supervise(run, submission, gpus, events, report)
     if status and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
         sys.exit(status)  # otherwise submitit's process ends with 0, and the job as a success
     return status
 
 
-def _supervise(run: RunDir, submission: int, gpus: tuple[str, ...] | None, events: EventLog) -> int:
+class _FailureReport:
+    """A context, which may be entered within itself, that emits the event of an error that ends
+    it."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._reported: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if not isinstance(error, Exception) or error is self._reported:
+            return
+        self._reported = error
+        if isinstance(error, RunHeldError):
+            self._events.emit(RunRefused(error=str(error)))
+            return
+        log.error("the supervisor failed", exc_info=error)
+        self._events.emit(RunFailed(error=describe_failure(error)))
+
+
+def _supervise(
+    run: RunDir,
+    submission: int,
+    gpus: tuple[str, ...] | None,
+    events: EventLog,
+    report: _FailureReport,
+) -> int:
     """Returns the exit status."""
     supervised = open_run(run, submission, events, os.environ)
     controls = open_controls(supervised)
     with JobRequeue(run, supervised.spec, events) as requeue, hold_run(supervised):
         if is_needless(run, supervised.job_number, events):
             return 0
-        verdict = supervise_job(supervised, controls, requeue, gpus)
+        with sent_alerts(run, supervised.spec, events), report:  # an error of this job, too
+            verdict = supervise_job(supervised, controls, requeue, gpus)
         if verdict.final:
             requeue.withdraw()
     return verdict.exit_status

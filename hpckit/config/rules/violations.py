@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from checkpointing import meant_url
 from hpckit.config.entry_points import is_built_in
+from hpckit.config.rules.alerts import alert_violations
 from hpckit.config.rules.cluster import site_violations
 from hpckit.config.rules.command import command_violations
 from hpckit.config.rules.debug import debug_violations, drill_violations
@@ -30,6 +31,7 @@ def violations(spec: RunSpec) -> list[str]:
     """
     is_ours = is_built_in(spec)
     found = [*_addresses(spec), *_cluster(spec), *_elastic(spec), *command_violations(spec)]
+    found += alert_violations(spec)
     if spec.command is not None:
         return [*found, *_checkpoint(spec), *drill_violations(spec), *secret_violations(spec)]
     if is_ours:

@@ -8,6 +8,7 @@ list of violations.
 
 from __future__ import annotations
 
+from hpckit.config.spec.alerts import AlertKind, AlertsSpec, EmailSpec, WebhookSpec
 from hpckit.config.spec.checkpoint import CheckpointSpec, KeepSpec
 from hpckit.config.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
 from hpckit.config.spec.command import CommandSpec
@@ -34,6 +35,8 @@ from hpckit.config.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
 
 __all__ = [
     "MODEL_KINDS",
+    "AlertKind",
+    "AlertsSpec",
     "CanarySpec",
     "CheckpointSpec",
     "ClusterSpec",
@@ -44,6 +47,7 @@ __all__ = [
     "DecoderSpec",
     "DrillSpec",
     "ElasticSpec",
+    "EmailSpec",
     "ExpertsSpec",
     "GptSpec",
     "HangSpec",
@@ -72,4 +76,5 @@ __all__ = [
     "TrainSpec",
     "VitSpec",
     "WandbSpec",
+    "WebhookSpec",
 ]

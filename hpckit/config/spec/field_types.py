@@ -14,6 +14,8 @@ GROUP = ConfigDict(
 )
 FORMS: dict[str, str] = {}
 """A description of each pattern below, for the message about a value that does not match it."""
+HIDDEN: set[str] = set()
+"""Patterns whose values the message does not show: a secret may have been typed there."""
 
 
 def _like(pattern: str, words: str) -> StringConstraints:
@@ -55,6 +57,16 @@ Mount = Annotated[
         "/source, /source:/target or /source:/target:ro",
     ),
 ]
+Address = Annotated[
+    str,
+    _like(
+        r"^[A-Za-z0-9_][A-Za-z0-9_.+=-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?$",
+        "an e-mail address, as name@example.org",
+    ),
+]
+_ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+EnvName = Annotated[str, _like(_ENV_NAME, "the name of an environment variable, and not its value")]
+HIDDEN.add(_ENV_NAME)
 Interfaces = Annotated[
     str, _like(r"^[A-Za-z0-9][A-Za-z0-9_.,-]*$", "names of network interfaces, as ib0,ib1")
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hpckit.config.spec.alerts import AlertsSpec
 from hpckit.config.spec.checkpoint import CheckpointSpec
 from hpckit.config.spec.cluster import ClusterSpec, LaunchSpec
 from hpckit.config.spec.command import CommandSpec
@@ -55,6 +56,7 @@ class RunSpec(EarlierAttributes, group=""):
     optim: OptimSpec
     checkpoint: CheckpointSpec
     metrics: MetricsSpec
+    alerts: AlertsSpec
     debug: DebugSpec
     user_config: dict[str, Any]
     """Your own keys. hpckit passes them to `entry` and never reads them."""

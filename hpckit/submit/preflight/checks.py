@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError, local_folder
 from hpckit.agent.device_assignment import choose, visible_gpus
+from hpckit.alerts.alert_targets import target_problems
 from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
@@ -102,6 +103,7 @@ def preflight(
     packed."""
     problems = [*_name_problems(spec, project), *torch_problems(spec)]
     problems += _program_problems(spec, project)
+    problems += target_problems(spec.alerts)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
         problems.append(f"root: {problem}")
     problems += unwritable("root", run.path)

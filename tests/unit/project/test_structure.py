@@ -43,11 +43,13 @@ MAY_IMPORT = {
     "hpckit.exporter": {*RECORDS, "hpckit.report", "checkpointing"},
     "hpckit.trainer": {*RECORDS, "hpckit.planner", *LIBRARIES},
     "hpckit.agent": {*NODE, *LIBRARIES},
+    "hpckit.alerts": {*RECORDS, "hpckit.report", "hpckit.agent", "checkpointing"},
     "hpckit.submit": {
+        "hpckit.alerts",
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.earlier_names"),
         *LIBRARIES,
     },
-    "hpckit.supervisor": {*NODE, "hpckit.trainer", "hpckit.agent", "hpckit.submit", *LIBRARIES},
+    "hpckit.supervisor": {*NODE, "hpckit.trainer", "hpckit.agent", "hpckit.alerts", "hpckit.submit", *LIBRARIES},
     "hpckit.faults": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", *LIBRARIES),
@@ -58,7 +60,7 @@ MAY_IMPORT = {
     "hpckit.cli": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", "hpckit.faults", "hpckit.doctor", "hpckit.init", "hpckit.version"),
-        *LIBRARIES,
+        *("hpckit.alerts", *LIBRARIES),
     },
 }
 # Within the libraries. What stands beside their rooms:
