@@ -68,6 +68,8 @@ class GenerationStart:
     """Whether no other node can hold a part of a usable snapshot in its memory."""
     supervised_at: int | None = None
     """Place of the supervisor's node, which may be lost together with the supervisor."""
+    is_health_check: bool = False
+    """Whether the workers measure their nodes (`health.deep`), and do not train."""
 
 
 class Agent:
@@ -175,7 +177,9 @@ class Agent:
         self._supervisor_place = start.supervised_at
         self._kill_strays(start.generation)
         threads = start.threads or even_share(self._spec.launch.nproc_per_node)
-        means = WorkerResources(start.device, start.gpus, threads, start.is_memory_here)
+        means = WorkerResources(
+            start.device, start.gpus, threads, start.is_memory_here, start.is_health_check
+        )
         local = self._spec.cluster.address or own_address(start.host)
         meet = Rendezvous(start.host, start.port, start.token, local, start.place)
         self._workers = Workers(at, self._spec, meet, means, self._server)

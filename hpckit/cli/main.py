@@ -10,6 +10,7 @@ from hpckit.cli import alerts, bench, ckpt, data, drill, plan
 from hpckit.cli.cancel import cancel
 from hpckit.cli.common.exit_status import TOLD
 from hpckit.cli.doctor import doctor
+from hpckit.cli.health import health
 from hpckit.cli.init import init
 from hpckit.cli.launch import SETTINGS, UnparsedCommand, launch
 from hpckit.cli.logs import logs
@@ -62,5 +63,6 @@ app.command("logs")(logs)
 app.command("why")(why)
 app.command("cancel")(cancel)
 app.command("doctor")(doctor)
+app.command("health")(health)
 app.command("resume")(resume)
 app.command("report")(report)

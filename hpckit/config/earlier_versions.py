@@ -59,6 +59,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("cluster.slurm.pass_environment", []),
     AddedKey("train.identity_steps", None),
     AddedKey("alerts", _NO_ALERTS),
+    AddedKey("health.deep", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -89,6 +89,8 @@ class DegradedSubject(StrEnum):
     """Batches of a loader without a state were read again and discarded on a resume."""
     PROFILER = "profiler"
     """A trace of the profiler is lost."""
+    HEALTH_CHECK = "health_check"
+    """The nodes were not measured, or not completely."""
     METRICS = "metrics"
     """The exporter cannot publish metrics."""
 
@@ -257,6 +259,44 @@ class NodeUnhealthy(RunEvent):
     """The problems of the node, as texts for people."""
     admin: str | None
     """The command by which an administrator drains the node; null outside of Slurm."""
+
+
+@event_kind("deep_health")
+class DeepHealthEnded(RunEvent):
+    """The supervisor emits this after it has had all nodes measured (`health=deep`)."""
+
+    hosts: list[str]
+    """The names of the measured nodes; of simulated ones, "node" and a number."""
+    seconds: Seconds
+    """The seconds that it took."""
+    reasons: list[str]
+    """Why it was done, as texts for people."""
+    is_complete: bool
+    """Whether all measurements were made. If not, the nodes count as not measured."""
+    found: list[str]
+    """What is wrong or slow, as texts for people."""
+
+
+@event_kind("deep_health_problem")
+class DeepHealthProblemFound(RunEvent):
+    """The supervisor emits this for each wrong or slow measurement of a node, a rank or a link."""
+
+    host: str
+    """The name of the node."""
+    peer: str | None = None
+    """The name of the node at the other end, of a link; absent otherwise."""
+    device: str
+    """The name of the device, such as that of the GPU."""
+    measure: str
+    """What was measured, such as `matrix`, `memory` or `link`."""
+    value: float | None
+    """The value in FLOP or bytes per second; null if a result was wrong."""
+    median: float | None
+    """The median of the others, or the usual value of links, in the same unit."""
+    is_excluded: bool
+    """Whether the node is left out because of it."""
+    what: str
+    """The problem, as text for people."""
 
 
 @event_kind("nodes_excluded")

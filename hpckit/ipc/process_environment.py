@@ -72,6 +72,8 @@ class WorkerEnvironment:
     """Path by which `HeartbeatTable.attach` opens the table of the node."""
     is_memory_here: bool
     """Whether no other node can hold a part of a usable snapshot in its memory."""
+    is_health_check: bool = False
+    """Whether the worker measures its node, and does not train."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnvironment:
@@ -87,6 +89,7 @@ class WorkerEnvironment:
             device=get(f"{_PREFIX}DEVICE"),
             heartbeat_table=get(f"{_PREFIX}BOARD"),
             is_memory_here=get(f"{_PREFIX}MEMORY_HERE") == "1",
+            is_health_check=env.get(f"{_PREFIX}HEALTH_CHECK") == "1",
         )
 
     def attach_heartbeats(self) -> HeartbeatWriter:
@@ -113,13 +116,18 @@ class _Getter:
 
 
 def worker_variables(
-    device: str, heartbeat_table: str, *, is_memory_here: bool = False
+    device: str,
+    heartbeat_table: str,
+    *,
+    is_memory_here: bool = False,
+    is_health_check: bool = False,
 ) -> dict[str, str]:
     """Returns the variables that an agent adds for its workers."""
     return {
         f"{_PREFIX}DEVICE": device,
         f"{_PREFIX}BOARD": heartbeat_table,
         f"{_PREFIX}MEMORY_HERE": str(int(is_memory_here)),
+        f"{_PREFIX}HEALTH_CHECK": str(int(is_health_check)),
     }
 
 

@@ -143,6 +143,9 @@ class RunDir:
     def memory_snapshot(self, generation: int, node: int, rank: int, attempt: int) -> Path:
         return self.node_logs(generation, node) / f"rank{rank}.attempt{attempt}.memory.pickle"
 
+    def deep_health(self, generation: int) -> Path:
+        return self.generation_logs(generation) / "deep_health.json"
+
     def exit_report(self, generation: int, node: int) -> Path:
         return self.node_logs(generation, node) / "exit.json"
 

@@ -49,6 +49,7 @@ from hpckit.supervisor.generation import WorkerGeneration
 from hpckit.supervisor.generation_history import GenerationHistory
 from hpckit.supervisor.generation_record import GenerationRecorder
 from hpckit.supervisor.job_resources import JobControls, JobResources, open_resources
+from hpckit.supervisor.node_selection.deep_health_check import DeepHealthCheck
 from hpckit.supervisor.node_selection.node_wait import pause
 from hpckit.supervisor.signal_requests import SupervisorRequests
 from hpckit.supervisor.supervised_run import SupervisedRun, open_run
@@ -200,6 +201,7 @@ def run_generations(resources: JobResources, history: GenerationHistory) -> Verd
     another job has to run the next generation. Returns the last verdict."""
     requests, is_slurm = resources.controls.requests, resources.supervised.job is not None
     while True:
+        DeepHealthCheck(resources).run_if_due()
         generation = WorkerGeneration(resources, history)
         verdict = generation.run()
         if verdict.final:

@@ -65,6 +65,13 @@ def main() -> int:
     has_observed_steps = False
     try:
         spec = read_spec(at.run.spec(at.submission))
+        if env.is_health_check:
+            from hpckit.trainer.deep_health.health_measuring import (
+                measure_as_worker,  # imports torch, which a program may not need
+            )
+
+            measure_as_worker(spec, env)
+            return 0
         has_observed_steps = spec.command is not None and spec.command.has_observed_steps
         if spec.command is not None:
             run_program(spec.command, spec.hang, env)

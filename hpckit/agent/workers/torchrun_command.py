@@ -37,13 +37,20 @@ class Rendezvous:
     """Place of this node in the generation."""
 
 
-def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
+def torchrun_arguments(
+    spec: RunSpec, at: NodeEnvironment, meet: Rendezvous, max_restarts: int | None = None
+) -> list[str]:
     """Returns the arguments of the torchrun of node `at`. They are without the token, as other
-    users can read them."""
+    users can read them.
+
+    Args:
+        max_restarts: restarts of the workers in place; None: `retry.max_restarts`.
+    """
+    restarts = spec.retry.max_restarts if max_restarts is None else max_restarts
     return [
         f"--nnodes={at.nodes}",
         f"--nproc-per-node={spec.launch.nproc_per_node}",
-        f"--max-restarts={spec.retry.max_restarts}",
+        f"--max-restarts={restarts}",
         f"--monitor-interval={MONITOR_INTERVAL_S}",
         # the agent handles other signals; SIGTERM may be Slurm's, to all processes of a step
         "--signals-to-handle=SIGINT",

@@ -51,6 +51,8 @@ class WorkerResources:
     """CPU threads of each worker."""
     is_memory_here: bool
     """As in `GenerationStart`."""
+    is_health_check: bool = False
+    """As in `GenerationStart`."""
 
 
 class Workers:
@@ -84,7 +86,12 @@ class Workers:
             os.environ
             | variables_of(spec.cluster.slurm)
             | at.to_env()
-            | worker_variables(means.device, path, is_memory_here=means.is_memory_here)
+            | worker_variables(
+                means.device,
+                path,
+                is_memory_here=means.is_memory_here,
+                is_health_check=means.is_health_check,
+            )
         )
         env |= torchrun_variables(means.threads) | {STORE_TOKEN: meet.token}
         self._recorder = FlightRecorder(logs) if means.device == "cuda" else None
@@ -92,7 +99,8 @@ class Workers:
             env = self._recorder.variables() | env
         if means.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = means.gpus
-        arguments, output = torchrun_arguments(spec, at, meet), logs / LOG
+        restarts = 0 if means.is_health_check else spec.retry.max_restarts
+        arguments, output = torchrun_arguments(spec, at, meet, restarts), logs / LOG
         self._torchrun = (
             spawn([*PLAIN, *arguments], env, output, STEP_SIGNALS)
             if server is None

@@ -14,7 +14,13 @@ from hpckit.config.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, S
 from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
-from hpckit.config.spec.fault_tolerance import ElasticSpec, HangSpec, HealthSpec, RetrySpec
+from hpckit.config.spec.fault_tolerance import (
+    DeepHealthSpec,
+    ElasticSpec,
+    HangSpec,
+    HealthSpec,
+    RetrySpec,
+)
 from hpckit.config.spec.fine_tuning import InitFromSpec, LoraSpec
 from hpckit.config.spec.memory import MemorySpec
 from hpckit.config.spec.metrics import MetricsSpec, MlflowSpec, PrometheusSpec, WandbSpec
@@ -45,6 +51,7 @@ __all__ = [
     "DataSpec",
     "DebugSpec",
     "DecoderSpec",
+    "DeepHealthSpec",
     "DrillSpec",
     "ElasticSpec",
     "EmailSpec",

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hpckit.config.spec.earlier_attributes import EarlierAttributes
-from hpckit.config.spec.field_types import GROUP, Count, Natural, Positive
+from hpckit.config.spec.field_types import GROUP, Count, Fraction, Natural, Positive
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -73,6 +73,43 @@ class HangSpec:
 
 
 @dataclass(frozen=True, config=GROUP)
+class DeepHealthSpec:
+    """Measurements of all nodes and ranks, which take minutes. A share says below which part of the
+    median of the others a measurement counts as slow; from three nodes, or ranks of one node, on.
+    Wrong results count in any case."""
+
+    first: bool
+    """Whether to measure before the first generation of a job that has nodes which this run has not
+    measured within `valid_hours`."""
+    after_suspicion: bool
+    """Whether to measure before a generation if, since the last measurement, ranks hung, a node or
+    its agent was lost, a rank was a straggler, or a loss was not finite."""
+    valid_hours: Positive
+    """Hours for which the result about a node holds."""
+    exclude_slow: bool
+    """Whether a slow node is left out, as one with a wrong result always is; else it is only
+    reported."""
+    timeout_s: Positive
+    """Seconds for all measurements, after which the run begins without a result."""
+    seconds: Positive
+    """Seconds of each single measurement."""
+    slow_matrix: Fraction
+    """Share for matrix products. Equal GPUs differ by up to a tenth, by clocks and cooling."""
+    slow_memory: Fraction
+    """Share for the bandwidth of memory, which equal devices have within a few percent."""
+    slow_transfer: Fraction
+    """Share for copies between host and GPU. A PCIe link that has lost half its lanes is at 0.5."""
+    slow_link: Fraction
+    """Share for pairs of nodes, and of ranks in a node. Healthy links of one kind differ by a few
+    percent; a link at half its width, or a cable with errors, is at 0.5 or less."""
+    slow_disk: Fraction
+    """Share for the disk of TMPDIR or `cluster.slurm.scratch`. Healthy disks of one kind differ
+    much, by their wear and by what else uses them."""
+    slow_store: Fraction
+    """Share for the checkpoint store, which other jobs use at the same time."""
+
+
+@dataclass(frozen=True, config=GROUP)
 class HealthSpec:
     """Checks of each node before it trains (`conf/health/`). A node with a problem is excluded from
     this job and from the jobs that follow."""
@@ -99,3 +136,5 @@ class HealthSpec:
     probe_s: Annotated[float, Field(gt=0, le=60)]
     """Timeout in seconds of each check; a check that times out is a problem, such as a dead
     mount."""
+    deep: DeepHealthSpec | None = None
+    """Measurements that take minutes (`health=deep`); null: none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -154,6 +154,7 @@ class AgentPool:
         self._nodes_seen: set[int] = set()  # nodes whose agent has said hello at least once
         self._generation = 0
         self._retries: dict[int, NodeRetry] = {}
+        self._left_out: dict[int, tuple[str, ...]] = {}  # problems that an agent does not look for
         self._heartbeats = HeartbeatThread()
 
     def __enter__(self) -> AgentPool:
@@ -211,14 +212,22 @@ class AgentPool:
                 self._agents.pop(node).close()
                 self._start_agent(node)
 
+    def leave_out(self, node: int, problems: Sequence[str]) -> None:
+        """Counts a node as unhealthy for the rest of the job."""
+        self._left_out[node] = (*self._left_out.get(node, ()), *problems)
+
     def hellos(self) -> dict[int, Message]:
         """Returns the hello of each agent that is there, by node, for healthy nodes."""
         known = [m for m in self._agents.values() if m.is_there and not m.is_checking]
-        return {m.node: m.hello for m in known if m.hello is not None and not m.problems}
+        return {m.node: m.hello for m in known if m.hello is not None and not self._problems(m)}
 
     def unhealthy(self) -> dict[int, list[str]]:
         """Returns the problems of unhealthy nodes whose agents are there, by node."""
-        return {m.node: m.problems for m in self._agents.values() if m.is_there and m.problems}
+        found = {m.node: self._problems(m) for m in self._agents.values() if m.is_there}
+        return {node: problems for node, problems in found.items() if problems}
+
+    def _problems(self, agent: AgentHandle) -> list[str]:
+        return [*agent.problems, *self._left_out.get(agent.node, ())]
 
     def absent(self, within_s: float) -> list[int]:
         """Returns the nodes on which no agent has ever said hello: it has ended, or has had

@@ -127,6 +127,11 @@ def _seat(place: int, turn: int, seats: int) -> int:
     return 0 if place == 0 else (place - 1 + turn) % (seats - 1) + 1
 
 
+def rank_label(node: str, number: int) -> str:
+    """Return the name of a rank of a node in `ExchangeTiming`."""
+    return f"{node} local rank {number}"
+
+
 def middle_group(groups: dict[str, float]) -> tuple[float, str, float]:
     """Return the median of the groups' seconds, the name of the slowest group, and its seconds."""
     slowest = max(groups, key=groups.__getitem__)
@@ -137,8 +142,8 @@ def findings(report: CollectiveReport) -> list[str]:
     """Return what is wrong or slow, a sentence each; empty if nothing is."""
     return [
         *_wrong_results(report.collectives),
-        *_slow_exchanges("nodes", report.exchanges),
-        *_slow_exchanges("ranks", report.exchanges),
+        *map(str, slow_exchanges("nodes", report.exchanges)),
+        *map(str, slow_exchanges("ranks", report.exchanges)),
         *_slow_groups(report.collectives),
     ]
 
@@ -159,14 +164,42 @@ def _wrong_results(timings: Sequence[CollectiveTiming]) -> Iterator[str]:
             )
 
 
-def _slow_exchanges(
-    kind: Literal["nodes", "ranks"], exchanges: Sequence[ExchangeTiming]
-) -> Iterator[str]:
+@dataclass(frozen=True)
+class SlowExchange:
+    """A member that is slow with most of its partners, or a slow link between two members that are
+    not."""
+
+    members: tuple[str, ...]
+    """The member, or both ends of the link."""
+    bandwidth: float
+    """Bytes per second in each direction; of a member, the median over its partners."""
+    usual: float
+    """The usual bandwidth."""
+
+    def __str__(self) -> str:
+        found, share = _rate(self.bandwidth), f"{self.bandwidth / self.usual:.0%}"
+        if len(self.members) == 1:
+            return (
+                f"{self.members[0]} is slow: it exchanges {found} with its partners, {share} of "
+                f"the usual {_rate(self.usual)}"
+            )
+        return (
+            f"the link between {' and '.join(self.members)} is slow: {found}, {share} of the usual "
+            f"{_rate(self.usual)}"
+        )
+
+
+def slow_exchanges(
+    kind: Literal["nodes", "ranks"], exchanges: Sequence[ExchangeTiming], slow: float = SLOW
+) -> Iterator[SlowExchange]:
     """Yield the members that are slow with most of their partners, and then the pairs that are slow
     although neither of their members is.
 
     Usual is the upper quartile of all pairs, since a slow member slows many pairs: it is that of
     healthy pairs while no more than half of the members are slow.
+
+    Args:
+        slow: share of the usual bandwidth below which a member or a pair is slow.
     """
     pairs = [one for one in exchanges if one.kind == kind]
     own: dict[str, list[float]] = defaultdict(list)
@@ -177,20 +210,14 @@ def _slow_exchanges(
         return
     ascending = sorted(one.bandwidth for one in pairs)
     usual = ascending[3 * len(ascending) // 4]
-    slow = {
-        name: middle for name, found in own.items() if (middle := median_high(found)) < SLOW * usual
+    members = {
+        name: middle for name, found in own.items() if (middle := median_high(found)) < slow * usual
     }
-    for name, found in sorted(slow.items(), key=lambda item: item[1]):
-        yield (
-            f"{name} is slow: it exchanges {_rate(found)} with its partners, {found / usual:.0%} "
-            f"of the usual {_rate(usual)}"
-        )
+    for name, found in sorted(members.items(), key=lambda item: item[1]):
+        yield SlowExchange((name,), found, usual)
     for one in sorted(pairs, key=lambda one: one.bandwidth):
-        if one.bandwidth < SLOW * usual and not {one.first, one.second} & slow.keys():
-            yield (
-                f"the link between {one.first} and {one.second} is slow: {_rate(one.bandwidth)}, "
-                f"{one.bandwidth / usual:.0%} of the usual {_rate(usual)}"
-            )
+        if one.bandwidth < slow * usual and not {one.first, one.second} & members.keys():
+            yield SlowExchange((one.first, one.second), one.bandwidth, usual)
 
 
 def _slow_groups(timings: Sequence[CollectiveTiming]) -> Iterator[str]:

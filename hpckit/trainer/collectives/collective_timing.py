@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,7 @@ from hpckit.trainer.collectives.collective_figures import (
     GroupKind,
     Operation,
     middle_group,
+    rank_label,
     round_robin,
 )
 from hpckit.trainer.parallel.collectives import (
@@ -111,6 +112,11 @@ class CollectiveTimer:
             torch.cuda.synchronize(self.device)
 
 
+PairCall: TypeAlias = Callable[[CollectiveTimer, int, int], Callable[[], object]]
+"""Returns the call that is timed with a partner, given the partner's rank and the bytes in each
+direction."""
+
+
 @dataclass(frozen=True)
 class PreparedCollective:
     """A collective with its buffers."""
@@ -129,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     join_process_group("cuda" if is_cuda else "cpu", local_rank, _TIMEOUT_S)
     device = torch.device("cuda", local_rank) if is_cuda else torch.device("cpu")
     timer = CollectiveTimer(device, options.budget_s)
-    names = _node_names(device, local)
+    names = node_names(device, local)
     sizes = options.sizes or _SIZES[device.type]
     groups = _groups(names, local, device)
     timings = [
@@ -138,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for operation in options.operations
         for size in sizes
     ]
-    exchanges = [*_node_exchanges(timer, names, local), *_rank_exchanges(timer, names, local)]
+    exchanges = [*node_exchanges(timer, names, local), *rank_exchanges(timer, names, local)]
     if dist.get_rank() == 0:
         report = CollectiveReport(
             nodes=tuple(names),
@@ -164,9 +170,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _node_names(device: torch.device, local: int) -> list[str]:
+def node_names(device: torch.device, local: int) -> list[str]:
     """Return the name of each node: of equal ones, which one machine gives that simulates several
-    nodes, each with its number."""
+    nodes, each with its number. Collective.
+
+    Args:
+        device: the device of this rank.
+        local: number of ranks of each node.
+    """
     name = socket.gethostname().encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
     mine = torch.frombuffer(bytearray(name), dtype=torch.uint8).to(device)
     found = torch.empty(dist.get_world_size() * _NAME_BYTES, dtype=torch.uint8, device=device)
@@ -274,15 +285,21 @@ def prepare(
     )
 
 
-def _node_exchanges(
-    timer: CollectiveTimer, names: list[str], local: int
+def node_exchanges(
+    timer: CollectiveTimer, names: list[str], local: int, prepare_call: PairCall | None = None
 ) -> Iterator[ExchangeTiming]:
-    """Exchange bytes between nodes: each rank with the one of its number on the other node."""
+    """Exchange bytes between nodes: each rank with the one of its number on the other node.
+    Collective.
+
+    Args:
+        prepare_call: what the two ranks do; None: `exchange_call`.
+    """
     size = _EXCHANGE_BYTES[timer.device.type]
     node, number = divmod(dist.get_rank(), local)
     for partners in round_robin(len(names))[:_MOST_ROUNDS]:
         other = partners[node]
-        found = _exchange(timer, None if other is None else other * local + number, size)
+        peer = None if other is None else other * local + number
+        found = _exchange(timer, peer, size, prepare_call or exchange_call)
         for one, partner in enumerate(partners):
             if partner is not None and one < partner:
                 seconds = max(
@@ -292,31 +309,38 @@ def _node_exchanges(
                 yield ExchangeTiming("nodes", names[one], names[partner], size * local, seconds)
 
 
-def _rank_exchanges(
-    timer: CollectiveTimer, names: list[str], local: int
+def rank_exchanges(
+    timer: CollectiveTimer, names: list[str], local: int, prepare_call: PairCall | None = None
 ) -> Iterator[ExchangeTiming]:
-    """Exchange bytes between the ranks of each node, on all nodes at the same time."""
+    """Exchange bytes between the ranks of each node, on all nodes at the same time. Collective.
+
+    Args:
+        prepare_call: what the two ranks do; None: `exchange_call`.
+    """
     size = _EXCHANGE_BYTES[timer.device.type]
     node, number = divmod(dist.get_rank(), local)
     for partners in round_robin(local):
         other = partners[number]
-        found = _exchange(timer, None if other is None else node * local + other, size)
+        peer = None if other is None else node * local + other
+        found = _exchange(timer, peer, size, prepare_call or exchange_call)
         for at, name in enumerate(names):
             for one, partner in enumerate(partners):
                 if partner is not None and one < partner:
                     first, second = at * local + one, at * local + partner
                     yield ExchangeTiming(
                         "ranks",
-                        f"{name} local rank {one}",
-                        f"{name} local rank {partner}",
+                        rank_label(name, one),
+                        rank_label(name, partner),
                         size,
                         max(found[first], found[second]),
                     )
 
 
-def _exchange(timer: CollectiveTimer, other: int | None, size: int) -> list[float]:
+def _exchange(
+    timer: CollectiveTimer, other: int | None, size: int, prepare_call: PairCall
+) -> list[float]:
     """Return the seconds of an exchange with the rank `other` on each rank, None: with no rank."""
-    call = _nothing if other is None else _exchange_call(timer, other, size)
+    call = _nothing if other is None else prepare_call(timer, other, size)
     measured = [timer.seconds(call) for _ in range(_REPEATS)]
     return [min(found) for found in zip(*measured, strict=True)]
 
@@ -325,7 +349,8 @@ def _nothing() -> None:
     """The exchange of a rank without a partner."""
 
 
-def _exchange_call(timer: CollectiveTimer, peer: int, size: int) -> Callable[[], None]:
+def exchange_call(timer: CollectiveTimer, peer: int, size: int) -> Callable[[], object]:
+    """Return a call that exchanges `size` bytes with the rank `peer`, in both directions."""
     sent = torch.ones(size // _ELEMENT, dtype=torch.int32, device=timer.device)
     received = torch.empty_like(sent)
 
