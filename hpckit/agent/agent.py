@@ -209,7 +209,7 @@ class Agent:
             self._report_lost(self._supervisor_place)
         drain.join()
         if is_alone:
-            comes_again = self._spec.launch.continuation == "requeue"
+            comes_again = self._spec.launch.is_requeued
             end_job(job, self._run.orphan(job), comes_again=comes_again)
 
     def _report_lost(self, place: int) -> None:

@@ -81,6 +81,7 @@ def _request(run: RunDir, overrides: Sequence[str]) -> SubmissionRequest:
     """Return the request for the newest submission, with the overrides and its own code."""
     from hpckit.config.spec_parser import read_spec
     from hpckit.slurm.sbatch_variables import with_sbatch_variables
+    from hpckit.submit.continuation.continuation_facts import with_continuation
     from hpckit.submit.preparation import SubmissionRequest
     from hpckit.submit.resume_overrides import amended
 
@@ -91,6 +92,7 @@ def _request(run: RunDir, overrides: Sequence[str]) -> SubmissionRequest:
         )
     spec = amended(run, number, overrides) if overrides else read_spec(run.spec(number))
     spec, notes = with_sbatch_variables(spec, os.environ)
-    for line in notes:
+    spec, of_site = with_continuation(spec)
+    for line in (*notes, *of_site):
         print(f"note: {line}", file=sys.stderr)
     return SubmissionRequest(run, spec, overrides, number)

@@ -28,6 +28,7 @@ from hpckit.slurm.cluster_config import (
     parse_records,
     qos_command,
 )
+from hpckit.submit.continuation.continuation_facts import read_facts
 
 
 def examine(
@@ -67,7 +68,11 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "slurm", f"it does not answer: {error}", do)
         return
     read = parse_config(config)
-    yield from slurm_settings.findings(read, parse_records(partitions), spec, _qos(read, spec))
+    assert spec.cluster.slurm is not None
+    facts = read_facts(spec.cluster.slurm)
+    yield from slurm_settings.findings(
+        read, parse_records(partitions), spec, _qos(read, spec), facts
+    )
 
 
 def _qos(config: Record, spec: RunSpec) -> Record | None:

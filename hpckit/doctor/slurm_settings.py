@@ -8,12 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.doctor.finding import Finding, Level
 from hpckit.slurm.cluster_config import PreemptionGrace, grace_of, minutes_of, seconds_of
+from hpckit.submit.continuation.continuation_choice import (
+    HOLD_S,
+    ContinuationFacts,
+    choose_continuation,
+    expedite_problems,
+    is_expedite_refused,
+)
+from hpckit.submit.continuation.continuation_facts import facts_of
 from hpckit.text.quantities import count
 
 OLDEST = (20, 11)
 """The first version of Slurm whose srun has --overlap."""
-HOLD_S = 120
-"""Slurm's default of cred_expire, during which a requeued job is held."""
 
 
 def findings(
@@ -21,19 +27,23 @@ def findings(
     partitions: Sequence[Mapping[str, str]],
     spec: RunSpec,
     qos: Mapping[str, str] | None = None,
+    facts: ContinuationFacts | None = None,
 ) -> Iterator[Finding]:
     """Return findings about settings that matter to a run of `spec`, which is for Slurm.
 
     Args:
         qos: the QOS of its jobs, if that decides on preemption; see `grace_of`.
+        facts: what decides how the run continues. None: only what the other arguments say.
     """
     assert spec.cluster.slurm is not None
+    facts = facts or facts_of(config, partitions, spec.cluster.slurm, qos=qos)
     yield _version(config.get("SLURM_VERSION", ""))
     yield _tracking(config.get("ProctrackType", ""))
     if (silent := _silence(config)) is not None:
         yield silent
+    yield _continuation(spec.launch.continuation, facts)
     if spec.launch.continuation == "requeue":
-        yield _requeue(config)
+        yield _requeue(facts)
     partition = _partition(partitions, spec.cluster.slurm)
     if partition is None:
         named = spec.cluster.slurm.partition
@@ -75,11 +85,22 @@ def _silence(config: Mapping[str, str]) -> Finding | None:
     return Finding(Level.NOTE, "lost nodes", what, do)
 
 
-def _requeue(config: Mapping[str, str]) -> Finding:
-    match = re.search(r"cred_expire=(\d+)", config.get("AuthInfo", ""))
-    held_s = int(match[1]) if match else HOLD_S
-    what = f"launch.continuation=requeue: Slurm holds a requeued job for {held_s + 1} s"
-    if held_s < HOLD_S:
+def _continuation(how: str, facts: ContinuationFacts) -> Finding:
+    """Describe how a run continues, and what `auto` would pick here."""
+    subject, choice = "continuation", choose_continuation(facts)
+    if how == "expedite" and is_expedite_refused(facts):
+        what = f"launch.continuation=expedite: {next(expedite_problems(facts))}"
+        return Finding(Level.FAIL, subject, what, f"launch.continuation={choice.how}, or auto")
+    if how in ("auto", choice.how):
+        what = f"launch.continuation={how} is {choice.how}" if how == "auto" else f"by {how}"
+        return Finding(Level.OK, subject, f"{what}: {choice.reason}")
+    what = f"launch.continuation={how}; auto would pick {choice.how}: {choice.reason}"
+    return Finding(Level.OK, subject, what)
+
+
+def _requeue(facts: ContinuationFacts) -> Finding:
+    what = f"launch.continuation=requeue: Slurm holds a requeued job for {facts.hold_s} s"
+    if facts.hold_s <= HOLD_S:
         return Finding(Level.OK, "requeue", what)
     return Finding(Level.NOTE, "requeue", what, "launch.continuation=chain does not wait")
 

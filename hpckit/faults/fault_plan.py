@@ -213,7 +213,8 @@ def _plan_requeue(it: Overview) -> FaultPlan:
     if not it.is_slurm:
         raise ImpossibleDrillError("requeue: a run on this machine is not in a queue")
     assert it.spec is not None
-    if (how := it.spec.launch.continuation) != "requeue":
+    if not it.spec.launch.is_requeued:
+        how = it.spec.launch.continuation
         raise ImpossibleDrillError(
             f"requeue: with launch.continuation={how}, Slurm may not requeue its jobs"
         )

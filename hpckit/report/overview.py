@@ -247,7 +247,7 @@ def missing_successor_reason(
         return "launch.continuation=none"
     if progress.no_successor is not None:
         return progress.no_successor
-    if spec.launch.continuation == "requeue" or any(job.is_waiting for job in jobs):
+    if spec.launch.is_requeued or any(job.is_waiting for job in jobs):
         return None
     if progress.successor is None:
         return "its supervisor has not reported a successor job yet"

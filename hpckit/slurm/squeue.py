@@ -25,10 +25,13 @@ _FIXED = ("%i", "%T", "%S", "%e", "%l", "%D", "%P", "%N", "%E", "%r")
 _FREE = ("%j", "%k", "%o")
 _NUMBER = re.compile(r"\d+(?:_\d+|\+\d+|_\[[^\]]*\]?)?")
 _TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-_WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_WAITING = {
+    *("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
+    "EXPEDITING",  # requeued before all other jobs (25.11)
+}
 _ACTIVE = {
     *("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"),
-    *("RESIZING", "SIGNALING", "STAGE_OUT", "POWER_UP_NODE", "EXPEDITING", "UPDATE_DB"),
+    *("RESIZING", "SIGNALING", "STAGE_OUT", "POWER_UP_NODE", "UPDATE_DB"),
 }
 _OVER = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),

@@ -78,6 +78,14 @@ _REFUSALS = (
         SubmitRefusal("no node has so much memory", "set cluster.slurm.memory"),
     ),
     (
+        r"not supported on this system|doesn't allow an argument|Invalid --requeue",
+        SubmitRefusal(
+            "Slurm does not support what the job asks for, such as --requeue=expedite before 25.11 "
+            "or without SlurmctldParameters=enable_expedited_requeue",
+            "set launch.continuation to auto or chain, or leave out cluster.slurm.options",
+        ),
+    ),
+    (
         r"[Rr]eservation",
         SubmitRefusal(
             "the reservation does not exist, or you may not use it",

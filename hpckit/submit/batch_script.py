@@ -147,14 +147,16 @@ def _elastic(spec: RunSpec) -> dict[str, Any]:
 def _options(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
     slurm = _slurm(spec)
     # a requeue waits two minutes, and could meet the successor
-    again = "requeue" if spec.launch.continuation == "requeue" else "no-requeue"
+    again: dict[str, Any] = {"no-requeue": True}
+    if spec.launch.is_requeued:
+        again = {"requeue": "expedite" if spec.launch.continuation == "expedite" else True}
     ours = {
         "output": str(place.output),
         "signal": f"B:USR2@{slurm.notice_s}",
         "time": slurm.time_limit,
         "reservation": slurm.reservation,
         "dependency": ":".join(("afterany", *place.after)) if place.after else None,
-        again: True,
+        **again,
     }
     # by which the commands of the run find its jobs; a site may need another one
     options = {"comment": place.comment, **slurm.options}

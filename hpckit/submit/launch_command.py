@@ -106,6 +106,7 @@ def run_command(command: LaunchCommand) -> int:
     """
     from hpckit.slurm.sbatch_variables import with_sbatch_variables
     from hpckit.submit import preparation
+    from hpckit.submit.continuation.continuation_facts import with_continuation
     from hpckit.submit.same_name_runs import same_name_note
 
     if command.json and (command.dry_run or command.cfg or command.fake_world):
@@ -124,10 +125,11 @@ def run_command(command: LaunchCommand) -> int:
         return 0
     if command.fake_world:
         return _show_fake_step(spec)
+    spec, of_site = with_continuation(spec)
     wanted = preparation.request(spec, command.overrides, base, project, command.fresh)
     spec = wanted.spec
     found = preparation.check(wanted, None if command.dry_run else pack)
-    notes = [f"note: {line}" for line in (*of_shell, *found.notes)]
+    notes = [f"note: {line}" for line in (*of_shell, *of_site, *found.notes)]
     for note in (*notes, same_name_note(spec, wanted.run), left_out_note(command.overrides)):
         if note:
             print(note, file=sys.stderr)

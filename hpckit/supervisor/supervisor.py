@@ -120,7 +120,8 @@ def _supervise(
     """Returns the exit status."""
     supervised = open_run(run, submission, events, os.environ)
     controls = open_controls(supervised)
-    with JobRequeue(run, supervised.spec, events) as requeue, hold_run(supervised):
+    own = supervised.job_number
+    with JobRequeue(run, supervised.spec, events, own) as requeue, hold_run(supervised):
         if is_needless(run, supervised.job_number, events):
             return 0
         with sent_alerts(run, supervised.spec, events), report:  # an error of this job, too

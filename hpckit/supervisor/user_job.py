@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,7 @@ def prepared(
 
     base, project = Path.cwd(), find_project(Path.cwd())
     words = [*of_the_job(overrides, env, is_interactive), *overrides]
-    spec = preparation.compose(words, base, project)
+    spec = _of_own_job(preparation.compose(words, base, project))
     if problems := job_problems(spec, env):
         raise SpecError(problems)
     wanted = preparation.request(spec, overrides, base, project)
@@ -143,6 +144,14 @@ def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive:
     }
     given = {current_key(word.lstrip("+").partition("=")[0]) for word in split(overrides)[0]}
     return [f"{key}={value}" for key, value in facts.items() if value and key not in given]
+
+
+def _of_own_job(spec: RunSpec) -> RunSpec:
+    """Returns the spec with the continuation that `auto` stands for here: this job is there
+    already, and its own options say how fast Slurm requeues it."""
+    if spec.launch.continuation != "auto":
+        return spec
+    return replace(spec, launch=replace(spec.launch, continuation="requeue"))
 
 
 def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:

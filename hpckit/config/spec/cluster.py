@@ -129,10 +129,12 @@ class LaunchSpec(EarlierAttributes, group="launch"):
     threads_per_worker: Natural
     """CPU threads of one worker (OMP_NUM_THREADS); 0: the cores of the machine are divided
     evenly."""
-    continuation: Literal["chain", "requeue", "none"]
+    continuation: Literal["chain", "requeue", "expedite", "auto", "none"]
     """How the run continues after a Slurm job that ends before the last step. chain: by a second
     job that waits in the queue from the start and is cancelled when the run is done; requeue: by
-    the same job, which Slurm requeues; none: only when you start it again."""
+    the same job, which Slurm requeues; expedite: by the same job, which Slurm 25.11 and later
+    requeue before all others after the loss of a node; auto: by the fastest of these that the site
+    supports; none: only when you start it again."""
     max_parallel: Count | None
     """Most concurrent runs of one `launch.py -m`; null: as many as Slurm permits."""
     collective_timeout_s: Annotated[float, Field(gt=0, le=604800)]
@@ -141,3 +143,8 @@ class LaunchSpec(EarlierAttributes, group="launch"):
     """Whether workers are forked from a process that has already imported torch, which saves
     seconds at each start and restart. false: each worker is a new process, for code that sets
     variables that torch reads when it is imported."""
+
+    @property
+    def is_requeued(self) -> bool:
+        """Whether the same job continues the run, and no second one."""
+        return self.continuation in ("requeue", "expedite")

@@ -24,6 +24,7 @@ from hpckit.slurm.sbatch_variables import with_sbatch_variables
 from hpckit.submit.arrays import sweep
 from hpckit.submit.arrays.sweep import SweepTask
 from hpckit.submit.batch_script import of_run, passed_variables, script
+from hpckit.submit.continuation.continuation_facts import with_continuation
 from hpckit.submit.launch_command import LaunchCommand, pack
 from hpckit.submit.preflight.checks import preflight
 from hpckit.submit.preparation import (
@@ -64,7 +65,8 @@ def run_sweep(command: LaunchCommand) -> int:
     def compose_task(words: Sequence[str]) -> RunSpec:
         composed = compose([*words, *program], base, project)
         spec, of_shell = with_sbatch_variables(composed, os.environ)
-        notes.update(dict.fromkeys(of_shell))
+        spec, of_site = with_continuation(spec)
+        notes.update(dict.fromkeys([*of_shell, *of_site]))
         return spec
 
     tasks = sweep.plan(

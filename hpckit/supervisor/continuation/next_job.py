@@ -13,6 +13,7 @@ from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation
 from hpckit.slurm.queued_jobs import queued
+from hpckit.supervisor.continuation.expedited_requeue import is_expedited, let_job_end
 from hpckit.supervisor.continuation.expedited_start import config, delay, expedite_start
 from hpckit.supervisor.continuation.job_chain import KEEP_S, JobChain, requeue_job, silent_jobs
 from hpckit.supervisor.node_selection.exclude_list import ExcludeList
@@ -29,8 +30,13 @@ class JobRequeue:
     """Requeues the job of this process at the end of the `with` block, if the run is to continue in
     this way. The run lock has to be released by then: Slurm signals this process to end."""
 
-    def __init__(self, run: RunDir, spec: RunSpec, events: EventLog) -> None:
+    def __init__(self, run: RunDir, spec: RunSpec, events: EventLog, own: str | None) -> None:
+        """
+        Args:
+            own: the number of this process's job. None: it is in none.
+        """
         self._run, self._spec, self._events = run, spec, events
+        self._own = own if spec.launch.continuation != "chain" else None
         self._job: str | None = None
 
     def request(self, job: str) -> None:
@@ -47,6 +53,8 @@ class JobRequeue:
     def __exit__(self, *_: object) -> None:
         if self._job is not None:
             requeue(self._run, self._spec, self._job, self._events)
+        elif self._own is not None:
+            let_job_end(self._own, self._events)
 
 
 def continued(
@@ -58,12 +66,12 @@ def continued(
     Args:
         written: the run's events so far.
     """
-    how = supervised.spec.launch.continuation
-    is_wanted = supervised.job is not None and how != "none"
+    launch = supervised.spec.launch
+    is_wanted = supervised.job is not None and launch.continuation != "none"
     if not is_wanted or is_hopeless(silent_jobs(written), supervised.events):
         return nullcontext()
     assert supervised.job is not None  # is_wanted
-    if how == "requeue":
+    if launch.is_requeued:
         requeue_.request(supervised.job.job)
         return nullcontext()
     return _queued_successor(supervised, supervised.job)
@@ -113,8 +121,9 @@ def is_hopeless(silent: int, events: EventLog) -> bool:
 
 
 def requeue(run: RunDir, spec: RunSpec, job: str, events: EventLog) -> None:
-    """Requeues the job itself with an early start time and without the bad nodes."""
-    delay_s, is_again = delay(config()), False
+    """Requeues the job itself with an early start time and without the bad nodes. A job with
+    expedited requeues needs no start time, as Slurm does not hold it back."""
+    delay_s, is_fast, is_again = delay(config()), is_expedited(job), False
 
     def again() -> bool:
         nonlocal is_again
@@ -122,5 +131,5 @@ def requeue(run: RunDir, spec: RunSpec, job: str, events: EventLog) -> None:
         return is_again
 
     ExcludeList(run, spec, events).keep_from(job, KEEP_S, again)
-    if is_again:
+    if is_again and not is_fast:
         expedite_start(job, delay_s, events, KEEP_S)

@@ -131,7 +131,7 @@ class ExcludeList:
         """Asks about a job like the next one, as if it had to wait for no other job. A job that a
         person has submitted with options of their own is requeued with these."""
         passed = batch_script.passed_variables(self._spec)
-        if self._spec.launch.continuation != "requeue":
+        if not self._spec.launch.is_requeued:
             return ask_placement(self._script(hosts), (), passed, _TIMEOUT_S)
         try:
             options = self._options = self._options or _options_of_this_job()

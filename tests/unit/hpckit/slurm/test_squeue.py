@@ -115,7 +115,8 @@ def test_any_state_is_waiting_active_over_or_unknown(state: str) -> None:
     [
         ("is_waiting", "PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT RESV_DEL_HOLD"),
         ("is_active", "RUNNING SUSPENDED CONFIGURING COMPLETING RESIZING SIGNALING STAGE_OUT"),
-        ("is_active", "STOPPED POWER_UP_NODE EXPEDITING"),
+        ("is_active", "STOPPED POWER_UP_NODE"),
+        ("is_waiting", "EXPEDITING"),
         ("is_over", "COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE"),
         ("is_over", "OUT_OF_MEMORY REVOKED LAUNCH_FAILED RECONFIG_FAIL"),
         ("is_unknown", "HIBERNATING MIGRATING"),

@@ -61,7 +61,7 @@ def supervise_job(run: RunDir, events: EventLog) -> Verdict:
     """Runs the generations of the job as the supervisor does, without the run lock."""
     supervised = SupervisedRun(run, 1, SPEC, allocation(os.environ), events)
     controls = module.open_controls(supervised)
-    with JobRequeue(run, SPEC, events) as requeue:
+    with JobRequeue(run, SPEC, events, None) as requeue:
         return module.supervise_job(supervised, controls, requeue)
 
 
