@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.changed import CHECKOUT
+from tests.effort import times
 from tests.integration.service.running_services import kill_all
 from tests.scheduling import LongestFirst, marker_of
 
@@ -31,7 +32,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says something of the machine, and nothing of the code
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    max_examples=times(50),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
 

@@ -28,6 +28,19 @@ def lost_workers(slots: Sequence[Heartbeat], alive: Callable[[int], bool]) -> di
     }
 
 
+def confirmed_lost(
+    lost: Mapping[int, Heartbeat], later: Sequence[Heartbeat]
+) -> dict[int, Heartbeat]:
+    """Returns the workers in `lost` without those that had written a final phase and ended after
+    their heartbeats were read. `later` are heartbeats that were read after the processes were found
+    to be gone."""
+    return {
+        rank: slot
+        for rank, slot in lost.items()
+        if later[rank].pid != slot.pid or later[rank].phase in GOING
+    }
+
+
 def silent_workers(slots: Sequence[Heartbeat]) -> list[int]:
     """Returns the local ranks whose phase is not a final one, including those that never wrote a
     heartbeat."""

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -163,18 +163,20 @@ class Workers:
             return NodeExit.FAILED  # a restart would only be asked to leave again
         if request is not WorkerRequest.NONE and self._table.seconds_left() < 0:
             return NodeExit.OVERDUE
-        self._report_lost_workers()
-        self._report_memory_failures(hang_detection.lost_workers(self._table.slots(), _alive))
+        if lost := hang_detection.lost_workers(slots, _alive):
+            lost = hang_detection.confirmed_lost(lost, self._table.slots())
+        self._report_lost_workers(lost)
+        self._report_memory_failures(slots, lost)
         self._repetition.look(slots)
         if self._exhaustion.is_hopeless or self._repetition.is_hopeless:
             return NodeExit.FAILED
-        self._kill_hung()
+        self._kill_hung(slots)
         if self._requested > request:
             self._table.ask(self._requested, within_s=self._spec.cluster.grace_s)
         return None
 
-    def _report_lost_workers(self) -> None:
-        for rank, slot in hang_detection.lost_workers(self._table.slots(), _alive).items():
+    def _report_lost_workers(self, lost: Mapping[int, Heartbeat]) -> None:
+        for rank, slot in lost.items():
             if slot.pid not in self._known_lost:
                 self._known_lost.add(slot.pid)
                 log.warning("worker %d (process %d) was lost at step %d", rank, slot.pid, slot.step)
@@ -182,17 +184,16 @@ class Workers:
                     WorkerLost(local_rank=rank, pid=slot.pid, step=slot.step, attempt=slot.attempt)
                 )
 
-    def _report_memory_failures(self, lost: Collection[int]) -> None:
-        for rank, failure in self._exhaustion.look(self._table.slots(), lost).items():
+    def _report_memory_failures(self, slots: Sequence[Heartbeat], lost: Collection[int]) -> None:
+        for rank, failure in self._exhaustion.look(slots, lost).items():
             log.error(
                 "worker %d is out of memory (%s) after step %d", rank, failure.memory, failure.step
             )
             self._events.emit(OutOfMemory(local_rank=rank, **asdict(failure)))
 
-    def _kill_hung(self) -> None:
+    def _kill_hung(self, slots: Sequence[Heartbeat]) -> None:
         """Kills hung workers after dumping their stacks; torchrun restarts them, also on other
         nodes, where their peers hang, too."""
-        slots = self._table.slots()
         hung = hang_detection.hung_workers(slots, time.monotonic(), self._spec.hang)
         new = {rank: slot for rank, slot in hung.items() if slot.pid not in self._known_hung}
         if not new:
@@ -236,7 +237,7 @@ class Workers:
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
         attempt = hang_detection.attempts(slots)
         if how is NodeExit.FAILED:  # all have ended: those without a final phase were lost
-            self._report_memory_failures(hang_detection.silent_workers(slots))
+            self._report_memory_failures(slots, hang_detection.silent_workers(slots))
         error = None if well else first_error(logs, attempt)
         if error is None and how is NodeExit.FAILED:
             error = launcher_error(logs)

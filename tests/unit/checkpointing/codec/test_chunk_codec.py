@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from checkpointing.codec import Codec, WordLayout, decode, encode
 from checkpointing.codec.algorithms.zstd_frames import compress_plane
 from checkpointing.errors import DamagedError, FormatError
+from tests.effort import times
 from tests.unit.checkpointing.codec.sample_chunks import contents, fill, layouts, near
 
 WORDS = (1, 2, 4, 8)
@@ -47,7 +48,7 @@ def room(codec: Codec) -> int:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(75), deadline=None, suppress_health_check=SLOW)
 def test_comes_back_bit_by_bit_and_hardly_larger(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     raw = data.draw(contents(layout))
@@ -175,13 +176,13 @@ class TestHostile:
     @example(Codec.ROWS, bytes(4) + b"\x04\0\0\0" + b"\xff" * 4, 16, False)  # more rows than are
     @example(Codec.ROWS, bytes(12), 16, False)  # rows of no bytes
     @example(Codec.ROWS, bytes(4) + b"\x06\0\0\0" + bytes(4), 512, False)  # of half words
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=times(150), deadline=None)
     def test_noise(self, codec: Codec, stored: bytes, words: int, with_base: bool) -> None:
         base = bytes(4 * words) if with_base else None
         self.refused_or_whole(codec, stored, 4 * words, base)
 
     @given(st.data())
-    @settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+    @settings(max_examples=times(150), deadline=None, suppress_health_check=SLOW)
     def test_damage(self, data: st.DataObject) -> None:
         raw = data.draw(contents(self.LAYOUT))
         base = data.draw(near(raw))
@@ -194,7 +195,7 @@ class TestHostile:
         self.refused_or_whole(codec, bytes(stored), len(raw), before)
 
     @given(st.data())
-    @settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+    @settings(max_examples=times(50), deadline=None, suppress_health_check=SLOW)
     def test_other_lengths_are_refused(self, data: st.DataObject) -> None:
         raw = data.draw(contents(self.LAYOUT).filter(bool))
         base = data.draw(near(raw))

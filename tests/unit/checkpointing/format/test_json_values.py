@@ -24,7 +24,7 @@ def text_of(value: Any) -> str:
     return json.dumps(encode(value, "x"), allow_nan=False, sort_keys=True)
 
 
-@settings(max_examples=times(500))
+@settings(max_examples=times(250))
 @given(VALUES)
 def test_values_come_back_as_they_were(value: Any) -> None:
     found = decode(json.loads(text_of(value)))

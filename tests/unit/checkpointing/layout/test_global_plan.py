@@ -19,11 +19,12 @@ from checkpointing.format.tiles import MAX_TILE, Box, tile_shape, tiles, whole
 from checkpointing.layout.global_plan import GlobalPlan, Parts, ReplicatedContent
 from checkpointing.layout.save_balance import quotas
 from checkpointing.layout.tensor_layout import Cut, Mesh, ShardPart, Structure, TensorLayout
+from tests.effort import times
 
 DTYPES = st.sampled_from(["uint8", "bfloat16", "float32", "complex128"])
 State = list[Structure]
 
-ANY = settings(deadline=None, max_examples=60)
+ANY = settings(deadline=None, max_examples=times(30))
 
 
 def tile_of(layout: TensorLayout) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from checkpointing.format.values.json_values import Json
 from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
 from checkpointing.service.spool import spool_file
 from checkpointing.service.spool.spool_file import SpoolHeader
+from tests.effort import times
 
 BLOCK = 1024
 
@@ -83,7 +84,9 @@ def test_one_that_is_there_is_replaced(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=times(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_damage_at_any_byte_is_found(path: Path, whole: bytes, data: st.DataObject) -> None:
@@ -97,7 +100,9 @@ def test_damage_at_any_byte_is_found(path: Path, whole: bytes, data: st.DataObje
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=times(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_one_that_is_cut_or_grows_is_found(path: Path, whole: bytes, data: st.DataObject) -> None:

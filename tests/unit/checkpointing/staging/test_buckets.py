@@ -25,6 +25,7 @@ from checkpointing.staging.buckets import (
 )
 from checkpointing.staging.slot_layout import PAGE
 from checkpointing.staging.stager import StagePiece
+from tests.effort import times
 
 MIB = 1 << 20
 
@@ -85,7 +86,7 @@ def covered(boxes: list[Box], outer: Box) -> np.ndarray[tuple[int, ...], np.dtyp
     return times
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(150))
 @given(grids(), st.integers(16, 3000))
 def test_cut_covers_each_cell_once_and_keeps_tiles_whole(
     grid: tuple[Box, Shape, int], limit: int
@@ -109,7 +110,7 @@ def test_rows_of_tiles_go_together() -> None:
     assert [(part.offsets, part.sizes) for part in parts] == [((3, 0), (5, 8)), ((8, 0), (8, 8))]
 
 
-@settings(max_examples=100)
+@settings(max_examples=times(50))
 @given(st.lists(grids(), max_size=6), st.integers(600, 20_000))
 @example([(whole((600,)), (600,), 1), (whole((600,)), (600,), 1)], 600)
 def test_buckets_hold_all_once_in_order(pieces: list[tuple[Box, Shape, int]], size: int) -> None:
@@ -204,11 +205,11 @@ def test_all_cells_arrive_through_less_memory() -> None:
     assert [b.number for b in reader.seen] == list(range(len(reader.seen)))
     assert [b.is_last for b in reader.seen] == [False] * (len(reader.seen) - 1) + [True]
     assert sum(b.content.bytes for b in reader.seen) == size
-    for piece, read, times in zip(pieces, reader.read, reader.times, strict=True):
+    for piece, read, reads in zip(pieces, reader.read, reader.times, strict=True):
         cells = piece.tensor if piece.box is None else piece.tensor[piece.box.slices]
         flat = cells.contiguous().view(-1).view(torch.uint8)
         assert read.tobytes() == flat.numpy().tobytes(), piece.name
-        assert (times == 1).all()
+        assert (reads == 1).all()
     stager.close()
 
 

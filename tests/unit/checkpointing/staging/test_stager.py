@@ -22,6 +22,7 @@ from checkpointing.format.tiles import Box
 from checkpointing.staging.arena import Arena
 from checkpointing.staging.slot_layout import SlotEntry, StagedSnapshot
 from checkpointing.staging.stager import StagePiece, Stager
+from tests.effort import times
 from tests.unit.checkpointing.silent_process_group import silent_world
 
 DTYPES = sorted(name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype))
@@ -138,7 +139,7 @@ def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
     return shape, found
 
 
-@settings(max_examples=40)
+@settings(max_examples=times(20))
 @given(boxes(), st.sampled_from(KNOWN))
 def test_exactly_the_cells_of_the_boxes(
     drawn: tuple[tuple[int, ...], list[Box]], dtype: str

@@ -54,7 +54,7 @@ def other(tree: Any) -> Any:
     return {"another": 1}
 
 
-@settings(max_examples=times(300), deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(TREES)
 def test_any_state_comes_back_as_it_was(tree: Any) -> None:
     live = made(other(tree))
@@ -62,7 +62,7 @@ def test_any_state_comes_back_as_it_was(tree: Any) -> None:
     assert all(same(found, tree) for found in content(live))
 
 
-@settings(max_examples=times(600), deadline=None)
+@settings(max_examples=times(300), deadline=None)
 @given(TREES, TREES)
 def test_any_other_state_is_refused_before_anything_changes_or_comes_back(
     tree: Any, theirs: Any

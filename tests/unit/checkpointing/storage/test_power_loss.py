@@ -16,6 +16,7 @@ from checkpointing.errors import StoreError
 from checkpointing.storage.interface import Storage
 from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.storage.retry import StorageRetryPolicy
+from tests.effort import times
 from tests.services.power_loss import LossyDisk, PowerLossError
 
 ROOT = "/scratch/me/store"
@@ -86,7 +87,7 @@ def a_step() -> st.SearchStrategy[Step]:
     return st.tuples(operations, st.sampled_from(KEYS), st.binary(min_size=1, max_size=9))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(st.lists(a_step(), min_size=1, max_size=5), st.integers(0, 120), st.randoms())
 def test_a_power_cut_at_any_call(steps: list[Step], stop_at: int, random: Random) -> None:
     disk, ledger = LossyDisk(), Ledger()
@@ -96,7 +97,7 @@ def test_a_power_cut_at_any_call(steps: list[Step], stop_at: int, random: Random
     ledger.check(storage_on(after))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(
     st.lists(a_step(), min_size=1, max_size=3),
     st.lists(a_step(), min_size=1, max_size=3),
@@ -116,7 +117,7 @@ def test_a_power_cut_after_another_process_was_killed(
     ledger.check(storage_on(disk.power_cut(random)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(
     st.lists(a_step(), min_size=1, max_size=3),
     st.sampled_from(("fsync", "writev", "close", "link", "rename", "open_dir")),

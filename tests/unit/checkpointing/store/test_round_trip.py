@@ -27,6 +27,7 @@ from checkpointing.store.write.chunk_encoding import ChunkEncoder, EncodedChunk
 from checkpointing.store.write.chunk_index import RunChunkIndex
 from checkpointing.store.write.manifest_commit import commit, write_part
 from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart, write
+from tests.effort import times
 from tests.unit.checkpointing.store import random_boxes
 from tests.unit.checkpointing.store.random_boxes import Tensor, Tensors
 from tests.unit.checkpointing.store.schedules.model_storage import ModelStorage, World
@@ -65,7 +66,9 @@ ENCODERS = {
     "chosen": ChunkEncoder(),
     "any": AnyEncoder(),
 }
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(
+    max_examples=times(20), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def _store() -> Store:

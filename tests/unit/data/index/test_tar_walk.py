@@ -16,6 +16,7 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import StreamedShardIndexer, scan_shard
 from data.index.tar.read_window import ReadWindow
 from data.index.tar.tar_walk import MOST_EXTENDED
+from tests.effort import times
 from tests.unit.data.tars import by_index, by_tarfile, tar_bytes, write_tar
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -50,7 +51,7 @@ def indexed(tmp_path: Path, content: bytes) -> ShardIndex:
     return scan_shard(tmp_path / "s.tar")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(75), deadline=None)
 @given(members(), st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]), st.integers(1, 5000))
 def test_the_same_samples_as_the_standard_library(
     files: list[tuple[str, bytes]], format: int, step: int
@@ -61,7 +62,7 @@ def test_the_same_samples_as_the_standard_library(
     assert len(expected) <= len({name for name, _ in files})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(members(), st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(FORMATS[1:]))
 def test_a_changed_byte_is_an_error_or_read_as_the_standard_library_reads_it(
     files: list[tuple[str, bytes]], at: int, byte: int, format: int

@@ -17,6 +17,7 @@ from data.order.keyed_permutation import (
     root_key,
     splitmix64,
 )
+from tests.effort import times
 from tests.unit.data.order import order_reference as reference
 
 WORDS = st.integers(0, MAX_SEED)
@@ -48,7 +49,7 @@ def test_splitmix64_gives_the_published_values() -> None:
     assert derive(key(0), [0, 1, 2]).tolist() == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(n=st.integers(1, 6000), number=WORDS)
 def test_it_is_a_bijection(n: int, number: int) -> None:
     assert sorted(permute(np.arange(n), n, key(number))) == list(range(n))
@@ -59,7 +60,7 @@ def test_it_is_a_bijection_at_every_small_size_and_around_the_change_of_rounds()
         assert sorted(permute(np.arange(n), n, key(11))) == list(range(n))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(
     cases=st.lists(
         st.tuples(st.integers(1, MAX_SIZE) | st.integers(1, 2000), WORDS), min_size=1, max_size=9

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from data.order.mixture import PARTS, MixedOrder, Mixture, MixtureSegment, segment
 from data.order.rank_shares import share
 from data.order.sample_order import Order
+from tests.effort import times
 from tests.unit.data.order import order_reference as reference
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1, 2]), min_size=1, max_size=5).filter(any)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(
     changes=st.lists(st.tuples(WEIGHTS, st.integers(1, 300)), min_size=1, max_size=5),
     seed=st.integers(0, 2**64 - 1),
@@ -44,7 +45,7 @@ def test_own_positions_go_on_without_a_gap_over_changes_of_weights(
     assert list(zip(*(column.tolist() for column in whole), strict=True)) == seen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(weights=WEIGHTS, blocks=st.integers(0, 10**12), block=st.integers(45, 2000))
 def test_shares_are_exact_after_any_number_of_blocks(
     weights: list[float], blocks: int, block: int
@@ -56,7 +57,7 @@ def test_shares_are_exact_after_any_number_of_blocks(
         assert abs(count * PARTS - blocks * block * share_of) < PARTS
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(weights=WEIGHTS, seed=st.integers(0, 2**64 - 1), block=st.integers(45, 90))
 def test_the_document_says_what_is_done(weights: list[float], seed: int, block: int) -> None:
     part = segment(0, weights)

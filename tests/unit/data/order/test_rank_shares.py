@@ -19,12 +19,13 @@ from data.order.rank_shares import (
 from data.order.sample_order import MAX_POSITION, Order
 from data.read.batches.batch_plan import SamplePlan, Topology
 from data.read.sample_stream import SingleStream
+from tests.effort import times
 
 SIZES = st.integers(1, 200)
 WORLDS = st.integers(1, 40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(75), deadline=None)
 @given(
     first=st.integers(0, 10_000),
     size=SIZES,
@@ -53,7 +54,7 @@ def test_the_shares_are_the_step(
     assert weighted == pytest.approx(np.mean([losses[p] for p in real]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(
     samples=st.integers(1, 60),
     size=st.integers(1, 40),
@@ -109,7 +110,7 @@ def test_uneven_shares_are_an_error_unless_asked_for() -> None:
     assert share(0, 2, 0, 4, order, uneven="ragged").positions.size == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(
     samples=st.integers(1, 100),
     tail=st.sampled_from(["straddle", "drop", "pad"]),
@@ -142,7 +143,7 @@ def test_tails(samples: int, tail: Tail, sizes: list[int]) -> None:
         assert seen == list(range(position))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(
     size=SIZES,
     world=WORLDS,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from data.order.rank_shares import share
 from data.order.sample_order import MAX_POSITION, ORDER, Order
 from data.order.virtual_streams import stream_cuts
+from tests.effort import times
 from tests.unit.data.order import order_reference as reference
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -32,7 +33,7 @@ def natural(counts: list[int]) -> list[tuple[int, int]]:
     return [(shard, sample) for shard, count in enumerate(counts) for sample in range(count)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(75), deadline=None)
 @given(COUNTS, SEEDS, STREAMS, WINDOWS, st.integers(0, 3), st.integers(0, 10**6))
 def test_each_epoch_has_every_sample_once(
     counts: list[int], seed: int, streams: int, window: int, remix: int, epoch: int
@@ -42,7 +43,7 @@ def test_each_epoch_has_every_sample_once(
     assert sorted(samples_at(order, range(epoch * n, (epoch + 1) * n))) == natural(counts)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=times(25), deadline=None)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=20).filter(any),
     streams=STREAMS,
@@ -77,7 +78,7 @@ def test_the_stream_is_the_same_under_any_changes_of_batch_world_and_workers(
         assert sorted(delivered[epoch * n : (epoch + 1) * n]) == natural(counts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(
     counts=st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any),
     seed=SEEDS,
@@ -95,7 +96,7 @@ def test_the_document_says_what_is_done(
     assert samples_at(order, range(epoch * n, (epoch + 1) * n)) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(COUNTS, STREAMS, WINDOWS, st.integers(0, 5000), st.integers(1, 60))
 def test_a_vector_equals_its_scalars(
     counts: list[int], streams: int, window: int, first: int, size: int
@@ -107,7 +108,7 @@ def test_a_vector_equals_its_scalars(
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(COUNTS, SEEDS, STREAMS, WINDOWS)
 def test_a_stream_holds_the_same_samples_in_every_epoch_and_few_shards_at_a_time(
     counts: list[int], seed: int, streams: int, window: int

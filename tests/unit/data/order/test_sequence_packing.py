@@ -11,6 +11,7 @@ from data.order.mixture import MixedOrder, Mixture, segment
 from data.order.rank_shares import Tail, take
 from data.order.sample_order import Order
 from data.order.sequence_packing import Long, SequencePacker
+from tests.effort import times
 from tests.unit.data.order import order_reference as reference
 
 
@@ -21,7 +22,7 @@ def tokens(positions: Ints) -> Ints:
 COUNTS = st.lists(st.integers(0, 25), min_size=1, max_size=8).filter(any)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(
     counts=COUNTS,
     streams=st.integers(1, 9),
@@ -54,7 +55,7 @@ def test_every_token_comes_once_per_epoch_under_any_batch_and_from_any_cursor(
     assert got[: 2 * n].tolist() == tokens(np.arange(2 * n)).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(COUNTS, st.integers(1, 6), st.integers(2, 50), st.integers(1, 40))
 def test_the_document_says_what_is_done(
     counts: list[int], streams: int, length: int, block: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from data.order.sample_order import Order
 from data.order.shard_uses import NEVER, ShardUse, next_use, shards_ahead, uses_ahead
+from tests.effort import times
 
 
 @st.composite
@@ -23,7 +24,7 @@ def orders(draw: st.DrawFn) -> Order:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(orders(), st.floats(0, 2), st.data())
 def test_uses_tell_of_every_read_and_shards_ahead_of_the_first(
     order: Order, epochs: float, data: st.DataObject
@@ -52,7 +53,7 @@ def test_uses_tell_of_every_read_and_shards_ahead_of_the_first(
         assert first == min(use.first for use in spans[shard]) == by_shard[shard]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(orders())
 def test_at_the_beginning_a_use_is_at_its_windows_first_position(order: Order) -> None:
     """Some shard of the window is read right there: the bound is not empty talk."""

@@ -19,6 +19,7 @@ from data.index.shard.shard_scan import scan_shard, shard_index
 from data.write.folder_pack import pack_folder
 from data.write.shard_file import _header
 from data.write.shard_writer import ShardWriter
+from tests.effort import times
 from tests.unit.data.tars import by_index
 
 
@@ -192,7 +193,7 @@ keys = st.text(st.characters(codec="utf-8", exclude_characters="\0."), min_size=
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(st.dictionaries(keys, st.binary(max_size=600), min_size=1, max_size=4))
 def test_any_key_comes_back(
     tmp_path_factory: pytest.TempPathFactory, samples: dict[str, bytes]
@@ -208,7 +209,7 @@ def test_any_key_comes_back(
         assert [info.name for info in tar] == [f"{key}.b" for key in samples]
 
 
-@settings(max_examples=200)
+@settings(max_examples=times(100))
 @given(st.text(max_size=120), st.integers(0, 9 * 2**30) | st.integers(0, 3000))
 def test_headers_are_those_of_the_standard_library(name: str, size: int) -> None:
     info = tarfile.TarInfo(name)

@@ -7,6 +7,7 @@ import pytest
 from hpckit.agent.exit_report import NodeExit
 from hpckit.agent.hangs.hang_detection import (
     attempts,
+    confirmed_lost,
     hung_workers,
     lost_workers,
     node_exit,
@@ -57,6 +58,13 @@ def test_a_worker_is_lost_if_it_is_gone_and_never_said_why() -> None:
     board = [*slots(STARTING, TRAINING, DONE, LEFT, FAILED, REFUSED, TRAINING)]
     found = lost_workers(board, alive=lambda pid: pid == 106)
     assert found == {0: board[0], 1: board[1]}
+
+
+def test_who_ends_between_the_reading_of_its_heartbeat_and_of_its_process_is_not_lost() -> None:
+    board = slots(TRAINING, TRAINING, TRAINING)
+    lost = lost_workers(board, alive=lambda pid: False)
+    later = [*slots(DONE, TRAINING), Heartbeat(7, STARTING, 0, 2.0, 1)]  # the third was replaced
+    assert confirmed_lost(lost, later) == {1: board[1], 2: board[2]}
 
 
 def test_who_is_silent_for_longer_than_its_phase_may_take_hangs() -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from hpckit.config.batch_size import micro_batch_count
 from hpckit.config.rules.violations import violations
+from tests.effort import times
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(world=st.integers(1, 8), factor=st.integers(1, 48), micro=st.integers(1, 64))
 def test_a_share_is_cut_into_equal_parts_none_larger_than_allowed(
     world: int, factor: int, micro: int

@@ -19,6 +19,7 @@ from hpckit.config.spec_parser import (
     read_spec,
     spec_values,
 )
+from tests.effort import times
 from tests.unit.hpckit.specs_and_processes import make_spec, make_values
 
 KEYS = [".".join(path) for path in all_keys()]
@@ -333,7 +334,7 @@ def refusal(changes: dict[str, Any], **options: str) -> list[str]:
     return caught.value.violations
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=CHANGES)
 def test_a_spec_comes_back_from_its_yaml(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]

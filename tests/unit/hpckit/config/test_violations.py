@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpckit.config.rules.violations import nodes_of_generation, violations
 from hpckit.config.spec_parser import SpecError
+from tests.effort import times
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 CANARY = {"debug.canary.mode": "check", "debug.canary.file": "golden.json"}
@@ -26,7 +27,7 @@ def complaints(changes: dict[str, Any]) -> list[str]:
     return []
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(200), deadline=None)
 @given(nodes=SMALL, gpus=SMALL, samples=st.integers(1, 400), micro=st.integers(1, 64), drill=SMALL)
 def test_every_planned_world_splits_the_batch_evenly_or_is_refused(
     nodes: int, gpus: int, samples: int, micro: int, drill: int

@@ -21,6 +21,7 @@ from hpckit.events.schema import event_of
 from hpckit.report.history import build_history
 from hpckit.report.performance.measured_step_time import step_time
 from hpckit.report.progress import build_progress
+from tests.effort import times
 from tests.unit.hpckit.report.sample_runs import ran, submitted, write
 
 STEP: dict[str, Any] = {"generation": 1, "attempt": 0, "step": 1, "step_s": 1.0, "loss": 2.0}
@@ -50,7 +51,7 @@ def test_a_loss_may_be_no_number_and_what_is_not_read_may_be_anything() -> None:
     assert is_valid(event_of(1.0, "unheard_of", {"step": "x"}))
 
 
-@settings(max_examples=50)
+@settings(max_examples=times(25))
 @given(
     st.lists(
         st.builds(

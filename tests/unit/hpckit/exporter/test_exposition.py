@@ -20,6 +20,7 @@ from hpckit.exporter.exposition import MetricSample, exposition
 from hpckit.exporter.metric_names import METRICS, Metric
 from hpckit.exporter.run_metrics import RunMetrics
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
+from tests.effort import times
 
 ROOT = Path(__file__).resolve().parents[4]
 DASHBOARD = ROOT / "hpckit" / "exporter" / "dashboard.json"
@@ -62,7 +63,7 @@ def test_names_are_well_formed() -> None:
     assert len(NAMES) == len(METRICS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=times(25), deadline=None)
 @example([METRICS[0]], "", 2**53 + 1)  # which no float is
 @given(
     chosen=st.lists(st.sampled_from(METRICS), max_size=8, unique_by=lambda metric: metric.name),

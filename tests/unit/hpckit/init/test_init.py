@@ -22,6 +22,7 @@ from hpckit.init.site_file import is_name, render, scalar, site_name
 from hpckit.slurm.cluster_config import parse_config, parse_records
 from hpckit.slurm.gres import kinds_of
 from hpckit.submit.compose import compose_spec
+from tests.effort import times
 from tests.unit.hpckit.doctor.test_doctor import CONFIG, GOOD
 
 PARTITIONS = """PartitionName=cpu Default=YES MaxTime=UNLIMITED PreemptMode=OFF State=UP
@@ -155,7 +156,7 @@ def test_the_file_composes_to_what_was_chosen(
 
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=12)))
-@settings(max_examples=50)
+@settings(max_examples=times(25))
 def test_a_value_is_read_back_as_it_is(value: str | int | bool | None) -> None:
     assert yaml.safe_load(scalar(value)) == value
 

@@ -24,6 +24,7 @@ from hpckit.planner.goodput.failure_simulation import (
 )
 from hpckit.planner.goodput.save_interval import useful
 from hpckit.planner.goodput.snapshot_tiers import TIERS, Fleet, faults, outcome, scenario
+from tests.effort import times
 
 HOUR, DAY = 3600.0, 86400.0
 LARGE = Fleet(
@@ -112,7 +113,7 @@ KINDS: tuple[Takes, ...] = ("worker", "node", "job")
     ),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=times(25), deadline=None)
 def test_all_time_is_told_and_none_twice(
     job: SimulatedJob, each: tuple[SimulatedFault, ...], saves: SimulatedSaves, seed: int
 ) -> None:

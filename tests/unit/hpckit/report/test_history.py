@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hpckit.events.event_log import Event
 from hpckit.events.schema import event_of
 from hpckit.report.history import History, build_history
+from tests.effort import times
 
 
 class Story:
@@ -218,7 +219,7 @@ def test_no_second_is_lost_twice(second_death: int) -> None:
     assert lost + history.steps_kept * history.step_s == pytest.approx(trained)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(
     lives=st.lists(
         st.tuples(st.integers(1, 8), st.integers(0, 6), st.booleans()), min_size=1, max_size=5

@@ -21,6 +21,7 @@ from hpckit.report.page.page_document import (
 from hpckit.report.page.render.plot_axes import axis, label, span_axis, time_axis
 from hpckit.report.page.render.plot_svg import draw_plot, kind_of
 from hpckit.report.page.render.timeline_svg import draw_shares, draw_timeline
+from tests.effort import times
 from tests.unit.hpckit.report.sample_runs import HOSTILE
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -35,7 +36,7 @@ def words(picture: ElementTree.Element) -> list[str]:
     return [str(one.text) for one in picture.iter(f"{SVG}text")]
 
 
-@settings(max_examples=50)
+@settings(max_examples=times(25))
 @given(low=FINITE, high=FINITE, is_log=st.booleans())
 def test_an_axis_holds_its_values(low: float, high: float, is_log: bool) -> None:
     low, high = min(low, high), max(low, high)
@@ -47,7 +48,7 @@ def test_an_axis_holds_its_values(low: float, high: float, is_log: bool) -> None
             assert -1e-6 <= made.at(value) <= 1 + 1e-6
 
 
-@settings(max_examples=50)
+@settings(max_examples=times(25))
 @given(high=st.floats(min_value=1e-6, max_value=1e18) | st.just(0.0) | st.just(5e-324))
 def test_a_span_begins_at_nothing_and_ends_where_it_ends(high: float) -> None:
     made = span_axis(high, 5)
@@ -67,7 +68,7 @@ def test_numbers_on_an_axis_are_short() -> None:
     assert label(500_000, (0.0, 500_000, 1e6)) == "0.5M"
 
 
-@settings(max_examples=50)
+@settings(max_examples=times(25))
 @given(
     points=st.lists(st.tuples(st.integers(0, 2**62), FINITE | st.none()), min_size=1, max_size=30)
 )

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.report.page.series_downsampling import downsample
+from tests.effort import times
 
 VALUES = st.floats(width=32) | st.just(math.nan) | st.just(math.inf)
 
 
-@settings(max_examples=50)
+@settings(max_examples=times(25))
 @given(gaps=st.lists(st.integers(0, 9), max_size=200), data=st.data(), columns=st.integers(1, 12))
 def test_peaks_ends_and_order_are_kept(gaps: list[int], data: st.DataObject, columns: int) -> None:
     steps = [sum(gaps[: n + 1]) for n in range(len(gaps))]

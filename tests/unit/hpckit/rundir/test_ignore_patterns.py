@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.rundir.code_snapshot.ignore_patterns import IgnorePatterns, read_patterns
+from tests.effort import times
 
 NAMES = ("a", "b", "a.py", "ab", "a b", "#a", "!a", "[a]")
 FOLDERS = ("a", "b", "a/b", "b/a", "a/b/ab")
@@ -51,7 +52,7 @@ WORDS = st.sampled_from(
 LINES = st.lists(WORDS, min_size=1, max_size=5).map("".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=3))
 def test_what_is_left_is_what_git_lists(tree: Path, lines: list[str]) -> None:
     (tree / ".hpckitignore").write_text("\n".join(lines) + "\n")

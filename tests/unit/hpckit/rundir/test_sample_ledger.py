@@ -16,6 +16,7 @@ from hpckit.rundir.sample_ledger import (
     read_ledgers,
 )
 from hpckit.trainer.sample_ledger_writer import SampleLedgerWriter
+from tests.effort import times
 
 
 def entry(step: int, first: int, *keys: str, life: tuple[int, int] = (1, 0)) -> LedgerEntry:
@@ -129,7 +130,7 @@ def histories(draw: st.DrawFn) -> tuple[list[LedgerEntry], int, int, int]:
     return entries, samples, batch, steps
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(75), deadline=None)
 @given(history=histories(), data=st.data())
 def test_a_correct_stream_is_exact_and_any_entry_lost_or_doubled_is_noticed(
     history: tuple[list[LedgerEntry], int, int, int], data: st.DataObject

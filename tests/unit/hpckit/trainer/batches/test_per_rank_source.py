@@ -16,6 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from checkpointing import PerRank
 from hpckit.trainer.errors import TrainingError
+from tests.effort import times
 from tests.unit.hpckit.trainer.batches.sources import (
     Counter,
     Epochs,
@@ -75,7 +76,7 @@ def indices_of(batches: list[Any]) -> list[Any]:
     return [[sample[0] for sample in batch] for batch in batches]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=times(20))
 @given(kind=st.sampled_from([Epochs, NumberedEpochs]), length=LENGTH, cuts=CUTS)
 def test_what_was_seen_is_skipped_over_any_epochs(
     kind: type[Epochs], length: int, cuts: list[int]

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpckit.trainer.batches.byte_text import PADDING
 from hpckit.trainer.models.unembedding import Unembedding, token_losses
+from tests.effort import times
 
 WIDTH, VOCAB = 8, 64
 
@@ -45,7 +46,7 @@ def computed(chunks: int, batch: int, time: int) -> tuple[Tensor, Tensor, Tensor
     return losses.detach(), x.grad, weight.grad, largest.cells
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(chunks=st.integers(2, 9), batch=st.integers(1, 3), time=st.integers(2, 20))
 def test_chunks_change_nothing(chunks: int, batch: int, time: int) -> None:
     chunks = min(chunks, time)
