@@ -39,7 +39,7 @@ def fill(disk: Path) -> Path:
 def test_a_run_outlives_a_full_disk_or_says_so_and_goes_on_when_there_is_room(
     ports: Slurm, disk: Path, shards: Path, reference: RunDir
 ) -> None:
-    words = (UNHURRIED, "health.disk_free_gib=null", "cluster.grace_s=5")
+    words = (UNHURRIED, "user_config.step_s=0.75", "health.disk_free_gib=null", "cluster.grace_s=5")
     it = launch(ports, disk, shards, *words, "retry.max_restarts=0", "retry.crash=0")
     typed = Typed(it.run, ports.cluster.env)
     it.wait_for("checkpoint_committed", step=20)

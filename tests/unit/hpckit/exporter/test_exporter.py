@@ -21,6 +21,7 @@ from hpckit.exporter.exposition import CONTENT_TYPE
 from hpckit.exporter.textfile import STALE_S, file_of, publish, remove_stale
 from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.rundir.directory import RunDir
+from hpckit.trainer.torchrun.free_port import free_port
 from tests.unit.hpckit.exporter.test_exposition import series
 from tests.unit.hpckit.specs_and_processes import until
 
@@ -54,12 +55,6 @@ def exporter(spec: PrometheusSpec, run: RunDir, node: int = 0) -> Iterator[Expor
 
 def names(page: str) -> set[str]:
     return {name for name, _ in series(page)}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_a_file_is_kept_up_and_goes_with_its_agent(run: RunDir, folder: Path) -> None:
