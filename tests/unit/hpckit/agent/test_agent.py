@@ -103,7 +103,7 @@ def test_it_ends_with_its_supervisor(start: Callable[..., Told]) -> None:
 
 def test_it_ends_when_its_supervisor_is_silent(start: Callable[..., Told]) -> None:
     told = start(
-        "import hpckit.agent.message_channel as c; c.SILENT_S = 0.5; "
+        "import hpckit.agent.message_channel as c; c.SILENT_S = 2.0; "
         "from hpckit.agent.watchdog import main; main()"
     )
     told.hears("hello")
