@@ -124,6 +124,7 @@ class Overview:
             "failure": p.failure,
             "degraded": p.degraded,
             "stragglers": list(p.stragglers),
+            "health_problems": list(p.health_problems),
             "owner": asdict(self.owner) if self.owner else None,
             "bad_nodes": [{**asdict(one), "admin": one.for_admin} for one in self.bad],
             "problem": self.problem,

@@ -12,6 +12,7 @@ from checkpointing.events import CheckpointCommitted, ReplicasDiffer
 from hpckit.config.rules.validation import PREFIX
 from hpckit.events.schema import (
     CheckpointReported,
+    DeepHealthEnded,
     Degraded,
     Event,
     GenerationEnded,
@@ -92,6 +93,8 @@ class RunProgress:
     """The newest degradation that was reported."""
     stragglers: tuple[str, ...]
     """Stragglers, as text."""
+    health_problems: tuple[str, ...]
+    """What the newest measurement of the nodes (`health.deep`) has found."""
     differing: str | None
     """What replicas differed at the last save at which any did, since the newest supervisor
     began."""
@@ -109,7 +112,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         failed = None
     steps = [event for event in events if isinstance(event, StepLogged)]
     recent = [event for event in steps if _is_recent(event, generation)][-_RECENT:]
-    worst = _last(life, Degraded)
+    worst, measured = _last(life, Degraded), _last(events, DeepHealthEnded)
     return RunProgress(
         steps=begun.steps if begun else None,
         step=_reached(step, _last(events, TrainingStarted)),
@@ -138,6 +141,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         interruptions=interruptions(events),
         degraded=worst.what if worst else None,
         stragglers=_stragglers(life[life.index(trained) :] if trained else []),
+        health_problems=tuple(measured.found) if measured else (),
         differing=_differing(_last(life, ReplicasDiffer)),
     )
 

@@ -85,6 +85,7 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
         facts.append(Fact("replicas differ", it.progress.differing))
     if it.is_alive:
         facts += [Fact("straggler", text) for text in it.progress.stragglers]
+    facts += [Fact("health", text) for text in it.progress.health_problems]
     for bad in it.bad:
         facts.append(Fact("bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
     if it.problem is not None:

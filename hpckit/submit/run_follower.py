@@ -39,6 +39,7 @@ from hpckit.agent.verdict_record import EXIT_STATUS, LEAVES, REFUSED, VerdictKin
 from hpckit.events.event_log import Event, EventTail
 from hpckit.events.schema import (
     DataBound,
+    DeepHealthEnded,
     Degraded,
     GenerationEnded,
     GenerationStarted,
@@ -297,6 +298,10 @@ def describe(event: Event) -> str | None:
         case NodeUnhealthy():
             where = get("host") or f"node {get('node')}"
             return f"[yellow]{where} is left out[/]: {escape('; '.join(get('problems', [])))}"
+        case DeepHealthEnded():
+            nodes, found = _count(len(get("hosts")), "node"), get("found")
+            result = f"[yellow]{escape('; '.join(found))}[/]" if found else "nothing wrong or slow"
+            return f"measured {nodes} in {get('seconds'):.0f} s: {result}"
         case OutOfMemory():
             where = f"on node {get('node')} after step {get('step')}"
             return f"[yellow]out of memory[/] ({get('memory')}) {where}"

@@ -10,7 +10,9 @@ from checkpointing import CheckpointInfo
 from checkpointing.events import CheckpointCommitted, ReplicasDiffer
 from hpckit.events.schema import (
     AgentKilled,
+    AlertUndelivered,
     DataBound,
+    DeepHealthProblemFound,
     Degraded,
     Event,
     NodeLost,
@@ -220,6 +222,11 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
             case NodeUnhealthy():
                 text = "; ".join(event.problems)
                 yield RunFinding(event.time, "unhealthy node", where, text)
+            case DeepHealthProblemFound() if not event.is_excluded:
+                yield RunFinding(event.time, "slow, not left out", where, event.what)
+            case AlertUndelivered():
+                text = f"{', '.join(event.alerts)}: {event.why}"
+                yield RunFinding(event.time, "alert not sent", event.target, text)
             case NodeLost():
                 text = "its agent was lost without a request to leave"
                 yield RunFinding(event.time, "lost node", where, text)

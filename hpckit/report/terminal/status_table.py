@@ -102,6 +102,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "degraded", p.degraded
     for straggler in p.stragglers if it.is_alive else ():
         yield "straggler", straggler
+    for found in p.health_problems:
+        yield "health", found
     for bad in it.bad:
         yield "bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
     if it.problem is not None:

@@ -73,17 +73,14 @@ def _repeat(
     """Returns the FLOP per second, and whether each product is `first`."""
     result = torch.empty_like(first)
     differs = torch.zeros((), dtype=torch.bool, device=first.device)
-    count, multiplying_s = 0, 0.0
-    end_s = time.perf_counter() + seconds
-    while count < _MOST_PRODUCTS and (count == 0 or time.perf_counter() < end_s):
-        begun_s = time.perf_counter()
+    count, begun_s = 0, time.perf_counter()
+    while count == 0 or (count < _MOST_PRODUCTS and time.perf_counter() - begun_s < seconds):
         torch.mm(one, other, out=result)
+        differs |= (result != first).any()  # takes a small part of the time of a product
         _synchronize(result.device)
-        multiplying_s += time.perf_counter() - begun_s
-        differs |= (result != first).any()
         count += 1
     flops = 2.0 * one.shape[0] * one.shape[1] * other.shape[1]
-    return count * flops / max(multiplying_s, 1e-9), not bool(differs)
+    return count * flops / (time.perf_counter() - begun_s), not bool(differs)
 
 
 def _synchronize(device: torch.device) -> None:

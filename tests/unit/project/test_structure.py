@@ -50,7 +50,14 @@ MAY_IMPORT = {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.earlier_names"),
         *LIBRARIES,
     },
-    "hpckit.supervisor": {*NODE, "hpckit.trainer", "hpckit.agent", "hpckit.alerts", "hpckit.submit", *LIBRARIES},
+    "hpckit.supervisor": {
+        *NODE,
+        "hpckit.trainer",
+        "hpckit.agent",
+        "hpckit.alerts",
+        "hpckit.submit",
+        *LIBRARIES,
+    },
     "hpckit.faults": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", *LIBRARIES),

@@ -23,7 +23,7 @@ def ended(verdict: str, *, final: bool) -> tuple[str, dict[str, object]]:
     return "generation_ended", {"verdict": verdict, **reason}
 
 
-STARTED = ("run_started", {"steps": 10})
+STARTED: tuple[str, dict[str, object]] = ("run_started", {"steps": 10})
 
 
 def over(verdict: str) -> tuple[str, dict[str, object]]:

@@ -17,7 +17,9 @@ URL = "https://hooks.example.org/services/T0/verysecret"
 
 
 def hook(env: str | None = None, file: Path | None = None) -> WebhookSpec:
-    return WebhookSpec(url_env=env, url_file=file and str(file), kinds=("verdict",))
+    return WebhookSpec(
+        url_env=env, url_file=None if file is None else str(file), kinds=("verdict",)
+    )
 
 
 def test_the_url_comes_from_the_environment_or_a_private_file(tmp_path: Path) -> None:

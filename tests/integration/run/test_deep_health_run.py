@@ -1,0 +1,112 @@
+"""A real run has its nodes measured before it begins, does without a slow one, and reports both that
+and its end by a webhook and by e-mail. It is killed hard, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json
+from tests.integration.run.runs import REPO, Started, eventually, kill, started
+from tests.unit.hpckit.alerts.webhook_server import webhook_server
+
+LIMITS = {"slow_matrix": 0.02, "seconds": 0.5, "valid_hours": 24.0}
+LIMITS |= {f"slow_{name}": 0.0 for name in ("memory", "transfer", "link", "disk", "store")}
+"""Only products are compared, and with a limit that no process of a busy machine misses."""
+STOP_S, RUN_S = 2.0, 0.005
+MAIL = '#!/bin/sh\ncat >> {folder}/mail\necho "args: $*" >> {folder}/mail\n'
+PROGRAM = (
+    "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.1)\n"
+)
+
+
+@pytest.fixture
+def mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a sendmail that is in PATH gets."""
+    program = tmp_path / "bin" / "sendmail"
+    program.parent.mkdir()
+    program.write_text(MAIL.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return tmp_path / "mail"
+
+
+def throttle(log: Path, pid: int) -> None:
+    """Lets a process that measures its products run for a two-hundredth of the time."""
+
+    def is_at(what: str) -> bool:
+        return log.exists() and f"measuring {what}" in log.read_text()
+
+    eventually(lambda: is_at("matrix products") or None)
+    while not is_at("memory") and kill(pid, signal.SIGSTOP):
+        time.sleep(STOP_S)
+        if not kill(pid, signal.SIGCONT):
+            return
+        time.sleep(RUN_S)
+    kill(pid, signal.SIGCONT)
+
+
+def launch(tmp_path: Path) -> list[str]:
+    keys = [f"health.deep.{name}={value}" for name, value in LIMITS.items()]
+    keys += ["launch.nodes=3", "elastic=shrink", "elastic.min_nodes=2", "cluster.device=cpu"]
+    keys += ["health=deep", "alerts=webhook", "alerts.email.to=[me@example.org]", "name=t"]
+    program = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "may-end")]
+    where = [sys.executable, str(REPO / "launch.py"), f"root={tmp_path / 'runs'}"]
+    return [*where, *keys, "--", *program]
+
+
+def kinds_of(run: RunDir) -> list[str]:
+    return [event.kind for event in read_events(run.events)]
+
+
+def killed_supervisor(it: Started) -> None:
+    process = psutil.Process(it.wait_for("run_started")["pid"])
+    process.kill()
+    eventually(lambda: (not process.is_running() or process.status() == "zombie") or None)
+
+
+def test_a_slow_node_is_left_out_and_people_are_informed(
+    tmp_path: Path, mail: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    with webhook_server() as server:
+        monkeypatch.setenv("HPCKIT_WEBHOOK_URL", server.url)
+        with started(tmp_path / "runs", launch(tmp_path)) as it:
+            slow = it.wait_for("worker_started", rank=1)
+            log = it.run.rank_log(1, 1, 1)
+            thread = threading.Thread(target=throttle, args=(log, slow["pid"]))
+            thread.start()
+            measured = it.wait_for("deep_health")
+            thread.join()
+            assert measured["is_complete"]
+            assert "node 1: rank 1 (cpu): matrix products" in measured["found"][0]
+            chosen = it.wait_for("nodes_chosen")
+            assert chosen["nodes"] == [0, 2]
+            it.wait_for("worker_started", generation=2)
+            run = it.run
+            killed_supervisor(it)
+            it.process.wait()
+        (tmp_path / "may-end").touch()
+        with started(tmp_path / "runs", launch(tmp_path)) as again:
+            status, output = again.finish()
+            assert status == 0, output
+    assert read_json(run.verdict)["kind"] == "done"
+    assert kinds_of(run).count("deep_health") == 2  # a node was suspect: it is measured again
+    found = [(one["kind"], one["title"].partition(": ")[2]) for one in server.documents]
+    assert ("degraded", "a node is left out") in found
+    assert ("verdict", "ended without a verdict, and continues") in found
+    assert found[-1] == ("done", "done")
+    assert "Subject: [hpckit]" in mail.read_text()
+    assert "args: -i me@example.org" in mail.read_text()
+    for file in run.path.rglob("*"):
+        if file.is_file():
+            assert b"secret-part" not in file.read_bytes(), file
