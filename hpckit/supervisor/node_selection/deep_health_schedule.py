@@ -8,6 +8,7 @@ from hpckit.agent.verdict_record import VerdictKind
 from hpckit.config.spec import DeepHealthSpec
 from hpckit.events.schema import (
     DeepHealthEnded,
+    DeepHealthProblemFound,
     Event,
     GenerationEnded,
     HangDetected,
@@ -60,7 +61,18 @@ def suspicions(events: Sequence[Event]) -> list[str]:
 
 
 def _measured(events: Sequence[Event], now: float, deep: DeepHealthSpec) -> set[str]:
-    """Returns the nodes whose measurements still hold."""
+    """Returns the nodes whose measurements still hold, without those that were left out: if the run
+    has them again, they are measured again."""
     oldest = now - 3600 * deep.valid_hours
-    ended = [one for one in events if isinstance(one, DeepHealthEnded) and one.time >= oldest]
-    return {host for one in ended if one.is_complete for host in one.hosts}
+    found: set[str] = set()
+    bad: set[str] = set()  # by the measurement that has not ended yet
+    for event in events:
+        match event:
+            case DeepHealthProblemFound() if event.is_excluded:
+                bad.add(event.host)
+            case DeepHealthEnded():
+                if event.is_complete and event.time >= oldest:
+                    found |= set(event.hosts)
+                found -= bad
+                bad = set()
+    return found

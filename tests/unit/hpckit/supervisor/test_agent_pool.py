@@ -331,6 +331,16 @@ def test_nodes_that_are_not_healthy_are_left_out(parts: Parts) -> None:
     assert parts.pool.lost() == []
 
 
+def test_a_node_that_was_measured_as_slow_is_left_out_for_the_rest_of_the_job(
+    parts: Parts,
+) -> None:
+    assert parts.begin(1, 0, 1, 2) == {0, 1, 2}
+    parts.pool.leave_out(1, ["memory is slow"])
+    assert parts.begin(2, 0, 1, 2) == {0, 2}
+    assert parts.begin(3, 0, 1, 2) == {0, 2}
+    assert parts.pool.unhealthy() == {1: ["memory is slow"]}
+
+
 def test_one_that_has_failed_says_how_its_node_is_before_it_takes_part_again(
     parts: Parts,
 ) -> None:

@@ -12,6 +12,13 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 from tests.unit.hpckit.trainer.test_health_figures import LIMITS
 
 NOW = 100 * 3600.0
+BAD = (
+    "deep_health_problem",
+    {
+        **{"host": "b", "device": "cpu", "measure": "memory", "value": 1.0, "median": 2.0},
+        **{"is_excluded": True, "what": "slow"},
+    },
+)
 HANG = ("hang", {"step": 3, "phase": "step", "local_ranks": [0], "stacks": []})
 
 
@@ -36,6 +43,8 @@ def reasons(*events: tuple[str, dict[str, object]], age_h: float = 1.0, **change
         ([measured("a")], "1 node not measured before (b)"),
         ([measured("a", "b")], ""),
         ([measured("a", "b", complete=False)], "2 nodes not measured before (a, b)"),
+        ([BAD, measured("a", "b")], "1 node not measured before (b)"),
+        ([BAD, measured("a", "b"), measured("a", "b")], ""),
         ([measured("a", "b"), HANG, HANG], "ranks hung"),
         ([HANG, measured("a", "b")], ""),
         ([measured("a", "b"), ("node_lost", {"host": "b"})], "node b was lost"),
