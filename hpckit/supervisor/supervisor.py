@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from checkpointing.service.client.service_stop import end_services
 from hpckit.agent.verdict_record import Verdict, VerdictKind
-from hpckit.alerts.alert_watch import sent_alerts
 from hpckit.config.last_step import planned_steps
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import (
@@ -49,7 +49,6 @@ from hpckit.supervisor.generation import WorkerGeneration
 from hpckit.supervisor.generation_history import GenerationHistory
 from hpckit.supervisor.generation_record import GenerationRecorder
 from hpckit.supervisor.job_resources import JobControls, JobResources, open_resources
-from hpckit.supervisor.node_selection.deep_health_check import DeepHealthCheck
 from hpckit.supervisor.node_selection.node_wait import pause
 from hpckit.supervisor.signal_requests import SupervisorRequests
 from hpckit.supervisor.supervised_run import SupervisedRun, open_run
@@ -124,11 +123,31 @@ def _supervise(
     with JobRequeue(run, supervised.spec, events, own) as requeue, hold_run(supervised):
         if is_needless(run, supervised.job_number, events):
             return 0
-        with sent_alerts(run, supervised.spec, events), report:  # an error of this job, too
+        with _sent_alerts(supervised), report:  # an error of this job is sent, too
             verdict = supervise_job(supervised, controls, requeue, gpus)
         if verdict.final:
             requeue.withdraw()
     return verdict.exit_status
+
+
+def _sent_alerts(supervised: SupervisedRun) -> AbstractContextManager[None]:
+    """Has alerts sent for the duration of a block, if the spec configures any target."""
+    if not supervised.spec.alerts.has_targets:
+        return nullcontext()
+    from hpckit.alerts.alert_watch import sent_alerts  # imports http and email
+
+    return sent_alerts(supervised.run, supervised.spec, supervised.events)
+
+
+def _measure_nodes(resources: JobResources) -> None:
+    """Has the nodes measured, if `health.deep` asks for it now."""
+    if resources.supervised.spec.health.deep is None:
+        return
+    from hpckit.supervisor.node_selection.deep_health_check import (
+        DeepHealthCheck,  # most runs do without it
+    )
+
+    DeepHealthCheck(resources).run_if_due()
 
 
 def open_controls(supervised: SupervisedRun) -> JobControls:
@@ -202,7 +221,7 @@ def run_generations(resources: JobResources, history: GenerationHistory) -> Verd
     another job has to run the next generation. Returns the last verdict."""
     requests, is_slurm = resources.controls.requests, resources.supervised.job is not None
     while True:
-        DeepHealthCheck(resources).run_if_due()
+        _measure_nodes(resources)
         generation = WorkerGeneration(resources, history)
         verdict = generation.run()
         if verdict.final:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from tests.cluster.launched import Launched, launch
+from tests.cluster.launched import SLURM, Launched, launch
 from tests.cluster.slurm import Slurm
-from tests.integration.cli.run_commands import Typed
+from tests.integration.cli.run_commands import HPCKIT, Typed
+from tests.integration.run.runs import REPO, throttle
 
 SHORT = ("train.steps=12", "optim.warmup_steps=2", "cluster.device=auto", "debug.ledger=false")
 PROBLEM = "GPU 0: 3 uncorrected memory errors, more than health.ecc_errors=0"
@@ -83,6 +87,54 @@ def test_the_next_job_does_not_get_it(ports: Slurm, tmp_path: Path, shards: Path
     status, why, _ = typed.type("why")
     assert status == 0
     assert f"    {it.events('node_unhealthy')[0]['admin']}  # " in why
+
+
+DEEP = (
+    "health=deep",
+    "health.deep.slow_matrix=0.2",  # which no process of a busy machine misses
+    *(f"health.deep.slow_{name}=0.0" for name in ("memory", "transfer", "link", "disk", "store")),
+)
+
+
+def test_one_that_is_measured_as_slow_is_left_out_and_kept_from_the_next_job(
+    ports: Slurm, tmp_path: Path, shards: Path
+) -> None:
+    it = launch(ports, tmp_path, shards, "elastic=spares", *DEEP, *SHORT)
+    slow = it.wait_for("worker_started", rank=1, generation=1)
+    log = it.run.rank_log(1, 1, 1)
+    thread = Thread(target=throttle, args=(slow["pid"], log, "measuring memory"))
+    thread.start()
+    measured = it.wait_for("deep_health")
+    thread.join()
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    host = ports.cluster.nodes[1].name
+    assert measured["is_complete"]
+    assert len(measured["hosts"]) == 3
+    (problem,) = it.events("deep_health_problem", host=host)
+    assert (problem["measure"], problem["is_excluded"]) == ("matrix", True)
+    assert 0.0 < problem["value"] < 0.2 * problem["median"]
+    (told,) = it.events("node_unhealthy")
+    assert told["host"] == host
+    assert told["admin"].startswith(f"scontrol update nodename={host}")
+    assert it.wait_for("nodes_chosen")["nodes"] == [0, 2]
+    assert Typed(it.run, ports.cluster.env).json("status")["bad_nodes"][0]["host"] == host
+
+
+def test_a_job_measures_the_nodes_of_the_cluster(ports: Slurm, tmp_path: Path) -> None:
+    words = [*SLURM, *DEEP[1:], "health.deep.slow_matrix=0.0"]
+    words += ["launch.nodes=3", f"root={tmp_path}", "health.deep.seconds=0.05"]
+    done = subprocess.run(
+        [HPCKIT, "health", *words, "--json"],
+        env=os.environ | ports.cluster.env,
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (len(found["nodes"]), found["is_complete"], found["problems"]) == (3, True, [])
+    assert len(found["exchanges"]) == 3
 
 
 def test_a_node_that_no_agent_comes_on_is_tried_twice_and_left_to_no_other_job(

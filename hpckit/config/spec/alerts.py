@@ -61,3 +61,9 @@ class AlertsSpec:
     max_per_hour: Count
     """Messages per hour and target; further ones are counted in the next one. Verdicts are sent in
     any case."""
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether any target is configured."""
+        hooks = (self.slack, self.mattermost, self.webhook)
+        return bool(self.email.to) or any(one.url_env or one.url_file for one in hooks)

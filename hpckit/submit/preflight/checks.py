@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError, local_folder
 from hpckit.agent.device_assignment import choose, visible_gpus
-from hpckit.alerts.alert_targets import target_problems
 from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
@@ -103,7 +102,7 @@ def preflight(
     packed."""
     problems = [*_name_problems(spec, project), *torch_problems(spec)]
     problems += _program_problems(spec, project)
-    problems += target_problems(spec.alerts)
+    problems += _alert_problems(spec)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
         problems.append(f"root: {problem}")
     problems += unwritable("root", run.path)
@@ -141,6 +140,15 @@ def _program_problems(spec: RunSpec, project: Project) -> list[str]:
     is_elsewhere = slurm is not None and bool(slurm.container or slurm.python)
     cwd = Path(spec.command.cwd or ".")
     return command_problems(spec.command, cwd, is_installed=not is_elsewhere)
+
+
+def _alert_problems(spec: RunSpec) -> list[str]:
+    """Returns the reasons why alerts could not be sent."""
+    if not spec.alerts.has_targets:
+        return []
+    from hpckit.alerts.alert_targets import target_problems  # imports http and email
+
+    return target_problems(spec.alerts)
 
 
 def place_problems(spec: RunSpec, run: RunDir, submits: bool = True) -> list[str]:

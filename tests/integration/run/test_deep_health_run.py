@@ -4,24 +4,20 @@ its end by a webhook and by e-mail. It is killed hard, too."""
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from hpckit.system.atomic_files import read_json
-from tests.integration.run.runs import REPO, Started, eventually, kill, started
+from tests.integration.run.runs import REPO, Started, eventually, started, throttle
 from tests.unit.hpckit.alerts.webhook_server import webhook_server
 
 LIMITS = {"slow_matrix": 0.2, "seconds": 0.5, "valid_hours": 24.0}
 LIMITS |= {f"slow_{name}": 0.0 for name in ("memory", "transfer", "link", "disk", "store")}
 """Only products are compared, and with a limit that no process of a busy machine misses."""
-STOP_S, RUN_S = 0.5, 0.01
-"""Of the time of a measurement, a throttled process has 20 ms at most."""
 MAIL = '#!/bin/sh\ncat >> {folder}/mail\necho "args: $*" >> {folder}/mail\n'
 PROGRAM = (
     "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.1)\n"
@@ -37,16 +33,6 @@ def mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     return tmp_path / "mail"
-
-
-def throttle(log: Path, pid: int) -> None:
-    """Lets a process run for a fiftieth of the time until it has measured its products."""
-    while "measuring memory" not in log.read_text() and kill(pid, signal.SIGSTOP):
-        time.sleep(STOP_S)
-        if not kill(pid, signal.SIGCONT):
-            return
-        time.sleep(RUN_S)
-    kill(pid, signal.SIGCONT)
 
 
 def launch(tmp_path: Path, *more: str) -> list[str]:
@@ -73,7 +59,7 @@ def test_a_slow_node_is_left_out_and_people_are_informed(
         with started(tmp_path / "runs", launch(tmp_path)) as it:
             slow = it.wait_for("worker_started", rank=1)
             log = it.run.rank_log(1, 1, 1)
-            thread = threading.Thread(target=throttle, args=(log, slow["pid"]))
+            thread = threading.Thread(target=throttle, args=(slow["pid"], log, "measuring memory"))
             thread.start()
             measured = it.wait_for("deep_health")
             thread.join()
