@@ -117,6 +117,7 @@ def _print(
     from hpckit.trainer.deep_health.health_figures import (
         HEALTH_REPORT,
         MEASURES,
+        device_kind,
         health_problems,
         is_judged,
         rate_words,
@@ -144,7 +145,7 @@ def _print(
             low_, middle, high = (rate_words(f(rates), "link") for f in (min, median, max))
             out.line(f"{what}, each direction: median {middle}, from {low_} to {high}")
     nodes = count(len(report.nodes), "node")
-    kinds = ", ".join(sorted({device.partition(" ")[2] or device for device in report.devices}))
+    kinds = ", ".join(sorted({device_kind(device) for device in report.devices}))
     out.fact("measured", f"{nodes} of {count(report.ranks_per_node, 'rank')} on {kinds}")
     if not is_judged(report):
         out.fact("note", "too few nodes and ranks to tell which one is slow")

@@ -2,7 +2,8 @@
 Pure; without torch.
 
 A limit is a share of what the others have, as no table knows every device: a measurement is
-compared with the median of those of the other nodes, or of the other ranks if there is one node.
+compared with the median of those of the other nodes, or of the other ranks if there is one node, as
+far as their devices are of the same kind.
 The median stays that of healthy nodes while fewer than half of them are slow.
 """
 
@@ -167,6 +168,11 @@ def share_of(measure: Measure, limits: DeepHealthSpec) -> float:
     return shares[measure]
 
 
+def device_kind(device: str) -> str:
+    """Returns the kind of a device: its name without its number on the node."""
+    return device.partition(" ")[2] if device.startswith("cuda:") else device
+
+
 def rate_words(value: float, measure: str) -> str:
     """Returns a rate in words."""
     if measure == "matrix":
@@ -183,14 +189,14 @@ def _wrong(report: DeepHealthReport) -> Iterator[HealthProblem]:
 
 def _slow_measurements(report: DeepHealthReport, limits: DeepHealthSpec) -> Iterator[HealthProblem]:
     for measure, words in MEASURES.items():
-        same = [one for one in report.measurements if one.measure == measure]
         share = share_of(measure, limits)
-        for one in same:
-            middle = median_of_others(one, same, len(report.nodes))
+        for one in report.measurements:
+            if one.measure != measure:
+                continue
+            middle = median_of_others(one, _comparable(one, report), len(report.nodes))
             if middle is None or one.value >= share * middle:
                 continue
-            # of equal devices, those of one node are alike
-            device = report.devices[one.rank or one.node * report.ranks_per_node]
+            device = _device_of(one, report)
             who = f"rank {one.rank} ({device}): " if one.rank is not None else ""
             text = (
                 f"{who}{words} at {rate_words(one.value, measure)}, "
@@ -199,6 +205,22 @@ def _slow_measurements(report: DeepHealthReport, limits: DeepHealthSpec) -> Iter
                 f"(limit {share:.0%})"
             )
             yield HealthProblem(one.node, None, one.rank, device, measure, one.value, middle, text)
+
+
+def _comparable(one: HealthMeasurement, report: DeepHealthReport) -> list[HealthMeasurement]:
+    """Returns the measurements of the same measure on devices of the same kind."""
+    kind = device_kind(_device_of(one, report))
+    return [
+        other
+        for other in report.measurements
+        if other.measure == one.measure and device_kind(_device_of(other, report)) == kind
+    ]
+
+
+def _device_of(one: HealthMeasurement, report: DeepHealthReport) -> str:
+    """Returns the device of the rank, or of the first rank of the node."""
+    first = one.node * report.ranks_per_node
+    return report.devices[first if one.rank is None else one.rank]
 
 
 def _slow_links(report: DeepHealthReport, limits: DeepHealthSpec) -> Iterator[HealthProblem]:

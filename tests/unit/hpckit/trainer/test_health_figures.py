@@ -97,6 +97,13 @@ def test_the_slow_half_is_found_and_no_other(
         assert found == sorted(bad)
 
 
+def test_only_devices_of_one_kind_are_compared() -> None:
+    it = report(6, 1, "matrix", [100, 100, 100, 40, 40, 10])
+    names = tuple(f"cuda:0 {kind}" for kind in ("H100", "H100", "H100", "A100", "A100", "A100"))
+    found = health_problems(replace(it, devices=names), LIMITS)
+    assert [(one.rank, one.median) for one in found] == [(5, 40)]
+
+
 def test_a_problem_names_node_rank_device_measure_value_and_median() -> None:
     (found,) = health_problems(report(3, 1, "memory", [2e12, 1e12, 2e12]), LIMITS)
     assert (found.node, found.rank, found.device, found.measure) == (1, 1, "H100", "memory")
