@@ -44,6 +44,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*/before.py"))
 SHOWN = {
     "README.md": ["gen  nodes"],
     "checkpointing/FORMAT.md": ["<root>/hpckit.json", "8 ", "  0 ", "  0 ", "  0 ", "8 ", "u32"],
+    "docs/tasks/alerts.md": ["gpt-1a2b3c4d: ended"],
     "docs/tasks/dead-run.md": ["$ hpckit why runs/", "runs/NAME-HASH/"],
     "docs/tasks/own-training.md": ["gen  nodes"],
     "docs/tasks/retention.md": ["step id"],
@@ -166,7 +167,10 @@ def look_at_hpckit(words: list[str]) -> None:
         given = command.make_context(command.name, numbered, parent=context)
         if overrides := given.params.get("overrides"):
             words = chosen(list(overrides))
-            if command.name == "collectives":  # which runs a program: no batch has to fit
+            if command.name in (
+                "collectives",
+                "health",
+            ):  # which runs a program: no batch has to fit
                 return look_at_launch([*words, SEPARATOR, "python", "-m", "timeit"])
             compose_spec(words)
     return None
