@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import tempfile
@@ -93,5 +94,16 @@ def _runtime() -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("HPCKIT_RUNTIME_DIR", folder)
+        patch.setenv("XDG_STATE_HOME", f"{folder}/state")
         yield
         kill_all()
+
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_suspect_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test records about the nodes of a cluster, no other one is to do without."""
+    folder = f"{os.environ['HPCKIT_RUNTIME_DIR']}/state-{next(_NUMBERS)}"
+    monkeypatch.setenv("XDG_STATE_HOME", folder)

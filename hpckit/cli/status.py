@@ -43,8 +43,8 @@ def status(
     kind), jobs (those that Slurm knows), successor (job), no_successor (why none is queued),
     refused (what sbatch printed when it refused the last job), failure, degraded, stragglers (ranks
     that the others wait for), health_problems (of health=deep), owner (of the lock), bad_nodes
-    (host, problem, time, is_unhealthy, admin: a command for an administrator), problem. Times are
-    seconds since the epoch; unknown values are null.
+    (host, problem, time, is_unhealthy, count, admin: a command for an administrator), problem.
+    Times are seconds since the epoch; unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look

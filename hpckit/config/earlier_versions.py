@@ -60,6 +60,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("train.identity_steps", None),
     AddedKey("alerts", _NO_ALERTS),
     AddedKey("health.deep", None),
+    AddedKey("cluster.slurm.suspects", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

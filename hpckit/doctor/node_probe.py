@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import dump_spec
 from hpckit.doctor.machine import MachineFacts
 from hpckit.slurm.environment import environment_for
 from hpckit.slurm.slurm_query import query
@@ -68,10 +69,31 @@ def ask_node(spec: RunSpec, host: str | None, folders: Sequence[str] = ()) -> Ma
         raise ProbeError(str(error)) from error
 
 
-def srun_words(spec: RunSpec, host: str | None = None) -> list[str]:
+def check_node(spec: RunSpec, host: str) -> list[str]:
+    """Run the health checks of `spec.health` on a node, by a short job, and return the problems, a
+    line each.
+
+    Raises:
+        ProbeError: the node did not answer.
+    """
+    words = srun_words(spec, host, "hpckit.agent.node_health.node_check")
+    try:
+        output = _job_output(words, passed_variables(spec), dump_spec(spec))
+        return TypeAdapter(list[str]).validate_json(output)
+    except ValidationError as error:
+        raise ProbeError(str(error)) from error
+
+
+def srun_words(
+    spec: RunSpec, host: str | None = None, program: str = "hpckit.doctor.machine"
+) -> list[str]:
     """Return the command that runs a probe on one node of the job's kind: with the options of a
     run's own request, except those about the run, and with the site's setup. It runs outside of the
-    container, which has no hpckit of its own."""
+    container, which has no hpckit of its own.
+
+    Args:
+        program: the module that is executed.
+    """
     chosen = spec.cluster.slurm
     assert chosen is not None
     request = parameters(spec, BatchJob("hpckit-doctor", Path(), Path(os.devnull), ""))
@@ -79,7 +101,9 @@ def srun_words(spec: RunSpec, host: str | None = None) -> list[str]:
     request |= request.pop("additional_parameters")
     options = {key.replace("_", "-"): value for key, value in request.items()}
     options = {key: value for key, value in options.items() if key not in _OF_RUN}
-    options |= {} if host is None else {"nodelist": host}
+    if host is not None:
+        options |= {"nodelist": host}
+        options.pop("exclude", None)  # the site's own list may have it
     return [
         *(
             "srun",
@@ -92,13 +116,16 @@ def srun_words(spec: RunSpec, host: str | None = None) -> list[str]:
         ),
         *(f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()),
         *("bash", "-c", "\n".join((*chosen.setup, 'exec "$@"')), "bash"),
-        *(chosen.python or sys.executable, "-m", "hpckit.doctor.machine"),
+        *(chosen.python or sys.executable, "-m", program),
     ]
 
 
-def _job_output(command: Sequence[str], passed: Collection[str]) -> str:
+def _job_output(command: Sequence[str], passed: Collection[str], given: str = "") -> str:
     """Return the output of srun as `command_output` does. On a timeout srun is asked to cancel its
     job, because a killed srun would leave it behind.
+
+    Args:
+        given: the standard input of the program.
 
     Raises:
         ProbeError: it fails, or takes too long.
@@ -107,6 +134,7 @@ def _job_output(command: Sequence[str], passed: Collection[str]) -> str:
         process = subprocess.Popen(
             command,
             env=environment_for("submission", os.environ, passed) | _imports(),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -115,7 +143,7 @@ def _job_output(command: Sequence[str], passed: Collection[str]) -> str:
         raise ProbeError(str(error)) from error
     with process:
         try:
-            output, why = process.communicate(timeout=_NODE_S + _QUICK_S)
+            output, why = process.communicate(given, timeout=_NODE_S + _QUICK_S)
         except subprocess.TimeoutExpired:
             raise ProbeError(f"no answer within {_NODE_S + _QUICK_S:.0f} s") from None
         finally:

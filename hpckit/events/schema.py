@@ -93,6 +93,8 @@ class DegradedSubject(StrEnum):
     """The nodes were not measured, or not completely."""
     METRICS = "metrics"
     """The exporter cannot publish metrics."""
+    SUSPECT_LIST = "suspect_list"
+    """The suspect list cannot be read or written, or its hook fails."""
 
 
 @event_kind("run_started", added=("steps",))
@@ -302,12 +304,27 @@ class DeepHealthProblemFound(RunEvent):
 @event_kind("nodes_excluded")
 class NodesExcluded(RunEvent):
     """The supervisor emits this when Slurm has accepted the list of nodes that the next job must
-    not get."""
+    not get, and the login node when it submits a job without nodes of the suspect list."""
 
     job: str
     """Slurm's id of the next job."""
     hosts: list[str]
     """Slurm's names of the excluded nodes."""
+
+
+@event_kind("suspect_reported")
+class SuspectReported(RunEvent):
+    """The supervisor emits this when it has recorded a node in the suspect list, so that other runs
+    do without it."""
+
+    host: str
+    """Slurm's name of the node."""
+    problem: str
+    """The problem, as text for people."""
+    expires: Seconds
+    """When the record stops to count, in seconds since the epoch."""
+    path: str
+    """The file of the record."""
 
 
 @event_kind("exclusion_withdrawn")

@@ -35,6 +35,8 @@ class ExcludableNode:
     """When the problem was last seen, in seconds since the epoch."""
     is_unhealthy: bool
     """Whether the node failed its health check, and was not merely lost."""
+    count: int = 1
+    """How often the problem was seen."""
 
     @property
     def for_admin(self) -> str:
@@ -76,7 +78,9 @@ def excludable_nodes(events: Iterable[Event], now: float) -> tuple[ExcludableNod
             continue
         if isinstance(event, NodeUnhealthy):
             problem = "; ".join(event.problems)
-            found[event.host] = ExcludableNode(event.host, problem, event.time, True)
+            before = found.get(event.host)
+            count = before.count + 1 if before is not None and before.is_unhealthy else 1
+            found[event.host] = ExcludableNode(event.host, problem, event.time, True, count)
         elif event.is_absent:
             found.setdefault(event.host, _absent(event.host, event))
         else:
@@ -84,7 +88,7 @@ def excludable_nodes(events: Iterable[Event], now: float) -> tuple[ExcludableNod
     for host, when in lost.items():
         if len(when) >= LOSSES and host not in found:
             found[host] = ExcludableNode(
-                host, f"its agent was lost {len(when)} times", when[-1], False
+                host, f"its agent was lost {len(when)} times", when[-1], False, len(when)
             )
     return tuple(found[host] for host in sorted(found))
 

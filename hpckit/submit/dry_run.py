@@ -26,6 +26,7 @@ from hpckit.planner.run_estimate import Assumptions, estimate, is_known
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.job_placement import start_time
 from hpckit.submit.batch_script import of_run, passed_variables, script
+from hpckit.submit.exclusion.suspect_exclusion import exclude_suspects
 from hpckit.text.quantities import count
 
 if TYPE_CHECKING:
@@ -46,7 +47,13 @@ def describe_submission(
         about.append(f"# code        {code}")
     if spec.cluster.slurm is None:
         return "\n".join([*about, "", *_commands(spec, run, earlier)])
-    text = script(spec, of_run(run, earlier + 1))
+
+    def script_without(hosts: tuple[str, ...]) -> str:
+        return script(spec, of_run(run, earlier + 1, (), hosts))
+
+    suspects = exclude_suspects(spec, script_without)
+    about += [f"# suspects    {line}" for line in suspects.notes]
+    text = script_without(suspects.hosts)
     start = start_time(text, passed_variables(spec))
     return "\n".join([*about, f"# start       {start}", "", text])
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hpckit.events.event_validation import ValidatedEvents
+    from hpckit.submit.exclusion.suspect_exclusion import SuspectExclusion
 
 
 def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
@@ -42,6 +43,8 @@ def start_silently(run: RunDir, spec: RunSpec, number: int) -> str:
     """
     from hpckit.slurm.queued_jobs import unfinished
     from hpckit.slurm.squeue import QueueError
+    from hpckit.submit.batch_script import of_run, script
+    from hpckit.submit.exclusion.suspect_exclusion import exclude_suspects
     from hpckit.submit.job_submission import SubmitError, submit, submit_job
 
     if spec.cluster.kind != "slurm":
@@ -50,11 +53,31 @@ def start_silently(run: RunDir, spec: RunSpec, number: int) -> str:
         others = tuple(unfinished(run))  # one that is ending, or was submitted at the same time
     except QueueError as error:
         raise SpecError([f"Slurm does not answer: {error}; nothing is submitted"]) from error
+    suspects = exclude_suspects(spec, lambda hosts: script(spec, of_run(run, number, (), hosts)))
+    print_notes(suspects)
     try:
-        return submit_job(run, spec, number, others).job_id
+        job = submit_job(run, spec, number, others, suspects.hosts).job_id
+        record_exclusion(run, number, job, suspects)
+        return job
     except SubmitError as error:
         record_refusal(run, number, error)
         raise SpecError(sbatch_problems(error)) from error
+
+
+def print_notes(suspects: SuspectExclusion) -> None:
+    """Prints on standard error which suspects a job does without, and why."""
+    for line in suspects.notes:
+        print(f"note: {line}", file=sys.stderr)
+
+
+def record_exclusion(run: RunDir, submission: int, job: str, suspects: SuspectExclusion) -> None:
+    """Records which suspects a job does without, for the supervisor and for `hpckit why`."""
+    from hpckit.events.event_log import EventLog
+    from hpckit.events.schema import NodesExcluded
+
+    if suspects.hosts:
+        with EventLog(run.events, submission=submission) as events:
+            events.emit(NodesExcluded(job=job, hosts=list(suspects.hosts)))
 
 
 def sbatch_problems(error: RuntimeError) -> list[str]:

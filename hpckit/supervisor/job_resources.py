@@ -20,6 +20,7 @@ from hpckit.supervisor.continuation.job_chain import JobChain
 from hpckit.supervisor.failure_context import failure_context
 from hpckit.supervisor.generation_record import GenerationRecorder
 from hpckit.supervisor.node_selection.node_problem_events import NodeProblemReporter
+from hpckit.supervisor.node_selection.suspect_reports import SuspectReporter
 from hpckit.supervisor.preemption_drill import PreemptionDrill
 from hpckit.supervisor.signal_requests import SupervisorRequests
 from hpckit.supervisor.supervised_run import SupervisedRun
@@ -86,6 +87,7 @@ def open_resources(
     with (
         RendezvousStore(nodes.address) as store,
         AgentPool(nodes.start_agent, events, drain_s, supervised.spec.health) as agents,
+        SuspectReporter(supervised) as suspects,
     ):
         yield JobResources(
             supervised,
@@ -94,7 +96,7 @@ def open_resources(
             store,
             agents,
             saved_step,
-            NodeProblemReporter(supervised.job, events),
+            NodeProblemReporter(supervised.job, events, suspects),
             PreemptionDrill(supervised.spec.debug.drill.preempt_at, saved_step.step),
             chain,
         )

@@ -72,6 +72,11 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
     for name in slurm.pass_environment:
         if problem := _passed(name):
             yield f"cluster.slurm.pass_environment: {name} {problem}"
+    if slurm.suspects is not None and slurm.suspects.group and slurm.suspects.folder is None:
+        yield (
+            "cluster.slurm.suspects.group: the members of a group need a folder that all of them "
+            "reach: set cluster.slurm.suspects.folder"
+        )
     if slurm.container is not None:
         yield from _container(slurm.container)
 

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from hpckit.config.spec.alerts import AlertKind, AlertsSpec, EmailSpec, WebhookSpec
 from hpckit.config.spec.checkpoint import CheckpointSpec, KeepSpec
-from hpckit.config.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
+from hpckit.config.spec.cluster import (
+    ClusterSpec,
+    ContainerSpec,
+    LaunchSpec,
+    SlurmSpec,
+    SuspectsSpec,
+)
 from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
@@ -80,6 +86,7 @@ __all__ = [
     "RetrySpec",
     "RunSpec",
     "SlurmSpec",
+    "SuspectsSpec",
     "TrainSpec",
     "VitSpec",
     "WandbSpec",

@@ -47,6 +47,22 @@ class ContainerSpec:
 
 
 @dataclass(frozen=True, config=GROUP)
+class SuspectsSpec:
+    """The suspect list: nodes that runs have excluded, which other runs do without for a while."""
+
+    folder: Folder | None
+    """Folder that all nodes and login nodes see; null: ~/.local/state/hpckit/suspects, or below
+    $XDG_STATE_HOME."""
+    group: Line | None
+    """Group whose members share the folder, which then has to be given; null: it is private."""
+    hours: Annotated[float, Field(gt=0, le=336)]
+    """Hours for which other runs do without a node after its problem was last seen."""
+    hook: tuple[Line, ...]
+    """Command that is executed, without a shell, for each suspect that a run records, with a JSON
+    object on its standard input; empty: none."""
+
+
+@dataclass(frozen=True, config=GROUP)
 class SlurmSpec:
     """Resources and options of the Slurm job."""
 
@@ -96,6 +112,8 @@ class SlurmSpec:
     """Container of agents and workers; null: none."""
     options: dict[str, Line | int | bool]
     """Further options of sbatch by their long names; true for options without a value."""
+    suspects: SuspectsSpec | None = None
+    """Nodes that other runs have excluded; null: each run only knows its own."""
 
 
 @dataclass(frozen=True, config=GROUP)

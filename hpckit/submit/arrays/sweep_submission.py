@@ -7,7 +7,8 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -25,6 +26,7 @@ from hpckit.submit.arrays import sweep
 from hpckit.submit.arrays.sweep import SweepTask
 from hpckit.submit.batch_script import of_run, passed_variables, script
 from hpckit.submit.continuation.continuation_facts import with_continuation
+from hpckit.submit.exclusion.suspect_exclusion import exclude_suspects
 from hpckit.submit.launch_command import LaunchCommand, pack
 from hpckit.submit.preflight.checks import preflight
 from hpckit.submit.preparation import (
@@ -37,7 +39,9 @@ from hpckit.submit.preparation import (
 from hpckit.submit.program.program_command import SEPARATOR, split
 from hpckit.submit.submission_start import (
     print_job,
+    print_notes,
     print_record,
+    record_exclusion,
     record_refusal,
     sbatch_problems,
     start_record,
@@ -117,15 +121,19 @@ def _description(tasks: Sequence[SweepTask], base: Path) -> str:
     lines += [
         f"# done        {task.run.path}  {task.differs}" for task in tasks if task not in left
     ]
+    script_without: Callable[[tuple[str, ...]], str]
     match left:
         case []:
             return "\n".join(lines)
         case [task]:
             number = max(task.run.submission_numbers(), default=0) + 1
-            text = script(task.spec, of_run(task.run, number))
+            script_without = partial(_script_of_run, task, number)
         case [task, *_]:
-            place = sweep.place(sweep.next_folder(task.spec, base))
-            text = script(task.spec, place, len(left))
+            folder = sweep.next_folder(task.spec, base)
+            script_without = partial(_script_without, task.spec, folder, len(left))
+    suspects = exclude_suspects(task.spec, script_without)
+    lines += [f"# suspects    {line}" for line in suspects.notes]
+    text = script_without(suspects.hosts)
     start = start_time(text, passed_variables(left[0].spec))
     return "\n".join([*lines, f"# start       {start}", "", text])
 
@@ -155,6 +163,14 @@ def _print_jobs(tasks: Sequence[SweepTask], jobs: dict[Path, str]) -> None:
     print(f"    squeue --job {next(iter(jobs.values())).partition('_')[0]}")
 
 
+def _script_of_run(task: SweepTask, number: int, hosts: tuple[str, ...]) -> str:
+    return script(task.spec, of_run(task.run, number, (), hosts))
+
+
+def _script_without(spec: RunSpec, folder: Path, tasks: int, hosts: tuple[str, ...]) -> str:
+    return script(spec, replace(sweep.place(folder), exclude=hosts), tasks)
+
+
 def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, str]:
     """Submits the runs as one array. Raises SpecError if Slurm refuses it."""
     from hpckit.submit.job_submission import SubmitError, submit_array
@@ -163,8 +179,10 @@ def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[P
     folder = sweep.next_folder(head, base)
     sweep.write_folder(folder, prepared)
     runs = [(task.run, number) for task, number in prepared]
+    suspects = exclude_suspects(head, partial(_script_without, head, folder, len(runs)))
+    print_notes(suspects)
     try:
-        jobs = submit_array(sweep.place(folder), head, runs)
+        jobs = submit_array(replace(sweep.place(folder), exclude=suspects.hosts), head, runs)
     except SubmitError as error:
         rmtree(folder)  # it holds links, and submitit's files of a job that does not exist
         for run, number in runs:
@@ -173,5 +191,6 @@ def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[P
     for (task, number), job in zip(prepared, jobs, strict=True):
         with EventLog(task.run.events, submission=number) as events:
             events.emit(TaskQueued(job=job.job_id))  # the array has another name than the run
+        record_exclusion(task.run, number, job.job_id, suspects)
     pairs = zip(prepared, jobs, strict=True)
     return {task.run.path: job.job_id for (task, _), job in pairs}

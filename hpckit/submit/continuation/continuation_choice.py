@@ -68,7 +68,7 @@ def choose_continuation(facts: ContinuationFacts) -> ContinuationChoice:
     """Returns the fastest way that the site supports.
 
     An expedited requeue is the fastest after the loss of a node, as the run keeps its place. It is
-    picked only where no preemption can end the job for good. A queued successor starts within a
+    picked only where no preemption can end the job permanently. A queued successor starts within a
     second of the job's end, and follows whatever ended it. A requeue follows where no second job
     may be in the queue.
     """
@@ -101,10 +101,10 @@ def expedite_problems(facts: ContinuationFacts) -> Iterator[str]:
     elif not facts.is_expedite_enabled:
         yield f"the site's SlurmctldParameters do not have {ENABLED}"
     elif facts.preempt_mode is None:
-        yield "the QOS decides what a preemption does, which may end the job for good"
+        yield "the QOS decides what a preemption does, which may end the job permanently"
     elif facts.preempt_mode not in ("off", "requeue"):
         yield (
-            f"a preemption may end the job for good (PreemptMode={facts.preempt_mode.upper()}), "
+            f"a preemption may end the job permanently (PreemptMode={facts.preempt_mode.upper()}), "
             "where a successor follows"
         )
 

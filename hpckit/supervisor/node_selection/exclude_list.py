@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hpckit.config.rules.violations import fewest_nodes
 from hpckit.config.spec import RunSpec
@@ -16,22 +16,23 @@ from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import hostnames
 from hpckit.slurm.job_placement import PlacementAnswer, ask_placement, options_of_job
 from hpckit.slurm.node_exclusion import (
+    ExcludableNode,
     PartitionNodes,
     choose_exclusions,
     excludable_nodes,
     excluded_from,
 )
-from hpckit.slurm.scontrol import run_scontrol, show_job
-from hpckit.slurm.slurm_query import query
+from hpckit.slurm.scontrol import field, run_scontrol, show_job
 from hpckit.submit import batch_script
+from hpckit.submit.exclusion.partition_nodes import partition_nodes
+from hpckit.suspects.suspect_folder import read_view
+from hpckit.suspects.suspect_record import within_share
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
 AGAIN_S = 0.5
 _UNKNOWN = "the nodes of the partition are unknown"
-_UNUSABLE = ("drain", "fail", "error", "maint")  # until somebody returns the node to service
-_AWAY = ("down", "unknown")
 
 
 class ExcludeList:
@@ -41,15 +42,18 @@ class ExcludeList:
         assert spec.cluster.slurm is not None  # the spec is valid
         self._run, self._spec, self._events = run, spec, events
         self._by_config = spec.cluster.slurm.exclude
+        self._suspects = spec.cluster.slurm.suspects
+        self._told: set[str] = set()  # problems of the suspect list
         self._known: PartitionNodes | None = None  # last known nodes for the job
         self._refusal = ""  # why Slurm could not place the job without nodes
         self._options: list[str] | None = None  # of this job, if it is to be requeued
+        self._own_exclude: tuple[str, ...] = ()  # that a person has given this job
 
     def hosts(self) -> tuple[str, ...]:
         """Returns the nodes to exclude by the run's events so far, without those that the config
         excludes."""
-        bad = excludable_nodes(read_events(self._run.events), time.time())
         self._known = self._nodes() or self._known
+        bad = self._bad(excludable_nodes(read_events(self._run.events), time.time()))
         if not bad:
             return ()
         if not self._known:  # a job that may get no node would never start
@@ -71,6 +75,22 @@ class ExcludeList:
             self._events.emit(Degraded(subject=DegradedSubject.EXCLUDE_LIST, what=what))
         return tuple(excluded)
 
+    def _bad(self, own: Sequence[ExcludableNode]) -> list[ExcludableNode]:
+        """Returns the run's own excludable nodes that nobody has cleared, and the suspects of other
+        runs in the partition."""
+        view = read_view(self._suspects)
+        for problem in view.problems:
+            if problem not in self._told:
+                self._told.add(problem)
+                log.warning(problem)
+                self._events.emit(Degraded(subject=DegradedSubject.SUSPECT_LIST, what=problem))
+        bad = view.uncleared(own)
+        hosts = {one.host for one in bad}
+        others = [one for one in view.suspects if one.node not in hosts]
+        there = self._known.usable | self._known.away if self._known else frozenset()
+        trusted, _ = within_share([one for one in others if one.node in there], len(there))
+        return [*bad, *(one.excludable for one in trusted)]
+
     def record(self, job: str, hosts: Sequence[str]) -> str:
         """Emits the event of a job that was queued without these nodes, and returns the job."""
         if hosts:
@@ -88,9 +108,15 @@ class ExcludeList:
                 from then on, so the nodes are determined before.
         """
         hosts, before = self.hosts(), excluded_from(read_events(self._run.events), job)
+        by_user = self._by_user(job, before) if hosts or before else ()
         if not first() or not (hosts or before):
             return
-        problem = _update(job, (*self._by_config, *hosts), within_s)
+        if by_user is None:
+            problem: str | None = "Slurm does not say which nodes it excludes already"
+        else:
+            hosts = tuple(host for host in hosts if host not in by_user)
+            together = dict.fromkeys((*self._by_config, *by_user, *hosts))
+            problem = _update(job, tuple(together), within_s)
         if problem is None:
             log.info("job %s excludes nodes %s", job, ", ".join(hosts) or "none")
             self._report_withdrawn(job, [host for host in before if host not in hosts])
@@ -102,6 +128,22 @@ class ExcludeList:
                 what = f"job {job} still does without {', '.join(before)}: {problem}"
             log.error(what)
             self._events.emit(Degraded(subject=DegradedSubject.EXCLUDE_LIST, what=what))
+
+    def _by_user(self, job: str, ours: Sequence[str]) -> tuple[str, ...] | None:
+        """Returns the nodes that the job excludes without hpckit, by `--exclude` or `scontrol
+        update`; None: unknown.
+
+        Args:
+            ours: the nodes that hpckit has excluded from it.
+        """
+        try:
+            given = field(show_job(job, _TIMEOUT_S), "ExcNodeList")
+            names = hostnames(given) if given not in (None, "", "(null)") else ()
+            by_config = hostnames(",".join(self._by_config)) if names and self._by_config else ()
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("cannot read the nodes that job %s excludes: %s", job, error)
+            return None
+        return tuple(name for name in names if name not in (*ours, *by_config))
 
     def review(self, job: str) -> None:
         """Gives nodes back to a pending job that Slurm cannot place without them any more, as
@@ -134,10 +176,16 @@ class ExcludeList:
         if not self._spec.launch.is_requeued:
             return ask_placement(self._script(hosts), (), passed, _TIMEOUT_S)
         try:
-            options = self._options = self._options or _options_of_this_job()
+            if self._options is None:
+                job = os.environ.get("SLURM_JOB_ID", "")
+                text = show_job(job, _TIMEOUT_S)
+                self._options = options_of_job(text)
+                before = excluded_from(read_events(self._run.events), job)
+                self._own_exclude = self._by_user(job, before) or ()
+            options = self._options
         except (OSError, subprocess.SubprocessError) as error:
             return PlacementAnswer(None, str(error))
-        exclude = ",".join((*self._by_config, *hosts))
+        exclude = ",".join((*self._by_config, *self._own_exclude, *hosts))
         return ask_placement("#!/bin/sh\n", (*options, f"--exclude={exclude}"), passed, _TIMEOUT_S)
 
     def _script(self, hosts: Sequence[str]) -> str:
@@ -153,38 +201,12 @@ class ExcludeList:
     def _nodes(self) -> PartitionNodes | None:
         """Returns the nodes that the job may get, or None if Slurm does not report them."""
         try:
-            nodes = partition_nodes(os.environ)
+            nodes = partition_nodes(os.environ.get("SLURM_JOB_PARTITION"))
             nodes = nodes.without(hostnames(",".join(self._by_config)) if self._by_config else ())
             return nodes if nodes.usable | nodes.away else None
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("%s: %s", _UNKNOWN, error)
             return None
-
-
-def _options_of_this_job() -> list[str]:
-    return options_of_job(show_job(os.environ.get("SLURM_JOB_ID", ""), _TIMEOUT_S))
-
-
-def partition_nodes(env: Mapping[str, str]) -> PartitionNodes:
-    """Returns the nodes of this job's partition.
-
-    Raises:
-        OSError, subprocess.SubprocessError: Slurm does not answer.
-    """
-    partition = env.get("SLURM_JOB_PARTITION")
-    where = [f"--partition={partition}"] if partition else []
-    command = ["sinfo", "--noheader", "--Node", "--format=%N %T", *where]
-    return parse_nodes(query(command, _TIMEOUT_S, env))
-
-
-def parse_nodes(text: str) -> PartitionNodes:
-    """Parses lines of a node name and a state each."""
-    pairs = [line.split()[:2] for line in text.splitlines() if line.strip()]
-    there = [
-        (name, state.lower()) for name, state in pairs if not state.lower().startswith(_UNUSABLE)
-    ]
-    away = frozenset(name for name, state in there if state.startswith(_AWAY))
-    return PartitionNodes(frozenset(name for name, _ in there) - away, away)
 
 
 def _update(job: str, hosts: Sequence[str], within_s: float) -> str | None:

@@ -9,6 +9,7 @@ from hpckit.events.event_log import EventLog
 from hpckit.events.schema import AgentKilled, NodeLost, NodeUnhealthy
 from hpckit.slurm.allocation import Allocation
 from hpckit.slurm.node_exclusion import drain_line
+from hpckit.supervisor.node_selection.suspect_reports import SuspectReporter
 
 log = logging.getLogger(__name__)
 
@@ -16,12 +17,15 @@ log = logging.getLogger(__name__)
 class NodeProblemReporter:
     """Reports each problem of each node once."""
 
-    def __init__(self, job: Allocation | None, events: EventLog) -> None:
+    def __init__(
+        self, job: Allocation | None, events: EventLog, suspects: SuspectReporter | None = None
+    ) -> None:
         """
         Args:
             job: the Slurm job. None: all nodes are simulated on this machine.
+            suspects: tells other runs of the nodes. None: they are not told.
         """
-        self._job, self._events = job, events
+        self._job, self._events, self._suspects = job, events, suspects
         self._reported: set[tuple[int, str]] = set()
         self._reported_absent: set[int] = set()
 
@@ -33,6 +37,7 @@ class NodeProblemReporter:
             if new := {(node, problem) for problem in problems} - self._reported:
                 self._reported |= new
                 self._emit(generation, node, problems)
+                self._tell_others()
         where = {node: self._host(node) or "this machine" for node in sorted(unhealthy)}
         found = (f"{name} ({_shortened(unhealthy[node])})" for node, name in where.items())
         return tuple(dict.fromkeys(found))
@@ -41,6 +46,7 @@ class NodeProblemReporter:
         """Reports nodes of the job whose agents are lost without a request to leave."""
         for node in nodes if self._job is not None else ():
             self._events.emit(NodeLost(generation=generation, node=node, host=self._host(node)))
+            self._tell_others()
 
     def report_absent(self, generation: int, nodes: Mapping[int, str | None]) -> None:
         """Reports once each node of the job on which no agent started, with the last line of its
@@ -53,6 +59,7 @@ class NodeProblemReporter:
                 self._events.emit(
                     NodeLost(generation=generation, node=node, host=host, is_absent=True, said=said)
                 )
+                self._tell_others()
 
     def name(self, node: int) -> str:
         """Returns the node's name for messages."""
@@ -76,6 +83,10 @@ class NodeProblemReporter:
                 admin=drain_line(host, what) if host is not None else None,
             )
         )
+
+    def _tell_others(self) -> None:
+        if self._suspects is not None:
+            self._suspects.report()
 
     def _host(self, node: int) -> str | None:
         """Returns Slurm's name of the node."""

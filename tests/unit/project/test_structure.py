@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "hpckit.rundir": {*LOW, *LIBRARIES},
     "hpckit.events": {*LOW, "hpckit.rundir", "checkpointing"},
     "hpckit.slurm": {*LOW, "hpckit.rundir", "hpckit.events", "checkpointing"},
+    "hpckit.suspects": {*LOW, "hpckit.slurm"},
     "hpckit.ipc": {*LOW, "hpckit.rundir", "hpckit.events", "checkpointing"},
     "hpckit.client": {"hpckit.ipc"},
     "hpckit.integrations": {"hpckit.client", "checkpointing"},  # which nothing here imports
@@ -48,15 +49,11 @@ MAY_IMPORT = {
     "hpckit.submit": {
         "hpckit.alerts",
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.earlier_names"),
-        *LIBRARIES,
+        *("hpckit.suspects", *LIBRARIES),
     },
     "hpckit.supervisor": {
-        *NODE,
-        "hpckit.trainer",
-        "hpckit.agent",
-        "hpckit.alerts",
-        "hpckit.submit",
-        *LIBRARIES,
+        *(*NODE, "hpckit.suspects", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
+        *("hpckit.alerts", *LIBRARIES),
     },
     "hpckit.faults": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
@@ -68,7 +65,7 @@ MAY_IMPORT = {
     "hpckit.cli": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", "hpckit.faults", "hpckit.doctor", "hpckit.init", "hpckit.version"),
-        *("hpckit.alerts", *LIBRARIES),
+        *("hpckit.alerts", "hpckit.suspects", *LIBRARIES),
     },
 }
 # Within the libraries. What stands beside their rooms:

@@ -76,6 +76,10 @@ ANOTHER_VALUE: dict[str, Any] = {
     "cluster.slurm.pass_environment": ["SLURM_MPI_TYPE"],
     "cluster.slurm.interface": "ib0",
     "cluster.slurm.scratch": "/local",
+    "cluster.slurm.suspects.folder": "/shared/suspects",
+    "cluster.slurm.suspects.group": "ml",
+    "cluster.slurm.suspects.hours": 12.0,
+    "cluster.slurm.suspects.hook": ["/opt/site/suspect", "--queue"],
     "cluster.slurm.container.kind": "apptainer",
     "cluster.slurm.container.image": "/images/train.sif",
     "cluster.slurm.container.mounts": ["/data:/data:ro"],
@@ -242,6 +246,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "user_config": {"dropout": 0.1},
 }
 NEEDED: dict[str, dict[str, Any]] = {
+    "cluster.slurm.suspects.group": {"cluster.slurm.suspects.folder": "/shared/suspects"},
     "precision.master": {"precision.compute": "bf16"},
     "train.validate_every": {"train.validate_every": 10, "data.validation": "/held/out"},
     "data.validation": {"train.validate_every": 10, "data.validation": "/more"},

@@ -58,7 +58,7 @@ def test_one_that_is_lost_twice_is_bad() -> None:
     begin = started(AGE_S * 3, "1")
     assert names(begin, lost(50, "n1"), lost(40, "n2")) == []
     (found,) = excludable_nodes([begin, lost(50, "n1"), lost(45, "n2"), lost(40, "n1")], NOW)
-    assert found == ExcludableNode("n1", "its agent was lost 2 times", NOW - 40, False)
+    assert found == ExcludableNode("n1", "its agent was lost 2 times", NOW - 40, False, 2)
     assert names(begin, lost(AGE_S + 5, "n1"), lost(40, "n1")) == []
     (both,) = excludable_nodes([begin, lost(50, "n1"), unhealthy(45, "n1"), lost(40, "n1")], NOW)
     assert both.is_unhealthy

@@ -11,11 +11,21 @@ import pytest
 
 from hpckit.events.event_log import Event, EventLog, read_events
 from hpckit.rundir.directory import RunDir
+from hpckit.submit.exclusion.partition_nodes import parse_nodes
 from hpckit.supervisor.node_selection import exclude_list as module
-from hpckit.supervisor.node_selection.exclude_list import ExcludeList, parse_nodes
+from hpckit.supervisor.node_selection.exclude_list import ExcludeList
+from hpckit.suspects.suspect_folder import open_folder
+from hpckit.suspects.suspect_record import RecordKind, SuspectRecord
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 SINFO = "echo 'n1 idle'; echo 'n2 mixed'; echo 'n3 allocated'; echo 'n4 down*'"
+
+
+SCONTROL = """case "$*" in
+*"show job"*) cat {folder}/job ;;
+"show hostnames "*) echo "$3" | tr , '\\n' ;;
+*) echo "$@" >> {folder}/asked ;;
+esac"""
 
 
 class Parts:
@@ -26,7 +36,12 @@ class Parts:
         self.log.emit_kind("run_started", job="1")
         self.put("sinfo", SINFO)
         self.put("sbatch", "exit 0")
-        self.put("scontrol", f'[ "$1" = show ] && echo n3 || echo "$@" >> {folder}/asked')
+        self.put("scontrol", SCONTROL.format(folder=folder))
+        self.given()
+
+    def given(self, excluded: str = "(null)") -> None:
+        """The job excludes these nodes."""
+        (self.run.path / "job").write_text(f"JobId=7 ExcNodeList={excluded}\n")
 
     def put(self, name: str, script: str) -> None:
         (self.bin / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -100,7 +115,8 @@ def test_where_slurm_does_not_tell_its_nodes_they_are_those_of_before(parts: Par
 @pytest.mark.parametrize("script", ["echo 'Job is no longer pending' >&2; exit 1", "exit 1"])
 def test_a_refusal_is_tried_again_and_told(parts: Parts, script: str) -> None:
     parts.found("n2")
-    parts.put("scontrol", f"echo x >> {parts.run.path}/asked; {script}")
+    shown = '[ "$1" = --oneliner ] && exit 0'
+    parts.put("scontrol", f"{shown}; echo x >> {parts.run.path}/asked; {script}")
     begun_s = time.monotonic()
     parts.exclusion(1).keep_from("7", 0.2)
     assert time.monotonic() - begun_s >= 0.2
@@ -191,3 +207,69 @@ def test_the_job_of_a_person_is_asked_about_as_that_person_submitted_it(
     assert ExcludeList(parts.run, make_spec(changes, "slurm"), parts.log).hosts() == ("n2",)
     words = "--test-only --partition=gpu --constraint=big --nodes=2 --gres=gpu:4 --exclude=n2"
     assert parts.asked() == [words]
+
+
+@pytest.mark.parametrize(
+    ("given", "bad", "update"),
+    [
+        ("n3", ["n2"], ["update JobId=7 ExcNodeList=n3,n2"]),
+        ("n2,n3", ["n2"], ["update JobId=7 ExcNodeList=n2,n3"]),
+        ("n1", [], []),
+    ],
+)
+def test_the_nodes_that_a_person_has_excluded_stay_excluded(
+    parts: Parts, given: str, bad: list[str], update: list[str]
+) -> None:
+    parts.given(given)
+    parts.found(*bad)
+    exclusion = parts.exclusion(1)
+    exclusion.keep_from("7", 1.0)
+    assert parts.asked() == update
+    parts.given(",".join(update[0].rpartition("=")[2].split(",")) if update else given)
+    exclusion.keep_from("7", 1.0)
+    assert parts.asked() == update * 2, "ours are not taken for the person's"
+
+
+def test_a_list_that_cannot_be_read_is_not_overwritten(parts: Parts) -> None:
+    parts.put(
+        "scontrol", f'case "$*" in *"show job"*) exit 1 ;; esac; echo x >> {parts.run.path}/asked'
+    )
+    parts.found("n2")
+    parts.exclusion(1).keep_from("7", 1.0)
+    assert parts.asked() == []
+    (what,) = [event["what"] for event in parts.told("degraded")]
+    assert what == "job 7 may get n2 again: Slurm does not say which nodes it excludes already"
+
+
+def listed(parts: Parts, monkeypatch: pytest.MonkeyPatch, *records: SuspectRecord) -> None:
+    """These records are on the suspect list of the cluster."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
+    spec = make_spec({}, "slurm").cluster.slurm
+    assert spec is not None
+    assert spec.suspects is not None
+    folder = open_folder(spec.suspects)
+    for record in records:
+        folder.write(record)
+
+
+def record(node: str, kind: RecordKind, ago_s: float) -> SuspectRecord:
+    now = time.time()
+    return SuspectRecord(node, kind, now - ago_s, now + 3600, "bad", True, run="/runs/other")
+
+
+def test_the_suspects_of_other_runs_are_excluded_too(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed(parts, monkeypatch, record("n1", "report", 60), record("elsewhere", "report", 60))
+    parts.found("n2")
+    parts.exclusion(1).keep_from("7", 1.0)
+    assert parts.asked() == ["update JobId=7 ExcNodeList=n1,n2"]
+
+
+def test_a_cleared_node_is_used_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed(parts, monkeypatch, record("n1", "report", 60), record("n1", "clear", 30))
+    parts.found("n2")
+    assert parts.exclusion(1).hosts() == ("n2",)
+    listed(parts, monkeypatch, record("n2", "clear", -1))
+    assert parts.exclusion(1).hosts() == ()
