@@ -9,6 +9,7 @@ import shlex
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,7 +199,7 @@ def test_a_report_replaces_that_of_the_same_run_alone(tmp_path: Path) -> None:
 def test_what_others_put_there_is_ignored(tmp_path: Path) -> None:
     it = folder(tmp_path)
     it.write(KEPT)
-    put = {
+    put: dict[str, Callable[[Path], object]] = {
         "n2@report-link.json": lambda p: p.symlink_to("/etc/passwd"),
         "n2@report-pipe.json": os.mkfifo,
         "n2@report-folder.json": lambda p: p.mkdir(),
