@@ -19,6 +19,7 @@ from hpckit.events.schema import (
     GenerationStarted,
     JobRefused,
     JobRequeued,
+    NodesExcluded,
     RunEnded,
     RunEvent,
     RunFailed,
@@ -131,7 +132,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         hosts=tuple((begun and begun.hosts) or ()),
         job=begun.job if begun else None,
         successor=_successor(events),
-        excluded=excluded_from(events, _successor(events) or (begun and begun.job) or ""),
+        excluded=excluded_from(events, _successor(events) or _newest_job(events) or ""),
         no_successor=_no_successor(life),
         refused=_refused(events),
         begun=begun.time if begun else None,
@@ -224,6 +225,12 @@ def _successor(events: Sequence[Event]) -> str | None:
         elif isinstance(event, SuccessorCancelled | RunStarted) and event.job == queued:
             queued = None
     return queued
+
+
+def _newest_job(events: Sequence[Event]) -> str | None:
+    """Return the job that began last, or one that was submitted since without some nodes."""
+    kinds = NodesExcluded | RunStarted
+    return next((event.job for event in reversed(events) if isinstance(event, kinds)), None)
 
 
 def _no_successor(life: Sequence[Event]) -> str | None:

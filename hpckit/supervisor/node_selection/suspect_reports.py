@@ -58,7 +58,7 @@ class SuspectReporter:
             try:
                 self._record()
             except (SuspectListError, OSError) as error:
-                self._degrade(f"other runs are not told of bad nodes: {error}")
+                self._degrade(f"bad nodes are not recorded in the suspect list: {error}")
 
     def _record(self) -> None:
         it, spec = self._supervised, self._spec

@@ -73,6 +73,8 @@ def test_a_job_that_waits_for_excluded_nodes_is_told_with_them_and_how_to_give_t
     assert told["next"] == (
         "it continues from the checkpoint at step 40 when Slurm has nodes for its job (see: to do)"
     )
+    first = facts(overview(RunState.WAITING, job, events=[*EVENTS, out]))
+    assert first["waits"] == told["waits"], "a person's job, submitted without a suspect"
     for events in (queued, [*queued, out, event_of(1004, "exclusion_withdrawn", back)]):
         assert "no node can ever" in facts(overview(RunState.WAITING, job, events=events))["waits"]
     other = job.replace("BadConstraints", "Priority")
