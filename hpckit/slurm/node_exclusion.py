@@ -1,7 +1,8 @@
 """Determines the excluded nodes of a run from its events. Pure.
 
 A node that was unhealthy, on which no agent started, or that was lost twice is excluded from the
-following jobs for a day. After a person starts the run, no node is excluded.
+following jobs for a day. After a person starts the run, its own events exclude no node, but the
+suspect list (`hpckit.suspects`) may have it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from hpckit.submit.batch_script import passed_variables
 from hpckit.submit.exclusion.partition_nodes import partition_nodes
 from hpckit.suspects.suspect_folder import read_view
 from hpckit.suspects.suspect_record import SuspectNode, within_share
-from hpckit.text.quantities import span
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +89,7 @@ def describe_suspect(one: SuspectNode) -> str:
     """Returns the reason, and who reported it."""
     runs = {record.run.rpartition("/")[2] for record in one.reports if record.run}
     by = f", reported by {', '.join(sorted(runs)[:3])}" if runs else ""
-    left_s = max(0.0, one.expires - one.time)
-    return f"{one.reason}{by} (for {span(left_s)}; hpckit nodes clear {one.node} ends that)"
+    return f"{one.reason}{by} (hpckit nodes clear {one.node} ends that)"
 
 
 def _asking(
