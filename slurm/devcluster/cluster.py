@@ -92,7 +92,9 @@ class Cluster:
     def variables(self) -> dict[str, str]:
         """Returns the environment variables by which Slurm's commands, and those of this folder,
         find the cluster."""
-        return {"SLURM_CONF": str(self.folder.slurm_conf), VARIABLE: str(self.folder.path)}
+        found = {"SLURM_CONF": str(self.folder.slurm_conf), VARIABLE: str(self.folder.path)}
+        chosen = self.plan.options.slurm
+        return found if chosen is None else found | {"PATH": tools.path_with(chosen)}
 
     @property
     def env(self) -> dict[str, str]:
@@ -158,7 +160,8 @@ def _daemons(folder: ClusterFolder) -> Iterator[str]:
 
 def _check(options: ClusterOptions) -> None:
     has_namespaces = options.form == "namespaces"
-    tools.check(tools.needed(namespaces=has_namespaces, accounting=options.accounting))
+    needed = tools.needed(namespaces=has_namespaces, accounting=options.accounting)
+    tools.check(needed, options.slurm)
     if has_namespaces and os.geteuid() != 0:
         raise DevclusterError(
             "only root makes namespaces and networks: run this as root, or take the ports form"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurm.devcluster.cluster import Cluster, take_down
 from slurm.devcluster.errors import DevclusterError
+from slurm.devcluster.files.debian_packages import RELEASES, is_release, unpack
 from slurm.devcluster.files.folder import VARIABLE, ClusterFolder
 from slurm.devcluster.nodes.cluster_node import ClusterNode
 from slurm.devcluster.options import FAKE_GPUS, MAX_NODES, ClusterOptions
@@ -48,6 +49,7 @@ def up(words: Sequence[str]) -> None:
         cred_expire_s=chosen.cred_expire,
         user_signal=not chosen.no_user_signal,
         tracking=chosen.tracking,
+        slurm=_slurm(chosen.slurm),
         settings=tuple(chosen.set),
     )
     begin = time.monotonic()
@@ -178,12 +180,32 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="of jobs' processes; auto: by cgroups where they can be had",
     )
     parser.add_argument(
+        "--slurm",
+        metavar="S",
+        help=f"another Slurm than this machine's: {' or '.join(RELEASES)}, downloaded from Debian "
+        "once, or a folder with bin and sbin",
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="Key=Value",
         help="of slurm.conf, in place of the line with this key; may be repeated",
     )
+
+
+def _slurm(given: str | None) -> str | None:
+    """Returns the folder of the chosen Slurm."""
+    if given is None:
+        return None
+    if is_release(given):
+        return str(unpack(given))
+    folder = Path(given).absolute()
+    if not (folder / "sbin").is_dir():
+        raise DevclusterError(
+            f"--slurm {given}: no folder with bin and sbin; say that, or {' or '.join(RELEASES)}"
+        )
+    return str(folder)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -196,7 +218,8 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _described(plan: ClusterPlan) -> str:
     tracked = "cgroups" if plan.has_cgroups else "linuxproc"
     names = f"{plan.nodes[0].name} to {plan.nodes[-1].name}"
-    return f"{len(plan.nodes)} nodes, {names}, processes tracked by {tracked}"
+    version = f"{plan.version[0]}.{plan.version[1]:02}"
+    return f"Slurm {version}: {len(plan.nodes)} nodes, {names}, processes tracked by {tracked}"
 
 
 def _folder_option(folder: ClusterFolder) -> list[str]:

@@ -41,6 +41,7 @@ class ClusterOptions:
     cred_expire_s: int | None = 5  # a requeued job waits so long; None: Slurm's default, 120
     user_signal: bool = True  # preempted jobs get the signal of their --signal
     tracking: Tracking = "auto"  # of jobs' processes; auto: cgroups where they can be had
+    slurm: str | None = None  # folder with bin/ and sbin/ of another Slurm than this machine's
     settings: tuple[str, ...] = ()  # "Key=Value", in place of the line in slurm.conf or added to it
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm.devcluster import tools
 from slurm.devcluster.errors import DevclusterError
 from slurm.devcluster.options import MAX_NODES, ClusterOptions
 
@@ -52,6 +53,7 @@ class ClusterPlan:
     options: ClusterOptions
     user: str
     hostname: str
+    version: tuple[int, int]  # of Slurm
     memory_mib: int  # of each node
     has_cgroups: bool  # jobs' processes are tracked by cgroups
     controller_port: int
@@ -116,6 +118,7 @@ def make_plan(options: ClusterOptions, network: Network | None, has_cgroups: boo
         options=options,
         user=user_name(os.geteuid()),
         hostname=hostname.partition(".")[0],
+        version=tools.version_of(options.slurm),
         memory_mib=options.memory_mib or _machine_memory_mib(),
         has_cgroups=has_cgroups,
         controller_port=ports[0],
@@ -194,6 +197,7 @@ def _plan(found: dict[str, Any]) -> ClusterPlan:
         **found
         | {
             "options": ClusterOptions(**options | {"settings": tuple(options["settings"])}),
+            "version": tuple(found["version"]),
             "nodes": tuple(NodePlan(**node) for node in nodes),
             "network": Network(**network) if network else None,
         }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Mapping
 
-from slurm.devcluster.errors import MissingToolError
+from slurm.devcluster.errors import DevclusterError, MissingToolError
 
 # Daemons lie in folders that only administrators have on their path
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
@@ -31,20 +33,30 @@ ACCOUNTING = {
 LOSS = {"nft": "nftables"}
 
 
+def path_with(slurm: str | None) -> str:
+    """Returns the search path of programs, with the Slurm of a cluster before all others.
+
+    Args:
+        slurm: the folder with its bin/ and sbin/; None: that of this machine.
+    """
+    return PATH if slurm is None else f"{slurm}/bin:{slurm}/sbin:{PATH}"
+
+
 def needed(*, namespaces: bool, accounting: bool) -> dict[str, str]:
     """Returns the Debian package of each program that such a cluster needs."""
     return SLURM | (NAMESPACES if namespaces else {}) | (ACCOUNTING if accounting else {})
 
 
-def check(tools: Mapping[str, str]) -> None:
+def check(tools: Mapping[str, str], slurm: str | None = None) -> None:
     """
     Args:
         tools: the Debian package that has it, by name of the program.
+        slurm: as for `path_with`.
 
     Raises:
         MissingToolError: one or more are not installed.
     """
-    missing = _missing(tools)
+    missing = _missing(tools, slurm)
     if missing:
         packages = sorted({tools[tool] for tool in missing})
         raise MissingToolError(
@@ -58,8 +70,26 @@ def are_there(tools: Mapping[str, str]) -> bool:
     return not _missing(tools)
 
 
-def _missing(tools: Mapping[str, str]) -> list[str]:
-    return [tool for tool in tools if shutil.which(tool, path=PATH) is None]
+def _missing(tools: Mapping[str, str], slurm: str | None = None) -> list[str]:
+    path = path_with(slurm)
+    return [tool for tool in tools if shutil.which(tool, path=path) is None]
+
+
+def version_of(slurm: str | None) -> tuple[int, int]:
+    """Returns the version of Slurm, such as (24, 11).
+
+    Raises:
+        DevclusterError: its programs do not run here.
+    """
+    command = shutil.which("slurmctld", path=path_with(slurm)) or "slurmctld"
+    try:
+        done = subprocess.run([command, "-V"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DevclusterError(f"{command} -V failed: {error}") from error
+    found = re.search(r"\b(\d+)\.(\d+)", done.stdout)
+    if found is None:
+        raise DevclusterError(f"{command} -V failed: {done.stderr.strip() or done.stdout.strip()}")
+    return int(found[1]), int(found[2])
 
 
 def without_slurm(env: Mapping[str, str]) -> dict[str, str]:

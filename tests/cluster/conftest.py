@@ -10,6 +10,7 @@ import pytest
 from slurm.devcluster import tools
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.errors import MissingToolError
+from slurm.devcluster.files import debian_packages
 from slurm.devcluster.options import ClusterOptions, Form
 from tests.cluster import guard
 from tests.cluster.slurm import Slurm
@@ -18,8 +19,26 @@ from tests.cluster.slurm import Slurm
 _QUICK = ("MessageTimeout=3", "TCPTimeout=2", "KillWait=30")
 
 
+_SLURM = "HPCKIT_TEST_SLURM"
+"""The variable that names another release of Slurm than this machine's for all tests on clusters,
+as `devcluster/up --slurm` does; see `make test-slurm`."""
+
+
 def options(form: Form, nodes: int = 3) -> ClusterOptions:
-    return ClusterOptions(nodes=nodes, form=form, grace_s=2, slurmd_timeout_s=5, settings=_QUICK)
+    return ClusterOptions(
+        nodes=nodes,
+        form=form,
+        grace_s=2,
+        slurmd_timeout_s=5,
+        slurm=other_slurm(),
+        settings=_QUICK,
+    )
+
+
+def other_slurm() -> str | None:
+    """The folder of the Slurm that the environment asks for; None: this machine's."""
+    name = os.environ.get(_SLURM)
+    return str(debian_packages.unpack(name)) if name else None
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +83,8 @@ def slurm(request: pytest.FixtureRequest) -> Slurm:
 def need(form: Form, *, accounting: bool = False) -> None:
     """Skip the test where something is not installed, or may not be done."""
     try:
-        tools.check(tools.needed(namespaces=form == "namespaces", accounting=accounting))
+        needed = tools.needed(namespaces=form == "namespaces", accounting=accounting)
+        tools.check(needed, other_slurm())
     except MissingToolError as error:
         pytest.skip(str(error))
     if form == "namespaces" and os.geteuid() != 0:

@@ -18,6 +18,7 @@ from slurm.devcluster.daemons.processes import Process
 from slurm.devcluster.daemons.wait_conditions import wait_until
 from slurm.devcluster.errors import DevclusterError
 from slurm.devcluster.files.folder import ClusterFolder
+from slurm.devcluster.plan import ClusterPlan
 
 _ROOT = Path(__file__).resolve().parents[3]
 # Whatever is on the path of the user's Python, or in the folder it runs in, is left out
@@ -42,10 +43,16 @@ class Launcher:
         """Returns the environment of programs of this cluster."""
         return {
             **tools.without_slurm(os.environ),
-            "PATH": tools.PATH,
+            "PATH": self._path,
             "SLURM_CONF": str(self.folder.slurm_conf),
             "MYSQL_UNIX_PORT": str(self.folder.database_socket),  # slurmdbd has no setting for it
         }
+
+    @property
+    def _path(self) -> str:
+        plan = self.folder.plan
+        chosen = ClusterPlan.read(plan).options.slurm if plan.exists() else None
+        return tools.path_with(chosen)
 
     def run(self, *command: str, given: str = "", within_s: float = 30) -> str:
         """Runs a short program with `given` on its standard input; returns its standard output.
@@ -85,7 +92,7 @@ class Launcher:
             "log": str(self.folder.log(name)),
             "lock": self.lock,
             "namespaces": namespaces,
-            "command": [shutil.which(command[0], path=tools.PATH) or command[0], *command[1:]],
+            "command": [shutil.which(command[0], path=self._path) or command[0], *command[1:]],
         }
         try:
             self.run(*python("slurm.devcluster.daemons.daemon_starter", json.dumps(order)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from slurm.devcluster.files.folder import ClusterFolder
 from slurm.devcluster.options import FAKE_GPUS
@@ -79,6 +80,7 @@ def slurmdbd_conf(folder: ClusterFolder, plan: ClusterPlan) -> str:
         "PidFile": folder.run / "slurmdbd.pid",
         "DebugLevel": "info",
         **({"CommunicationParameters": "NoInAddrAny"} if plan.network or plan.loopback else {}),
+        **_plugins(plan),
     }
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
@@ -111,7 +113,16 @@ def _cluster(plan: ClusterPlan) -> Mapping[str, object]:
         "MailProg": "/bin/true",
         "MpiDefault": "none",
         "GresTypes": "gpu",
+        **_plugins(plan),
     }
+
+
+def _plugins(plan: ClusterPlan) -> Mapping[str, object]:
+    """Returns where the plugins of another Slurm are, which looks where its packages put them."""
+    if plan.options.slurm is None:
+        return {}
+    found = sorted(Path(plan.options.slurm).glob("lib*/**/select_cons_tres.so"))
+    return {"PluginDir": found[0].parent} if found else {}
 
 
 def _places(folder: ClusterFolder) -> Mapping[str, object]:

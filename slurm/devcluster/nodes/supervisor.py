@@ -35,7 +35,10 @@ def main() -> None:
     elif ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         sys.exit("this kernel lets no process take in orphans")
     Path(folder.spool, node.name).mkdir(exist_ok=True)
-    _supervise(["slurmd", "-D", "-N", node.name, "-f", str(folder.slurm_conf)])
+    slurmd = ["slurmd", "-D", "-N", node.name, "-f", str(folder.slurm_conf)]
+    if plan.options.slurm:  # it would look where its packages put it
+        slurmd += ["-d", f"{plan.options.slurm}/sbin/slurmstepd"]
+    _supervise(slurmd)
 
 
 def _supervise(slurmd: list[str]) -> NoReturn:
