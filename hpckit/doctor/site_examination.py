@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpckit.config.spec import RunSpec
-from hpckit.doctor import checkpoint_store, machine, slurm_settings
+from hpckit.doctor import checkpoint_store, machine, slurm_settings, submit_limits
 from hpckit.doctor.finding import Finding, Level
 from hpckit.doctor.folder_visibility import (
     identify_folder,
@@ -67,12 +68,31 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
         do = "check with scontrol ping whether slurmctld is running"
         yield Finding(Level.FAIL, "slurm", f"it does not answer: {error}", do)
         return
-    read = parse_config(config)
+    read, listed = parse_config(config), parse_records(partitions)
     assert spec.cluster.slurm is not None
     facts = read_facts(spec.cluster.slurm)
-    yield from slurm_settings.findings(
-        read, parse_records(partitions), spec, _qos(read, spec), facts
-    )
+    yield from slurm_settings.findings(read, listed, spec, _qos(read, spec), facts)
+    yield from submit_limits.judge_limits(_limits(read, listed, spec), spec.launch.continuation)
+
+
+def _limits(
+    config: Record, partitions: Sequence[Record], spec: RunSpec
+) -> list[submit_limits.SubmitLimit]:
+    """Return the limits of the jobs in the queue; empty if there are none, or no accounting."""
+    slurm = spec.cluster.slurm
+    assert slurm is not None
+    if "slurmdbd" not in config.get("AccountingStorageType", ""):
+        return []
+    named = submit_limits.associations_command(getpass.getuser(), config.get("ClusterName", ""))
+    try:
+        associations, qos = command_output(named), command_output(submit_limits.QOS)
+    except ProbeError:  # slurmdbd may be away, without which jobs run all the same
+        return []
+    partition = slurm_settings.partition_of(partitions, slurm)
+    of_partition = partition.get("QoS", "N/A") if partition else "N/A"
+    chosen = [one for one in (slurm.qos, of_partition) if one and one not in ("N/A", "(null)")]
+    name = partition.get("PartitionName") if partition else None
+    return submit_limits.parse_limits(associations, qos, slurm.account, chosen, name)
 
 
 def _qos(config: Record, spec: RunSpec) -> Record | None:

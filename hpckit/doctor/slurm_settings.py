@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.doctor.finding import Finding, Level
-from hpckit.slurm.cluster_config import PreemptionGrace, grace_of, minutes_of, seconds_of
+from hpckit.slurm.cluster_config import (
+    PreemptionGrace,
+    grace_of,
+    has_cons_tres,
+    minutes_of,
+    seconds_of,
+)
 from hpckit.submit.continuation.continuation_choice import (
     HOLD_S,
     ContinuationFacts,
@@ -20,6 +27,8 @@ from hpckit.text.quantities import count
 
 OLDEST = (20, 11)
 """The first version of Slurm whose srun has --overlap."""
+_PER_JOB = ("/tmp", "/dev/shm")
+"""The folders that job_container/tmpfs gives to each job unless a site chooses others."""
 
 
 def findings(
@@ -44,7 +53,9 @@ def findings(
     yield _continuation(spec.launch.continuation, facts)
     if spec.launch.continuation == "requeue":
         yield _requeue(facts)
-    partition = _partition(partitions, spec.cluster.slurm)
+    yield from _gpu_requests(config, spec)
+    yield from _private_folders(config, spec)
+    partition = partition_of(partitions, spec.cluster.slurm)
     if partition is None:
         named = spec.cluster.slurm.partition
         there = ", ".join(one.get("PartitionName", "?") for one in partitions)
@@ -105,9 +116,11 @@ def _requeue(facts: ContinuationFacts) -> Finding:
     return Finding(Level.NOTE, "requeue", what, "launch.continuation=chain does not wait")
 
 
-def _partition(
+def partition_of(
     partitions: Sequence[Mapping[str, str]], slurm: SlurmSpec
 ) -> Mapping[str, str] | None:
+    """Return the partition of a job; None: there is none of this name, or no default."""
+
     def is_it(one: Mapping[str, str]) -> bool:
         if slurm.partition is None:
             return one.get("Default") == "YES"
@@ -129,7 +142,11 @@ def _of_partition(
     else:
         yield Finding(Level.OK, "partition", f"{name}: {_size(partition)}")
     grace = grace_of(partition, config, qos)
-    yield _grace(name, grace, spec.cluster.grace_s)
+    if grace is not None and grace.is_suspension:
+        yield _suspension(name, grace)
+        grace = None
+    else:
+        yield _grace(name, grace, spec.cluster.grace_s)
     if grace is not None and (deaf := _batch_signal(config)) is not None:
         yield deaf
     longest, wanted = minutes_of(partition.get("MaxTime", "")), spec.cluster.slurm
@@ -157,6 +174,44 @@ def _grace(name: str, grace: PreemptionGrace | None, wanted_s: float) -> Finding
         do = f"set cluster.grace_s={grace.usable_s}; if a save takes longer, ask for a GraceTime"
         return Finding(Level.WARN, subject, f"{what}, but cluster.grace_s={wanted_s:g}", do)
     return Finding(Level.OK, subject, what)
+
+
+def _suspension(name: str, grace: PreemptionGrace) -> Finding:
+    what = (
+        f"a preempted job of {name} is stopped ({grace.source}): it gets no signal, saves nothing "
+        "and keeps its memory, and continues when the other job has ended"
+    )
+    do = "use a partition whose PreemptMode is REQUEUE or CANCEL, where the run saves and leaves"
+    return Finding(Level.WARN, "preemption", what, do)
+
+
+def _gpu_requests(config: Mapping[str, str], spec: RunSpec) -> Iterator[Finding]:
+    """Check whether the option by which the spec requests GPUs is one that Slurm takes."""
+    slurm = spec.cluster.slurm
+    assert slurm is not None
+    if spec.cluster.device == "cpu" or slurm.gpus == "none":
+        return
+    select, types = config.get("SelectType"), config.get("GresTypes")
+    if types is not None and "gpu" not in types.split(","):
+        what = f"cluster.slurm.gpus={slurm.gpus}, but this Slurm knows no GPUs (GresTypes={types})"
+        yield Finding(Level.FAIL, "GPUs of a job", what, "set cluster.slurm.gpus=none")
+    elif select is not None and slurm.gpus == "gpus-per-node" and not has_cons_tres(config):
+        what = f"cluster.slurm.gpus=gpus-per-node, which {select} does not have"
+        yield Finding(Level.FAIL, "GPUs of a job", what, "set cluster.slurm.gpus=gres")
+
+
+def _private_folders(config: Mapping[str, str], spec: RunSpec) -> Iterator[Finding]:
+    """Check whether what is to outlive a job lies in a folder that ends with the job."""
+    kinds = (config.get("JobContainerType", ""), config.get("NamespaceType", ""))
+    if not any(kind.endswith("tmpfs") for kind in kinds):
+        return
+    for key, folder in (("data.cache", spec.data.cache), ("root", spec.root)):
+        path = Path(str(folder)) if folder is not None else None
+        if path is not None and any(path.is_relative_to(one) for one in _PER_JOB):
+            what = f"{key}={path}: each job has {_PER_JOB[0]} of its own here, which ends with it"
+            do = f"set {key} to a folder that is not in {' or '.join(_PER_JOB)}"
+            level = Level.FAIL if key == "root" else Level.WARN
+            yield Finding(level, "folders", what, do)
 
 
 def _batch_signal(config: Mapping[str, str]) -> Finding | None:

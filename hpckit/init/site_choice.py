@@ -9,7 +9,7 @@ from typing import Literal
 from hpckit.config.spec_parser import SpecError
 from hpckit.doctor.machine import MachineFacts
 from hpckit.init.site_facts import SiteFacts, SlurmAccounts
-from hpckit.slurm.cluster_config import Record, grace_of, minutes_of
+from hpckit.slurm.cluster_config import Record, grace_of, has_cons_tres, minutes_of
 from hpckit.slurm.gres import Kind, in_words, kinds_of, kinds_of_nodes
 from hpckit.text.quantities import count
 
@@ -123,6 +123,9 @@ def _grace(name: str, partition: Record, config: Record) -> SiteKey:
     if grace is None:
         why = f"jobs of {name} are not preempted; drills use this time"
         return SiteKey("grace_s", 60, "assumed", why, is_slurm=False)
+    if grace.is_suspension:
+        why = f"{grace.source}: a preempted job of {name} is stopped and gets no signal"
+        return SiteKey("grace_s", 60, "assumed", why, is_slurm=False)
     if grace.usable_s is None:
         why = f"{grace.source}, see sacctmgr show qos format=Name,GraceTime,PreemptMode"
         return SiteKey("grace_s", 60, "assumed", why, is_slurm=False)
@@ -175,6 +178,11 @@ def _clock(minutes: float) -> str:
     return f"{days}-{text}" if days else text
 
 
+def gpu_option(config: Record) -> str:
+    """Return the option of sbatch that requests GPUs, as a value of `cluster.slurm.gpus`."""
+    return "gpus-per-node" if has_cons_tres(config) else "gres"
+
+
 def _gpus(kinds: Sequence[tuple[Kind, int]], config: Record) -> Iterator[SiteKey]:
     if not kinds:
         yield SiteKey(
@@ -183,8 +191,9 @@ def _gpus(kinds: Sequence[tuple[Kind, int]], config: Record) -> Iterator[SiteKey
         return
     there = ", ".join(f"{in_words(kind)} on {count(number, 'node')}" for kind, number in kinds)
     select = config.get("SelectType", "")
-    option = "gpus-per-node" if "cons_tres" in select else "gres"
-    yield SiteKey("gpus", option, "found", f"{there}; {select or 'its SelectType is unknown'}")
+    yield SiteKey(
+        "gpus", gpu_option(config), "found", f"{there}; {select or 'its SelectType is unknown'}"
+    )
     types = {kind for (kind, _), _ in kinds}
     if len(types) > 1:
         yield SiteKey("gpu_type", kinds[0][0][0] or None, "assumed", "most nodes have this one")

@@ -12,7 +12,14 @@ from hpckit.config.spec_parser import SpecError
 from hpckit.doctor import machine
 from hpckit.doctor.node_probe import ProbeError, ask_node
 from hpckit.init.project_files import NewFile
-from hpckit.init.site_choice import SiteChoice, SiteRequest, choose, nodes_with_gpus, partition_of
+from hpckit.init.site_choice import (
+    SiteChoice,
+    SiteRequest,
+    choose,
+    gpu_option,
+    nodes_with_gpus,
+    partition_of,
+)
 from hpckit.init.site_facts import SiteFacts, ask_site
 from hpckit.init.site_file import is_name, render, site_name
 from hpckit.slurm.sbatch_variables import with_sbatch_variables
@@ -70,7 +77,8 @@ def _node(facts: SiteFacts, wanted: SiteRequest) -> machine.MachineFacts:
     partition, _ = partition_of(facts, wanted.partition)
     words = ["cluster=slurm", f"cluster.slurm.partition={partition['PartitionName']}"]
     words += [f"cluster.slurm.account={wanted.account}"] if wanted.account else []
-    words += [] if nodes_with_gpus(partition, facts.nodes) else ["cluster.slurm.gpus=none"]
+    has_gpus = nodes_with_gpus(partition, facts.nodes) > 0
+    words += [f"cluster.slurm.gpus={gpu_option(facts.config) if has_gpus else 'none'}"]
     try:
         spec, _ = with_sbatch_variables(compose_spec(words, conf_dir()), os.environ)
         return ask_node(spec, None)

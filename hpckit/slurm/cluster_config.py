@@ -22,6 +22,8 @@ class PreemptionGrace:
     """None: unknown."""
     source: str
     """The setting that determines it."""
+    is_suspension: bool = False
+    """Whether a preempted job is stopped without a signal, and continued later on its nodes."""
 
     @property
     def usable_s(self) -> int | None:
@@ -63,6 +65,12 @@ def parse_qos(text: str) -> dict[str, str] | None:
     return {"GraceTime": str(grace_s), **mode}
 
 
+def has_cons_tres(config: Record) -> bool:
+    """Returns whether jobs may request GPUs by the options --gpus-per-node and the like, as they
+    may with select/cons_tres alone. Otherwise only --gres requests them."""
+    return "cons_tres" in config.get("SelectType", "")
+
+
 def qos_command(name: str) -> tuple[str, ...]:
     return (
         *("sacctmgr", "--noheader", "--parsable2", "show", "qos", name),
@@ -86,6 +94,8 @@ def grace_of(
     mode = partition.get("PreemptMode") or config.get("PreemptMode", "OFF")
     if config.get("PreemptType", "preempt/none") == "preempt/none" or mode.upper() == "OFF":
         return None
+    if "SUSPEND" in mode.upper():
+        return PreemptionGrace(None, f"PreemptMode={mode}", is_suspension=True)
     if given_s := seconds_of(partition.get("GraceTime", "")):
         return PreemptionGrace(given_s, "GraceTime")
     return PreemptionGrace(

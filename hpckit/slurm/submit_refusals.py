@@ -64,6 +64,21 @@ _REFUSALS = (
         ),
     ),
     (
+        r"option unsupported by configured SelectType|only supported with .*cons_tres",
+        SubmitRefusal(
+            "GPUs are requested in a way that this cluster's SelectType does not have",
+            "set cluster.slurm.gpus=gres",
+        ),
+    ),
+    (
+        r"[Jj]ob array",
+        SubmitRefusal(
+            "the sweep has more runs than a job array of this cluster may have (MaxArraySize)",
+            "start the sweep in parts; scontrol show config shows MaxArraySize, which is one more "
+            "than the most runs",
+        ),
+    ),
+    (
         r"generic resource \(gres\)|Invalid GRES",
         SubmitRefusal(
             "the cluster has no such GPUs", "set cluster.slurm.gpu_type and launch.nproc_per_node"

@@ -94,7 +94,9 @@ class Cluster:
         find the cluster."""
         found = {"SLURM_CONF": str(self.folder.slurm_conf), VARIABLE: str(self.folder.path)}
         chosen = self.plan.options.slurm
-        return found if chosen is None else found | {"PATH": tools.path_with(chosen)}
+        if chosen is None:
+            return found
+        return found | {"PATH": tools.path_with(chosen, os.environ.get("PATH", os.defpath))}
 
     @property
     def env(self) -> dict[str, str]:

@@ -33,13 +33,14 @@ ACCOUNTING = {
 LOSS = {"nft": "nftables"}
 
 
-def path_with(slurm: str | None) -> str:
+def path_with(slurm: str | None, path: str = PATH) -> str:
     """Returns the search path of programs, with the Slurm of a cluster before all others.
 
     Args:
         slurm: the folder with its bin/ and sbin/; None: that of this machine.
+        path: the search path of all other programs.
     """
-    return PATH if slurm is None else f"{slurm}/bin:{slurm}/sbin:{PATH}"
+    return path if slurm is None else f"{slurm}/bin:{slurm}/sbin:{path}"
 
 
 def needed(*, namespaces: bool, accounting: bool) -> dict[str, str]:

@@ -25,14 +25,14 @@ class Limited:
     """A cluster whose sbatch refuses what a job submits."""
 
     folder: Path
+    real: str | None
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
         tool = self.folder / "sbatch"
-        real = shutil.which("sbatch")
         tool.write_text(
             f'#!/bin/sh\nif [ -n "$SITE_IN_JOB" ]; then\ncat >&2 <<"END"\n{REFUSAL}\nEND\nexit 1\n'
-            f'fi\nexec {real} "$@"\n'
+            f'fi\nexec {self.real} "$@"\n'
         )
         tool.chmod(0o755)
 
@@ -40,7 +40,8 @@ class Limited:
 def test_why_tells_what_was_refused_and_what_helps(
     ports: Slurm, tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = Limited(tmp_path / "site")
+    real = shutil.which("sbatch", path=ports.cluster.env["PATH"])
+    limited = Limited(tmp_path / "site", real)
     monkeypatch.setenv("PATH", f"{limited.folder}:{os.environ['PATH']}")
     path = f"export SITE_IN_JOB=1 PATH={limited.folder}:$PATH"  # sbatch sees no SLURM_JOB_ID
     setup = f"cluster.slurm.setup=['{path}']"
