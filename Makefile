@@ -1,6 +1,7 @@
 # make demo       set up, then train, be preempted twice and resume, on this machine
 # make test       set up, then run all tests
 # make test-torch TORCH_BUILD=2.14.1    what depends on torch, with another build of it
+# make test-slurm SLURM=26.05         what depends on Slurm, with a newer release of it, from Debian
 # make fresh      make demo on fresh Debian 12 and 13, in a chroot each (as root)
 # make setup      only the virtual environment in .venv
 # make services   only the Debian packages with the servers that tests run against (as root)
@@ -29,7 +30,7 @@ has_cpu_build = $(PIP) index versions torch 2>/dev/null | grep -qF '$(TORCH_VERS
 # needs neither.
 TORCHTITAN := torchtitan spmd_types
 
-.PHONY: setup services demo test test-quick test-torch fresh lint docs wheel clean
+.PHONY: setup services demo test test-quick test-torch test-slurm fresh lint docs wheel clean
 
 setup: $(VENV)/ready
 
@@ -108,6 +109,24 @@ test-torch: services
 	PYTHONDONTWRITEBYTECODE= $(BUILD)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope \
 		--no-loadscope-reorder $(PYTEST_ARGS) $(BUILD_TESTS)
 
+# Another release of Slurm than this machine's, 24.11 or 26.05, unpacked from Debian's packages into
+# ~/.cache/hpckit/slurm-*, which is kept for the next run; nothing is installed.
+SLURM ?= 26.05
+SLURM_TESTS := $(addprefix tests/cluster/,test_configuration.py test_site_kinds.py test_init.py \
+	test_exclusion.py test_refused_successor.py \
+	test_doctor.py::test_what_will_not_work_is_exit_status_1 \
+	test_devcluster.py::test_high_preempts_low_which_is_told_and_runs_again \
+	test_devcluster.py::test_a_killed_node_fails_its_jobs_and_comes_back \
+	test_runs.py::test_preempted_and_carried_on_by_the_successor \
+	test_runs.py::test_a_cancelled_job_has_no_successor_and_can_be_resumed \
+	test_runs.py::test_what_slurm_refuses_is_told \
+	test_runs.py::test_the_commands_on_runs_know_slurms_jobs \
+	test_elastic.py::test_the_supervisor_is_lost_with_its_node_and_the_successor_goes_on)
+
+test-slurm: setup services
+	PYTHONDONTWRITEBYTECODE= HPCKIT_TEST_SLURM=$(SLURM) $(BIN)/python -m pytest --numprocesses 2 \
+		--dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) $(SLURM_TESTS)
+
 # FRESH="--release trixie --user root" makes one machine only; python3 -m tests.fresh --help tells more.
 fresh:
 	$(PYTHON) -m tests.fresh $(FRESH)
@@ -116,7 +135,7 @@ fresh:
 # all out.
 SERVICES := git radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod gcc libc6-dev \
 	nfs-kernel-server nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
-	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux nftables shellcheck
+	slurm-wlm munge patchelf slurmdbd mariadb-server-core mariadb-client-core util-linux nftables shellcheck
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
 
 # fuse 2 does as well as fuse3, and cannot be there beside it.

@@ -50,6 +50,7 @@ def up(words: Sequence[str]) -> None:
         user_signal=not chosen.no_user_signal,
         tracking=chosen.tracking,
         slurm=_slurm(chosen.slurm),
+        private=tuple(chosen.private),
         settings=tuple(chosen.set),
     )
     begin = time.monotonic()
@@ -184,6 +185,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"another Slurm than this machine's: {' or '.join(RELEASES)}, downloaded from Debian "
         "once, or a folder with bin and sbin",
+    )
+    parser.add_argument(
+        "--private",
+        action="append",
+        default=[],
+        metavar="D",
+        help="a folder of this machine that each node has of its own; may be repeated",
     )
     parser.add_argument(
         "--set",

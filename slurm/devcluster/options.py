@@ -42,6 +42,7 @@ class ClusterOptions:
     user_signal: bool = True  # preempted jobs get the signal of their --signal
     tracking: Tracking = "auto"  # of jobs' processes; auto: cgroups where they can be had
     slurm: str | None = None  # folder with bin/ and sbin/ of another Slurm than this machine's
+    private: tuple[str, ...] = ()  # folders that each node has of its own, empty at its start
     settings: tuple[str, ...] = ()  # "Key=Value", in place of the line in slurm.conf or added to it
 
     def __post_init__(self) -> None:
@@ -60,6 +61,14 @@ class ClusterOptions:
             key, equals, _ = setting.partition("=")
             if not (equals and key.isalnum() and setting.isprintable()):
                 raise DevclusterError(f"setting {setting!r}: say Key=Value, as in slurm.conf")
+        for folder in self.private:
+            if not folder.startswith("/") or ".." in folder.split("/"):
+                raise DevclusterError(f"private folder {folder!r}: say an absolute path")
+        if self.form == "ports" and self.private:
+            raise DevclusterError(
+                "nodes of the ports form share this machine's folders: take the namespaces form "
+                "for private ones"
+            )
         if self.tracking == "cgroup" and self.form == "ports":
             raise DevclusterError(
                 "nodes of the ports form share one machine's cgroups: take the namespaces form "

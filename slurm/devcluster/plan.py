@@ -196,7 +196,9 @@ def _plan(found: dict[str, Any]) -> ClusterPlan:
     return ClusterPlan(
         **found
         | {
-            "options": ClusterOptions(**options | {"settings": tuple(options["settings"])}),
+            "options": ClusterOptions(
+                **options | {name: tuple(options[name]) for name in ("settings", "private")}
+            ),
             "version": tuple(found["version"]),
             "nodes": tuple(NodePlan(**node) for node in nodes),
             "network": Network(**network) if network else None,

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,7 +32,7 @@ def main() -> None:
     node = plan.node(sys.argv[2])
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     if plan.network:
-        _set_up(folder, node)
+        _set_up(folder, node, plan.options.private)
     elif ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         sys.exit("this kernel lets no process take in orphans")
     Path(folder.spool, node.name).mkdir(exist_ok=True)
@@ -69,13 +70,15 @@ def _reap_all_but(pid: int) -> None:
         os.waitpid(ended.si_pid, 0)
 
 
-def _set_up(folder: ClusterFolder, node: NodePlan) -> None:
-    """Sets up host name, /proc, /etc/hosts, shared memory and network in new namespaces."""
+def _set_up(folder: ClusterFolder, node: NodePlan, private: Sequence[str]) -> None:
+    """Sets up host name, /proc, /etc/hosts, folders and network in new namespaces."""
     socket.sethostname(node.name)
     _run("mount", "--make-rprivate", "/")
     _run("mount", "-t", "proc", "proc", "/proc")
     _run("mount", "--bind", str(folder.hosts), "/etc/hosts")
     _run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm")
+    for path in private:
+        _run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", path)
     _run("ip", "link", "set", "lo", "up")
     if not wait_until(lambda: "eth0:" in Path("/proc/net/dev").read_text(), 20, every_s=0.005):
         sys.exit(f"{node.name}: no network cable was plugged in within 20 s")
