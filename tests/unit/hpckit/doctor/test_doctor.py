@@ -17,6 +17,7 @@ from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder, jud
 from hpckit.doctor.node_probe import srun_words
 from hpckit.doctor.scratch_disks import ScratchDisk
 from hpckit.doctor.slurm_settings import findings
+from hpckit.doctor.submit_limits import judge_limits, parse_limits
 from hpckit.slurm.cluster_config import grace_of, parse_config, parse_qos, parse_records
 from hpckit.submit.compose import compose_spec
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
@@ -73,6 +74,34 @@ def test_a_site_that_is_well_has_nothing_to_change() -> None:
         ((), "GraceTime=120", "GraceTime=0", "preemption", Level.WARN, "KillWait, without"),
         ((), "preempt/partition_prio", "preempt/none", "preemption", Level.OK, "not preempted"),
         ((), "preempt/partition_prio", "preempt/qos", "preemption", Level.NOTE, "is unknown"),
+        ((), "PreemptMode=REQUEUE", "PreemptMode=CANCEL", "preemption", Level.OK, "has 120 s"),
+        (
+            (),
+            "PreemptMode=REQUEUE",
+            "PreemptMode=GANG,SUSPEND",
+            "preemption",
+            Level.WARN,
+            "is stopped",
+        ),
+        (
+            (),
+            "KillWait",
+            "SelectType=select/linear\nKillWait",
+            "GPUs of a job",
+            Level.FAIL,
+            "=gres",
+        ),
+        ((), "KillWait", "GresTypes=(null)\nKillWait", "GPUs of a job", Level.FAIL, "gpus=none"),
+        (
+            ("data.cache=/tmp/shards",),
+            *("KillWait", "JobContainerType=job_container/tmpfs\nKillWait"),
+            *("folders", Level.WARN, "data.cache=/tmp/shards: each job has"),
+        ),
+        (
+            ("root=/dev/shm/runs",),
+            *("KillWait", "NamespaceType=namespace/tmpfs\nKillWait"),
+            *("folders", Level.FAIL, "root=/dev/shm/runs: each job has"),
+        ),
         ((), "= send_user_signal", "= youngest_first", "preempt signal", Level.NOTE, "not sent"),
         (("launch.continuation=requeue",), "", "", "requeue", Level.OK, "for 31 s"),
         (("launch.continuation=requeue",), "cred_expire=30", "", "requeue", Level.NOTE, "121 s"),
@@ -92,6 +121,41 @@ def test_what_slurm_tells_leads_to_what_to_do(
     found = said(*overrides, old=old, new=new)[subject]
     assert found.level is level
     assert text in f"{found.what} {found.do}"
+
+
+def test_requests_for_gpus_that_slurm_takes_are_no_news() -> None:
+    for select in ("select/cons_tres", "select/cray_aries,cons_tres"):
+        told = said(old="KillWait", new=f"GresTypes=gpu,shard\nSelectType={select}\nKillWait")
+        assert "GPUs of a job" not in told
+    linear = "SelectType=select/linear\nKillWait"
+    assert "GPUs of a job" not in said("cluster.slurm.gpus=gres", old="KillWait", new=linear)
+    assert "GPUs of a job" not in said("cluster.device=cpu", old="KillWait", new=linear)
+
+
+ASSOCIATIONS = "lab||normal|1|\nlab|big|normal|9|\nart||long||40\n"
+QOS = "normal||||\nlong|3||\nfew|1|2|\n"
+
+
+@pytest.mark.parametrize(
+    ("account", "chosen", "partition", "least"),
+    [
+        ("lab", (), "gpu", "1 job in the queue (MaxSubmitJobs of the account lab)"),
+        ("lab", ("few",), "big", "1 job in the queue (MaxSubmitJobsPU of the QOS few)"),
+        ("art", (), "gpu", "3 jobs in the queue (MaxSubmitJobsPU of the QOS long)"),
+        (None, ("normal",), "gpu", None),
+        ("none", ("normal",), "gpu", None),
+    ],
+)
+def test_the_least_limit_of_submitted_jobs_counts(
+    account: str | None, chosen: tuple[str, ...], partition: str | None, least: str | None
+) -> None:
+    limits = parse_limits(ASSOCIATIONS, QOS, account, chosen, partition)
+    found = list(judge_limits(limits, "chain"))
+    assert ([] if least is None else [least in one.what for one in found]) == [True] * len(found)
+    assert bool(found) is (least is not None)
+    warned = [one.level for one in found if one.do]
+    assert warned == ([Level.WARN] if least and least.startswith("1 ") else [])
+    assert all(one.level is Level.OK for one in judge_limits(limits, "requeue"))
 
 
 @pytest.mark.parametrize("limit", ["24:00:00", "1-00:00:00", "00:30:00"])

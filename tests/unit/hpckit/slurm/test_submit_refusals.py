@@ -28,6 +28,11 @@ _FAILED = "sbatch: error: Batch job submission failed: "
         (f"{_FAILED}Invalid qos specification", "cluster.slurm.qos"),
         (f"{_FAILED}Requested time limit is invalid (missing or exceeds some limit)", "time_limit"),
         (f"{_FAILED}Invalid generic resource (gres) specification", "gpu_type"),
+        (f"{_FAILED}Invalid job array specification", "MaxArraySize"),
+        (
+            f"{_FAILED}Requested GRES option unsupported by configured SelectType plugin",
+            "cluster.slurm.gpus=gres",
+        ),
         (f"{_FAILED}Invalid feature specification", "constraint"),
         ("sbatch: error: Memory specification can not be satisfied", "memory"),
         (f"{_FAILED}Requested reservation is invalid", "reservation"),
