@@ -1,4 +1,4 @@
-"""Decides what becomes of the variables by which `sbatch` takes options. Pure.
+"""Decides what becomes of the variables by which `sbatch` takes options.
 
 sbatch prefers them to the options in a batch script, so a job would not be what the spec and
 --dry-run say. They are never passed to sbatch. Instead, each is taken into the spec if the spec
@@ -8,12 +8,13 @@ leaves that open, has no effect, which a note says, or refuses the launch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
+from hpckit.slurm.scontrol import cluster_name
 
 Treatment = Literal["key", "option", "flag", "unused", "refused", "silent"]
 """What becomes of a variable.
@@ -97,6 +98,7 @@ TABLE: dict[str, SbatchVariable] = {
 }
 """Every variable that sbatch of Slurm 22.05 to 26.05 reads as an option."""
 
+_CLUSTERS = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
 _UNKNOWN = SbatchVariable("unused", "", "hpckit does not know it, and sbatch does not get it")
 _GPU_WORD = re.compile(r"(gres[:/])?gpu([:=].*)?")
 _SAME_RESOURCE = {
@@ -119,16 +121,26 @@ class SbatchDefaults:
     problems: list[str]
 
 
-def with_sbatch_variables(spec: RunSpec, env: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
+def with_sbatch_variables(
+    spec: RunSpec,
+    env: Mapping[str, str],
+    local_cluster: Callable[[], str | None] = cluster_name,
+) -> tuple[RunSpec, list[str]]:
     """Returns the spec with what the variables of `env` set that the spec leaves open, and notes
     that name each variable that was taken or has no effect.
+
+    Args:
+        local_cluster: returns Slurm's name of the cluster of this machine; it is called if a
+            variable names a cluster.
 
     Raises:
         SpecError: a variable asks for what hpckit cannot give, or its value is not valid.
     """
     if spec.cluster.slurm is None:
         return spec, []
-    found = sbatch_defaults(spec.cluster.slurm, env, wants_gpus=spec.cluster.device != "cpu")
+    here = local_cluster() if any(env.get(name) for name in _CLUSTERS) else None
+    wants_gpus = spec.cluster.device != "cpu"
+    found = sbatch_defaults(spec.cluster.slurm, env, wants_gpus=wants_gpus, local_cluster=here)
     if found.problems:
         raise SpecError(found.problems)
     if not (found.values or found.options):
@@ -144,18 +156,25 @@ def with_sbatch_variables(spec: RunSpec, env: Mapping[str, str]) -> tuple[RunSpe
 
 
 def sbatch_defaults(
-    slurm: SlurmSpec, env: Mapping[str, str], *, wants_gpus: bool
+    slurm: SlurmSpec,
+    env: Mapping[str, str],
+    *,
+    wants_gpus: bool,
+    local_cluster: str | None = None,
 ) -> SbatchDefaults:
-    """Returns what the variables of `env` add to a spec.
+    """Returns what the variables of `env` add to a spec. Pure.
 
     Args:
         wants_gpus: whether the run may use GPUs.
+        local_cluster: Slurm's name of the cluster of this machine; None: unknown.
     """
     found = SbatchDefaults({}, {}, [], [])
     for name, value in _given(env):
         it, shown = TABLE.get(name, _UNKNOWN), f"{name}={value}"
         problem = _gpu_problem(name, value, slurm, wants_gpus=wants_gpus)
-        if it.treatment == "refused" or problem:
+        if name in _CLUSTERS and value.strip() == local_cluster:
+            found.notes.append(f"{shown} has no effect: it names the cluster of this machine")
+        elif it.treatment == "refused" or problem:
             found.problems.append(f"{shown}: {problem or it.reason}")
         elif it.treatment == "unused":
             found.notes.append(f"{shown} has no effect: {it.reason}")

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+from hpckit.slurm.cluster_config import CONFIG, parse_config
 from hpckit.slurm.slurm_query import query, run_query
 
 _AFTER_NAME = re.compile(r" UserId=\S*\(\d+\)")
@@ -32,6 +33,14 @@ def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return (done.stderr.strip() or "scontrol failed") if done.returncode else None
+
+
+def cluster_name(within_s: float = 20.0) -> str | None:
+    """Returns Slurm's name of the cluster of this machine, or None if it does not tell."""
+    try:
+        return parse_config(query(CONFIG, within_s)).get("ClusterName")
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def field(text: str, key: str) -> str | None:

@@ -15,6 +15,7 @@ from hpckit.doctor.finding import Finding
 from hpckit.doctor.site_examination import examine
 from hpckit.init.site_choice import SiteRequest, Value
 from hpckit.init.site_description import describe
+from hpckit.slurm.squeue import parse_queue
 from hpckit.slurm.submit_refusals import explain_refusal
 from hpckit.submit.compose import compose_spec
 from slurm.devcluster.cluster import Cluster
@@ -105,6 +106,17 @@ def test_a_site_is_described_as_it_is(
             refusal = explain_refusal(Slurm(cluster).run(*words))
             assert refusal is not None
             assert "MaxArraySize" in refusal.advice
+
+
+def test_every_state_that_squeue_selects_by_is_known(ports: Slurm) -> None:
+    said = ports.run("sh", "-c", "! squeue --states=nonsense 2>&1")
+    (line,) = [line for line in said.splitlines() if "Valid job states" in line]
+    states = [state.strip().upper() for state in line.rpartition(":")[2].split(",")]
+    assert "PREEMPTED" in states
+    lines = "".join(f"{n}|{state}{'|' * 9}\n" for n, state in enumerate(states, 1))
+    jobs = parse_queue(lines)
+    assert [job.state for job in jobs] == states
+    assert [job.state for job in jobs if job.is_unknown] == []
 
 
 def test_a_limit_of_one_job_is_told_before_the_successor_is_refused(

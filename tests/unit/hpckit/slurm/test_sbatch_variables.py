@@ -47,6 +47,17 @@ def notes(env: dict[str, str], changes: dict[str, Any] | None = None) -> list[st
     return with_sbatch_variables(make_spec(changes or {}, "slurm"), env)[1]
 
 
+@pytest.mark.parametrize("name", ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"])
+def test_a_variable_that_names_the_cluster_of_this_machine_has_no_effect(name: str) -> None:
+    spec = make_spec({}, "slurm")
+    found, said = with_sbatch_variables(spec, {name: "here"}, lambda: "here")
+    assert found == spec
+    assert said == [f"{name}=here has no effect: it names the cluster of this machine"]
+    for named in ("here,there", "all", "there"):
+        with pytest.raises(SpecError, match="on another cluster"):
+            with_sbatch_variables(spec, {name: named}, lambda: "here")
+
+
 def test_every_variable_that_sbatch_reads_is_decided_about() -> None:
     assert set(TABLE) == {f"SBATCH_{name}" for name in READ} | {"SLURM_CLUSTERS"}
     for name, it in TABLE.items():
