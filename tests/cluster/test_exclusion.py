@@ -69,7 +69,8 @@ def told(run: RunDir, kind: str) -> list[Event]:
 def test_a_pending_job_gets_the_node_back_when_the_others_have_gone(
     ports: Slurm, tmp_path: Path, big: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLURM_CONF", ports.cluster.env["SLURM_CONF"])
+    for name, value in ports.cluster.variables.items():
+        monkeypatch.setenv(name, value)
     run, changes = RunDir(tmp_path), {"cluster.slurm.constraint": "big", "cluster.device": "cpu"}
     spec = make_spec({**changes, "launch.nodes": 1, "cluster.slurm.memory": "50M"}, "slurm")
     job = ports.submit("true", tmp_path / "log", "--constraint=big", "--nodes=1", "--hold")
