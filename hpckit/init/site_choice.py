@@ -222,7 +222,8 @@ def _whole(most: int | None, what: str) -> tuple[Literal["found", "assumed"], st
 
 
 def _exclusive(partition: Record) -> Iterator[SiteKey]:
-    if partition.get("OverSubscribe") == "EXCLUSIVE":
+    # the second one is of Slurm 26.05
+    if partition.get("OverSubscribe") == "EXCLUSIVE" or partition.get("Exclusive") == "NODE":
         yield SiteKey("exclusive", True, "found", "the partition allocates whole nodes")
 
 

@@ -92,6 +92,18 @@ def test_what_was_said_wins_and_each_partition_has_its_own() -> None:
     assert (told["time_limit"][0], told["memory"][0]) == ("1-00:00:00", "257000M")
 
 
+def test_whole_nodes_are_told_in_the_words_of_each_release() -> None:
+    def is_whole(words: str) -> bool:
+        text = f"PartitionName=all Default=YES {words}"
+        told = keys(replace(FACTS, partitions=parse_records(text)))
+        return told.get("exclusive", (False,))[0] is True
+
+    assert is_whole("OverSubscribe=EXCLUSIVE")
+    assert is_whole("Exclusive=NODE OverSubscribe=NO")
+    assert not is_whole("Exclusive=NO OverSubscribe=NO")
+    assert not is_whole("Exclusive=USER OverSubscribe=FORCE:4")
+
+
 def test_what_slurm_does_not_tell_is_left_to_it() -> None:
     bare = replace(
         *(FACTS,),
