@@ -107,8 +107,16 @@ def options_of_job(text: str) -> list[str]:
     found = {option: field(text, key) for key, option in _FIELDS.items()}
     found |= _resources(text)
     given = {option: value for option, value in found.items() if value not in (None, *_NOTHING)}
-    exclusive = ["--exclusive"] if field(text, "OverSubscribe") == "NO" else []
+    exclusive = ["--exclusive"] if _has_whole_nodes(text) else []
     return [*(f"--{option}={value}" for option, value in given.items()), *exclusive]
+
+
+def _has_whole_nodes(text: str) -> bool:
+    """Returns whether the job has asked for whole nodes. Slurm 26.05 has a field for that, and says
+    OverSubscribe=NO of other jobs as well."""
+    if (exclusive := field(text, "Exclusive")) is not None:
+        return exclusive == "NODE"
+    return field(text, "OverSubscribe") == "NO"
 
 
 def _resources(text: str) -> Mapping[str, str | None]:

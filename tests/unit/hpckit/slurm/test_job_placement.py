@@ -41,3 +41,17 @@ def test_a_job_is_described_by_what_it_requested() -> None:
         *("--gres=gpu:a100:4,nvme:1", "--exclusive"),
     ]
     assert options_of_job("JobId=7 TresPerJob=gres:gpu:4") == ["--gpus=4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_whole"),
+    [
+        ("OverSubscribe=NO", True),  # 22.05 to 24.11, which say OK of other jobs
+        ("OverSubscribe=OK", False),
+        ("OverSubscribe=NO Exclusive=NODE", True),  # 26.05
+        ("OverSubscribe=NO Exclusive=NO", False),
+        ("OverSubscribe=NO Exclusive=USER", False),
+    ],
+)
+def test_whole_nodes_are_told_in_the_words_of_each_release(words: str, is_whole: bool) -> None:
+    assert options_of_job(f"JobId=7 JobName=a {words}") == (["--exclusive"] if is_whole else [])
