@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpckit import earlier_names
+from hpckit import distribution, earlier_names
 
 if TYPE_CHECKING:
     from hpckit.config.spec import RunSpec
@@ -34,3 +34,4 @@ def __getattr__(name: str) -> Any:
 
 
 earlier_names.install()
+distribution.warn_of_conflict(__file__.removesuffix("/hpckit/__init__.py"))

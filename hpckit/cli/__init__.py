@@ -1,3 +1,31 @@
 """The `hpckit` command: one command or command group per file. Only docs and drills import it. It
 imports everything below it inside functions, and only model_export.merged_adapters imports
 torch."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import hpckit
+from hpckit import distribution, earlier_names
+
+
+def main() -> None:
+    """Run the command. Another project's package `hpckit` has its command begin at the same
+    function, which this one has even if that package is installed over it."""
+    if not hasattr(hpckit, "__version__"):  # that package's __init__ has replaced this one's
+        distribution.warn_of_conflict(Path(__file__).parents[2])
+        earlier_names.install()
+    try:
+        app = import_module("hpckit.cli.main").app
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "hpckit", "checkpointing", "data"):
+            raise
+        sys.exit(
+            f"hpckit: the package {missing} is not installed. The command needs the extra launcher: "
+            f"pip install '{distribution.NAME}[launcher]', with the path of the wheel for the name"
+        )
+    app()

@@ -3,17 +3,20 @@ same name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import hpckit
+from hpckit.distribution import (
+    EARLIER_NAME,
+    NAME,
+    REPAIR,
+    SUMMARY,
+    NamedDistribution,
+    describe_conflict,
+)
 from hpckit.doctor.finding import Finding, Level
 from hpckit.version import VERSION
-
-SUMMARY = (
-    "Preemption-tolerant PyTorch training on Slurm: launcher, checkpoint service, data pipeline"
-)
-"""Summary in the metadata of this project's package, which no other package has."""
 
 
 def version_line() -> str:
@@ -22,24 +25,31 @@ def version_line() -> str:
 
 
 def judge_installation() -> Finding:
-    """Check whether the running code belongs to the package `hpckit` that pip has installed."""
-    return judge(_metadata(), str(_code()))
+    """Check whether another distribution is installed over this one."""
+    own = getattr(hpckit, "__version__", None) == VERSION
+    return judge(_named(), str(_code()), is_overwritten=not own, is_installed=_is_installed())
 
 
-def judge(metadata: Mapping[str, str] | None, code: str) -> Finding:
+def judge(
+    found: NamedDistribution | None, code: str, *, is_overwritten: bool, is_installed: bool
+) -> Finding:
     """Return the finding. Pure.
 
     Args:
-        metadata: the metadata of the installed package `hpckit`; None: it is not installed.
+        found: the installed distribution `hpckit`, if there is one.
         code: the folder of this code.
+        is_overwritten: whether `hpckit/__init__.py` is another one than this project's.
+        is_installed: whether this project is installed by its name of now.
     """
     here = f"{VERSION}, from {code}"
-    if metadata is None:
+    if found is not None and (is_installed or not found.is_ours):
+        broken = "; its hpckit/__init__.py has replaced this one's" if is_overwritten else ""
+        return Finding(Level.FAIL, "hpckit", f"{here}; {describe_conflict(found)}{broken}", REPAIR)
+    if is_overwritten:
+        what = f"{here}; its hpckit/__init__.py is missing, or another one"
+        return Finding(Level.FAIL, "hpckit", what, REPAIR)
+    if found is None and not is_installed:
         return Finding(Level.OK, "hpckit", f"{here}, which is a checkout or a snapshot of one")
-    if metadata["Summary"] != SUMMARY:
-        other = f"hpckit {metadata['Version']} of another project is also installed"
-        do = "pip uninstall hpckit, then install this project's wheel by its path"
-        return Finding(Level.FAIL, "hpckit", f"{here}; {other}: {metadata['Summary']}", do)
     return Finding(Level.OK, "hpckit", here)
 
 
@@ -47,9 +57,17 @@ def _code() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def _metadata() -> Mapping[str, str] | None:
+def _named() -> NamedDistribution | None:
     try:
-        found = distribution("hpckit").metadata
+        metadata = distribution(EARLIER_NAME).metadata
     except PackageNotFoundError:
         return None
-    return {name: str(found[name] or "") for name in ("Version", "Summary")}
+    return NamedDistribution(str(metadata["Version"] or ""), str(metadata["Summary"] or ""))
+
+
+def _is_installed() -> bool:
+    try:
+        distribution(NAME)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -45,7 +45,9 @@ from hpckit.system.atomic_files import read_json, sync_folder, write_json, write
 from hpckit.system.os_errors import describe
 from hpckit.text.quantities import count, size
 
-_RECORDED_PACKAGES = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
+_RECORDED_PACKAGES = (
+    *("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit-torch"),
+)
 
 
 def add_submission(

@@ -27,7 +27,12 @@ LIBRARIES = {"checkpointing", "data"}
 FACES = {"hpckit", *LIBRARIES}
 MAY_IMPORT = {
     "launch": {"hpckit.submit"},
-    "hpckit": {"hpckit.config", "hpckit.trainer", "hpckit.version", "hpckit.earlier_names"},
+    "hpckit": {
+        *("hpckit.config", "hpckit.trainer", "hpckit.version", "hpckit.earlier_names"),
+        "hpckit.distribution",
+    },
+    "hpckit.__main__": {"hpckit.cli"},
+    "hpckit.distribution": set(),
     "hpckit.version": set(),
     "hpckit.earlier_names": set(),
     "hpckit.system": LIBRARIES,
@@ -59,13 +64,17 @@ MAY_IMPORT = {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", *LIBRARIES),
     },
-    "hpckit.doctor": {*RECORDS, "hpckit.submit", "hpckit.version", *LIBRARIES},
+    "hpckit.doctor": {
+        *(*RECORDS, "hpckit.submit", "hpckit.version", "hpckit.distribution", *LIBRARIES),
+        "hpckit",
+    },
     "hpckit.init": {*RECORDS, "hpckit.doctor", "hpckit.submit"},
     "hpckit.examples": {*RECORDS, "hpckit.report", "hpckit.submit"},
     "hpckit.cli": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", "hpckit.faults", "hpckit.doctor", "hpckit.init", "hpckit.version"),
-        *("hpckit.alerts", "hpckit.suspects", *LIBRARIES),
+        *("hpckit.alerts", "hpckit.suspects", "hpckit.distribution", "hpckit.earlier_names"),
+        *("hpckit", *LIBRARIES),
     },
 }
 # Within the libraries. What stands beside their rooms:

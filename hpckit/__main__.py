@@ -1,0 +1,5 @@
+"""`python -m hpckit` is the command `hpckit`."""
+
+from hpckit.cli import main
+
+main()
