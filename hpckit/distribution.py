@@ -2,7 +2,7 @@
 
 The public index has a package `hpckit` of another project: also a tool for Slurm, with the same
 import package and the same command. This project's distribution is `hpckit-torch`; it was `hpckit`
-before. If both are installed in one environment, the later one has overwritten `hpckit/__init__.py`,
+before. If both are installed in one environment, the later one has replaced `hpckit/__init__.py`,
 and uninstalling either of them deletes files of the other. Only the standard library is imported,
 and not `importlib.metadata`, since this is read at each first import of hpckit.
 """
@@ -19,7 +19,9 @@ SUMMARY = (
     "Preemption-tolerant PyTorch training on Slurm: launcher, checkpoint service, data pipeline"
 )
 """Summary in the metadata of this project's package, which no other package has."""
-REPAIR = f"pip uninstall {EARLIER_NAME}, then pip install --force-reinstall --no-deps {NAME}'s wheel"
+REPAIR = (
+    f"pip uninstall {EARLIER_NAME}, then pip install --force-reinstall --no-deps {NAME}'s wheel"
+)
 """What to do where both are installed. The second command replaces the files that the first one has
 deleted."""
 
@@ -41,12 +43,12 @@ def describe_conflict(found: NamedDistribution) -> str:
     """Return a sentence about a distribution that is installed beside this one. Pure."""
     if found.is_ours:
         return (
-            f"{EARLIER_NAME} {found.version}, by which {NAME} was called before, is installed in the "
-            "same folder, and uninstalling it deletes files of this one"
+            f"{EARLIER_NAME} {found.version}, by which {NAME} was called before, is installed in "
+            "the same folder, and uninstalling it deletes files of this one"
         )
     return (
-        f"{EARLIER_NAME} {found.version} of another project is installed in the same folder and has "
-        f"the same command and the same package: {found.summary}"
+        f"{EARLIER_NAME} {found.version} of another project is installed in the same folder and "
+        f"has the same command and the same package: {found.summary}"
     )
 
 

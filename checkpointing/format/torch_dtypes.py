@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from checkpointing.errors import FormatError
 from checkpointing.format.element_types import element
 
 _PLACEHOLDER = re.compile(r"bits.*|u?int[1-7]")
@@ -24,8 +25,17 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def torch_dtype(name: str) -> torch.dtype:
     """Returns torch.float32 for "float32", for the names that `checkpointing.format.element_types`
-    knows."""
-    found: torch.dtype = getattr(torch, name)
+    knows.
+
+    Raises:
+        FormatError: this torch does not have the dtype.
+    """
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise FormatError(
+            f"torch {torch.__version__} has no dtype {name}: a newer torch can read these tensors "
+            "(float4_e2m1fn_x2 is there since 2.8)"
+        )
     return found
 
 

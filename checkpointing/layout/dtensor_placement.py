@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._dtensor_spec import DTensorSpec
-from torch.distributed.tensor.placement_types import Placement, _StridedShard
+from torch.distributed.tensor.placement_types import Placement
 
 from checkpointing.format.element_types import element
 from checkpointing.format.tiles import Shape
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.layout.tensor_layout import Cells, Cut, Mesh, ShardPart, Structure, TensorLayout
-
-IS_WORD_KNOWN = any(
-    field.name == "use_strided_shard_as_shard_order" for field in fields(DTensorSpec)
-)
-"""Whether torch has `use_strided_shard_as_shard_order` (since 2.11), with which a _StridedShard
-that encodes no order of shards cuts as it does here."""
+from checkpointing.torch_internals import IS_SHARD_ORDER_KNOWN, StridedShard, held_tensor, spec_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ def local_shard(name: str, tensor: Tensor) -> LocalShard | None:
     if coordinate is None:
         return None
     cells = Cells(shape, cuts, [coordinate[cut.mesh_dim] for cut in cuts])
-    if (there := tuple(tensor._local_tensor.shape)) != cells.local_shape:
+    if (there := tuple(held_tensor(tensor).shape)) != cells.local_shape:
         raise TypeError(
             f"cannot save {name!r}: this rank holds {there} of it, but its placements "
             f"{tensor.placements} mean {cells.local_shape}; redistribute it first"
@@ -120,15 +114,15 @@ def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
     nothing."""
     placements, sizes = tensor.placements, tensor.device_mesh.shape
     for placement in placements:
-        if not isinstance(placement, Shard | _StridedShard | Replicate):
+        if not isinstance(placement, Shard | StridedShard | Replicate):
             what = "a partial sum" if placement.is_partial() else f"placed as {placement}"
             raise TypeError(f"cannot save {name!r}: it is {what}; redistribute it first")
     made = []
     for mesh_dim, is_strided in _order(name, tensor):
         placement, parts = placements[mesh_dim], int(sizes[mesh_dim])
-        assert isinstance(placement, Shard | _StridedShard)
+        assert isinstance(placement, Shard | StridedShard)
         groups = 1
-        if is_strided and isinstance(placement, _StridedShard):
+        if is_strided and isinstance(placement, StridedShard):
             groups = int(placement.split_factor)
         if parts > 1:
             made.append(Cut(mesh_dim, int(placement.dim), parts, groups))
@@ -136,19 +130,19 @@ def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
 
 
 def _order(name: str, tensor: DTensor) -> list[tuple[int, bool]]:
-    """Returns the mesh dimensions that cut, in order, and whether a _StridedShard is taken
+    """Returns the mesh dimensions that cut, in order, and whether a StridedShard is taken
     literally. Usually it is not: FSDP with tensor parallelism uses it to say that the shards of a
     mesh dimension to the right were cut first; where they are uneven, the two meanings differ."""
-    spec = tensor._spec
+    spec = spec_of(tensor)
     by_placements = getattr(spec, "use_strided_shard_as_shard_order", None)
     if by_placements is None:  # before torch 2.11; before 2.10 no other order is possible
-        has_strided = any(isinstance(p, _StridedShard) for p in spec.placements)
+        has_strided = any(isinstance(p, StridedShard) for p in spec.placements)
         by_placements = has_strided or not hasattr(spec, "shard_order")
     if by_placements:
         order = _decoded(spec.placements, tensor.device_mesh.shape)
         if order is not None:
             return [(mesh_dim, False) for mesh_dim in order]
-        if not IS_WORD_KNOWN:
+        if not IS_SHARD_ORDER_KNOWN:
             raise TypeError(
                 f"cannot save {name!r}: torch {torch.__version__} may divide {spec.placements} "
                 "differently from torch 2.11 and newer; redistribute it first"
@@ -158,7 +152,7 @@ def _order(name: str, tensor: DTensor) -> list[tuple[int, bool]]:
 
 
 def _decoded(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int] | None:
-    """Returns the order that _StridedShards encode: each follows as many shards, of those to its
+    """Returns the order that StridedShards encode: each follows as many shards, of those to its
     right, as its factor says. None if they encode no order."""
     orders: dict[int, list[int]] = {}
     for mesh_dim in reversed(range(len(placements))):
@@ -166,7 +160,7 @@ def _decoded(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int]
         if (dim := _dim(placement)) is None:
             continue
         order = orders.setdefault(dim, [])
-        factor = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
+        factor = int(placement.split_factor) if isinstance(placement, StridedShard) else 1
         before = 1  # number of shards
         for position in range(len(order) + 1):
             if before == factor:
@@ -180,4 +174,4 @@ def _decoded(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int]
 
 
 def _dim(placement: Placement) -> int | None:
-    return int(placement.dim) if isinstance(placement, Shard | _StridedShard) else None
+    return int(placement.dim) if isinstance(placement, Shard | StridedShard) else None

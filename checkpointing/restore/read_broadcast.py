@@ -14,6 +14,7 @@ from checkpointing.layout.global_plan import Parts, ReadGroup
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.staging.slot_layout import round_up
 from checkpointing.staging.tensor_copy import cells_of
+from checkpointing.torch_internals import foreach_copy
 
 MESSAGE = 64 << 20  # largest number of bytes packed into one message; a larger part is sent alone
 # bytes, the size of the largest element: each part in a message begins at a multiple of it
@@ -72,10 +73,10 @@ def _broadcast(cells: list[Tensor], ranks: RankGroup, place: BroadcastNode) -> N
         for at, each in zip(torch.split(buffer, sizes), cells, strict=True)
     ]
     if place.parent is None:
-        torch._foreach_copy_(places, cells)
+        foreach_copy(places, cells)
     _send_along_tree(buffer, ranks, place)
     if place.parent is not None:
-        torch._foreach_copy_(cells, places)
+        foreach_copy(cells, places)
 
 
 def _send_along_tree(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:

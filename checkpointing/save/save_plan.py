@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from blake3 import blake3
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from checkpointing.errors import SaveError
@@ -28,6 +27,7 @@ from checkpointing.staging.slot_layout import PAGE, layout, round_up
 from checkpointing.staging.stager import ComparedCells, StagePiece
 from checkpointing.staging.tensor_copy import cells_of
 from checkpointing.state.tree import Leaves
+from checkpointing.torch_internals import held_tensor
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,7 @@ def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:
 
 
 def _memory(tensor: Tensor) -> int:
-    held = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-    return held.untyped_storage().data_ptr()
+    return held_tensor(tensor).untyped_storage().data_ptr()
 
 
 def _planned(

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from checkpointing.torch_internals import held_tensor, version_of
+
 
 class StepHooks:
     """Calls `before_step` before every step of these optimizers until it is closed."""
@@ -42,17 +44,17 @@ class Versions:
         """
         self._counters: list[tuple[str, Tensor, int]] = []
         for name, tensor in tensors:
-            self._counters.append((name, tensor, tensor._version))
+            self._counters.append((name, tensor, version_of(tensor)))
             if isinstance(tensor, DTensor):  # its local tensor has its own counter
-                self._counters.append((name, tensor._local_tensor, tensor._local_tensor._version))
+                held = held_tensor(tensor)
+                self._counters.append((name, held, version_of(held)))
 
     def changed(self) -> list[str]:
         """Returns the names of the tensors that were written to since then."""
-        names = [name for name, tensor, version in self._counters if tensor._version != version]
+        names = [name for name, tensor, version in self._counters if version_of(tensor) != version]
         return list(dict.fromkeys(names))
 
 
 def is_counted(tensor: Tensor) -> bool:
     """Whether torch counts changes of the tensor; it does not for inference tensors."""
-    inside = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-    return not (tensor.is_inference() or inside.is_inference())
+    return not (tensor.is_inference() or held_tensor(tensor).is_inference())

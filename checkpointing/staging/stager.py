@@ -27,6 +27,7 @@ from checkpointing.staging.pinned_memory import DeviceCopy
 from checkpointing.staging.slot_layout import PAGE, SlotEntry, StagedSnapshot, layout, round_up
 from checkpointing.staging.slot_memory import SlotMemory, by_device, copy_all, pick
 from checkpointing.staging.tensor_copy import Copy, cells_of, copy, copy_quietly, place_for
+from checkpointing.torch_internals import dtensor_like
 
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
 _LARGEST_STRIDE = 33
@@ -433,10 +434,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def _like(tensor: Tensor, buffer: Tensor) -> Tensor:
-    if not isinstance(tensor, DTensor):
-        return buffer
-    # the constructor is used because from_local() would move the buffer to the mesh's device
-    return DTensor(buffer, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    return dtensor_like(tensor, buffer) if isinstance(tensor, DTensor) else buffer
 
 
 def _finish_copies(tensors: Mapping[str, Tensor]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from checkpointing.format.tiles import Box
+from checkpointing.torch_internals import foreach_copy
 
 Copy = Callable[[Sequence[Tensor], Sequence[Tensor]], None]  # targets, sources
 
@@ -51,7 +52,7 @@ def copy(
     """Copy with torch's threads, without a call from Python for every tensor."""
     if targets:
         with torch.no_grad():
-            torch._foreach_copy_(list(targets), list(sources), non_blocking=non_blocking)
+            foreach_copy(targets, sources, non_blocking=non_blocking)
 
 
 def copy_quietly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -33,7 +33,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -42,6 +41,7 @@ from checkpointing.format.values.branch_kinds import unescaped
 from checkpointing.format.values.json_values import Json, decode
 from checkpointing.state.structure_comparison import Inventory
 from checkpointing.state.tree import Branch, is_branch, join
+from checkpointing.torch_internals import BatchNormBase, names_of_buffers
 
 logger = logging.getLogger("checkpointing")
 
@@ -84,9 +84,9 @@ def buffer_names(module: nn.Module) -> dict[str, bool]:
     the module computes its own from its samples: the running moments of normalisations over a
     batch, except those that average over the ranks."""
     return {
-        f"{prefix}{name}": isinstance(one, _NormBase) and not isinstance(one, nn.SyncBatchNorm)
+        f"{prefix}{name}": isinstance(one, BatchNormBase) and not isinstance(one, nn.SyncBatchNorm)
         for prefix, one in _modules(module, "")
-        for name in one._buffers
+        for name in names_of_buffers(one)
     }
 
 

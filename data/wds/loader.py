@@ -146,10 +146,10 @@ class _Step:
 
     def pin_memory(self, *device: Any) -> "_Step":
         """Pin the items' memory, as `DataLoader` asks of types that it does not know."""
-        from torch.utils.data._utils.pin_memory import pin_memory
+        from data.torch_internals import pin_memory
 
         for entry in self.items:
-            entry.item = pin_memory(entry.item, *device)  # type: ignore[no-untyped-call]
+            entry.item = pin_memory(entry.item, *device)
         return self
 
 

@@ -25,7 +25,8 @@ def main() -> None:
         if missing in ("", "hpckit", "checkpointing", "data"):
             raise
         sys.exit(
-            f"hpckit: the package {missing} is not installed. The command needs the extra launcher: "
-            f"pip install '{distribution.NAME}[launcher]', with the path of the wheel for the name"
+            f"hpckit: the package {missing} is not installed. The command needs the extra "
+            f"launcher: pip install '{distribution.NAME}[launcher]', with the wheel's path "
+            "for the name"
         )
     app()

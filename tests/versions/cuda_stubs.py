@@ -1,4 +1,4 @@
-"""Empty libraries of CUDA beside a torch that was installed without them, for a machine without a GPU.
+"""Stubs of CUDA's libraries for a torch that was installed without them, where there is no GPU.
 
     python -m tests.versions.cuda_stubs ENVIRONMENT/lib/python3.11/site-packages/torch
 

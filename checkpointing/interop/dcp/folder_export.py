@@ -5,12 +5,9 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint import filesystem
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     STORAGE_TYPES,
     BytesStorageMetadata,
@@ -34,6 +31,7 @@ from checkpointing.interop.tensor_names import chosen, dotted, values_of
 from checkpointing.interop.torch_save.value_bytes import saved, to_tensor
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.torch_internals import StorageInfo, dcp_version
 
 DATA = "__0_0.distcp"
 
@@ -64,16 +62,9 @@ def export_dcp(
             planner_data={text: list_branches.keys(name, places) for name, text in names.items()},
             storage_data=blobs.places,
             storage_meta=StorageMeta(),
-            **_version(),
+            **dcp_version(),
         )
         index.write_at(0, pickle.dumps(metadata))
-
-
-def _version() -> dict[str, str]:
-    """Returns the version of the format, which torch before 2.9 does not write into its
-    metadata."""
-    has_version = any(field.name == "version" for field in fields(Metadata))
-    return {"version": filesystem.CURRENT_DCP_VERSION} if has_version else {}
 
 
 def state_dict_metadata(
@@ -101,7 +92,7 @@ class _Blobs:
         self._file, self._names = file, names
         self._lock = threading.Lock()
         self._end = 0
-        self.places: dict[MetadataIndex, _StorageInfo] = {}
+        self.places: dict[MetadataIndex, StorageInfo] = {}
         self.boxes: dict[str, list[Box]] = {}  # by full name, in the order of their indexes
 
     def add(self, name: str, box: Box | None, blob: bytes) -> None:
@@ -113,5 +104,5 @@ class _Blobs:
                 boxes = self.boxes.setdefault(name, [])
                 index = MetadataIndex(self._names[name], box.offsets, len(boxes))
                 boxes.append(box)
-            self.places[index] = _StorageInfo(DATA, at, len(blob))
+            self.places[index] = StorageInfo(DATA, at, len(blob))
         self._file.write_at(at, blob)

@@ -10,7 +10,7 @@ import threading
 from types import FrameType
 from typing import Self
 
-_MODULE, _FUNCTION = "torch.distributed.checkpoint.state_dict_saver", "_save_state_dict"
+from checkpointing.torch_internals import DCP_SAVE
 
 
 class DcpSaveCall:
@@ -25,7 +25,7 @@ class DcpSaveCall:
         writer."""
         for frame in _stack(sys._getframe()):
             name = frame.f_globals.get("__name__")
-            if (name, frame.f_code.co_name) == (_MODULE, _FUNCTION):
+            if (name, frame.f_code.co_name) == DCP_SAVE:
                 return cls(threading.get_ident(), frame)
         return None
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from checkpointing.errors import FormatError
 from checkpointing.format.item_table import TensorSpec
 from checkpointing.format.torch_dtypes import torch_dtype
+from checkpointing.torch_internals import FakeTensorMode
 
 
 def write_skeleton(

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from hpckit.config.entry_points import is_built_in
+from hpckit.config.rules.experts import experts_of
 from hpckit.config.spec import RunSpec
 
 Version = tuple[int, int]
 
-OLDEST: Version = (2, 9)
-"""The oldest version with which the tests are run (`make test-torch`)."""
+OLDEST: Version = (2, 7)
+"""The oldest version with which tests are run (docs/versions.md)."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ NEEDS = (
         (2, 13),
         "with torch 2.9 the stages of some pipelines misread each other's first messages",
         lambda spec: spec.parallel.pipeline != 1,
+    ),
+    TorchRequirement(
+        "model.experts",
+        (2, 9),
+        "older ones do not have the matrix product of groups of rows for CPUs",
+        lambda spec: experts_of(spec.model) is not None,
     ),
 )
 

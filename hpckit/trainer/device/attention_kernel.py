@@ -6,6 +6,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from hpckit.config.spec import DecoderSpec, LlamaSpec, VitSpec
+from hpckit.torch_internals import fused_attention_choice
 from hpckit.trainer.errors import TrainingError
 
 BACKENDS = {
@@ -66,7 +67,7 @@ def attention_in_use(
     square = (batch, 1, positions, positions)
     mask = torch.ones(square, dtype=dtype, device=device) if masked else None
     try:
-        found = torch._fused_sdp_choice(
+        found = fused_attention_choice(
             query, key, key, attn_mask=mask, is_causal=is_causal and not masked, enable_gqa=grouped
         )
     except RuntimeError as error:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from hpckit.torch_internals import has_cpp_compiler, has_triton
+
 
 def compile_blocks(blocks: Iterable[nn.Module]) -> None:
     """Have each block compiled on its first call; the names of its parameters do not change.
@@ -21,14 +23,7 @@ def compile_blocks(blocks: Iterable[nn.Module]) -> None:
 def lack_of_compiler(device: torch.device) -> str | None:
     """Return what is missing here for compilation; None if nothing is."""
     if device.type == "cuda":
-        from torch.utils._triton import has_triton
-
         return None if has_triton() else "there is no Triton for this GPU"
-    from torch._inductor.cpp_builder import get_cpp_compiler  # takes seconds
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
+    if not has_cpp_compiler():
         return "there is no C++ compiler, such as g++ (CXX names another)"
     return None

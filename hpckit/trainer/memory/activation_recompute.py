@@ -21,17 +21,11 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from hpckit.torch_internals import ATTENTION_OPERATORS, SCALED_PRODUCT
+
 _aten = torch.ops.aten
 _MATRIX_PRODUCTS = frozenset(
-    (_aten.mm.default, _aten.addmm.default, _aten._scaled_mm.default, _aten.linear.default)
-)
-_ATTENTION = frozenset(
-    (
-        _aten._scaled_dot_product_flash_attention.default,
-        _aten._scaled_dot_product_flash_attention_for_cpu.default,
-        _aten._scaled_dot_product_efficient_attention.default,
-        _aten._scaled_dot_product_cudnn_attention.default,
-    )
+    (_aten.mm.default, _aten.addmm.default, SCALED_PRODUCT, _aten.linear.default)
 )
 
 
@@ -56,7 +50,7 @@ def _selective_contexts() -> tuple[AbstractContextManager[None], AbstractContext
     def policy(
         context: SelectiveCheckpointContext, operation: Any, *_: Any, **__: Any
     ) -> CheckpointPolicy:
-        is_kept = operation in _ATTENTION
+        is_kept = operation in ATTENTION_OPERATORS
         if operation in _MATRIX_PRODUCTS:
             products[context.is_recompute] += 1
             is_kept = products[context.is_recompute] % 2 == 1

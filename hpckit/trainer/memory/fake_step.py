@@ -25,7 +25,6 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.tensor import DTensor, debug
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -37,6 +36,7 @@ from hpckit.config.rules.experts import experts_of
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.rules.precision_and_memory import masks_attention
 from hpckit.config.spec import ImageSpec, RunSpec
+from hpckit.torch_internals import clear_sharding_cache, disabled_dispatch, track_all_parts
 from hpckit.trainer.batches.token_windows import TokenWindows, next_token_batch
 from hpckit.trainer.images import smoothed_loss
 from hpckit.trainer.language_model import sample_mean
@@ -84,19 +84,9 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
             tracker = _track_step(spec, parallel_model, world)
     finally:
         dist.destroy_process_group()
-        _clear_sharding_cache()
+        clear_sharding_cache()
     (peak,) = tracker.get_tracker_snapshot("peak").values()
     return _by_name(peak)
-
-
-def _clear_sharding_cache() -> None:
-    """Clear the cache in which DTensor keeps meshes whose process groups are gone, because a later
-    mesh may be equal to one of them."""
-    if hasattr(debug, "_clear_sharding_prop_cache"):
-        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
-    else:  # before torch 2.11
-        propagator = DTensor._op_dispatcher.sharding_propagator
-        propagator.propagate_op_sharding.cache.cache_clear()
 
 
 def report(spec: RunSpec) -> str:
@@ -148,8 +138,7 @@ def _tracker(
         plain.track_external(*parallel_model.parts, optimizer, *given)
         return plain
     tracker = FSDPMemTracker(parallel_model.parts[0], optimizer)
-    every: Any = nn.ModuleList(parallel_model.parts)
-    tracker._root_mod = every  # the tracker takes only one of several parts
+    track_all_parts(tracker, parallel_model.parts)
     tracker.track_inputs(tuple(given))
     return tracker
 
@@ -230,5 +219,5 @@ class _FloatingPointFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self.fake_tensor_converter.meta_converter.tensor_memo.clear()
             if tensors or not isinstance(made, Tensor) or made.is_floating_point():
                 return made
-        with torch._C._DisableTorchDispatch():
+        with disabled_dispatch():
             return func(*args, **(kwargs or {}))

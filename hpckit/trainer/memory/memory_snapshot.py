@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from hpckit.torch_internals import dump_memory_snapshot, record_memory_history
+
 log = logging.getLogger(__name__)
 
 HISTORY = 100_000
@@ -17,7 +19,7 @@ HISTORY = 100_000
 def record_allocations(device: torch.device) -> None:
     """Start to record the call stacks of the newest `HISTORY` allocations, if `device` is a GPU."""
     if device.type == "cuda":
-        torch.cuda.memory._record_memory_history(max_entries=HISTORY)
+        record_memory_history(max_entries=HISTORY)
 
 
 def write_memory_snapshot(path: Path) -> None:
@@ -26,7 +28,7 @@ def write_memory_snapshot(path: Path) -> None:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     try:
-        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
+        dump_memory_snapshot(str(path))
     except (OSError, RuntimeError) as error:
         log.error("no snapshot of the GPU's memory: %s", error)
     else:

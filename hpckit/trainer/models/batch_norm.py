@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hpckit.torch_internals import foreach_add_, foreach_zero_
+
 EPSILON = 1e-5
 MOMENTUM = 0.1
 """Weight of a step's moments in the running moments (Goyal et al. 2017, section 5.1)."""
@@ -82,7 +84,7 @@ class BatchNormMoments:
 
     def _collect(self, model: nn.Module, *_: object) -> None:
         if model.training:
-            torch._foreach_add_(self._sums, self._batch)
+            foreach_add_(self._sums, self._batch)
             self._micro_batches += 1
 
     @torch.no_grad()
@@ -99,7 +101,7 @@ class BatchNormMoments:
             # a step that an overflow in fp16 skips must not change the running moments
             running.lerp_(torch.where(moment.isfinite(), moment, running), MOMENTUM)
         # also the moments of the newest micro-batch, since infinity with a weight of 0 gives NaN
-        torch._foreach_zero_([*self._sums, *self._batch])
+        foreach_zero_([*self._sums, *self._batch])
         self._micro_batches = 0
 
 

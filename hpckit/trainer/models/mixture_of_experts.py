@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpckit.config.spec import ExpertsSpec
+from hpckit.torch_internals import grouped_mm
 from hpckit.trainer.models.token_dispatch import order_by, sort, unsort
 from hpckit.trainer.parallel.local_tensor import local
 
-# this function is public since torch 2.10
-_grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm
 _TINY = 1e-20  # keeps gates finite where all scores are zero
 
 
@@ -108,9 +107,9 @@ class Experts(nn.Module):
             counts: (experts,), the number of rows of each expert.
         """
         ends = counts.cumsum(0, dtype=torch.int32)
-        inner = _grouped_mm(rows, self._local(self.up).mT, offs=ends)
+        inner = grouped_mm(rows, self._local(self.up).mT, offs=ends)
         inner = functional.gelu(inner, approximate="tanh")
-        return _grouped_mm(inner, self._local(self.down).mT, offs=ends)
+        return grouped_mm(inner, self._local(self.down).mT, offs=ends)
 
     def _local(self, weight: Tensor) -> Tensor:
         """Return this rank's part of `weight`, whose gradient is then the mean over `ranks`, as

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from checkpointing import StructureError
+from hpckit.torch_internals import foreach_lerp_
 from hpckit.trainer.parallel.local_tensor import local
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Ema:
         same_dtype = [(average, p) for average, p in pairs if average.dtype == p.dtype]
         if same_dtype:
             averages, parameters = zip(*same_dtype, strict=True)
-            torch._foreach_lerp_(averages, parameters, 1 - self._decay)
+            foreach_lerp_(averages, parameters, 1 - self._decay)
         for average, parameter in pairs:
             if average.dtype != parameter.dtype:  # lerp needs one dtype
                 average.mul_(self._decay).add_(parameter, alpha=1 - self._decay)

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from hpckit.torch_internals import foreach_lerp, foreach_lerp_, foreach_mul_
 from hpckit.trainer.optim.gathered_matrices import MatrixGather
 from hpckit.trainer.optim.newton_schulz import orthogonalised
 from hpckit.trainer.parallel.local_tensor import local
@@ -58,13 +59,13 @@ class Muon(Optimizer):
                 self.state[parameter]["momentum"] = torch.zeros_like(parameter)
         gradients = [local(p.grad) for p in parameters if p.grad is not None]
         momenta = [local(self.state[p]["momentum"]) for p in parameters]
-        torch._foreach_lerp_(momenta, gradients, 1 - momentum)
+        foreach_lerp_(momenta, gradients, 1 - momentum)
         if lr == 0:  # checkpointing takes such a step to create a state that it can load into
             return
-        directions = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov momentum
+        directions = foreach_lerp(gradients, momenta, momentum)  # Nesterov momentum
         updates = self._orthogonalise(parameters, directions)
         parts = [local(p) for p in parameters]
-        torch._foreach_mul_(parts, 1 - lr * group["weight_decay"])
+        foreach_mul_(parts, 1 - lr * group["weight_decay"])
         for parameter, part, update in zip(parameters, parts, updates, strict=True):
             part.add_(update, alpha=-lr * RMS * max(parameter.shape[-2:]) ** 0.5)
 

@@ -20,6 +20,7 @@ from torch.distributed.fsdp import (
 
 from hpckit.config.parallel_degrees import degrees, gathers_layers
 from hpckit.config.spec import ParallelSpec, PrecisionSpec
+from hpckit.torch_internals import replicate_over_one_dimension
 
 DTYPES = {
     "fp32": torch.float32,
@@ -84,8 +85,8 @@ def _apply_fsdp(
     if offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
     if mesh.mesh_dim_names == ("replicate",):
-        from torch.distributed._composable.replicate_with_fsdp import replicate  # since 2.10
-
+        replicate = replicate_over_one_dimension()
+        assert replicate is not None, "make_mesh has asked for it"
         replicate(module, **options)
     else:
         fully_shard(module, reshard_after_forward=reshard_after_forward, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -10,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from hpckit.config.parallel_degrees import NAMES, degrees
 from hpckit.config.spec import ParallelSpec
+from hpckit.torch_internals import replicate_over_one_dimension
 
 DATA = ("replicate", "shard")
 """The dimensions of data parallelism, along which ranks have different samples."""
@@ -25,7 +25,7 @@ def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
     found = degrees(parallel, dist.get_world_size())
     sizes = {name: getattr(found, name) for name in NAMES}
     used = {name for name in NAMES if sizes[name] > 1}
-    if "replicate" not in used or "tensor" in used or not _can_replicate_over_one_dimension():
+    if "replicate" not in used or "tensor" in used or replicate_over_one_dimension() is None:
         used.add("shard")
     names = tuple(name for name in NAMES if name in used)
     return init_device_mesh(device, tuple(sizes[name] for name in names), mesh_dim_names=names)
@@ -37,20 +37,10 @@ def make_expert_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
     found = degrees(parallel, dist.get_world_size())
     sizes = {"replicate": found.expert_replicate, "shard": found.expert_shard}
     used = {name: size for name, size in sizes.items() if size > 1}
-    if not used or ("shard" not in used and not _can_replicate_over_one_dimension()):
+    if not used or ("shard" not in used and replicate_over_one_dimension() is None):
         used["shard"] = 1
     used["expert"] = found.expert
     return init_device_mesh(device, tuple(used.values()), mesh_dim_names=tuple(used))
-
-
-def _can_replicate_over_one_dimension() -> bool:
-    """Whether torch replicates over a mesh of one dimension, as it does since 2.10. Earlier
-    versions need a second dimension of size 1, over which they shard nothing."""
-    try:
-        from torch.distributed._composable.replicate_with_fsdp import replicate
-    except ImportError:
-        return False
-    return "mesh" in inspect.signature(replicate).parameters
 
 
 @dataclass(frozen=True)

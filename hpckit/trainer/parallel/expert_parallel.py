@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from hpckit.torch_internals import all_to_all_single_autograd
 from hpckit.trainer.models.mixture_of_experts import Experts, MixtureOfExperts, Router
 from hpckit.trainer.models.token_dispatch import order_by, sort, unsort
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from hpckit.torch_internals import foreach_mul_, foreach_norm
 from hpckit.trainer.parallel.local_tensor import local
 
 
@@ -43,7 +44,7 @@ def clip_gradients(
             gradients.setdefault(1 / copies, []).append(local(parameter.grad))
     squares = [
         # in fp32, for gradients of bf16 too
-        torch.stack(torch._foreach_norm(some, 2, torch.float32)).square().sum() * weight
+        torch.stack(foreach_norm(some, 2, torch.float32)).square().sum() * weight
         for weight, some in gradients.items()
     ]
     total = torch.stack(squares).sum().to(device)
@@ -52,7 +53,7 @@ def clip_gradients(
     norm = total.sqrt() / scale
     factor = (limit / (norm + 1e-6)).clamp(max=1.0) / scale
     for some in gradients.values():
-        torch._foreach_mul_(some, factor.to(some[0].device))
+        foreach_mul_(some, factor.to(some[0].device))
     return norm
 
 

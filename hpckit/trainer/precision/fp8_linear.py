@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpckit.torch_internals import scaled_mm
+
 _FORWARD, _BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 _TINY = 1e-12  # for a tensor of zeros
 
@@ -106,7 +108,7 @@ def _product(
     Args:
         is_fast: whether sums have fewer bits, which is good enough for the forward pass.
     """
-    return torch._scaled_mm(
+    return scaled_mm(
         a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=dtype, use_fast_accum=is_fast
     )
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from hpckit.torch_internals import DeviceType, is_profiler_enabled
 from hpckit.trainer.timing.time_intervals import Span, length, outside
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class StepTracer:
         if not self._is_due:
             return
         self._is_due, self.is_taken = False, True
-        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        if is_profiler_enabled():
             log.info("this step is not traced for its communication, since it is profiled already")
             return
         begun_s = time.monotonic()

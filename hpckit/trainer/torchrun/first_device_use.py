@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from hpckit.torch_internals import native_module
 
 CALLS = ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getArchFlags")
 """Functions of `torch._C` after which torch refuses CUDA in every fork. All other functions with
@@ -85,4 +85,4 @@ def _short(path: str) -> str:
     return path.rpartition("site-packages/")[2]
 
 
-FIRST_USE = FirstDeviceUse(torch._C)
+FIRST_USE = FirstDeviceUse(native_module)

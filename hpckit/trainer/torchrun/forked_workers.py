@@ -21,7 +21,6 @@ from hpckit.trainer.torchrun.first_device_use import FIRST_USE
 # isort: split
 
 import numpy as np
-import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.launcher.api import elastic_launch
 
@@ -30,6 +29,7 @@ from hpckit.events.event_log import EventLog
 from hpckit.events.schema import ForkUnusable
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.system.child_processes import die_with_parent
+from hpckit.torch_internals import is_in_bad_fork
 from hpckit.trainer import worker
 from hpckit.trainer.torchrun import rendezvous_handler
 from hpckit.trainer.torchrun.torchrun_config import launch_config
@@ -83,7 +83,7 @@ def why_unusable(device: str) -> str | None:
     Args:
         device: the device on which the worker trains, `cpu` or `cuda`.
     """
-    is_refused = torch.cuda._is_in_bad_fork()
+    is_refused = is_in_bad_fork()
     if not is_refused and not (FIRST_USE.is_of_driver and device == "cuda"):
         return None
     return f"CUDA was used before the fork: {FIRST_USE.call or _UNKNOWN_USE}"

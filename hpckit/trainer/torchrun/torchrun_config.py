@@ -8,9 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing import api
-from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.run import config_from_args, parse_args
+from hpckit.torch_internals import LaunchConfig, config_from_args, parse_args, worker_processes
 
 _SIGNALS = "--signals-to-handle="
 
@@ -45,7 +43,7 @@ def known_arguments(arguments: Sequence[str]) -> list[str]:
 def handle_only(names: Collection[str]) -> None:
     """Have torchrun handle only the signals `names`. Before 2.10, whenever it starts workers, it
     installs handlers for SIGTERM, SIGINT, SIGHUP and SIGQUIT that end all workers."""
-    vars(api)["signal"] = _SignalModule({signal.Signals[name] for name in names})
+    vars(worker_processes)["signal"] = _SignalModule({signal.Signals[name] for name in names})
 
 
 class _SignalModule:

@@ -33,6 +33,7 @@ MAY_IMPORT = {
     },
     "hpckit.__main__": {"hpckit.cli"},
     "hpckit.distribution": set(),
+    "hpckit.torch_internals": set(),
     "hpckit.version": set(),
     "hpckit.earlier_names": set(),
     "hpckit.system": LIBRARIES,
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     "hpckit.report": {*RECORDS, *LIBRARIES},
     "hpckit.planner": {*LOW, "checkpointing"},
     "hpckit.exporter": {*RECORDS, "hpckit.report", "checkpointing"},
-    "hpckit.trainer": {*RECORDS, "hpckit.planner", *LIBRARIES},
+    "hpckit.trainer": {*RECORDS, "hpckit.planner", "hpckit.torch_internals", *LIBRARIES},
     "hpckit.agent": {*NODE, *LIBRARIES},
     "hpckit.alerts": {*RECORDS, "hpckit.report", "hpckit.agent", "checkpointing"},
     "hpckit.submit": {
@@ -78,7 +79,9 @@ MAY_IMPORT = {
     },
 }
 # Within the libraries. What stands beside their rooms:
-CKPT_LEAVES = {f"checkpointing.{name}" for name in ("errors", "events", "retention")}
+CKPT_LEAVES = {
+    f"checkpointing.{name}" for name in ("errors", "events", "retention", "torch_internals")
+}
 CKPT_STORE = {
     *(*CKPT_LEAVES, "checkpointing.store_url", "checkpointing.storage", "checkpointing.codec"),
     *("checkpointing.format", "checkpointing.store"),
@@ -126,6 +129,7 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.examples": {"checkpointing", "checkpointing.integrations"},
     "data.errors": set(),
     "data.keyword_options": set(),
+    "data.torch_internals": set(),
     "data.durable_files": {"data.errors"},
     "data.source": {"data.errors", "checkpointing.errors", "checkpointing.storage"},  # for S3
     "data.index": {"data.errors", "data.durable_files", "data.source"},
@@ -137,7 +141,7 @@ MAY_IMPORT_INSIDE = {
     },
     "data.wds": {
         *("data.errors", "data.keyword_options", "data.source", "data.index", "data.order"),
-        *("data.cache", "data.read"),
+        *("data.cache", "data.read", "data.torch_internals"),
     },
     "data.write": {"data.errors", "data.durable_files", "data.index", "data.read"},
     "data": {

@@ -10,6 +10,7 @@ from hpckit.submit.preflight.torch_version import torch_problems
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 COMPILED = {"memory.compile": True, "memory.activation_checkpointing": "selective"}
+EXPERTS = {"model": "gpt2_moe"}
 STAGES = {"parallel.pipeline": 2, "launch.nproc_per_node": 2, "train.micro_batch": 4}
 
 
@@ -20,7 +21,10 @@ STAGES = {"parallel.pipeline": 2, "launch.nproc_per_node": 2, "train.micro_batch
         ({}, "2.13.0+cpu", None),
         ({}, "2.15.0a0+git1234", None),
         ({}, "main", None),
-        ({}, "2.8.0", "torch 2.8.0 is installed, and hpckit needs 2.9 or newer"),
+        ({}, "2.7.1", None),
+        ({}, "2.6.0", "torch 2.6.0 is installed, and hpckit needs 2.7 or newer"),
+        (EXPERTS, "2.9.1", None),
+        (EXPERTS, "2.8.0", "model.experts: needs torch 2.9, not 2.8.0"),
         (COMPILED, "2.13.0", None),
         ({"memory.compile": True}, "2.9.1", None),
         (

@@ -1,0 +1,102 @@
+"""The private parts of torch that this package uses, and nothing else of it. Requires torch.
+
+No other file of the package names one of them. `INTERNALS` says what fails once torch has one no
+more; a test looks for each of them in the installed torch. Seen in torch 2.7 to 2.15, unless a line
+says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
+from torch.nn.modules.batchnorm import _NormBase as BatchNormBase
+
+__all__ = ["BatchNormBase", "FakeTensorMode", "StorageInfo", "StridedShard"]
+
+INTERNALS = {
+    "torch._foreach_copy_": "Tensors are copied one by one, which costs a call from Python each.",
+    "torch._subclasses.fake_tensor.FakeTensorMode": "Files of torch.save cannot be written.",
+    "torch.Tensor._version": "A write to a tensor during an overlapped copy is not detected: saves "
+    "must use staging without overlap.",
+    "torch.distributed.checkpoint.filesystem._StorageInfo": "No folder of DCP can be exported.",
+    "torch.distributed.checkpoint.filesystem.CURRENT_DCP_VERSION": "Exported folders of DCP "
+    "have no version. It is needed where Metadata has the field, since 2.9.",
+    "torch.distributed.checkpoint.state_dict_saver._save_state_dict": "A save by DCP that "
+    "failed on another rank is only found by its timeout.",
+    "torch.distributed.tensor._dtensor_spec.DTensorSpec": "No DTensor can be saved.",
+    "torch.distributed.tensor.DTensor._spec": "No DTensor can be saved.",
+    "torch.distributed.tensor.DTensor._local_tensor": "No DTensor can be saved. to_local() returns "
+    "another tensor, with its own version counter.",
+    "torch.distributed.tensor.placement_types._StridedShard": "FSDP with tensor parallelism cannot "
+    "be saved.",
+    "torch.nn.modules.batchnorm._NormBase": "Buffers of BatchNorm are compared among ranks, which "
+    "DDP lets differ.",
+    "torch.nn.Module._buffers": "Buffers that are None are not known.",
+}
+"""What fails without each of them. Public functions for these do not exist."""
+
+SINCE = {"torch.distributed.checkpoint.filesystem.CURRENT_DCP_VERSION": (2, 9)}
+"""The first version that has a name, of those that the oldest one does not have."""
+
+DCP_SAVE = ("torch.distributed.checkpoint.state_dict_saver", "_save_state_dict")
+"""Module and name of the function in which DCP saves, by which a frame is recognised."""
+
+IS_SHARD_ORDER_KNOWN = any(
+    field.name == "use_strided_shard_as_shard_order" for field in fields(DTensorSpec)
+)
+"""Whether torch has `use_strided_shard_as_shard_order` (since 2.11), with which a StridedShard
+that encodes no order of shards cuts as it does here."""
+
+
+def foreach_copy(
+    targets: Sequence[Tensor], sources: Sequence[Tensor], *, non_blocking: bool = False
+) -> None:
+    """Copy many tensors by one call."""
+    if hasattr(torch, "_foreach_copy_"):
+        torch._foreach_copy_(list(targets), list(sources), non_blocking=non_blocking)
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source, non_blocking=non_blocking)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return the version counter of a tensor, by which torch counts in-place changes."""
+    return tensor._version
+
+
+def held_tensor(tensor: Tensor) -> Tensor:
+    """Return the tensor that a rank holds of a DTensor, itself and no view; others as they are."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def spec_of(tensor: DTensor) -> DTensorSpec:
+    """Return the mesh, placements and order of shards of a DTensor."""
+    return tensor._spec
+
+
+def dtensor_like(tensor: DTensor, held: Tensor) -> DTensor:
+    """Return a DTensor with the spec of `tensor` that holds `held`, which stays on its device:
+    from_local() would move it to that of the mesh."""
+    return DTensor(held, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+
+
+def names_of_buffers(module: nn.Module) -> list[str]:
+    """Return the names of a module's own buffers, those that are None included."""
+    return list(module._buffers)
+
+
+def dcp_version() -> dict[str, str]:
+    """Return the version of DCP's format as an argument of Metadata, which torch before 2.9 does
+    not have."""
+    has_version = any(field.name == "version" for field in fields(Metadata))
+    return {"version": filesystem.CURRENT_DCP_VERSION} if has_version else {}
