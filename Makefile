@@ -11,7 +11,7 @@
 # make clean      remove what the above made; runs/ stays
 
 # The first Python on the path that runs and is new enough.
-PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
 	echo $$python && break; done)
 VENV := .venv
@@ -59,7 +59,8 @@ $(VENV)/ready-run: pyproject.toml constraints.txt
 		echo "setup: download and 5.2 GB on disk; this took others 2 minutes. With an index of CPU builds in"; \
 		echo "setup: PIP_EXTRA_INDEX_URL, TORCH=cpu needs 1.1 GB on disk"; \
 	fi
-	$(INSTALL) --editable . $(if $(TORCH),torch==$(TORCH_VERSION)+$(TORCH))
+	@$(PIP) show hpckit 2>/dev/null | grep -q '^Summary: Preemption-tolerant' && $(PIP) uninstall --quiet --yes hpckit || true
+	$(INSTALL) --editable '.[launcher]' $(if $(TORCH),torch==$(TORCH_VERSION)+$(TORCH))
 	@touch $@
 
 # Debian and Ubuntu ship Python without the part that makes virtual environments.
@@ -169,7 +170,7 @@ $(VENV)/ready-docs: $(VENV)/ready
 	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
-# Install it by its path: the package index has a package of another project by this name.
+# Install it by its path. It is the wheel of hpckit-torch: `hpckit` is the name of another project.
 wheel: $(VENV)/ready-run
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
 

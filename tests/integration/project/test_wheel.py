@@ -71,8 +71,8 @@ def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
     (packages,) = (environment / "lib").glob("python*/site-packages")
-    (about,) = packages.glob("hpckit-*.dist-info")
-    needed = required(Distribution.at(about))
+    (about,) = packages.glob("hpckit_torch-*.dist-info")
+    needed = required(Distribution.at(about), ["launcher"])
     for name in installed_for([*needed, Requirement("pytest")]):
         (packages / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
     subprocess.run([*pip, "check"], check=True)

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import hpckit
 from docs.hooks import ROOT
+from hpckit.distribution import (
+    NAME,
+    SUMMARY,
+    NamedDistribution,
+    conflict_in,
+    describe_conflict,
+    warn_of_conflict,
+)
 from hpckit.doctor.finding import Level
-from hpckit.doctor.installation import SUMMARY, judge
+from hpckit.doctor.installation import judge
+from hpckit.submit.preflight.torch_version import OLDEST
 from hpckit.version import VERSION
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-NEEDED_BY_ITSELF = {"hpckit"}
+NEEDED_BY_ITSELF = {NAME}
+OTHER = NamedDistribution("0.2.1", "CLI for SLURM")
+EARLIER = NamedDistribution("0.1.0", SUMMARY)
 ROOMS = (
     *("hpckit", "checkpointing", "data", "docs", "slurm", "conf", "benchmarks", "examples"),
     ".ci",
@@ -48,7 +61,7 @@ BARE = re.compile(r"\binstall\b[^\n]*[\s'\"=](hpckit)(?![\w./*-])")
 def test_nobody_is_told_to_install_another_projects_package() -> None:
     assert BARE.search("pip install 'hpckit[s3]'")
     assert BARE.search("`pip install -U hpckit`")
-    assert not BARE.search("pip install './dist/hpckit-0.1.0-py3-none-any.whl[s3]'")
+    assert not BARE.search("pip install './dist/hpckit_torch-0.1.0-py3-none-any.whl[s3]'")
     said = []
     for path in (*ROOT.glob("*.*"), *(p for room in ROOMS for p in (ROOT / room).rglob("*.*"))):
         if path.is_file() and path.suffix in TEXTS:
@@ -60,22 +73,62 @@ def test_nobody_is_told_to_install_another_projects_package() -> None:
 def test_the_version_and_the_summary_stand_at_one_place() -> None:
     assert PROJECT["description"] == SUMMARY
     assert PROJECT["dynamic"] == ["version"]
-    wheels = re.findall(r"hpckit-([\d.]+)-py3", (ROOT / "docs/site.md").read_text("utf-8"))
+    wheels = re.findall(r"hpckit_torch-([\d.]+)-py3", (ROOT / "docs/site.md").read_text("utf-8"))
     assert set(wheels) == {VERSION} == {hpckit.__version__}
-    metadata = {"Version": "0.2.1", "Summary": "CLI for SLURM"}
-    for found, level in (
-        (None, Level.OK),
-        ({"Version": "0.1.0", "Summary": SUMMARY}, Level.OK),
-        (metadata, Level.FAIL),
-    ):
-        assert judge(found, "/x/hpckit").level is level
-    assert "0.2.1 of another project" in judge(metadata, "/x/hpckit").what
+
+
+@pytest.mark.parametrize(
+    ("found", "is_overwritten", "is_installed", "level"),
+    [
+        (None, False, False, Level.OK),  # a checkout
+        (None, False, True, Level.OK),
+        (EARLIER, False, False, Level.OK),  # the earlier name alone
+        (EARLIER, False, True, Level.FAIL),
+        (OTHER, False, False, Level.FAIL),
+        (OTHER, True, True, Level.FAIL),
+        (None, True, True, Level.FAIL),  # after the other one was uninstalled
+    ],
+)
+def test_the_doctor_finds_another_distribution_in_place_of_this_one(
+    found: NamedDistribution | None, is_overwritten: bool, is_installed: bool, level: Level
+) -> None:
+    said = judge(found, "/x", is_overwritten=is_overwritten, is_installed=is_installed)
+    assert said.level is level
+    assert (said.do == "") is (level is Level.OK)
+    if level is Level.FAIL and found is not None:
+        assert describe_conflict(found) in said.what
+
+
+def test_another_distribution_in_the_same_folder_is_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(variable, raising=False)
+    assert conflict_in(tmp_path / "none") is None
+    (tmp_path / "hpckit_torch-0.1.0.dist-info").mkdir()
+    assert conflict_in(tmp_path) is None
+    about = tmp_path / "hpckit-0.2.1.dist-info"
+    about.mkdir()
+    text = f"Name: hpckit\nVersion: 0.2.1\nSummary: {OTHER.summary}\n\nSummary: x\n"
+    (about / "METADATA").write_text(text)
+    assert conflict_in(tmp_path) == OTHER
+    warn_of_conflict(tmp_path)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "0.2.1 of another project" in line
+    assert "pip uninstall hpckit" in line
+    monkeypatch.setenv("RANK", "3")
+    warn_of_conflict(tmp_path)
+    assert capsys.readouterr().err == ""
 
 
 def test_pages_tell_the_pythons_that_the_metadata_tells() -> None:
-    (told,) = {text.rpartition(" ")[2] for text in PROJECT["classifiers"] if "Python ::" in text}
-    assert f"Tested with Python {told} alone" in (ROOT / "docs/site.md").read_text("utf-8")
-    assert f"Python {told} " in (ROOT / "README.md").read_text("utf-8")
+    versions = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    page = (ROOT / "docs/versions.md").read_text("utf-8")
+    assert f"Python {versions[0]} to {versions[-1]}" in page
+    assert f"Python {versions[0]} to {versions[-1]}" in (ROOT / "README.md").read_text("utf-8")
+    oldest = ".".join(map(str, OLDEST))
+    assert f"torch>={oldest}" in PROJECT["optional-dependencies"]["launcher"]
+    assert f"torch {oldest} to " in page
 
 
 def test_each_dependency_has_a_version_that_the_tests_use() -> None:
@@ -84,6 +137,7 @@ def test_each_dependency_has_a_version_that_the_tests_use() -> None:
         for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
         if "==" in line
     }
-    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    extras = PROJECT["optional-dependencies"]
+    asked = [*PROJECT["dependencies"], *extras["launcher"], *extras["dev"]]
     names = {re.split(r"[<>=\[ ]", text)[0].lower().replace("_", "-") for text in asked}
     assert names - NEEDED_BY_ITSELF - fixed == set()

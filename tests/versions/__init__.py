@@ -1,0 +1,1 @@
+"""Other versions of torch and Python: what `tests/versions.sh` needs."""
