@@ -14,12 +14,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import DeviceType
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed.elastic.multiprocessing import api as worker_processes
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, parse_args
 from torch.distributed.tensor import DTensor, debug
 from torch.nn import functional
 
 __all__ = [
-    *("DeviceType", "LaunchConfig", "all_to_all_single_autograd", "config_from_args"),
-    *("parse_args", "worker_processes"),
+    "DeviceType",
+    "LaunchConfig",
+    "all_to_all_single_autograd",
+    "config_from_args",
+    "parse_args",
+    "worker_processes",
 ]
 
 INTERNALS = {
