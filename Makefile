@@ -43,7 +43,7 @@ $(VENV)/ready: $(VENV)/ready-run
 
 # What runs need, the demo among them.
 $(VENV)/ready-run: pyproject.toml constraints.txt
-	@[ -n "$(PYTHON)" ] || { echo "hpckit needs Python 3.11 or newer; say make PYTHON=/path/to/it" >&2; exit 1; }
+	@[ -n "$(PYTHON)" ] || { $(OLD_PYTHON) >&2; exit 1; }
 	@[ -z "$(TORCH)" ] || [ "$(TORCH)" = cpu ] || { echo "TORCH=$(TORCH): it can only be cpu" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	$(PYTHON) -m venv $(VENV)
@@ -63,12 +63,21 @@ $(VENV)/ready-run: pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[launcher]' $(if $(TORCH),torch==$(TORCH_VERSION)+$(TORCH))
 	@touch $@
 
-# Debian and Ubuntu ship Python without the part that makes virtual environments.
+# Ubuntu 22.04 has Python 3.10, and 3.11 among its packages; Debian 11 has no newer one than 3.9.
+OLD_PYTHON = if apt-cache show python3.11-venv >/dev/null 2>&1; then \
+		echo "hpckit needs Python 3.11 or newer: as root, apt-get install python3.11-venv"; \
+	else \
+		echo "hpckit needs Python 3.11 or newer; say make PYTHON=/path/to/it (uv python install 3.12, conda or a module has one)"; \
+	fi
+
+# Debian and Ubuntu ship Python without the part that makes virtual environments; of a Python beside
+# the one of the release, the package has its version in its name.
 .PHONY: python-venv
+python-venv: VENV_PACKAGE = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
 python-venv:
-	@[ "$$(id -u)" = 0 ] || { echo "run as root once: apt-get install python3-venv" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "run as root once: apt-get install $(VENV_PACKAGE)" >&2; exit 1; }
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(VENV_PACKAGE)
 
 demo: $(VENV)/ready-run
 	$(BIN)/python launch.py experiment=demo --fresh

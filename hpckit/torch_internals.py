@@ -94,7 +94,6 @@ foreach_zero_ = torch._foreach_zero_
 scaled_mm = torch._scaled_mm
 fused_attention_choice = torch._fused_sdp_choice
 native_module = torch._C
-is_in_bad_fork: Callable[[], bool] = torch.cuda._is_in_bad_fork
 record_memory_history = torch.cuda.memory._record_memory_history
 dump_memory_snapshot: Callable[[str], None] = torch.cuda.memory._dump_snapshot
 is_profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
@@ -109,6 +108,11 @@ ATTENTION_OPERATORS = frozenset(
         _aten._scaled_dot_product_cudnn_attention.default,
     )
 )
+
+
+def is_in_bad_fork() -> bool:
+    """Whether this process was forked after CUDA was used, so that torch refuses it CUDA."""
+    return torch.cuda._is_in_bad_fork()
 
 
 def grouped_mm(rows: Tensor, matrices: Tensor, *, offs: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from data.errors import DataError, ObjectChangedError
@@ -224,6 +225,8 @@ class Sources:
             return FileSource()
         if scheme == "pipe":
             return PipeSource(self._pipes, self._stall_s)
+        if scheme in ("s3", "http", "https") and find_spec("obstore") is None:
+            raise DataError(f"{scheme}:// needs the package obstore: pip install obstore")
         if scheme == "s3":
             from data.source.s3 import S3Source, parse_options
 

@@ -64,8 +64,12 @@ def _json(content: bytes) -> Any:
 
 
 def _yaml(content: bytes) -> Any:
-    import yaml  # imported here, as it is rarely needed
-
+    try:
+        import yaml  # imported here, as it is rarely needed
+    except ImportError as error:
+        raise DataError(
+            "the index of a dataset of Megatron Energon is YAML: pip install PyYAML"
+        ) from error
     try:
         return yaml.safe_load(content)
     # the last two are raised for odd scalars

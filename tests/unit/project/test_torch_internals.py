@@ -103,10 +103,10 @@ def _exists(dotted: str) -> bool:
         owner = _module_of(dotted, 1)
     except (ImportError, AttributeError):
         return False
-    if hasattr(owner, name):
-        return True
+    if hasattr(owner, name) or not isinstance(owner, type):
+        return hasattr(owner, name)
     set_by_class = {*owner.__init__.__code__.co_names, *owner.__init__.__code__.co_consts}
-    return isinstance(owner, type) and name in set_by_class
+    return name in set_by_class
 
 
 def _module_of(dotted: str, drop: int) -> Any:

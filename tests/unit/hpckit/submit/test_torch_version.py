@@ -10,7 +10,7 @@ from hpckit.submit.preflight.torch_version import torch_problems
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 COMPILED = {"memory.compile": True, "memory.activation_checkpointing": "selective"}
-EXPERTS = {"model": "gpt2_moe"}
+EXPERTS = {"model.experts": {"count": 4, "top_k": 2, "hidden": None, "balance_rate": 0.001}}
 STAGES = {"parallel.pipeline": 2, "launch.nproc_per_node": 2, "train.micro_batch": 4}
 
 

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Checks what pip installs: the wheel and the sdist in empty environments, the packages without the
+# launcher, the launcher beside another project's `hpckit`, and the types for a user's mypy.
+#
+#   tests/installs.sh [PYTHON]       such as tests/installs.sh python3.12
+#
+# It does not install torch: of the launcher it takes what torch does not need.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${1:-python3}
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+fail() {
+    echo "installs: $1" >&2
+    exit 1
+}
+
+# make_environment NAME: an empty one, with pip
+make_environment() {
+    "$python" -m venv "$place/$1"
+}
+
+# install NAME WORDS...
+install() {
+    local name=$1
+    shift
+    "$place/$name/bin/python" -m pip --disable-pip-version-check install --quiet "$@"
+}
+
+# inside NAME WORDS...: a command of an environment, far from the checkout
+inside() {
+    local name=$1
+    shift
+    (cd "$place" && env -u PYTHONPATH "$place/$name/bin/$1" "${@:2}")
+}
+
+make_environment build
+install build hatchling
+"$place/build/bin/python" -m hatchling build -d "$place/dist" >/dev/null 2>&1
+wheel=$(echo "$place"/dist/hpckit_torch-*.whl)
+sdist=$(echo "$place"/dist/hpckit_torch-*.tar.gz)
+
+make_environment light
+install light "$sdist"
+inside light python -m pip check
+inside light python - <<'END'
+import sys
+from pathlib import Path
+
+import checkpointing
+import data
+
+for n in range(4):
+    Path(f"texts/{n}.txt").parent.mkdir(exist_ok=True)
+    Path(f"texts/{n}.txt").write_text(f"text {n}")
+data.pack_folder(Path("texts"), Path("shards"))
+loader = data.Loader(data.open_dataset("shards"), global_batch=4, rank=0, world_size=1)
+assert len(next(iter(loader)).data) == 4
+assert checkpointing.Store and checkpointing.list_checkpoints
+assert not {"torch", "obstore", "pydantic", "hydra"} & set(sys.modules)
+try:
+    data.open_dataset("s3://bucket/a.tar")
+except data.DataError as error:
+    assert "pip install obstore" in str(error), error
+END
+said=$(inside light hpckit status 2>&1) && fail "the command succeeds without the launcher"
+[[ $said == *"hpckit-torch[launcher]"* && $said != *Traceback* ]] || fail "$said"
+
+# A user's own file, by the types of the wheel
+install light mypy
+echo 'from data import Loader
+reveal_type(Loader.state_dict)' >"$place/typed.py"
+inside light mypy --strict typed.py | grep -q 'def (self: data.read.loader.Loader)' || fail "no types"
+
+# Another project's hpckit, installed after this one and before it, and uninstalled
+install light --no-deps hpckit
+inside light python -c 'import data, checkpointing'
+inside light hpckit status 2>&1 | grep -q 'of another project' || fail "the command does not name it"
+install light --no-deps --force-reinstall "$wheel"
+inside light python -c 'import hpckit; hpckit.__version__' 2>&1 | grep -q 'of another project' ||
+    fail "the import does not name it"
+inside light python -m pip uninstall --quiet --yes hpckit
+install light --no-deps --force-reinstall "$wheel"
+[[ $(inside light python -c 'import hpckit; print(hpckit.__version__)' 2>&1) =~ ^[0-9.]+$ ]] ||
+    fail "it was not repaired"
+
+make_environment launcher
+"$place/build/bin/python" - "$wheel" >"$place/asked" <<'END'
+import sys
+import zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as packed:
+    name = next(one for one in packed.namelist() if one.endswith(".dist-info/METADATA"))
+    head = packed.read(name).decode().partition("\n\n")[0]
+for line in head.splitlines():
+    text, _, marker = line.removeprefix("Requires-Dist: ").partition("; ")
+    if line.startswith("Requires-Dist: ") and marker in ("", "extra == 'launcher'"):
+        if not text.startswith("torch"):
+            print(text)
+END
+install launcher --requirement "$place/asked"
+install launcher --no-deps "$wheel"
+inside launcher python -m pip check
+inside launcher hpckit --version
+inside launcher python -m hpckit launch --help >/dev/null
+echo "installs: passed with $("$python" -V)"
