@@ -24,6 +24,7 @@ shift 2
 cd "$(dirname "$0")/.."
 builds=${TORCH_BUILDS:-${XDG_CACHE_HOME:-$HOME/.cache}/hpckit/versions}
 uv=${UV:-uv}
+export PIP_CONSTRAINT=/dev/null # pip's configuration here may cap torch
 
 # The interpreter: on the path, or one of pyenv's.
 python=
@@ -54,9 +55,8 @@ if [[ $(cat "$environment/ready" 2>/dev/null) != "$fingerprint" ]]; then
     rm -rf "$environment"
     mkdir -p "$builds"
     "$python" -m venv "$environment"
-    # Neither the constraints of this project, which are for one torch, nor those of the machine
     echo "installing torch $torch for Python $version in $environment" >&2
-    PIP_CONSTRAINT='' PIP_CONFIG_FILE=${VERSIONS_PIP_CONFIG:-/dev/null} install --no-deps "torch==$torch"
+    install --no-deps "torch==$torch"
     packages=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     sed -i -E '/^Requires-Dist: (nvidia|cuda|triton|pytorch-triton)/d' "$packages"/torch-*.dist-info/METADATA
     if ls "$packages"/torch/lib/libtorch_cuda.so >/dev/null 2>&1; then
