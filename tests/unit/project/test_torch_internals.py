@@ -105,7 +105,8 @@ def _exists(dotted: str) -> bool:
         return False
     if hasattr(owner, name) or not isinstance(owner, type):
         return hasattr(owner, name)
-    set_by_class = {*owner.__init__.__code__.co_names, *owner.__init__.__code__.co_consts}
+    code = vars(owner)["__init__"].__code__
+    set_by_class = {*code.co_names, *code.co_consts}
     return name in set_by_class
 
 
