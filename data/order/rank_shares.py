@@ -6,6 +6,7 @@ ranks is the step, whatever the world size.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from data.order.keyed_permutation import Ints
 from data.order.sample_order import MAX_POSITION
+from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Weights: TypeAlias = npt.NDArray[np.float64]
@@ -50,31 +52,43 @@ class RankShare(NamedTuple):
     after: int
 
 
-def step_at(position: int, size: int, samples: int, tail: Tail = "straddle") -> GlobalStep:
+def step_at(
+    position: int,
+    size: int,
+    samples: int,
+    tail: Tail = "straddle",
+    skipped: SkippedRanges = NOTHING_SKIPPED,
+) -> GlobalStep:
     """Return the step of `size` positions from `position` on, of epochs of `samples` positions.
 
     Where fewer than `size` are left of the epoch, "straddle" continues in the next one (for
     training: nothing is lost or repeated); "drop" leaves them out; "pad" fills up with masked
-    repeats from the epoch's beginning. Raises ValueError for impossible arguments.
+    repeats from the epoch's beginning. Positions in `skipped` are left out and do not count. Raises
+    ValueError for impossible arguments.
     """
     if size < 1 or samples < 1 or not 0 <= position <= MAX_POSITION - size:
         raise ValueError(f"no step at position={position}, size={size}, samples={samples}")
     if tail not in ("straddle", "drop", "pad"):
         raise ValueError(f'tail must be "straddle", "drop" or "pad", got {tail!r}')
     every = np.arange(size, dtype=np.int64)
-    epoch, within = divmod(position, samples)
-    left = samples - within
+    position = skipped.next_kept(position)
+    epoch = position // samples
+    begin, end = epoch * samples, (epoch + 1) * samples
+    at = skipped.kept_before(position)
+    left = skipped.kept_before(end) - at
     if tail == "straddle" or left >= size:
-        return GlobalStep(position + every, np.ones(size, dtype=bool), position + size)
-    begin = epoch * samples
+        positions = skipped.kept_at(at + every)
+        return GlobalStep(positions, np.ones(size, dtype=bool), int(positions[-1]) + 1)
     if tail == "pad":
-        return GlobalStep(begin + (within + every) % samples, every < left, begin + samples)
+        first = skipped.kept_before(begin)
+        numbers = first + (at - first + every) % (at + left - first)
+        return GlobalStep(skipped.kept_at(numbers), every < left, end)
     if samples < size:
         raise ValueError(
             f'tail="drop" would drop every sample: an epoch has {samples}, a batch {size};'
             ' use a smaller batch or tail="pad"'
         )
-    return step_at(begin + samples, size, samples, tail)
+    return step_at(end, size, samples, tail, skipped)
 
 
 def share(
@@ -86,6 +100,7 @@ def share(
     *,
     uneven: Uneven = "error",
     tail: Tail = "straddle",
+    skipped: SkippedRanges = NOTHING_SKIPPED,
 ) -> RankShare:
     """Return the share of `rank` of `world` in the step of `size` positions at `first`.
 
@@ -94,7 +109,7 @@ def share(
     ValueError for impossible arguments.
     """
     (found,) = shares(
-        [step_at(first, size, order.samples, tail)], rank, world, order, uneven=uneven
+        [step_at(first, size, order.samples, tail, skipped)], rank, world, order, uneven=uneven
     )
     return found
 
@@ -117,7 +132,12 @@ def shares(
 
 
 def steps_from(
-    position: int, size: int, samples: int, tail: Tail = "straddle", end: int | None = None
+    position: int,
+    size: int,
+    samples: int,
+    tail: Tail = "straddle",
+    end: int | None = None,
+    skipped: SkippedRanges = NOTHING_SKIPPED,
 ) -> Iterator[GlobalStep]:
     """Yield the steps from `position` on, without those that are entirely past `end`.
 
@@ -125,7 +145,7 @@ def steps_from(
     ValueError as `step_at`.
     """
     while end is None or position < end:
-        step = step_at(position, size, samples, tail)
+        step = step_at(position, size, samples, tail, skipped)
         if end is not None and int(step.positions[0]) >= end:
             return  # what was left of the last epoch is dropped
         yield step
@@ -215,14 +235,26 @@ def mixed_streams_of_rank(
     ]
 
 
-def position_after(position: int, steps: int, size: int, samples: int, tail: Tail) -> int:
+def position_after(
+    position: int,
+    steps: int,
+    size: int,
+    samples: int,
+    tail: Tail,
+    skipped: SkippedRanges = NOTHING_SKIPPED,
+) -> int:
     """Return the position of the step that comes `steps` steps of `size` positions after
     `position`.
 
-    Equals as many calls of `step_at`, in constant time. Raises ValueError as `step_at`.
+    Equals as many calls of `step_at`, in constant time unless positions are left out. Raises
+    ValueError as `step_at`.
     """
     if steps < 0:
         raise ValueError(f"steps must not be negative, got {steps}")
+    if skipped:
+        for step in islice(steps_from(position, size, samples, tail, skipped=skipped), steps):
+            position = step.after
+        return position
     step_at(position, size, samples, tail)
     if tail == "straddle":
         return position + steps * size

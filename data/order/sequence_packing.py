@@ -20,6 +20,7 @@ import numpy as np
 from data.order.best_fit import best_fit
 from data.order.keyed_permutation import Ints
 from data.order.rank_shares import Bools, StreamedOrder, Tail, step_at
+from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 
 PACK = "pack-1"
 """Frozen: a change of any pack or of their order needs a new name."""
@@ -100,9 +101,15 @@ class SequencePacker:
         """The identity of this packing, besides the order and the dataset."""
         return f"{PACK} length={self.length} block={self.block} long={self.long}"
 
-    def step(self, cursor: int, size: int, tail: Tail = "straddle") -> PackStep:
+    def step(
+        self,
+        cursor: int,
+        size: int,
+        tail: Tail = "straddle",
+        skipped: SkippedRanges = NOTHING_SKIPPED,
+    ) -> PackStep:
         """Return the `size` packs from `cursor` on; cursor 0 is the beginning. `tail` as in
-        `step_at`.
+        `step_at`. Packs whose cursors are in `skipped` are left out.
 
         A padded step repeats its own packs. Raises ValueError for an invalid cursor, and if no
         document has a token, or "drop" drops all.
@@ -112,8 +119,10 @@ class SequencePacker:
             raise ValueError(f"{cursor} is not a cursor of these packs: the documents have changed")
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size}")
+        number, first = divmod(skipped.next_kept(cursor), SPAN)
         border = (number // self._per_epoch + 1) * self._per_epoch
-        packs, after = self._gather(number, first, size, None if tail == "straddle" else border)
+        end = None if tail == "straddle" else border
+        packs, after = self._gather(number, first, size, end, skipped)
         if len(packs) == size:
             return PackStep(packs, np.ones(size, dtype=bool), after)
         if tail == "pad" and packs:
@@ -122,7 +131,7 @@ class SequencePacker:
         packs, after = self._gather(border, 0, size, border + self._per_epoch)
         if not packs or (tail == "drop" and len(packs) < size):
             raise ValueError(f"an epoch has {len(packs)} packs, so a step of {size} is never full")
-        return self.step(border * SPAN, size, tail)
+        return self.step(border * SPAN, size, tail, skipped)
 
     def cursor_of_epoch(self, epoch: int) -> int:
         """Return the cursor at which an epoch begins."""
@@ -140,17 +149,27 @@ class SequencePacker:
         return begin + size * first // max(self._plan(number).streams.size, 1)
 
     def _gather(
-        self, number: int, first: int, size: int, end: int | None
+        self,
+        number: int,
+        first: int,
+        size: int,
+        end: int | None,
+        skipped: SkippedRanges = NOTHING_SKIPPED,
     ) -> tuple[list[SequencePack], int]:
         """Return up to `size` packs before block `end`, and the cursor after them."""
         packs: list[SequencePack] = []
         empty = 0
         while end is None or number < end:
-            block = self._plan(number)
-            last = min(block.streams.size, first + size - len(packs))
-            packs += [block.pack(i) for i in range(first, last)]
+            block, begin = self._plan(number), number * SPAN
+            while first < block.streams.size and len(packs) < size:
+                kept = skipped.next_kept(begin + first) - begin
+                border = skipped.next_skipped(begin + kept)
+                last = min(block.streams.size, kept + size - len(packs))
+                first = last if border is None else min(last, border - begin)
+                packs += [block.pack(i) for i in range(kept, first)]
+                first = max(first, kept)
             if len(packs) == size:
-                return packs, number * SPAN + last
+                return packs, begin + first
             empty = 0 if block.streams.size else empty + 1
             if empty > min(_EMPTY_BLOCKS, self._per_epoch):
                 raise ValueError(f"{empty} blocks of {self.block} documents have no token to pack")

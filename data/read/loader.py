@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from data.errors import DataError
 from data.keyword_options import takes_fields_of
 from data.order.sample_order import MAX_POSITION
+from data.order.skipped_ranges import SkippedRanges
 from data.read.batch import Batch, BatchTimes
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork, keep_freed_memory
 from data.read.batches.batch_plan import BatchPlan, SamplePlan, Topology
@@ -118,12 +119,38 @@ class Loader(Iterable[Batch]):
         """Return the position in the stream: the same on every rank; under 200 bytes as JSON for a
         dataset.
 
-        `position` counts the samples of all ranks in the batches delivered so far.
+        `position` counts the samples of all ranks in the batches delivered so far, and those that
+        were left out. `skipped`, if anything is left out, has the ranges of `skip`.
         """
-        return {**self._plan.identity, "position": self._position}
+        skipped = self._plan.skipped
+        left_out = {"skipped": skipped.to_state()} if skipped else {}
+        return {**self._plan.identity, "position": self._position, **left_out}
+
+    def skip(self, first: int, end: int) -> None:
+        """Leave out the samples at the positions first..end - 1, which are those of `state_dict`
+        before and after some batches.
+
+        They are left out of this iteration and of what resumes from its state, on any number of
+        ranks. All other samples come in the order in which they would have come. In a later epoch,
+        the samples have other positions and are not left out. Call it on all ranks.
+
+        Raises DataError if iteration has begun or the range is impossible.
+        """
+        if self._began:
+            raise DataError("skip was called after iteration began; call it before")
+        try:
+            self._plan = self._plan.skipping(self._plan.skipped.with_range(first, end))
+        except ValueError as error:
+            raise DataError(str(error)) from error
+
+    @property
+    def skipped(self) -> SkippedRanges:
+        """The positions that are left out."""
+        return self._plan.skipped
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was saved; the world size and batch size may differ.
+        """Continue where `state` was saved; the world size and batch size may differ. What was left
+        out by `skip` before is replaced by what `state` leaves out.
 
         Raises FingerprintError if it belongs to another stream, DataError if it is not a state of a
         loader or iteration has begun.
@@ -140,7 +167,11 @@ class Loader(Iterable[Batch]):
         saved.pop("until", None)  # a StreamingDataset at the end of a pass
         if type(position) is not int or not 0 <= position < MAX_POSITION:
             raise DataError(f"not a loader's state: position is {position!r}")
-        self._plan = self._plan.resumed(saved, position)
+        try:
+            skipped = SkippedRanges.of_state(saved.pop("skipped", []))
+        except ValueError as error:
+            raise DataError(f"not a loader's state: {error}") from error
+        self._plan = self._plan.resumed(saved, position).skipping(skipped)
         self._position = position
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.order.rank_shares import GlobalStep, RankShare, Tail, Uneven, shares, step_at, steps_from
+from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
 from data.read.sample_stream import SampleLocations, SampleStream
 
@@ -50,6 +51,10 @@ class BatchPlan(Protocol):
     def topology(self) -> Topology: ...
 
     @property
+    def skipped(self) -> SkippedRanges:
+        """The positions that are left out."""
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The identity that a position belongs to, as JSON values."""
 
@@ -62,6 +67,9 @@ class BatchPlan(Protocol):
 
     def stream_position(self, position: int) -> int:
         """Return the position in the stream of the samples that are read at `position`."""
+
+    def skipping(self, skipped: SkippedRanges) -> "BatchPlan":
+        """Return the plan that leaves out these positions, and no others."""
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "BatchPlan":
         """Return the plan that continues where `state`, its identity when saved, was at `position`.
@@ -76,6 +84,7 @@ class SamplePlan:
 
     stream: SampleStream
     topology: Topology
+    skipped: SkippedRanges = NOTHING_SKIPPED
 
     def __post_init__(self) -> None:
         try:
@@ -92,7 +101,8 @@ class SamplePlan:
         """Yield the batches; after the first ones, many steps are located at once, which costs
         little more than one."""
         of, count = self.topology, 1
-        steps = steps_from(position, of.batch, self.stream.samples, of.tail, of.end(self.stream))
+        samples, end = self.stream.samples, of.end(self.stream)
+        steps = steps_from(position, of.batch, samples, of.tail, end, self.skipped)
         while block := self._block(steps, count):
             most = min(_LOCATED, self.stream.samples) // of.batch  # an order caches few epochs
             count = min(2 * count, max(1, most), _MOST_STEPS)
@@ -108,6 +118,9 @@ class SamplePlan:
 
     def stream_position(self, position: int) -> int:
         return position
+
+    def skipping(self, skipped: SkippedRanges) -> "SamplePlan":
+        return replace(self, skipped=skipped)
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "SamplePlan":
         return replace(self, stream=self.stream.resumed(state, position))

@@ -1,7 +1,7 @@
 """Documents of tokens packed into sequences of equal length and delivered in batches."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from data.order.document_boundaries import boundaries
 from data.order.keyed_permutation import Ints
 from data.order.rank_shares import RankShare, take, take_weighted
 from data.order.sequence_packing import PACK, Long, PackStep, SequencePack, SequencePacker
+from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchRows, BatchWork
 from data.read.batches.batch_plan import Topology
 from data.read.sample_stream import SampleStream
@@ -141,6 +142,7 @@ class PackPlan:
     packing: Packing
     packer: SequencePacker
     counts: TokenCounts
+    skipped: SkippedRanges = NOTHING_SKIPPED
 
     @classmethod
     def of(cls, stream: SampleStream, topology: Topology, packing: Packing) -> "PackPlan":
@@ -184,6 +186,9 @@ class PackPlan:
     def stream_position(self, position: int) -> int:
         return self.packer.reached(position)
 
+    def skipping(self, skipped: SkippedRanges) -> "PackPlan":
+        return replace(self, skipped=skipped)
+
     def resumed(self, state: Mapping[str, Any], position: int) -> "PackPlan":
         """Return the plan that continues from `state`. New weights of a mixture apply from the next
         block on, and the present block is packed with the old ones."""
@@ -192,7 +197,7 @@ class PackPlan:
         if name != self.packer.identity:
             raise FingerprintError({"pack": (name, self.packer.identity)})
         stream = self.stream.resumed(saved, self.packer.border(position))
-        return PackPlan.of(stream, self.topology, self.packing)
+        return PackPlan.of(stream, self.topology, self.packing).skipping(self.skipped)
 
     @property
     def _end(self) -> int:
@@ -202,7 +207,8 @@ class PackPlan:
 
     def _step(self, position: int) -> PackStep:
         try:
-            return self.packer.step(position, self.topology.batch, self.topology.tail)
+            of = self.topology
+            return self.packer.step(position, of.batch, of.tail, self.skipped)
         except ValueError as error:
             raise DataError(str(error)) from error
 

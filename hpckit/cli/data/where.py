@@ -28,6 +28,7 @@ from hpckit.cli.data.dataset_options import (
 
 if TYPE_CHECKING:
     from data.order.rank_shares import Tail, Uneven
+    from data.order.skipped_ranges import SkippedRanges
     from data.read.dataset import Dataset
     from data.read.sample_stream import SingleStream
 
@@ -187,15 +188,23 @@ def _rows(
 
     from data.order.rank_shares import position_after, share
 
-    at = position_after(begin.position, begin.later, begin.batch, stream.samples, tail)
+    size, left_out = begin.batch, _skipped(begin.state)
+    at = position_after(begin.position, begin.later, size, stream.samples, tail, left_out)
     for each in range(world) if rank is None else (rank,):
-        found = share(at, begin.batch, each, world, stream, uneven=uneven, tail=tail)
+        found = share(at, size, each, world, stream, uneven=uneven, tail=tail, skipped=left_out)
         order = np.argsort(found.positions, kind="stable")
         positions, real = found.positions[order], found.mask[order]
         places = stream.locate(positions)
         columns = (positions, places.shards, places.samples, real)
         for p, shard, sample, is_real in zip(*(c.tolist() for c in columns), strict=True):
             yield _row(stream, p, each if world > 1 else None, shard, sample, not is_real)
+
+
+def _skipped(state: dict[str, Any] | None) -> SkippedRanges:
+    """Return the positions that the loader of a state leaves out. Raises ValueError."""
+    from data.order.skipped_ranges import SkippedRanges
+
+    return SkippedRanges.of_state((state or {}).get("skipped", []))
 
 
 def _packed(
@@ -214,6 +223,7 @@ def _packed(
     for each in range(world) if rank is None else (rank,):
         topology = Topology(begin.batch, each, world, uneven, tail, None)
         plan = PackPlan.of(stream, topology, Packing.of_state(pack))
+        plan = plan.skipping(_skipped(begin.state))
         work = next(islice(plan.work(begin.position), begin.later, None))
         pieces = work.extra
         assert isinstance(pieces, PackedPieces)

@@ -165,6 +165,37 @@ def test_resume_goes_on_at_the_next_sample(dataset: Dataset) -> None:
         assert sorted(batch.positions) == list(range(first, first + 13))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_left_out_stays_left_out_on_any_world(dataset: Dataset, workers: int) -> None:
+    before = Loader(dataset, global_batch=4, seed=1)
+    every = numbers(take(Loader(dataset, global_batch=1, seed=1), 5 * N))
+    assert sorted(numbers(take(before, 2))) == sorted(every[:8])
+    state = before.state_dict()
+    cured = Loader(dataset, global_batch=4, seed=1)
+    cured.load_state_dict(state)
+    cured.skip(12, 20)
+    assert sorted(numbers(take(cured, 1))) == sorted(every[8:12])
+    assert cured.state_dict()["skipped"] == [[12, 20]]
+    later = json.loads(json.dumps(cured.state_dict()))
+    got = []
+    for rank in range(3):
+        resumed = Loader(dataset, global_batch=6, seed=1, rank=rank, world_size=3, workers=workers)
+        resumed.load_state_dict(later)
+        got += numbers(take(resumed, 10))
+        resumed.close()
+        assert resumed.state_dict() == {**later, "position": 80}
+    assert sorted(got) == sorted(every[20:80])
+
+
+def test_nothing_is_left_out_once_iteration_began(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4)
+    with pytest.raises(DataError, match="a range of positions"):
+        loader.skip(3, 3)
+    take(loader, 1)
+    with pytest.raises(DataError, match="after iteration began"):
+        loader.skip(3, 5)
+
+
 def test_a_second_iteration_goes_on(dataset: Dataset) -> None:
     loader = Loader(dataset, global_batch=4)
     first = iter(loader)
