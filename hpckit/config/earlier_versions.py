@@ -61,6 +61,18 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("alerts", _NO_ALERTS),
     AddedKey("health.deep", None),
     AddedKey("cluster.slurm.suspects", None),
+    AddedKey(
+        "heal",
+        {
+            "on_spike": None,
+            "deviations": 8.0,
+            "window": 128,
+            "patience": 3,
+            "before": 0,
+            "most": 3,
+            "within": 1000,
+        },
+    ),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

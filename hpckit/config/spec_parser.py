@@ -34,6 +34,7 @@ _NOT_IDENTITY = (
     ("elastic",),
     ("retry",),
     ("hang",),
+    ("heal",),
     ("health",),
     ("parallel",),
     ("memory",),

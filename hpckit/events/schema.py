@@ -584,6 +584,25 @@ class NotFinite(RunEvent):
     """What is not finite, as text for people."""
 
 
+@event_kind("spike")
+class SpikeFound(RunEvent):
+    """Rank 0 emits this when steps in a row are far from those before them, before the attempt ends
+    for it."""
+
+    first_step: Count
+    """The first step whose samples are left out."""
+    step: Count
+    """The last one, at which the spike was found."""
+    what: str
+    """What is far from the steps before, as text for people."""
+    first_position: Count
+    """The position of the loader before the first step."""
+    end_position: Count
+    """The position after the last one."""
+    is_left_out: bool
+    """Whether the run continues without these samples; false: there were too many spikes."""
+
+
 @event_kind("data_bound")
 class DataBound(RunEvent):
     """Rank 0 emits this when what limits the loaders has changed."""

@@ -68,8 +68,14 @@ class RunCheckpoints:
         self._unchanged_step: int | None = 0
         """The step whose state needs no save; None: every state needs one."""
 
-    def restore(self, state: Mapping[str, Any]) -> int | None:
+    def restore(
+        self, state: Mapping[str, Any], problem_of_state: Callable[[], str | None] | None = None
+    ) -> int | None:
         """Restore `state` from the newest usable checkpoint or snapshot. Collective.
+
+        Args:
+            problem_of_state: called once `state` is restored; returns why that checkpoint must not
+                be used, besides parameters that are not finite.
 
         Returns:
             The step of the restored state, or None if there is no checkpoint.
@@ -84,7 +90,9 @@ class RunCheckpoints:
         restore = partial(
             self._checkpointer.restore,
             await_unseen=not is_memory_here,
-            check=partial(self._finite_check.problem_of, state),
+            check=lambda: (
+                self._finite_check.problem_of(state) or (problem_of_state and problem_of_state())
+            ),
         )
         step = with_narrow_averages(restore, dict(state))
         self._unchanged_step = step or 0

@@ -46,6 +46,8 @@ from hpckit.trainer.rank_agreement import RankAgreement
 from hpckit.trainer.rank_setup import set_up_rank
 from hpckit.trainer.run_checkpoints import RunCheckpoints
 from hpckit.trainer.run_records import RunRecords
+from hpckit.trainer.spikes.spike_detection import NAMES
+from hpckit.trainer.spikes.spike_monitor import SpikeMonitor
 from hpckit.trainer.timing.step_phases import StepPhases
 from hpckit.trainer.validation import Measure, Validate, ValidationRunner, ValidationSchedule
 
@@ -110,6 +112,7 @@ class TrainingRun:
         )
         self._initialize: Callable[[], None] = _keep_parameters
         self._records: RunRecords | None = None  # until `steps`, which has the loader
+        self._spikes: SpikeMonitor | None = None  # until `steps`, which has the loader
         self._loader_state: dict[str, Any] = {}
         """What is saved of the loader of `steps`, by the name under which it is tracked."""
 
@@ -168,6 +171,8 @@ class TrainingRun:
         """
         self._check_loop(validate)
         source = self._open_source(loader, other_world)
+        if self._cfg.heal.on_spike:
+            self._spikes = SpikeMonitor(self._context, source)
         self._resume(source)
         records = self._records = RunRecords(self._context, source, self._step, self._phases)
         if validate and self._validation.is_overdue(self._step):
@@ -176,12 +181,13 @@ class TrainingRun:
         total = last_step(self._cfg)
         while self._step < total and not self._is_leaving():
             records.begin_step(self._step + 1)
+            begun = source.position if self._spikes else None
             with self.timed("data_wait"):
                 batch = source.take(self._step)
             records.note_batch(self._step + 1, batch)
             yield batch
             self._step += 1
-            self._end_step(records, is_last=self._step == total)
+            self._end_step(records, begun, is_last=self._step == total)
             if validate and self._validation.is_due(self._step):
                 self._validate(validate, records)
             self._save_if_due(records)
@@ -314,9 +320,12 @@ class TrainingRun:
     def _resume(self, source: StepSource) -> None:
         """Restore the state of the run, or initialize its parameters. Collective."""
         begun_s = time.monotonic()
-        restored = self._checkpoints.restore(self._state())
+        spikes = self._spikes
+        restored = self._checkpoints.restore(self._state(), spikes and spikes.problem_of_state)
         if restored is None:
             self._initialize()
+        if spikes is not None:
+            spikes.leave_out()
         self._step = restored or 0
         skipped = source.resume(self._step, partial(self._report, WorkerPhase.STARTING))
         if skipped is not None:
@@ -343,15 +352,19 @@ class TrainingRun:
             agreement.exchange(self._step, self._heartbeats.request())
         return agreement.is_leaving
 
-    def _end_step(self, records: RunRecords, *, is_last: bool) -> None:
-        if records.end_step(self._step, is_last=is_last):
-            metrics = records.metrics
+    def _end_step(self, records: RunRecords, begun: int | None, *, is_last: bool) -> None:
+        """End the step that began at the position `begun` of the loader. Collective."""
+        metrics = records.metrics
+        is_recorded = records.end_step(self._step, is_last=is_last)
+        if self._spikes is not None:
+            self._spikes.check(self._step, begun or 0, metrics.means_of_logged(NAMES))
+        if is_recorded:
             self._finite_check.require(self._step, metrics.newest)
             self._agreement.set_step_duration(metrics.step_s)
             self._heartbeats.report_memory(metrics.peak_bytes)
         self._report(WorkerPhase.TRAINING)
         if self._canary:
-            self._canary.check_step(self._step, records.metrics.newest)
+            self._canary.check_step(self._step, metrics.newest)
 
     def _validate(self, validate: Validate, records: RunRecords) -> None:
         self._validation.run(self._step, validate, self.tracked.values(), records.metrics)

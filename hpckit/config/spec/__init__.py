@@ -24,6 +24,7 @@ from hpckit.config.spec.fault_tolerance import (
     DeepHealthSpec,
     ElasticSpec,
     HangSpec,
+    HealSpec,
     HealthSpec,
     RetrySpec,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "ExpertsSpec",
     "GptSpec",
     "HangSpec",
+    "HealSpec",
     "HealthSpec",
     "ImageSpec",
     "ImagesSpec",

@@ -110,6 +110,33 @@ class DeepHealthSpec:
 
 
 @dataclass(frozen=True, config=GROUP)
+class HealSpec:
+    """What a run does about a spike of its loss, gradient norm or loss scale (`conf/heal/`).
+
+    Every step is checked, for which all ranks wait for its loss. Samples are left out for the rest
+    of the run, on any number of ranks."""
+
+    on_spike: Literal["rollback"] | None
+    """rollback: the run continues from the newest checkpoint before the spike, without the samples
+    of its steps; it needs a `data.Loader`. null: spikes are not looked for."""
+    deviations: Annotated[float, Field(ge=3, le=1000)]
+    """A value is an outlier if it is so many times the spread of the earlier steps above their
+    median; of `grad_norm`, the logarithms are compared. NaN and infinity are always outliers."""
+    window: Annotated[int, Field(ge=16, le=10_000)]
+    """Number of earlier steps with which a step is compared. No step is an outlier before there
+    were 16."""
+    patience: Count
+    """Number of steps in a row with an outlier that are a spike; after one that is NaN or infinite,
+    the run does not wait for more."""
+    before: Natural
+    """Number of steps before the first outlier whose samples are left out, too."""
+    most: Count
+    """Largest number of rollbacks within `within` steps; with one more spike, the run ends."""
+    within: Count
+    """Number of steps for `most`."""
+
+
+@dataclass(frozen=True, config=GROUP)
 class HealthSpec:
     """Checks of each node before it trains (`conf/health/`). A node with a problem is excluded from
     this job and from the jobs that follow."""

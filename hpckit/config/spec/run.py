@@ -14,7 +14,13 @@ from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec
 from hpckit.config.spec.debug import DebugSpec
 from hpckit.config.spec.earlier_attributes import EarlierAttributes
-from hpckit.config.spec.fault_tolerance import ElasticSpec, HangSpec, HealthSpec, RetrySpec
+from hpckit.config.spec.fault_tolerance import (
+    ElasticSpec,
+    HangSpec,
+    HealSpec,
+    HealthSpec,
+    RetrySpec,
+)
 from hpckit.config.spec.field_types import GROUP, EntryPoint, RunName, Text
 from hpckit.config.spec.fine_tuning import InitFromSpec, LoraSpec
 from hpckit.config.spec.memory import MemorySpec
@@ -45,6 +51,7 @@ class RunSpec(EarlierAttributes, group=""):
     retry: RetrySpec
     hang: HangSpec
     health: HealthSpec
+    heal: HealSpec
     train: TrainSpec
     model: Annotated[ModelSpec, Field(discriminator="kind")]
     init_from: InitFromSpec | None

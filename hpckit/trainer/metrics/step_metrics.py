@@ -185,6 +185,15 @@ class StepMetrics:
         world = dist.get_world_size()
         return {name: total / world for name, total in zip(names, sums, strict=True)}
 
+    def means_of_logged(self, names: Sequence[str]) -> dict[str, float]:
+        """Return means over ranks of what was logged under these names in the newest step, without
+        names that were not. Collective."""
+        values = [_number(self._logged.get(name, 0.0)) for name in names]
+        known = [float(name in self._logged) for name in names]
+        sums = reduced([*values, *known], dist.ReduceOp.SUM)
+        each = zip(names, sums, sums[len(names) :], strict=False)
+        return {name: total / count for name, total, count in each if count}
+
     def record_validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """Record the results of the validation after `step`, which are the same on all ranks, and
         the seconds that it took."""

@@ -1,0 +1,102 @@
+"""The plan of a rollback: which positions of the data are left out, which checkpoints were trained
+on them, and when no further rollback is made. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from data.order.skipped_ranges import SkippedRanges
+from hpckit.events.schema import Event, SpikeFound
+from hpckit.trainer.spikes.spike_detection import Outlier
+
+
+@dataclass(frozen=True)
+class Spike:
+    """Steps in a row, each with an outlier, that are left out."""
+
+    first_step: int
+    """The first step that is left out."""
+    step: int
+    """The last step, at which the spike was found."""
+    first_position: int
+    """The position of the data before the first step."""
+    end_position: int
+    """The position after the last step."""
+    outliers: tuple[Outlier, ...]
+    """The outliers of the last step."""
+
+
+class SpikeSteps:
+    """Counts steps in a row that have an outlier, and remembers the positions before them."""
+
+    def __init__(self, patience: int, before: int) -> None:
+        """
+        Args:
+            patience: number of steps in a row that need an outlier; one that is not finite is
+                enough by itself.
+            before: number of earlier steps that are left out, too.
+        """
+        self._patience, self._before = patience, before
+        self._begun = deque[tuple[int, int]](maxlen=patience + before)
+        self._count = 0
+
+    def update(
+        self, step: int, positions: tuple[int, int], outliers: tuple[Outlier, ...]
+    ) -> Spike | None:
+        """Return the spike that is found with step `step`, if one is.
+
+        Args:
+            positions: the positions of the data before and after the step.
+            outliers: the outliers of the step.
+        """
+        self._begun.append((step, positions[0]))
+        self._count = self._count + 1 if outliers else 0
+        is_over = any(outlier.is_final for outlier in outliers)
+        if not outliers or (self._count < self._patience and not is_over):
+            return None
+        left_out = min(self._count + self._before, len(self._begun))
+        first_step, first_position = self._begun[-left_out]
+        return Spike(first_step, step, first_position, positions[1], outliers)
+
+
+class Rollback(NamedTuple):
+    """A rollback that a run has made."""
+
+    step: int
+    """The step at which its spike was found."""
+    first: int
+    """The first position that is left out since."""
+    end: int
+    """The position after the last one."""
+
+
+def rollbacks(events: Iterable[Event]) -> list[Rollback]:
+    """Return the rollbacks of a run, by its events."""
+    return [
+        Rollback(event.step, event.first_position, event.end_position)
+        for event in events
+        if isinstance(event, SpikeFound) and event.is_left_out
+    ]
+
+
+def is_one_too_many(made: Iterable[Rollback], step: int, most: int, within: int) -> bool:
+    """Return whether `most` rollbacks were made already within so many steps of `step`."""
+    return sum(abs(step - one.step) < within for one in made) >= most
+
+
+def trained_on(made: Iterable[Rollback], position: int, skipped: SkippedRanges) -> Rollback | None:
+    """Return the first rollback of which a state has seen samples that are left out since; None: of
+    no one.
+
+    Args:
+        position: the position of the state's loader.
+        skipped: what its loader has left out.
+    """
+    for one in made:
+        last = min(one.end, position)
+        if one.first < last and skipped.kept_before(last) > skipped.kept_before(one.first):
+            return one
+    return None

@@ -1,0 +1,119 @@
+"""The monitor of spikes in the run loop: it ends the attempt of a spike, and has the next one leave
+out the spike's samples and the checkpoints that were trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+
+from hpckit.events.event_log import read_events
+from hpckit.events.schema import SpikeFound
+from hpckit.trainer.batches.step_source import SharedStateSource, StepSource
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.parallel.collectives import collective_device
+from hpckit.trainer.rank_setup import RankContext
+from hpckit.trainer.spikes.rollback_plan import (
+    Rollback,
+    Spike,
+    SpikeSteps,
+    is_one_too_many,
+    rollbacks,
+    trained_on,
+)
+from hpckit.trainer.spikes.spike_detection import SpikeDetector
+
+
+class SpikeError(RuntimeError):
+    """There was a spike; the next attempt continues before it, without its samples."""
+
+
+class SpikeMonitor:
+    """Looks for spikes in the steps of one attempt."""
+
+    def __init__(self, context: RankContext, source: StepSource) -> None:
+        """Read which samples earlier attempts have left out. Collective.
+
+        Raises:
+            TrainingError: the batches are not from a `data.Loader`, whose samples can be left out.
+        """
+        spec = context.cfg.heal
+        if not isinstance(source, SharedStateSource) or not source.counts_samples:
+            raise TrainingError(
+                f"heal=rollback leaves out samples by their positions, which {source.name} does "
+                "not have; use data.Loader, or heal=off"
+            )
+        self._context, self._spec, self._source = context, spec, source
+        self._detector = SpikeDetector(spec.deviations, spec.window)
+        self._steps = SpikeSteps(spec.patience, spec.before)
+        self._made = _of_rank_0(rollbacks(read_events(context.env.at.run.events)))
+
+    def problem_of_state(self) -> str | None:
+        """Return why the restored state must not be used: it was trained on samples that are left
+        out since a spike; None if it was not."""
+        found = trained_on(self._made, self._source.position or 0, self._source.loader.skipped)
+        return found and (
+            f"it was trained on the positions {found.first} to {found.end - 1}, which are left out "
+            f"since the spike at step {found.step}"
+        )
+
+    def leave_out(self) -> None:
+        """Have the loader leave out the samples of all spikes, once its state is restored."""
+        for one in self._made:
+            self._source.loader.skip(one.first, one.end)
+
+    def check(self, step: int, begun: int, means: Mapping[str, float]) -> None:
+        """Check a step.
+
+        Args:
+            begun: position of the loader before the step.
+            means: what was logged in the step, as means over ranks.
+
+        Raises:
+            SpikeError: there was a spike, with this step as its last one.
+            TrainingError: there was one, after too many others.
+        """
+        positions = (begun, self._source.position or 0)
+        spike = self._steps.update(step, positions, self._detector.update(means))
+        if spike is not None:
+            self._end(spike)
+
+    def _end(self, spike: Spike) -> None:
+        """End the attempt, as the steps of a spike have changed the parameters."""
+        spec, step = self._spec, spike.step
+        is_last = is_one_too_many(self._made, step, spec.most, spec.within)
+        what = " and ".join(map(str, spike.outliers))
+        self._context.emit_once(
+            SpikeFound(
+                first_step=spike.first_step,
+                step=step,
+                what=what,
+                first_position=spike.first_position,
+                end_position=spike.end_position,
+                is_left_out=not is_last,
+            )
+        )
+        spike_text = f"spike in steps {spike.first_step} to {step}: {what}"
+        if is_last:
+            raise TrainingError(
+                f"{spike_text}; there were {spec.most} rollbacks within {spec.within} steps "
+                "already (heal.most, heal.within), so the samples are hardly the cause. A lower "
+                "optim.lr, more warmup or another precision may help"
+            )
+        raise SpikeError(
+            f"{spike_text}; the run continues from the newest checkpoint before, without the "
+            f"samples at positions {spike.first_position} to {spike.end_position - 1}"
+        )
+
+
+def _of_rank_0(made: list[Rollback]) -> list[Rollback]:
+    """Return what rank 0 has read, since other ranks may read older events. Collective."""
+    device = collective_device()
+    count = torch.tensor([len(made)], device=device)
+    dist.broadcast(count, 0)
+    rows = torch.tensor(made, dtype=torch.int64, device=device).reshape(-1, 3)
+    if dist.get_rank() != 0:
+        rows = torch.empty(int(count.item()), 3, dtype=torch.int64, device=device)
+    dist.broadcast(rows, 0)
+    return [Rollback(*row) for row in rows.tolist()]

@@ -1,0 +1,45 @@
+"""A training function whose loss is pulled away by samples of a certain kind, as a project of one's
+own; with `user_config.leave_out` it never gets the samples at these positions."""
+
+TRAINING = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from data import Loader, open_dataset
+from hpckit import training_run
+
+
+def features(batch):
+    rows = [[float(byte) / 256 for byte in sample["txt"][:8]] for sample in batch.data]
+    scale = [[1e3 if b"poison" in sample["txt"] else 1.0] for sample in batch.data]
+    return torch.tensor(rows) * torch.tensor(scale)
+
+
+def main(cfg):
+    with training_run(cfg) as run:
+        torch.manual_seed(cfg.train.seed)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        loader = Loader(
+            open_dataset(cfg.data.shards),
+            global_batch=cfg.train.global_batch,
+            rank=run.rank,
+            world_size=run.world_size,
+            seed=cfg.train.seed,
+        )
+        for first, end in cfg.user_config["leave_out"]:
+            loader.skip(first, end)
+        run.track(model=model, optimizer=optimizer, loader=loader)
+        for batch in run.steps(loader):
+            given = features(batch)
+            optimizer.zero_grad()
+            loss = (model(given) - given.mean(1, keepdim=True)).square().mean()
+            loss.backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= run.world_size
+            norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+            optimizer.step()
+            run.log(loss=loss.detach(), grad_norm=norm)
+"""

@@ -1,0 +1,91 @@
+"""A spike of the loss ends with a rollback, after which the run is as one that never had the
+samples."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from data import pack_folder
+from data.order.sample_order import Order
+from hpckit.events.event_log import read_events
+from hpckit.events.schema import SpikeFound
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json
+from tests.integration.run.runs import complete, history
+from tests.integration.run.spiky_training import TRAINING
+
+STEPS = 60
+SHARDS, SAMPLES = 6, 50
+POISONED = (101, 182)
+"""Positions of samples that pull the loss away."""
+
+
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
+    shards, samples = Order([SAMPLES] * SHARDS, seed=1).locate(POISONED)
+    bad = (shards * SAMPLES + samples).tolist()
+    draw = random.Random(1)
+    for number in range(SHARDS * SAMPLES):
+        word = "poisoned" if number in bad else "".join(draw.choices("abcdefgh", k=8))
+        (source / f"{number:03d}.txt").write_text(word)
+    out = tmp_path_factory.mktemp("shards") / "poisoned"
+    pack_folder(source, out, samples_per_shard=SAMPLES)
+    return out
+
+
+def launch(tmp_path: Path, name: str, shards: Path, *words: str) -> tuple[int, str, RunDir]:
+    folder = tmp_path / name
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine" / "train.py").write_text(TRAINING)
+    (folder / "launch.py").write_text(
+        "import sys\nfrom hpckit.submit.launch_command import main\nsys.exit(main())\n"
+    )
+    arguments = [
+        *("name=t", "entry=mine.train:main", "data=shards", f"data.shards={shards}"),
+        *(f"train.steps={STEPS}", "train.global_batch=4", "train.log_every=1"),
+        *("checkpoint.every_steps=5", "cluster.device=cpu", "launch.threads_per_worker=1"),
+        *("launch.nproc_per_node=2", f"root={folder / 'runs'}"),
+    ]
+    command = [sys.executable, "launch.py", *arguments, *words]
+    status, output = complete(folder / "runs", command, cwd=folder)
+    return status, output, RunDir(next((folder / "runs").glob("t-*")))
+
+
+def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, poisoned: Path) -> None:
+    heal = ("heal=rollback", "heal.patience=1", "heal.deviations=20", "user_config.leave_out=[]")
+    status, output, cured = launch(tmp_path, "cured", poisoned, *heal)
+    assert status == 0, output
+    spikes = [event for event in read_events(cured.events) if isinstance(event, SpikeFound)]
+    assert len(spikes) == 2, output
+    ranges = [[one.first_position, one.end_position] for one in spikes]
+    assert ranges == [[100, 104], [180, 184]]
+
+    status, output, other = launch(
+        tmp_path, "other", poisoned, "heal=off", f"user_config.leave_out={json.dumps(ranges)}"
+    )
+    assert status == 0, output
+    mine, theirs = history(cured), history(other)
+    assert mine.steps_kept == theirs.steps_kept == STEPS
+    assert losses(cured) == losses(other)
+
+
+def losses(run: RunDir) -> dict[int, float]:
+    """The loss of each step, by the last attempt that took it."""
+    return {
+        event["step"]: event["loss"] for event in read_events(run.events) if event.kind == "step"
+    }
+
+
+def test_spikes_without_end_end_the_run(tmp_path: Path, poisoned: Path) -> None:
+    heal = ("heal=rollback", "heal.patience=1", "heal.deviations=20", "user_config.leave_out=[]")
+    status, output, run = launch(tmp_path, "ends", poisoned, *heal, "heal.most=1")
+    assert status == 70, output
+    verdict = read_json(run.verdict)
+    assert verdict is not None
+    assert "1 rollbacks within 1000 steps already (heal.most, heal.within)" in verdict["reason"]
