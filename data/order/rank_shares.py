@@ -246,18 +246,18 @@ def position_after(
     """Return the position of the step that comes `steps` steps of `size` positions after
     `position`.
 
-    Equals as many calls of `step_at`, in constant time unless positions are left out. Raises
-    ValueError as `step_at`.
+    The steps from there equal those after as many calls of `step_at`; in constant time, unless
+    positions are left out with a `tail` other than "straddle". Raises ValueError as `step_at`.
     """
     if steps < 0:
         raise ValueError(f"steps must not be negative, got {steps}")
-    if skipped:
+    if skipped and tail != "straddle":
         for step in islice(steps_from(position, size, samples, tail, skipped=skipped), steps):
             position = step.after
         return position
     step_at(position, size, samples, tail)
     if tail == "straddle":
-        return position + steps * size
+        return skipped.later(position, steps * size)
     each = samples // size if tail == "drop" else -(-samples // size)
     epoch, within = divmod(position, samples)
     left = (samples - within) // size if tail == "drop" else -(-(samples - within) // size)

@@ -83,6 +83,12 @@ class SkippedRanges:
         at = np.searchsorted(self._begins, numbers, side="right")
         return numbers + np.array(self._lengths, dtype=np.int64)[at]
 
+    def later(self, position: int, count: int) -> int:
+        """Return the position before which `count` more positions are kept than before `position`;
+        `count` may be negative."""
+        kept = np.array([self.kept_before(position) + count], dtype=np.int64)
+        return int(self.kept_at(kept)[0])
+
     def next_kept(self, position: int) -> int:
         """Return the first kept position from `position` on."""
         at = bisect_right(self._firsts, position)

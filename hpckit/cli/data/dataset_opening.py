@@ -81,7 +81,8 @@ def order_of(
         raise CommandUsageError(
             f"the state is of the order {name!r}, not {ORDER} or {NATURAL}{more}"
         )
-    told = {field: value for field, value in state.items() if field not in ("position", "pack")}
+    beside = ("position", "pack", "skipped")
+    told = {field: value for field, value in state.items() if field not in beside}
     for field, value in knobs.said.items():
         if told.get(field, value) != value:
             raise CommandUsageError(

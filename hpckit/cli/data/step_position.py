@@ -3,8 +3,8 @@ checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.data.dataset_opening import only_state, position_of, states_in
 
 if TYPE_CHECKING:
+    from data.order.skipped_ranges import SkippedRanges
     from hpckit.cli.ckpt.store_location import StoreLocation
     from hpckit.report.history import TrainingAttempt
 
@@ -60,13 +61,13 @@ def find_step_position(
         where = f"run {name} of {at.store.url}"
     if step is None:
         step = saved[0].step + 1
-    lives = _attempts_of(Path(place))
-    if "pack" in saved[0].state:
-        return of_packed(lives, saved, step, batch)
-    begin = of_lives(lives, step)
+    lives, state = _attempts_of(Path(place)), _with_left_out(saved[0].state, Path(place))
+    if "pack" in state:
+        return replace(of_packed(lives, saved, step, batch), state=state)
+    begin = of_lives(lives, step, skipped_of(state))
     if begin is not None:
         position, size = begin
-        return StepPosition(saved[0].state, position, batch or size, step)
+        return StepPosition(state, position, batch or size, step)
     found = of_checkpoints(saved, step, batch)
     if found is None:
         steps = listing([str(one.step) for one in saved])
@@ -77,16 +78,19 @@ def find_step_position(
     return found
 
 
-def of_lives(lives: Sequence[TrainingAttempt], step: int) -> tuple[int, int] | None:
+def of_lives(
+    lives: Sequence[TrainingAttempt], step: int, skipped: SkippedRanges
+) -> tuple[int, int] | None:
     """Return (position, batch) of step `step` from the run's attempts; None if none covers it.
 
     The last attempt that began before the step is used, as later attempts repeat steps of earlier
-    ones.
+    ones. So what it has passed of `skipped` was left out in it, whenever that was decided.
     """
     life = _attempt_before(lives, step)
     if life is None or life.position is None or life.global_batch is None:
         return None
-    return life.position + (step - 1 - life.start_step) * life.global_batch, life.global_batch
+    samples = (step - 1 - life.start_step) * life.global_batch
+    return skipped.later(life.position, samples), life.global_batch
 
 
 def of_packed(
@@ -130,15 +134,20 @@ def of_checkpoints(
     if base is None:
         return None
     if batch is None and before and after:
-        passed = position_of(after.state) - position_of(before.state)
+        left_out = skipped_of(after.state)
+        begin, end = (left_out.kept_before(position_of(one.state)) for one in (before, after))
+        passed = end - begin
         if passed % (after.step - before.step):
             return None
         batch = passed // (after.step - before.step)
     steps = step - 1 - base.step
     if steps and batch is None:
         return None
-    position = position_of(base.state) + steps * (batch or 0)
-    return StepPosition(base.state, position, batch, step) if position >= 0 else None
+    left_out, samples = skipped_of(base.state), steps * (batch or 0)
+    if left_out.kept_before(position_of(base.state)) + samples < 0:
+        return None
+    position = left_out.later(position_of(base.state), samples)
+    return StepPosition(base.state, position, batch, step)
 
 
 def _saved(at: StoreLocation, run: str, step: int | None) -> list[SavedLoaderState]:
@@ -175,6 +184,33 @@ def _loader_state(found: Any) -> dict[str, Any]:
                 found_in = states_in(readable(value), path)
                 states.update((place, decode(state)) for place, state in found_in)
     return only_state(states, f"step {found.stored.save.step} ({found.stored.save.id})")
+
+
+def skipped_of(state: Mapping[str, Any] | None) -> SkippedRanges:
+    """Return the positions that the loader of a state leaves out. Raises CommandUsageError."""
+    from data.order.skipped_ranges import SkippedRanges
+
+    try:
+        return SkippedRanges.of_state((state or {}).get("skipped", []))
+    except ValueError as error:
+        raise CommandUsageError(f"not a loader's state: {error}") from None
+
+
+def _with_left_out(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a loader's state that leaves out all that the run of a directory does, as a checkpoint
+    may be older than a spike."""
+    from hpckit.events.event_log import read_events
+    from hpckit.events.schema import SpikeFound
+    from hpckit.rundir.directory import RunDir
+
+    events = RunDir(folder).events
+    if not (folder / "submissions").is_dir() or not events.is_file():
+        return state
+    left_out = skipped_of(state)
+    for event in read_events(events):
+        if isinstance(event, SpikeFound) and event.is_left_out:
+            left_out = left_out.with_range(event.first_position, event.end_position)
+    return {**state, "skipped": left_out.to_state()} if left_out else state
 
 
 def _attempts_of(folder: Path) -> Sequence[TrainingAttempt]:

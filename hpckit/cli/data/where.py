@@ -29,6 +29,8 @@ from hpckit.cli.data.dataset_options import (
 if TYPE_CHECKING:
     from data.order.rank_shares import Tail, Uneven
     from data.order.skipped_ranges import SkippedRanges
+    from data.read.batches.batch_fetcher import BatchWork
+    from data.read.batches.batch_plan import Topology
     from data.read.dataset import Dataset
     from data.read.sample_stream import SingleStream
 
@@ -120,6 +122,10 @@ def where(
     end_of_text: EndOfTextOption = None,
     block_size: BlockSizeOption = None,
     column: ColumnOption = None,
+    skipped: Annotated[
+        bool,
+        typer.Option("--skipped", help="List what the loader leaves out, as after a spike."),
+    ] = False,
     most: Annotated[int, typer.Option(min=1, help="Most rows to print.")] = 100,
     json: JsonOption = False,
 ) -> None:
@@ -134,21 +140,30 @@ def where(
     screen = CommandOutput(json)
     if (rank is not None) and (world is None or rank >= world):
         raise CommandUsageError(f"--rank {rank} needs a --world of more than {rank} ranks")
-    begin = _begin(state, position, run, step, global_batch)
+    if skipped and position is not None:
+        raise CommandUsageError("--skipped needs --run PLACE or --state FILE: what is left out")
+    # one sample is a step: what is left out is listed whatever the batch is
+    begin = _begin(state, position, run, step, global_batch or (1 if skipped else None))
     dataset = open_shards(
         shards, token_files=token_files_of(dtype, end_of_text, block_size, column)
     )
     stream = order_of(dataset, begin.state, OrderOverrides(seed, streams, window))
     try:
         rows = list(
-            _rows(stream, begin, cast("Tail", tail), cast("Uneven", uneven), world or 1, rank)
+            _rows_left_out(stream, begin)
+            if skipped
+            else _rows(stream, begin, cast("Tail", tail), cast("Uneven", uneven), world or 1, rank)
         )
     except ValueError as error:
         raise CommandUsageError(str(error)) from None
     finally:
         dataset.close()
-    _print(screen, rows, begin, world is not None, most)
     samples = [asdict(row) for row in rows]
+    if skipped:
+        _print_left_out(screen, rows, most)
+        screen.document({"samples": samples})
+        return
+    _print(screen, rows, begin, world is not None, most)
     screen.document({"step": begin.step, "global_batch": begin.batch, "samples": samples})
 
 
@@ -187,8 +202,9 @@ def _rows(
     import numpy as np
 
     from data.order.rank_shares import position_after, share
+    from hpckit.cli.data.step_position import skipped_of
 
-    size, left_out = begin.batch, _skipped(begin.state)
+    size, left_out = begin.batch, skipped_of(begin.state)
     at = position_after(begin.position, begin.later, size, stream.samples, tail, left_out)
     for each in range(world) if rank is None else (rank,):
         found = share(at, size, each, world, stream, uneven=uneven, tail=tail, skipped=left_out)
@@ -200,11 +216,28 @@ def _rows(
             yield _row(stream, p, each if world > 1 else None, shard, sample, not is_real)
 
 
-def _skipped(state: dict[str, Any] | None) -> SkippedRanges:
-    """Return the positions that the loader of a state leaves out. Raises ValueError."""
-    from data.order.skipped_ranges import SkippedRanges
+def _rows_left_out(stream: SingleStream, begin: _Begin) -> Iterator[SampleRow]:
+    """Yield the samples that the loader leaves out, in their order. Raises ValueError, ShardError,
+    DataError."""
+    import numpy as np
 
-    return SkippedRanges.of_state((state or {}).get("skipped", []))
+    from data.read.batches.batch_plan import Topology
+    from hpckit.cli.data.step_position import skipped_of
+
+    state = begin.state or {}
+    alone = Topology(1, 0, 1, "error", "straddle", None)
+    for first, end in skipped_of(state).ranges:
+        if "pack" in state:
+            for work in _works(stream, alone, str(state["pack"]), first):
+                if work.share.after > end:
+                    break
+                yield from _documents(stream, work, None)
+            continue
+        positions = np.arange(first, end)
+        places = stream.locate(positions)
+        columns = (positions.tolist(), places.shards.tolist(), places.samples.tolist())
+        for position, shard, sample in zip(*columns, strict=True):
+            yield _row(stream, position, None, shard, sample, False)
 
 
 def _packed(
@@ -218,27 +251,48 @@ def _packed(
 ) -> Iterator[SampleRow]:
     """Yield documents by sequence. Raises DataError."""
     from data.read.batches.batch_plan import Topology
-    from data.read.sequences.packed_batches import PackedPieces, Packing, PackPlan
+    from hpckit.cli.data.step_position import skipped_of
 
+    left_out = skipped_of(begin.state)
     for each in range(world) if rank is None else (rank,):
         topology = Topology(begin.batch, each, world, uneven, tail, None)
-        plan = PackPlan.of(stream, topology, Packing.of_state(pack))
-        plan = plan.skipping(_skipped(begin.state))
-        work = next(islice(plan.work(begin.position), begin.later, None))
-        pieces = work.extra
-        assert isinstance(pieces, PackedPieces)
-        positions, shards, samples = work.share.positions, work.places.shards, work.places.samples
-        columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
-        for sequence, row, start, length in zip(*columns, strict=True):
-            sample_row = _row(
-                stream,
-                int(positions[row]),
-                each if world > 1 else None,
-                int(shards[row]),
-                int(samples[row]),
-                not work.share.mask[sequence],
-            )
-            yield replace(sample_row, sequence=sequence, tokens=(start, start + length))
+        works = _works(stream, topology, pack, begin.position, left_out)
+        work = next(islice(works, begin.later, None))
+        yield from _documents(stream, work, each if world > 1 else None)
+
+
+def _works(
+    stream: SingleStream,
+    topology: Topology,
+    pack: str,
+    position: int,
+    left_out: SkippedRanges | None = None,
+) -> Iterator[BatchWork]:
+    """Return the batches of packed documents from `position` on. Raises DataError."""
+    from data.read.sequences.packed_batches import Packing, PackPlan
+
+    plan = PackPlan.of(stream, topology, Packing.of_state(pack))
+    return (plan.skipping(left_out) if left_out else plan).work(position)
+
+
+def _documents(stream: SingleStream, work: BatchWork, rank: int | None) -> Iterator[SampleRow]:
+    """Yield the documents of a batch, by sequence. Raises DataError."""
+    from data.read.sequences.packed_batches import PackedPieces
+
+    pieces = work.extra
+    assert isinstance(pieces, PackedPieces)
+    positions, shards, samples = work.share.positions, work.places.shards, work.places.samples
+    columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
+    for sequence, row, start, length in zip(*columns, strict=True):
+        sample_row = _row(
+            stream,
+            int(positions[row]),
+            rank,
+            int(shards[row]),
+            int(samples[row]),
+            not work.share.mask[sequence],
+        )
+        yield replace(sample_row, sequence=sequence, tokens=(start, start + length))
 
 
 def _row(
@@ -261,9 +315,26 @@ def _row(
     )
 
 
+def _print_left_out(screen: CommandOutput, rows: list[SampleRow], most: int) -> None:
+    if rows:
+        _print_rows(screen, rows, False, most)
+    screen.line(f"the loader leaves out {count(len(rows), 'sample')}")
+
+
 def _print(
     screen: CommandOutput, rows: list[SampleRow], begin: _Begin, by_rank: bool, most: int
 ) -> None:
+    _print_rows(screen, rows, by_rank, most)
+    step = "" if begin.step is None else f"step {begin.step}: "
+    epochs = sorted({row.epoch for row in rows})
+    of = " and ".join(str(epoch) for epoch in epochs[:2])
+    different = len({row.shard for row in rows})
+    screen.line(
+        f"{step}{count(len(rows), 'sample')} of epoch {of}, from {count(different, 'shard')}"
+    )
+
+
+def _print_rows(screen: CommandOutput, rows: list[SampleRow], by_rank: bool, most: int) -> None:
     is_packed = any(row.sequence is not None for row in rows)
     more = [*(["rank"] if by_rank else []), *(["sequence", "tokens"] if is_packed else [])]
     shown = table(
@@ -280,10 +351,3 @@ def _print(
     screen.table(shown)
     if len(rows) > most:
         screen.line(f"and {len(rows) - most:,} more: --most shows them")
-    step = "" if begin.step is None else f"step {begin.step}: "
-    epochs = sorted({row.epoch for row in rows})
-    of = " and ".join(str(epoch) for epoch in epochs[:2])
-    different = len({row.shard for row in rows})
-    screen.line(
-        f"{step}{count(len(rows), 'sample')} of epoch {of}, from {count(different, 'shard')}"
-    )

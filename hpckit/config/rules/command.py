@@ -25,6 +25,11 @@ def command_violations(spec: RunSpec) -> Iterator[str]:
         yield "debug.canary.mode: must be null where command.arguments is given; it runs entry"
     if spec.debug.ledger:
         yield "debug.ledger: must be false where command.arguments is given; hpckit sees no samples"
+    if spec.heal.on_spike is not None:
+        yield (
+            "heal.on_spike: must be null where command.arguments is given; hpckit does not choose "
+            "the samples of a program"
+        )
     yield from _arguments(spec.command)
     yield from _pattern(spec.command)
 

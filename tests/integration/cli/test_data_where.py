@@ -214,10 +214,7 @@ def test_shuffle_report(shards: Path) -> None:
 
 
 def test_where_of_packed_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = [1 + 7 * i % 30 for i in range(60)]
-    with ShardWriter(tmp_path / "s-%03d.tar", max_samples=20, tokens="bin:uint8") as writer:
-        for number, size in enumerate(sizes):
-            writer.write({"__key__": str(number), "bin": bytes([number] * size)})
+    write_documents(tmp_path)
     loader = Loader(
         open_dataset(tmp_path), global_batch=4, rank=1, world_size=2, pack=Packing(16, pad=255)
     )
@@ -234,3 +231,44 @@ def test_where_of_packed_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert header.split()[:4] == ["position", "rank", "sequence", "tokens"]
     broken = json.dumps({**state, "pack": "pack-0 length=3"})
     refused("where", tmp_path, "--state", broken, "--global-batch", 4, says="not pack-1")
+
+
+def write_documents(folder: Path) -> None:
+    """Documents of which each has its number as all of its tokens."""
+    with ShardWriter(folder / "s-%03d.tar", max_samples=20, tokens="bin:uint8") as writer:
+        for number in range(60):
+            content = bytes([number] * (1 + 7 * number % 30))
+            writer.write({"__key__": str(number), "bin": content})
+
+
+def test_what_the_loader_leaves_out_is_not_of_a_step_and_is_listed(shards: Path) -> None:
+    every = [key for batch in islice(batches(shards, 1, seed=3), 120) for key in batch.keys]
+    loader = Loader(open_dataset(shards), global_batch=10, seed=3)
+    loader.skip(20, 27)
+    loader.skip(40, 42)
+    state = json.dumps(loader.state_dict())
+    for step, batch in enumerate(islice(loader, 5)):
+        told = document("where", shards, "--state", state, "--global-batch", 10, "--step", step)
+        assert sorted(keys(told)) == sorted(batch.keys)
+    left_out = ("where", shards, "--state", state, "--skipped")
+    assert keys(document(*left_out)) == [*every[20:27], *every[40:42]]
+    assert "the loader leaves out 9 samples" in hpckit(*left_out).stdout
+    refused("where", shards, "--position", 3, "--skipped", says="--skipped needs --run PLACE or")
+
+
+def test_sequences_that_are_left_out_are_listed_with_their_documents(tmp_path: Path) -> None:
+    write_documents(tmp_path)
+    of_each = {"global_batch": 1, "pack": Packing(16, pad=255)}
+    first = Loader(open_dataset(tmp_path), **of_each)
+    given = iter(first)
+    next(given)
+    begin = first.state_dict()["position"]
+    missing = list(islice(given, 3))
+    cured = Loader(open_dataset(tmp_path), **of_each)
+    cured.skip(begin, first.state_dict()["position"])
+    told = document("where", tmp_path, "--state", json.dumps(cured.state_dict()), "--skipped")
+    spread = [
+        [int(one["key"]) for one in told["samples"] if one["position"] in batch.positions]
+        for batch in missing
+    ]
+    assert spread == [[int(key) for key in batch.keys] for batch in missing]

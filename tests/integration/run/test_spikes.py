@@ -7,11 +7,14 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from data import pack_folder
 from data.order.sample_order import Order
+from hpckit.cli.main import app
 from hpckit.events.event_log import read_events
 from hpckit.events.schema import SpikeFound
 from hpckit.rundir.directory import RunDir
@@ -66,6 +69,11 @@ def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, pois
     ranges = [[one.first_position, one.end_position] for one in spikes]
     assert ranges == [[100, 104], [180, 184]]
 
+    left_out = where(poisoned, cured, "--skipped")
+    assert [sample["position"] for sample in left_out] == [*range(100, 104), *range(180, 184)]
+    last = where(poisoned, cured, "--step", str(STEPS))
+    assert [sample["position"] for sample in last] == [*range(4 * STEPS + 4, 4 * STEPS + 8)]
+
     status, output, other = launch(
         tmp_path, "other", poisoned, "heal=off", f"user_config.leave_out={json.dumps(ranges)}"
     )
@@ -73,6 +81,13 @@ def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, pois
     mine, theirs = history(cured), history(other)
     assert mine.steps_kept == theirs.steps_kept == STEPS
     assert losses(cured) == losses(other)
+
+
+def where(shards: Path, run: RunDir, *words: str) -> list[dict[str, Any]]:
+    """What `hpckit data where` says of the samples of a run."""
+    arguments = ["data", "where", str(shards), "--run", str(run.path), "--json", *words]
+    found: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, arguments).stdout)["samples"]
+    return found
 
 
 def losses(run: RunDir) -> dict[int, float]:

@@ -1,5 +1,7 @@
 """What is left out is left out on any world, and nothing else changes."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,14 +76,23 @@ def steps_of(
     return steps
 
 
-@given(RANGES, st.integers(0, 100), st.integers(0, 12), st.integers(1, 20))
+@given(
+    skipped=RANGES,
+    position=st.integers(0, 100),
+    steps=st.integers(0, 12),
+    size=st.integers(1, 20),
+    tail=st.sampled_from(get_args(Tail)),
+)
 def test_many_steps_are_as_one_by_one(
-    skipped: SkippedRanges, position: int, steps: int, size: int
+    skipped: SkippedRanges, position: int, steps: int, size: int, tail: Tail
 ) -> None:
     at = position
     for _ in range(steps):
-        at = step_at(at, size, 70, "straddle", skipped).after
-    assert position_after(position, steps, size, 70, "straddle", skipped) == at
+        at = step_at(at, size, 70, tail, skipped).after
+    ahead = position_after(position, steps, size, 70, tail, skipped)
+    step, other = (step_at(one, size, 70, tail, skipped) for one in (at, ahead))
+    assert step.positions.tolist() == other.positions.tolist()
+    assert skipped.later(skipped.later(position, 7), -7) == skipped.next_kept(position)
 
 
 @given(RANGES, st.sampled_from([1, 2, 3, 4, 6, 12]))

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
+from data.order.skipped_ranges import SkippedRanges
 from hpckit.cli.common.store_errors import CommandUsageError
-from hpckit.cli.data.step_position import SavedLoaderState, StepPosition, of_packed
+from hpckit.cli.data.step_position import (
+    SavedLoaderState,
+    StepPosition,
+    of_checkpoints,
+    of_lives,
+    of_packed,
+)
 from hpckit.report.history import TrainingAttempt
 
 BLOCK = 2**24
@@ -46,3 +53,22 @@ def test_or_from_the_checkpoint_before_it() -> None:
     assert found == StepPosition(SAVED[0].state, BLOCK + 3, 4, 13, 2)
     with pytest.raises(CommandUsageError, match="step 3"):
         of_packed([], SAVED, 3, 4)
+
+
+def test_what_was_left_out_is_passed() -> None:
+    nothing, range_of_20 = SkippedRanges(), SkippedRanges([(100, 120)])
+    lives = [life(0, 20, 0, 8), life(10, 30, 80, 8)]
+    assert of_lives(lives, 13, nothing) == (96, 8)
+    assert of_lives(lives, 13, range_of_20) == (96, 8)
+    assert of_lives(lives, 14, nothing) == (104, 8)
+    assert of_lives(lives, 14, range_of_20) == (124, 8)
+    saved = [
+        SavedLoaderState(20, {"order": "", "position": 180, "skipped": [[100, 120]]}),
+        SavedLoaderState(10, {"order": "", "position": 80}),
+    ]
+    found = of_checkpoints(saved, 14, None)
+    assert found is not None
+    assert (found.position, found.batch) == (104, 8), "the checkpoint before knows of no spike"
+    later = of_checkpoints(saved[:1], 22, 8)
+    assert later is not None
+    assert later.position == 188
