@@ -321,7 +321,8 @@ class TrainingRun:
         """Restore the state of the run, or initialize its parameters. Collective."""
         begun_s = time.monotonic()
         spikes = self._spikes
-        restored = self._checkpoints.restore(self._state(), spikes and spikes.problem_of_state)
+        problem = None if spikes is None else spikes.problem_of_state
+        restored = self._checkpoints.restore(self._state(), problem)
         if restored is None:
             self._initialize()
         if spikes is not None:

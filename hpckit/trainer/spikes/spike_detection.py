@@ -107,7 +107,8 @@ def _limit_of_norm(known: Sequence[float], deviations: float) -> float:
     if not logs:
         return math.inf
     middle = median(logs)
-    return 2.0 ** min(1000.0, middle + deviations * max(_spread(logs, middle), _LEAST_OF_NORM))
+    exponent = middle + deviations * max(_spread(logs, middle), _LEAST_OF_NORM)
+    return math.ldexp(1.0, 1000) if exponent > 1000 else math.exp2(exponent)
 
 
 def _spread(values: Sequence[float], middle: float) -> float:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
+from data import Loader
 from hpckit.events.event_log import read_events
 from hpckit.events.schema import SpikeFound
-from hpckit.trainer.batches.step_source import SharedStateSource, StepSource
+from hpckit.trainer.batches.step_source import StepSource
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import collective_device
 from hpckit.trainer.rank_setup import RankContext
@@ -39,12 +40,13 @@ class SpikeMonitor:
             TrainingError: the batches are not from a `data.Loader`, whose samples can be left out.
         """
         spec = context.cfg.heal
-        if not isinstance(source, SharedStateSource) or not source.counts_samples:
+        if not isinstance(source.loader, Loader):
             raise TrainingError(
                 f"heal=rollback leaves out samples by their positions, which {source.name} does "
                 "not have; use data.Loader, or heal=off"
             )
-        self._context, self._spec, self._source = context, spec, source
+        self._context, self._spec = context, spec
+        self._loader, self._source = source.loader, source
         self._detector = SpikeDetector(spec.deviations, spec.window)
         self._steps = SpikeSteps(spec.patience, spec.before)
         self._made = _of_rank_0(rollbacks(read_events(context.env.at.run.events)))
@@ -52,7 +54,7 @@ class SpikeMonitor:
     def problem_of_state(self) -> str | None:
         """Return why the restored state must not be used: it was trained on samples that are left
         out since a spike; None if it was not."""
-        found = trained_on(self._made, self._source.position or 0, self._source.loader.skipped)
+        found = trained_on(self._made, self._source.position or 0, self._loader.skipped)
         return found and (
             f"it was trained on the positions {found.first} to {found.end - 1}, which are left out "
             f"since the spike at step {found.step}"
@@ -61,7 +63,7 @@ class SpikeMonitor:
     def leave_out(self) -> None:
         """Have the loader leave out the samples of all spikes, once its state is restored."""
         for one in self._made:
-            self._source.loader.skip(one.first, one.end)
+            self._loader.skip(one.first, one.end)
 
     def check(self, step: int, begun: int, means: Mapping[str, float]) -> None:
         """Check a step.

@@ -258,7 +258,7 @@ def test_what_the_loader_leaves_out_is_not_of_a_step_and_is_listed(shards: Path)
 
 def test_sequences_that_are_left_out_are_listed_with_their_documents(tmp_path: Path) -> None:
     write_documents(tmp_path)
-    of_each = {"global_batch": 1, "pack": Packing(16, pad=255)}
+    of_each: dict[str, Any] = {"global_batch": 1, "pack": Packing(16, pad=255)}
     first = Loader(open_dataset(tmp_path), **of_each)
     given = iter(first)
     next(given)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.order.rank_shares import GlobalStep, Tail, position_after, shares, step_at
 from data.order.sample_order import Order
-from data.order.sequence_packing import SPAN, SequencePacker
+from data.order.sequence_packing import SPAN, SequencePack, SequencePacker
 from data.order.skipped_ranges import MOST_RANGES, NOTHING_SKIPPED, SkippedRanges
 
 RANGES = st.lists(st.tuples(st.integers(0, 250), st.integers(1, 40)), max_size=6).map(
@@ -19,7 +19,8 @@ RANGES = st.lists(st.tuples(st.integers(0, 250), st.integers(1, 40)), max_size=6
 
 def kept(skipped: SkippedRanges, count: int, first: int = 0) -> list[int]:
     """The first `count` kept positions from `first` on, found one by one."""
-    found, at = [], first
+    found: list[int] = []
+    at = first
     while len(found) < count:
         if not any(begin <= at < end for begin, end in skipped.ranges):
             found.append(at)
@@ -126,7 +127,8 @@ def test_packs_are_left_out_by_their_cursors(
         every.append((block * SPAN + number, step.packs[0]))
         at = step.after
     wanted = [pack for cursor, pack in every if skipped.next_kept(cursor) == cursor]
-    got, at = [], 0
+    got: list[SequencePack] = []
+    at = 0
     for size in sizes:
         step = packer.step(at, size, "straddle", skipped)
         got += step.packs
