@@ -38,9 +38,11 @@ def make_values(
     start: str = "none",
     lora: str = "none",
     command: str = "none",
+    health: str = "default",
 ) -> dict[str, Any]:
     """The values of a valid spec on options of `conf/`, with `changes` by dotted key."""
     choices = [f"cluster={cluster}", f"model={model}", f"init_from={start}", f"lora={lora}"]
+    choices += [] if health == "default" else [f"health={health}"]
     begun = [] if start == "none" else ["init_from.path=/trained"]
     if command != "none":
         begun += [f"command={command}", "command.arguments=[python, train.py]", "entry=null"]
