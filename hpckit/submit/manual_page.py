@@ -179,6 +179,9 @@ def _readable(kind: str) -> str:
         "Line": "line of text",
         "TimeLimit": "days-hours:minutes:seconds",
         "Folder": "absolute path",
+        "EnvName": "name of an environment variable",
+        "Address": "e-mail address",
+        "AlertKinds": "list of verdict | done | no_progress | degraded | interrupted",
         "Mount": "path, or source:target",
         "Interfaces": "names of network interfaces",
         "Value": "text",
@@ -190,6 +193,7 @@ def _readable(kind: str) -> str:
     kind = re.sub(r"Annotated\[int, Field\(ge=(\d+), le=(\d+)\)\]", r"integer in \1..\2", kind)
     kind = re.sub(r"Annotated\[float, Field\(gt=(\d+), le=(\d+)\)\]", r"number in \1..\2", kind)
     kind = re.sub(r"Annotated\[float, Field\(ge=(\d+)\)\]", r"number >= \1", kind)
+    kind = re.sub(r"Annotated\[float, Field\(ge=(\d+), le=(\d+)\)\]", r"number in \1..\2", kind)
     kind = kind.replace("dict[str, Any]", "mapping of anything")
     kind = re.sub(r"dict\[str, (.*?)\]", r"mapping to \1", kind)
     kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)

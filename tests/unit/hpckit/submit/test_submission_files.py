@@ -109,7 +109,7 @@ def test_a_submission_that_fails_half_way_is_none(
 def test_versions_are_told_of_what_is_installed() -> None:
     found = versions()
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert {"torch", "numpy", "hydra-core", "submitit", "hpckit"} <= found.keys()
+    assert {"torch", "numpy", "hydra-core", "submitit", "hpckit-torch"} <= found.keys()
 
 
 def test_an_earlier_run_is_moved_to_a_name_that_is_free(run: RunDir) -> None:

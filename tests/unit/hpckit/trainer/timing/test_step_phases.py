@@ -143,7 +143,7 @@ def test_what_a_step_waits_for_a_snapshot_is_no_time_of_the_optimizer() -> None:
         parts.take()
         with parts.timed("optimizer"):
             optimizer.step()
-        found = dict(zip(PARTS, parts.take(), strict=True))
+        found: dict[str, float] = dict(zip(PARTS, parts.take(), strict=True))
         passed_s = time.perf_counter() - begun_s
         assert found["optimizer"] + found["checkpoint_stall"] <= passed_s, "none is counted twice"
         return found
