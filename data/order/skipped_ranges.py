@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from data.order.keyed_permutation import Ints
-from data.order.sample_order import MAX_POSITION
+if TYPE_CHECKING:
+    from data.order.keyed_permutation import Ints
 
 MOST_RANGES = 1000
 """The most ranges, so that the state of a loader stays small."""
+_LAST_POSITION = 2**62  # as of `sample_order`, which takes longer to import
 
 
 class SkippedRanges:
@@ -33,8 +33,8 @@ class SkippedRanges:
         self._lengths = [0]  # of the ranges before each one, in sum
         for first, end in self.ranges:
             self._lengths.append(self._lengths[-1] + end - first)
-        begins = [first - self._lengths[at] for at, first in enumerate(self._firsts)]
-        self._begins: Ints = np.array(begins, dtype=np.int64)  # kept positions before each range
+        # of the positions that are kept, the numbers that begin after each range
+        self._begins = [first - self._lengths[at] for at, first in enumerate(self._firsts)]
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
@@ -80,14 +80,16 @@ class SkippedRanges:
         """Return the position of each kept position by its number, counted from 0; shape (n,)."""
         if not self.ranges:
             return numbers
-        at = np.searchsorted(self._begins, numbers, side="right")
-        return numbers + np.array(self._lengths, dtype=np.int64)[at]
+        import numpy as np  # reports need none of it
+
+        at = np.searchsorted(np.array(self._begins), numbers, side="right")
+        return numbers + np.array(self._lengths)[at]
 
     def later(self, position: int, count: int) -> int:
         """Return the position before which `count` more positions are kept than before `position`;
         `count` may be negative."""
-        kept = np.array([self.kept_before(position) + count], dtype=np.int64)
-        return int(self.kept_at(kept)[0])
+        number = self.kept_before(position) + count
+        return number + self._lengths[bisect_right(self._begins, number)]
 
     def next_kept(self, position: int) -> int:
         """Return the first kept position from `position` on."""
@@ -104,7 +106,7 @@ class SkippedRanges:
 def _merged(ranges: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
     merged: list[tuple[int, int]] = []
     for first, end in sorted((int(first), int(end)) for first, end in ranges):
-        if not 0 <= first < end <= MAX_POSITION:
+        if not 0 <= first < end <= _LAST_POSITION:
             raise ValueError(f"a range of positions has to be in 0..2**62, got {first}..{end}")
         if merged and first <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))

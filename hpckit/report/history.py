@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from checkpointing.events import CheckpointCommitted, CheckpointStarted
+from data.order.skipped_ranges import SkippedRanges
 from hpckit.config.rules.validation import PREFIX
 from hpckit.events.schema import (
     CheckpointReported,
@@ -22,6 +23,7 @@ from hpckit.events.schema import (
     GenerationStarted,
     RunEnded,
     RunStarted,
+    SpikeFound,
     StepLogged,
     StragglerFound,
     TrainingStarted,
@@ -98,6 +100,8 @@ class History:
     """Events of committed checkpoints."""
     reported: tuple[CheckpointReported, ...]
     """Events of checkpoints that a program has saved itself."""
+    spikes: tuple[SpikeFound, ...]
+    """Events of spikes."""
     slow_ranks: tuple[StragglerFound, ...]
     """Events of stragglers, one for each time that a rank became one."""
     samples: int | None
@@ -118,6 +122,12 @@ class History:
         """Median duration of a step in seconds; 0 if none was logged."""
         return median([float(event.step_s) for event in self.kept.values()] or [0.0])
 
+    @property
+    def left_out(self) -> SkippedRanges:
+        """The positions of the samples that the run leaves out since its spikes."""
+        spikes = (one for one in self.spikes if one.is_left_out)
+        return SkippedRanges((one.first_position, one.end_position) for one in spikes)
+
     def record(self) -> dict[str, Any]:
         """Return the history as JSON values; times are seconds since the epoch."""
         return {
@@ -130,6 +140,10 @@ class History:
             "interruptions": [
                 {**asdict(gap), "repeated": gap.repeated, "lost_s": gap.lost_s}
                 for gap in self.interruptions
+            ],
+            "spikes": [
+                {name: event[name] for name in ("first_step", "step", "what", "is_left_out")}
+                for event in self.spikes
             ],
             "stragglers": [
                 {name: event[name] for name in ("rank", "host", "step", "z", "excess")}
@@ -177,6 +191,7 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         },
         committed=tuple(event for event in events if isinstance(event, CheckpointCommitted)),
         reported=tuple(event for event in events if isinstance(event, CheckpointReported)),
+        spikes=tuple(event for event in events if isinstance(event, SpikeFound)),
         slow_ranks=tuple(event for event in events if isinstance(event, StragglerFound)),
         samples=started[-1].samples if started else None,
         loader=started[-1].loader if started else None,

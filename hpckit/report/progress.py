@@ -25,6 +25,7 @@ from hpckit.events.schema import (
     RunFailed,
     RunRefused,
     RunStarted,
+    SpikeFound,
     StepLogged,
     StragglerFound,
     StragglerOver,
@@ -163,6 +164,16 @@ def interruptions(events: Sequence[Event]) -> dict[str, int]:
     found["killed"] = _silent_ends(events)
     found["worker lost"] = _restarts_in_place(events)
     return {kind: count for kind, count in found.items() if count}
+
+
+def describe_spike(event: SpikeFound) -> str:
+    """Describe a spike and what followed."""
+    steps = f"steps {event.first_step:,} to {event.step:,}"
+    where = steps if event.first_step < event.step else f"step {event.step:,}"
+    if not event.is_left_out:
+        return f"{where}: {event.what}; too many spikes, so nothing was left out"
+    last = event.end_position - 1
+    return f"{where}: {event.what}; positions {event.first_position:,} to {last:,} are left out"
 
 
 def describe_straggler(event: StragglerFound) -> str:

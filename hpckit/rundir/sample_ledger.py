@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
+
 _FILE = re.compile(r"g(\d+)-rank(\d+)\.jsonl$")
 
 
@@ -34,12 +36,14 @@ class EpochCount:
     samples: int
     """Number of samples of the dataset."""
     due: int
-    """Number of samples of the epoch that the kept steps take: all, except in the epoch in which
-    the run ends."""
+    """Number of samples of the epoch that the kept steps take: all that are not left out, except in
+    the epoch in which the run ends."""
     seen: int
     """Number of different samples that were used."""
     twice: tuple[str, ...]
     """Keys of samples that were used more than once."""
+    left_out: int = 0
+    """Number of samples that the run leaves out, as after a spike."""
 
     @property
     def missing(self) -> int:
@@ -48,7 +52,7 @@ class EpochCount:
 
     @property
     def complete(self) -> bool:
-        return self.seen == self.samples
+        return self.seen == self.samples - self.left_out
 
     @property
     def exact(self) -> bool:
@@ -76,10 +80,15 @@ def kept_entries(entries: Iterable[LedgerEntry], last_step: int) -> list[LedgerE
     return [entry for step in sorted(by_step) for entry in _of_last_attempt(by_step[step])]
 
 
-def count_epochs(entries: Iterable[LedgerEntry], samples: int, until: int) -> list[EpochCount]:
+def count_epochs(
+    entries: Iterable[LedgerEntry],
+    samples: int,
+    until: int,
+    left_out: SkippedRanges = NOTHING_SKIPPED,
+) -> list[EpochCount]:
     """Returns how often each sample was used, by epoch, in the first `until` positions of a stream.
 
-    An epoch is `samples` positions long.
+    An epoch is `samples` positions long. The positions `left_out` were not to be used.
     """
     epochs = range(-(-until // samples))
     seen: dict[int, Counter[str]] = {epoch: Counter() for epoch in epochs}
@@ -90,12 +99,18 @@ def count_epochs(entries: Iterable[LedgerEntry], samples: int, until: int) -> li
         EpochCount(
             epoch=epoch,
             samples=samples,
-            due=max(0, min(samples, until - epoch * samples)),
+            due=_kept(left_out, epoch * samples, min(until, (epoch + 1) * samples)),
             seen=len(keys),
             twice=tuple(sorted(key for key, count in keys.items() if count > 1)),
+            left_out=samples - _kept(left_out, epoch * samples, (epoch + 1) * samples),
         )
         for epoch, keys in sorted(seen.items())
     ]
+
+
+def _kept(left_out: SkippedRanges, first: int, end: int) -> int:
+    """Returns how many of the positions first..end - 1 are not left out."""
+    return left_out.kept_before(max(first, end)) - left_out.kept_before(first)
 
 
 def _of_last_attempt(entries: list[LedgerEntry]) -> list[LedgerEntry]:

@@ -17,6 +17,7 @@ from hpckit.events.schema import (
     Event,
     NodeLost,
     NodeUnhealthy,
+    SpikeFound,
     StepLogged,
     StragglerFound,
 )
@@ -24,7 +25,7 @@ from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point, downsample
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
-from hpckit.report.progress import describe_straggler
+from hpckit.report.progress import describe_spike, describe_straggler
 from hpckit.report.why import Explanation, RetryBudget, answer
 
 _KEPT = {"committed": "kept", "partial": "partial"}
@@ -233,6 +234,8 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
             case AgentKilled():
                 text = "its agent was killed and replaced; snapshots in the node's memory were kept"
                 yield RunFinding(event.time, "killed agent", where, text)
+            case SpikeFound():
+                yield RunFinding(event.time, "spike", where, describe_spike(event))
             case StragglerFound():
                 text = f"{describe_straggler(event)}, from step {event.step:,} on"
                 yield RunFinding(event.time, "straggler", where, text)

@@ -15,7 +15,7 @@ from hpckit.events.event_validation import ValidatedEvents, read_valid_events
 from hpckit.report.history import History, Interruption, TrainingAttempt, build_history, names_of
 from hpckit.report.overview import read_verdict
 from hpckit.report.performance.speed_report import last_spec, speed_facts
-from hpckit.report.progress import validated_words
+from hpckit.report.progress import describe_spike, validated_words
 from hpckit.report.remaining_checkpoints import left_checkpoints
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
@@ -75,12 +75,15 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
     yield "steps", f"{last} kept, {repeated} repeated"
     if history.samples and run.ledger.is_dir():
         entries = kept_entries(read_ledgers(run.ledger), last)
-        counts = count_epochs(entries, history.samples, _positions(run, history.lives, last))
+        until = _positions(run, history, last)
+        counts = count_epochs(entries, history.samples, until, history.left_out)
         for line in _epochs(counts):
             yield "samples", line
     if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
         (first, before), (final, after) = losses[0], losses[-1]
         yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
+    for spike in history.spikes:
+        yield "spike", escape(describe_spike(spike))
     if history.validated:
         yield "validation", _validation(history)
     yield "checkpoints", _checkpoints(run, history)
@@ -103,13 +106,12 @@ def _verdict(run: RunDir) -> str:
     return escape(f"{verdict.get('kind')}: {verdict.get('reason')}")
 
 
-def _positions(run: RunDir, lives: Sequence[TrainingAttempt], steps: int) -> int:
-    """Return the number of samples of the first `steps` steps; batches may differ between
-    attempts."""
-    life = next((life for life in reversed(lives) if life.start_step <= steps), None)
+def _positions(run: RunDir, history: History, steps: int) -> int:
+    """Return the position after the first `steps` steps; batches may differ between attempts."""
+    life = next((life for life in reversed(history.lives) if life.start_step <= steps), None)
     if life is None or life.position is None or life.global_batch is None:
         return steps * read_spec(run.spec(run.submission_numbers()[-1])).train.global_batch
-    return life.position + (steps - life.start_step) * life.global_batch
+    return history.left_out.later(life.position, (steps - life.start_step) * life.global_batch)
 
 
 def _epochs(counts: Sequence[EpochCount]) -> Iterator[str]:
@@ -129,7 +131,9 @@ def _epoch(count: EpochCount) -> str:
         return f"{head}, [red]{len(count.twice)} more than once[/], first {first}"
     if count.missing:
         return f"{head}, [red]{count.missing:,} missing[/]"
-    return f"{head}, each exactly once" + ("" if count.complete else " (the run ends inside it)")
+    left_out = f", {count.left_out:,} left out" if count.left_out else ""
+    end = "" if count.complete else " (the run ends inside it)"
+    return f"{head}, each exactly once{left_out}{end}"
 
 
 def _without_steps(run: RunDir) -> str:

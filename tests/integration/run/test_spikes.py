@@ -62,8 +62,10 @@ def launch(tmp_path: Path, name: str, shards: Path, *words: str) -> tuple[int, s
 
 def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, poisoned: Path) -> None:
     heal = ("heal=rollback", "heal.patience=1", "heal.deviations=20", "user_config.leave_out=[]")
-    status, output, cured = launch(tmp_path, "cured", poisoned, *heal)
+    status, output, cured = launch(tmp_path, "cured", poisoned, *heal, "debug.ledger=true")
     assert status == 0, output
+    assert "positions 100 to 103 are left out" in output
+    assert "epoch 1: 240 of 300 seen, each exactly once, 8 left out" in output
     spikes = [event for event in read_events(cured.events) if isinstance(event, SpikeFound)]
     assert len(spikes) == 2, output
     ranges = [[one.first_position, one.end_position] for one in spikes]

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.order.skipped_ranges import SkippedRanges
 from hpckit.rundir.sample_ledger import (
     EpochCount,
     LedgerEntry,
@@ -40,6 +41,14 @@ def test_an_entry_that_reaches_into_the_next_epoch_counts_in_both() -> None:
     first, second = count_epochs([entry(1, 0, "a", "b", "c", "a")], samples=3, until=4)
     assert (first.seen, first.exact) == (3, True)
     assert (second.epoch, second.seen, second.complete, second.twice) == (1, 1, False, ())
+
+
+def test_what_was_left_out_is_not_missing() -> None:
+    entries = [entry(1, 0, "a", "b"), entry(2, 4, "e"), entry(3, 5, "a", "b")]
+    left_out = SkippedRanges([(2, 4)])
+    first, second = count_epochs(entries, samples=5, until=7, left_out=left_out)
+    assert (first.due, first.seen, first.left_out, first.exact) == (3, 3, 2, True)
+    assert (second.due, second.seen, second.left_out, second.complete) == (2, 2, 0, False)
 
 
 def test_a_sample_seen_twice_in_one_epoch_is_named() -> None:
