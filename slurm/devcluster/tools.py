@@ -33,13 +33,14 @@ ACCOUNTING = {
 LOSS = {"nft": "nftables"}
 
 
-def path_with(slurm: str | None, path: str = PATH) -> str:
+def path_with(slurm: str | None, path: str | None = None) -> str:
     """Returns the search path of programs, with the Slurm of a cluster before all others.
 
     Args:
         slurm: the folder with its bin/ and sbin/; None: that of this machine.
-        path: the search path of all other programs.
+        path: the search path of all other programs; None: `PATH`.
     """
+    path = PATH if path is None else path
     return path if slurm is None else f"{slurm}/bin:{slurm}/sbin:{path}"
 
 
