@@ -1,4 +1,4 @@
-"""The ETTR of a run on Slurm with one fault every minute.
+"""The training share of a run on Slurm with one fault every minute.
 
     python -m benchmarks.run.ettr [--minutes 10] [--every 60] [--seed 0]
 
@@ -8,9 +8,10 @@ shrinks by lost nodes (`elastic=shrink`). The faults alternate in an order that 
 SIGKILL of a rank, SIGSTOP of a rank (detected after `hang.step_s=2`), SIGKILL of a node's agent,
 and SIGKILL of all processes of a node including slurmd; a lost node is back ten seconds later.
 
-The ETTR is the time in kept steps as a share of the time from the first step to the last. A step
-counts with the median time, on four nodes or fewer, because it is mostly sleep. All nodes share
-this machine's cores, and importing torch once per node is most of the time of a new generation.
+The training share is the time in kept steps as a share of the time from the first step to the
+last. A step counts with the median time, on four nodes or fewer, because it is mostly sleep. All
+nodes share this machine's cores, and importing torch once per node is most of the time of a new
+generation.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def main() -> None:
             steps = [event for event in job.steps() if isinstance(event, StepLogged)]
     report("ettr", {f"{len(broke)} faults": standstills(steps)})
     usual_s = median(event.step_s for event in steps)
-    print(f"{', '.join(broke)}; ETTR {training_share(steps, usual_s):.3f}")
+    print(f"{', '.join(broke)}; training share {training_share(steps, usual_s):.3f}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import typer
 from hpckit.cli import alerts, bench, ckpt, data, drill, nodes, plan
 from hpckit.cli.cancel import cancel
 from hpckit.cli.common.exit_status import TOLD
+from hpckit.cli.cost import cost
 from hpckit.cli.doctor import doctor
 from hpckit.cli.health import health
 from hpckit.cli.init import init
@@ -67,3 +68,4 @@ app.command("doctor")(doctor)
 app.command("health")(health)
 app.command("resume")(resume)
 app.command("report")(report)
+app.command("cost")(cost)

@@ -59,15 +59,16 @@ def report(
     HTML page is a single file.
 
     --json means --format json --out -. Its keys for one run: run, path, verdict,
-    steps, steps_kept, step_s, started, finished, lives, interruptions,
-    stragglers (rank, host, step, z, excess), checkpoints, samples, validated;
-    time (all, steps, start, lost, restore: a part of lost; else), in_steps
-    (steps, seconds, parts, tokens_per_s, mfu, peak_bytes, is_gpu, traced,
-    exposed), bottleneck (input, storage, training, kernel, or null), advice;
-    status (as of hpckit status), as_of, wall_s, went_into, why, alerts (what
-    is missing), curves (at most 500 columns of steps), saved (checkpoints),
-    intake, findings, damage. Its keys for several runs: names, config (values that differ),
-    runs. Times are seconds.
+    steps, steps_kept, step_s, started, finished, lives, interruptions, spikes
+    (first_step, step, what, is_left_out), stragglers (rank, host, step, z,
+    excess), checkpoints, samples, validated; time (all, steps, start, lost,
+    restore: a part of lost; else), in_steps (steps, seconds, parts, tokens_per_s,
+    mfu, peak_bytes, is_gpu, traced, exposed), bottleneck (input, storage,
+    training, kernel, or null), advice; status (as of hpckit status), as_of,
+    wall_s, went_into, cost (as of hpckit cost), why, alerts (what is missing),
+    curves (at most 500 columns of steps), saved (checkpoints), intake, findings,
+    damage. Its keys for several runs: names, config (values that differ), runs.
+    Times are seconds.
     """
     with reported_errors(json):
         found = _distinct(runs)

@@ -109,6 +109,7 @@ class Overview:
             "tokens_per_s": p.tokens_per_s,
             "data_wait": p.data_wait,
             "ettr": p.ettr,
+            "training_share": p.training_share,
             "loss": p.loss,
             "saved_step": p.saved_step,
             "saved_time": p.saved_time,

@@ -35,7 +35,7 @@ from hpckit.events.schema import (
     Validated,
     WorkerLost,
 )
-from hpckit.report.ettr import training_share
+from hpckit.report.ettr import ettr, training_share
 from hpckit.slurm.node_exclusion import excluded_from
 
 _Kind = TypeVar("_Kind", bound=Event)
@@ -60,6 +60,8 @@ class RunProgress:
     """Share of the time of the newest recorded step that was spent waiting for data."""
     ettr: float | None
     """The ETTR since the run first began, see `hpckit.report.ettr`."""
+    training_share: float | None
+    """The share of the time since the first step record that went into steps which count."""
     loss: float | None
     validated: str | None
     """The result of the newest validation, as text."""
@@ -122,7 +124,8 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         step_s=median([float(event.step_s) for event in recent]) if recent else None,
         tokens_per_s=recent[-1].tokens_per_s if recent else None,
         data_wait=recent[-1].data_wait_share if recent else None,
-        ettr=_ettr(steps),
+        ettr=_ettr(events, steps),
+        training_share=_training_share(steps),
         loss=step.loss if step else None,
         validated=_validated(_last(events, Validated)),
         saved_step=saved.step if saved else 0,
@@ -148,10 +151,20 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
     )
 
 
-def _ettr(steps: Sequence[StepLogged]) -> float | None:
-    if len(steps) < 2:
+def _ettr(events: Sequence[Event], steps: Sequence[StepLogged]) -> float | None:
+    first = next((event.time for event in events if isinstance(event, RunStarted)), None)
+    if first is None or not steps:
         return None
-    return min(1.0, training_share(steps, median(float(event.step_s) for event in steps)))
+    trained_s = max(event.step for event in steps) * _step_s(steps)
+    return ettr(trained_s, events[-1].time - first)
+
+
+def _training_share(steps: Sequence[StepLogged]) -> float | None:
+    return min(1.0, training_share(steps, _step_s(steps))) if len(steps) >= 2 else None
+
+
+def _step_s(steps: Sequence[StepLogged]) -> float:
+    return median(float(event.step_s) for event in steps)
 
 
 def interruptions(events: Sequence[Event]) -> dict[str, int]:

@@ -44,8 +44,8 @@ class CampaignResult:
     ettr: float
     """The share of this time in steps that count, at their usual pace."""
     predicted: float
-    """The ETTR that `hpckit.planner.goodput.goodput_prediction` predicts from the rows and the pace
-    of the undisturbed run. It differs from the measured one if something took time that neither
+    """The share that `hpckit.planner.goodput` predicts from the rows and the pace of the
+    undisturbed run. It differs from the measured one if something took time that neither
     includes."""
     rows: tuple[FaultKindRow, ...]
     problems: tuple[str, ...]
@@ -78,7 +78,7 @@ def markdown(result: CampaignResult) -> str:
     lines = [
         f"{result.faults} faults in {result.seconds / 60:.1f} minutes and {result.steps:,} steps:"
         f" {len(result.problems)} violations,"
-        f" ETTR {result.ettr:.3f} ({result.predicted:.3f} predicted)",
+        f" training share {result.ettr:.3f} ({result.predicted:.3f} predicted)",
         "",
         *(f"- {problem}" for problem in result.problems),
         *([""] if result.problems else []),

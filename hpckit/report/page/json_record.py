@@ -43,6 +43,7 @@ def record(it: PageContent) -> dict[str, Any]:
         "as_of": it.now,
         "wall_s": history.finished - history.started,
         "went_into": dict(parts_of(it)),
+        "cost": it.cost.record(),
         "why": it.answer.record(),
         "alerts": list(alerts(it)),
         "curves": {

@@ -21,6 +21,7 @@ from hpckit.events.schema import (
     StepLogged,
     StragglerFound,
 )
+from hpckit.report.cost.cost_summary import RunCost, cost_of
 from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point, downsample
@@ -116,6 +117,7 @@ class PageContent:
     history: History
     answer: Explanation
     in_steps: MeasuredStepTime
+    cost: RunCost
     loss: Curve
     again: Curve
     """Losses of steps that do not count: repeated later, or lost."""
@@ -142,7 +144,9 @@ def build_content(
         left: its checkpoints that still exist; None: not known.
         now: seconds since the epoch.
     """
-    history = build_history(events, alive=overview.owner is not None)
+    is_alive = overview.owner is not None
+    history = build_history(events, alive=is_alive)
+    until = now if is_alive else history.finished
     kept = sorted(history.kept.items())
     return PageContent(
         now=now,
@@ -150,6 +154,7 @@ def build_content(
         history=history,
         answer=answer(overview, budget, now),
         in_steps=step_time(history),
+        cost=cost_of(overview.run.name, events, overview.spec, until, is_alive=is_alive),
         loss=_curve("loss", _values(kept, "loss")),
         again=_curve("loss", sorted(_values(((e.step, e) for e in history.repeated), "loss"))),
         validation=_curve("loss", _values(sorted(history.validated.items()), "val_loss")),

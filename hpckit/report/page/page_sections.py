@@ -51,7 +51,8 @@ def key_figures(it: PageContent) -> list[tuple[str, str]]:
     found = [
         ("state", it.overview.word),
         ("step", f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"),
-        ("ETTR", f"{p.ettr:.1%}" if p.ettr is not None else "not known yet"),
+        ("ETTR", _share(p.ettr)),
+        ("training share", _share(p.training_share)),
         ("durable checkpoint", _last_saved(it)),
         ("wall time", span(wall_s) if wall_s > 0 else "none yet"),
         ("attempts", str(len(history.lives))),
@@ -65,6 +66,10 @@ def key_figures(it: PageContent) -> list[tuple[str, str]]:
     if it.in_steps.tokens_per_s:
         found.append(("speed", f"{it.in_steps.tokens_per_s:,.0f} tokens/s"))
     return found
+
+
+def _share(known: float | None) -> str:
+    return f"{known:.1%}" if known is not None else "not known yet"
 
 
 def exact(moment_s: float) -> str:

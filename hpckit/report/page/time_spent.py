@@ -30,11 +30,13 @@ def parts_of(it: PageContent) -> list[tuple[str, float]]:
 def time_blocks(it: PageContent) -> Iterator[Block]:
     went = time_went(it.history, it.in_steps)
     yield from _shares("Wall time", parts_of(it), "part of the wall time")
+    yield from _node_hours(it)
     if it.history.interruptions:
         yield TextBlock(f"Restoring the state took {went['restore']:.1f} s of the restarts.")
     yield TextBlock(
-        "The ETTR above is computed differently: the number of kept steps times the median step "
-        "time, as a share of the time from the first step record to the last."
+        "The ETTR above is the number of kept steps times the median step time, as a share of all "
+        "time since the first job began, with the queue between jobs. The training share is the "
+        "same of the time from the first step record to the last."
     )
     if not it.in_steps.parts:
         yield TextBlock("The phases of the steps were not recorded.")
@@ -47,6 +49,17 @@ def time_blocks(it: PageContent) -> Iterator[Block]:
     if it.in_steps.exposed is not None:
         rows.append(("collectives", collectives_words(it.in_steps)))
     yield FactsBlock(rows)
+
+
+def _node_hours(it: PageContent) -> Iterator[Block]:
+    cost = it.cost
+    rows = tuple(
+        (cause, f"{hours:,.2f}", f"{cost.share(cause):.1%}")
+        for cause, hours in cost.node_hours.items()
+    )
+    if rows:
+        what = "node-hours by cause"
+        yield TableBlock((what, f"{cost.total_hours:,.2f} in all", "share"), rows, words=(what,))
 
 
 def _shares(title: str, parts: Sequence[tuple[str, float]], what: str) -> Iterator[Block]:

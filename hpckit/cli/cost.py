@@ -1,0 +1,110 @@
+"""`hpckit cost`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.common.command_errors import reported_errors
+from hpckit.cli.common.run_argument import ROOT, JsonOption, complete_run, submitted_run
+
+if TYPE_CHECKING:
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.report.cost.cost_summary import RunCost
+
+
+def cost(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run directories, or names below ./runs; without any, all runs.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    root: Annotated[
+        Path, typer.Option(help="Folder with the run directories, if RUN is omitted.")
+    ] = ROOT,
+    node_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
+    ] = None,
+    gpu_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a GPU for an hour.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the node-hours of runs by cause, and with a price what they have cost.
+
+    Example: hpckit cost gpt-1a2b3c4d --gpu-price 2.5
+
+    All the time for which jobs of the run have held nodes is divided: steps that count (trained,
+    and in them checkpoint stalls, waiting for data, validation and stragglers), what was lost to
+    each kind of interruption (its detection, restart and repeated steps), start-up, idle nodes and
+    the end. A supervisor that was killed counts up to its last event.
+
+    Keys of --json: runs (of each: runs, node_hours by cause, total_node_hours, gpu_hours, trained:
+    a share, queued_hours between jobs, energy_kwh if Slurm measures it, ettr, money), and sum (the
+    same of all). Unknown values are null.
+    """
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.report.cost.cost_summary import Prices, read_cost, sum_of
+    from hpckit.report.overview import runs_below
+
+    with reported_errors(json):
+        out = CommandOutput(json)
+        found = [submitted_run(run) for run in runs] if runs else runs_below(root)
+        costs = [read_cost(run, Prices(node_price, gpu_price)) for run in found]
+        whole = sum_of(costs)
+        out.document({"runs": [one.record() for one in costs], "sum": whole.record()})
+        if not costs:
+            out.note(f"no run in {root.resolve()}; another folder: --root")
+        elif len(costs) == 1:
+            _print_run(costs[0], out)
+        else:
+            _print_runs(costs, whole, out)
+
+
+def _print_run(cost: RunCost, out: CommandOutput) -> None:
+    from hpckit.cli.common.command_output import table
+
+    shown = table("cause", "node-hours", "share", right=("node-hours", "share"))
+    for cause, hours in cost.node_hours.items():
+        shown.add_row(cause, f"{hours:,.2f}", f"{cost.share(cause):.1%}")
+    out.table(shown)
+    for name, text in _facts(cost):
+        out.fact(name, text)
+
+
+def _print_runs(costs: list[RunCost], whole: RunCost, out: CommandOutput) -> None:
+    from hpckit.cli.common.command_output import table
+    from hpckit.report.cost.node_hours import TRAINED
+
+    columns = ("node-hours", "trained", "ETTR", "money")
+    shown = table("run", *columns, right=columns)
+    for one in costs:
+        ettr = "" if one.ettr is None else f"{one.ettr:.1%}"
+        money = "" if one.money is None else f"{one.money:,.2f}"
+        hours, trained = f"{one.total_hours:,.2f}", f"{one.share(TRAINED):.1%}"
+        shown.add_row(one.names[0], hours, trained, ettr, money)
+    out.table(shown)
+    for name, text in _facts(whole):
+        out.fact(name, text)
+
+
+def _facts(cost: RunCost) -> list[tuple[str, str]]:
+    from hpckit.text.quantities import span
+
+    facts = [("node-hours", f"{cost.total_hours:,.2f}")]
+    if cost.gpu_hours is not None:
+        facts.append(("GPU-hours", f"{cost.gpu_hours:,.2f}"))
+    facts.append(("between jobs", span(3600 * cost.queued_hours)))
+    if cost.ettr is not None:
+        what = "steps that count / all time since the first job began"
+        facts.append(("ETTR", f"{cost.ettr:.1%} ({what})"))
+    if cost.energy_kwh is not None:
+        facts.append(("energy", f"{cost.energy_kwh:,.2f} kWh"))
+    if cost.money is not None:
+        facts.append(("money", f"{cost.money:,.2f}"))
+    return facts

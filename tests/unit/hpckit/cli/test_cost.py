@@ -1,0 +1,71 @@
+"""`hpckit cost`: what it prints of one run and of several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hpckit.cli.main import app
+from hpckit.rundir.directory import RunDir
+from tests.unit.hpckit.report.sample_runs import ran
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, RunDir]:
+    """A run of 10 steps of a second in two generations of one node, and one of 5 steps in one."""
+    root = tmp_path_factory.mktemp("runs")
+    return ran(root / "long", {"cluster.device": "cuda"}), ran(root / "short", lives=1)
+
+
+def typed(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["cost", *map(str, words)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def document(*words: object) -> Any:
+    status, output = typed(*words, "--json")
+    assert status == 0, output
+    return json.loads(output)
+
+
+def test_a_run_by_cause(runs: tuple[RunDir, RunDir]) -> None:
+    (one,) = document(runs[0].path, "--gpu-price", 3600)["runs"]
+    seconds = {cause: round(3600 * hours, 6) for cause, hours in one["node_hours"].items()}
+    assert seconds == {
+        "trained": 7.5,
+        "lost: preempted": 6.0,
+        "start-up": 4.0,
+        "waiting for data": 2.5,
+        "end: last save and exit": 2.0,
+    }
+    assert one["ettr"] == pytest.approx(10 / 22)
+    assert one["money"] == pytest.approx(3600 * one["gpu_hours"])
+    status, output = typed(runs[0].path, "--node-price", 10)
+    assert status == 0
+    for text in ("cause", "trained", "34.1%", "ETTR", "45.5%", "GPU-hours", "money"):
+        assert text in output
+
+
+def test_several_runs_and_their_sum(runs: tuple[RunDir, RunDir]) -> None:
+    found = document("--root", runs[0].path.parent)
+    assert sorted(one["runs"][0] for one in found["runs"]) == ["long", "short"]
+    each = sum(one["total_node_hours"] for one in found["runs"])
+    assert found["sum"]["total_node_hours"] == pytest.approx(each)
+    assert found["sum"]["ettr"] is None
+    output = typed(*(run.path for run in runs))[1]
+    assert "long" in output
+    assert "short" in output
+
+
+def test_no_run_and_impossible_prices(tmp_path: Path, runs: tuple[RunDir, RunDir]) -> None:
+    status, output = typed("--root", tmp_path)
+    assert status == 0
+    assert "no run in" in output
+    assert typed(runs[0].path, "--gpu-price", -1)[0] == 2
+    assert typed(tmp_path / "none")[0] != 0
