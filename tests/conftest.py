@@ -103,7 +103,10 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def _own_suspect_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test records about the nodes of a cluster, no other one is to do without."""
+def _own_suspect_list() -> Iterator[None]:
+    """What a test records about the nodes of a cluster, no other one is to do without. The patches
+    of a test itself are undone before its cluster is left, so `monkeypatch` must not begin here."""
     folder = f"{os.environ['HPCKIT_RUNTIME_DIR']}/state-{next(_NUMBERS)}"
-    monkeypatch.setenv("XDG_STATE_HOME", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", folder)
+        yield
