@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from checkpointing.options import CheckpointerOptions
     from checkpointing.restore.partial_load import load
     from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
-    from checkpointing.runs import list_checkpoints, list_run, rename_run, verify
+    from checkpointing.runs import fork_run, list_checkpoints, list_run, rename_run, verify
     from checkpointing.save_policy import Auto, Minutes, Steps
     from checkpointing.state.per_rank import PerRank
     from checkpointing.store.catalog import CheckpointInfo
@@ -68,6 +68,7 @@ __all__ = [
     "StoreFullError",
     "StructureError",
     "decide",
+    "fork_run",
     "list_checkpoints",
     "list_run",
     "load",
@@ -88,7 +89,7 @@ _MODULES = {
     "state.per_rank": ("PerRank",),
     "save_policy": ("Auto", "Minutes", "Steps"),
     "retention": ("Best", "Buckets", "Every", "Last", "Only", "decide", "parse_keep"),
-    "runs": ("list_checkpoints", "list_run", "rename_run", "verify"),
+    "runs": ("fork_run", "list_checkpoints", "list_run", "rename_run", "verify"),
     "store.catalog": ("CheckpointInfo",),
     "store.checkpoint": ("Checkpoint",),
     "store.store": ("Store",),

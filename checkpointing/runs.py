@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from checkpointing.errors import DamagedError, StoreError
+from checkpointing.errors import CheckpointError, DamagedError, StoreError
 from checkpointing.format import object_keys
 from checkpointing.format.manifest import ManifestContent, build_manifest
 from checkpointing.format.object_keys import SaveId, check_run
 from checkpointing.store import catalog
 from checkpointing.store.catalog import CheckpointInfo
+from checkpointing.store.deletion.deletion_marks import packs_marked_for_deletion
 from checkpointing.store.inspection.integrity_check import verify as full_verify
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
+from checkpointing.store.write.manifest_commit import check_packs, make_manifest
 from checkpointing.store_url import local_folder as local_folder  # re-exported
 
 
@@ -104,6 +106,74 @@ def rename_run(
         for folder in ("steps", "parts", "marks"):
             listed = store.storage.list(f"{object_keys.RUNS}{run}/{folder}/")
             store.storage.delete(entry.key for entry in listed)
+
+
+def fork_run(
+    url: str | os.PathLike[str],
+    run: str,
+    name: str,
+    step: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> CheckpointInfo:
+    """Give the new run `name` a checkpoint of `run` as its first one, and return it.
+
+    No tensor is copied: both checkpoints refer to the same packs, which stay as long as either of
+    them does. A trainer with `run=name` resumes from it.
+
+    Args:
+        step: step of the checkpoint; None: the newest one whose replicas are equal.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or retention has removed items of it.
+        SaveError: a prune is removing it.
+        StoreError: the store is unreachable, or already has a run of that name.
+        FileNotFoundError: there is no store.
+    """
+    check_run(name)
+    with opened(url, options) as store:
+        found = _checkpoint_at(store, run, step)
+        if store.manifests(name):
+            raise StoreError(f"{store.url} already has a run {name!r}")
+        old = found.stored.save
+        save = SaveId(name, old.step, old.session)
+        with Session(store, name) as session:
+            session.announce(save.manifest())
+            # in the order of every save: the announcement, the deletion marks, then what exists
+            condemned = packs_marked_for_deletion(store)
+            content = _checkpoint_at(store, run, old.step).document.content()
+            header = replace(
+                content.header, save=save, revision=0, source=f"run {run}, checkpoint {old.id}"
+            )
+            check_packs(save, content, condemned)
+            content = replace(content, header=header)
+            make_manifest(store, save.manifest(), content, session.check)
+            session.end(save.manifest())
+        (info,) = catalog.list_checkpoints(store, name)
+    return info
+
+
+def _checkpoint_at(store: Store, run: str, step: int | None) -> catalog.CatalogEntry:
+    """Return the checkpoint of a step from which training can resume; None: the newest one without
+    a difference mark.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    entries, _ = catalog.committed(store, run)
+    whole = [one for one in entries if not one.document.header.dropped]
+    if step is None:
+        equal = [one for one in whole if not one.document.header.is_suspect]
+        if equal or whole:
+            return (equal or whole)[0]
+    else:
+        for one in whole:
+            if one.stored.save.step == step:
+                return one
+    steps = ", ".join(str(one.stored.save.step) for one in reversed(whole)) or "none"
+    what = "checkpoint" if step is None else f"checkpoint of step {step}"
+    raise CheckpointError(
+        f"{store.url} has no {what} of run {run!r} to resume from; its steps: {steps}"
+    )
 
 
 def _save_as(store: Store, session: Session, content: ManifestContent, name: str) -> None:

@@ -11,6 +11,7 @@ from hpckit.cli.cancel import cancel
 from hpckit.cli.common.exit_status import TOLD
 from hpckit.cli.cost import cost
 from hpckit.cli.doctor import doctor
+from hpckit.cli.fork import fork
 from hpckit.cli.health import health
 from hpckit.cli.init import init
 from hpckit.cli.launch import SETTINGS, UnparsedCommand, launch
@@ -67,5 +68,6 @@ app.command("cancel")(cancel)
 app.command("doctor")(doctor)
 app.command("health")(health)
 app.command("resume")(resume)
+app.command("fork")(fork)
 app.command("report")(report)
 app.command("cost")(cost)

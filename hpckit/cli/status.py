@@ -36,16 +36,16 @@ def status(
 
     It reads the run directory and calls squeue. It needs no accounting and no daemon.
 
-    Keys of --json (without RUN, of each entry of `runs`): run, path, cluster (local, slurm), state
-    (queued, starting, running, waiting, ended, failed, dead, unknown), verdict (verdict.json of the
-    newest supervisor), step, steps, step_time, step_s, tokens_per_s, data_wait, ettr,
-    training_share (shares of the time), loss, saved_step, saved_time, generation, nodes, ranks,
-    hosts, interruptions (count by kind), jobs (those that Slurm knows), successor (job),
-    no_successor (why none is queued), refused (what sbatch printed when it refused the last job),
-    failure, degraded, stragglers (ranks that the others wait for), health_problems (of
-    health=deep), owner (of the lock), bad_nodes (host, problem, time, is_unhealthy, count, admin: a
-    command for an administrator), problem.
-    Times are seconds since the epoch; unknown values are null.
+    Keys of --json (without RUN, of each entry of `runs`): run, path, cluster (local, slurm),
+    forked_from (run, path, store, step, id), state (queued, starting, running, waiting, ended,
+    failed, dead, unknown), verdict (verdict.json of the newest supervisor), step, steps, step_time,
+    step_s, tokens_per_s, data_wait, ettr, training_share (shares of the time), loss, saved_step,
+    saved_time, generation, nodes, ranks, hosts, interruptions (count by kind), jobs (those that
+    Slurm knows), successor (job), no_successor (why none is queued), refused (what sbatch printed
+    when it refused the last job), failure, degraded, stragglers (ranks that the others wait for),
+    health_problems (of health=deep), owner (of the lock), bad_nodes (host, problem, time,
+    is_unhealthy, count, admin: a command for an administrator), problem. Times are seconds since
+    the epoch; unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look

@@ -15,6 +15,7 @@ from hpckit.events.event_validation import read_valid_events
 from hpckit.report.progress import RunProgress, build_progress
 from hpckit.report.run_state import RunState, decide, is_current
 from hpckit.rundir.directory import RunDir
+from hpckit.rundir.fork_record import ForkRecord, read_fork
 from hpckit.rundir.lock import LockOwner, holder
 from hpckit.rundir.supervisor_process import starting_process
 from hpckit.slurm.node_exclusion import ExcludableNode, excludable_nodes
@@ -46,6 +47,8 @@ class Overview:
     namesakes: tuple[SlurmJob, ...] = ()
     """Jobs of the user that are not over and have the name of a job of the run, without being
     one."""
+    fork: ForkRecord | None = None
+    """Where the run was forked from."""
 
     @property
     def is_slurm(self) -> bool:
@@ -100,6 +103,7 @@ class Overview:
             "run": self.run.name,
             "path": str(self.run.path),
             "cluster": spec.cluster.kind if spec else None,
+            "forked_from": asdict(self.fork) if self.fork else None,
             "state": str(self.state),
             "verdict": self.verdict,
             "step": p.step,
@@ -192,6 +196,7 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         problem=problem or damage,
         bad=excludable_nodes(events, time.time()),
         namesakes=_namesakes(jobs or (), found or ()),
+        fork=read_fork(run),
     )
 
 

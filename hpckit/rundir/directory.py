@@ -107,6 +107,10 @@ class RunDir:
     def alerts(self) -> Path:
         return self.path / "alerts.json"
 
+    @property
+    def fork(self) -> Path:
+        return self.path / "fork.json"
+
     def orphan(self, job: str) -> Path:
         return self.path / "orphans" / job
 

@@ -12,6 +12,8 @@ from checkpointing import Auto, Best, Checkpointer, Every, Last, Minutes, SaveEr
 from checkpointing.save_policy import SavePolicy
 from hpckit.config.spec import CheckpointSpec, KeepSpec
 from hpckit.rundir.directory import checkpoint_root, run_name
+from hpckit.rundir.fork_record import read_fork
+from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import StepMetrics
 from hpckit.trainer.optim.ema import with_narrow_averages
 from hpckit.trainer.precision.finite_check import NAMES, FiniteCheck
@@ -82,6 +84,7 @@ class RunCheckpoints:
 
         Raises:
             checkpointing.CheckpointError: there are checkpoints and none can be loaded.
+            TrainingError: the run is a fork and its first checkpoint is gone.
         """
         self._snapshot_waits.watch(state.values())
         context = self._context
@@ -95,6 +98,11 @@ class RunCheckpoints:
             ),
         )
         step = with_narrow_averages(restore, dict(state))
+        if step is None and (fork := read_fork(context.env.at.run)) is not None:
+            raise TrainingError(
+                f"this run is a fork from {fork}, and {fork.store} has no checkpoint of it; fork "
+                "that run again"
+            )
         self._unchanged_step = step or 0
         return step
 

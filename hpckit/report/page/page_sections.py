@@ -61,6 +61,8 @@ def key_figures(it: PageContent) -> list[tuple[str, str]]:
     ]
     if p.validated is not None:
         found.append(("validation", p.validated))
+    if it.overview.fork is not None:
+        found.append(("forked from", str(it.overview.fork)))
     if it.in_steps.steps:
         found.append(("median step", f"{history.step_s:.3g} s"))
     if it.in_steps.tokens_per_s:

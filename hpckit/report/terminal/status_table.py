@@ -69,6 +69,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
     p = it.progress
     yield "state", word_of(it)
     yield "directory", str(it.run.path)
+    if it.fork is not None:
+        yield "forked from", str(it.fork)
     if it.spec is not None:
         yield "layout", _layout(it)
     if p.hosts:

@@ -1,0 +1,109 @@
+"""Submits a fork: checks it, writes its submission, and gives it its first checkpoint."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpointing import CheckpointError, CheckpointInfo, fork_run, list_run
+from hpckit.config.spec_parser import SpecError
+from hpckit.rundir.code_snapshot.snapshot import find_project
+from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
+from hpckit.rundir.fork_record import ForkRecord, read_fork, write_fork
+from hpckit.slurm.sbatch_variables import with_sbatch_variables
+from hpckit.submit.continuation.continuation_facts import with_continuation
+from hpckit.submit.fork.fork_request import ForkRequest, fork_problems, fork_spec
+from hpckit.submit.preparation import CommandOptions, SubmissionRequest, check, prepare, request
+from hpckit.system.store_timeouts import interactive_store_options
+
+
+@dataclass(frozen=True)
+class CheckedFork:
+    """A fork that can be submitted."""
+
+    request: ForkRequest
+    wanted: SubmissionRequest
+
+
+def check_fork(parent: RunDir, step: int | None, overrides: Sequence[str]) -> CheckedFork:
+    """Return the fork of a run, once everything that it needs is checked.
+
+    Args:
+        step: of the checkpoint; None: the newest.
+
+    Raises:
+        SpecError: it cannot be; the error has all problems that can be found together.
+        CheckpointError: there is no such checkpoint, or the store does not answer.
+    """
+    before, spec = fork_spec(parent, overrides)
+    found = _checkpoint(checkpoint_root(before, parent), run_name(before), step)
+    fork = ForkRequest(parent, before, spec, found.step)
+    if problems := fork_problems(fork):
+        raise SpecError(problems)
+    spec, of_shell = with_sbatch_variables(spec, os.environ)
+    spec, of_site = with_continuation(spec)
+    fork = replace(fork, spec=spec)
+    base = Path.cwd()
+    wanted = request(spec, overrides, base, find_project(base))
+    if _is_there(wanted.run, fork):
+        raise SpecError(
+            [
+                f"there is a run {run_name(spec)} already; give the fork a name=OTHER, or resume "
+                f"that one: hpckit resume {wanted.run.path}"
+            ]
+        )
+    for line in (*of_shell, *of_site, *check(wanted, None).notes):
+        print(f"note: {line}", file=sys.stderr)
+    return CheckedFork(fork, wanted)
+
+
+def _is_there(run: RunDir, fork: ForkRequest) -> bool:
+    """Return whether the fork was made before. One that has failed before its first checkpoint was
+    written is made again."""
+    is_in_store = bool(list_run(fork.store, run_name(fork.spec), interactive_store_options()))
+    return is_in_store or (bool(run.submission_numbers()) and read_fork(run) is None)
+
+
+def prepare_fork(
+    fork: CheckedFork, overrides: Sequence[str], say: Callable[[str], None] = print
+) -> tuple[int, ForkRecord]:
+    """Write the submission of a fork, then give it its first checkpoint. Return the number of the
+    submission and where the fork begins.
+
+    Raises:
+        RunHeldError, CodeSnapshotError, CheckpointError, OSError: it cannot be written. The run has
+            no submission then, or none that can start without its checkpoint.
+    """
+    asked, wanted = fork.request, fork.wanted
+    before = run_name(asked.before)
+    found = _checkpoint(asked.store, before, asked.step)
+    record = ForkRecord(before, str(asked.parent.path), asked.store, found.step, found.id)
+    # first, as a fork without its checkpoint must not begin at step 0
+    write_fork(wanted.run, record)
+    title = f"hpckit fork {asked.parent.name}"
+    (number,) = prepare([wanted], CommandOptions(title, say=say))
+    assert number is not None  # it has no verdict
+    fork_run(asked.store, before, run_name(asked.spec), asked.step, interactive_store_options())
+    return number, record
+
+
+def _checkpoint(store: str, run: str, step: int | None) -> CheckpointInfo:
+    """Return the checkpoint that a fork begins with.
+
+    Raises:
+        CheckpointError: there is none, or the store does not answer.
+    """
+    every = list_run(store, run, interactive_store_options())
+    infos = [info for info in every if info.state == "committed"]
+    if step is None and infos:
+        equal = [info for info in infos if not info.is_suspect]
+        return (equal or infos)[-1]
+    for info in reversed(infos):
+        if info.step == step:
+            return info
+    steps = ", ".join(str(info.step) for info in infos) or "none"
+    what = "" if step is None else f" of step {step}"
+    raise CheckpointError(f"{store} has no checkpoint{what} of run {run}; its steps: {steps}")
