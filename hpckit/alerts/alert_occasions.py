@@ -17,7 +17,9 @@ from hpckit.events.schema import (
     RunEnded,
     RunFailed,
     RunStarted,
+    SpikeFound,
 )
+from hpckit.report.progress import describe_spike
 from hpckit.report.run_state import RunState
 from hpckit.text.quantities import count
 
@@ -107,6 +109,8 @@ def _of_trouble(event: Event) -> AlertOccasion | None:
             return _occasion(event, "no_progress", "no progress", event.what, RunState.RUNNING)
         case Degraded():
             return _occasion(event, "degraded", "degraded", event.what, RunState.RUNNING)
+        case SpikeFound():
+            return _occasion(event, "degraded", "a spike", describe_spike(event), RunState.RUNNING)
         case NodeUnhealthy():
             what = (
                 f"node {event.host or event.node} is left out: {'; '.join(event.problems)}"

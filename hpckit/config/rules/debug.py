@@ -15,6 +15,8 @@ def debug_violations(spec: RunSpec) -> Iterator[str]:
     """Yields the violations of these rules, one line each, the key first."""
     yield from _canary(spec)
     yield from _profile(spec)
+    if spec.debug.overfit and spec.heal.on_spike is not None:
+        yield "heal.on_spike: must be null with debug.overfit, which has the same batch in each step"
     yield from drill_violations(spec)
 
 

@@ -78,6 +78,17 @@ def test_an_end_is_reported_by_its_kind(
             "degraded",
             "node gpu7 is left out: GPU 3: lost",
         ),
+        (
+            (
+                "spike",
+                {
+                    **{"first_step": 40, "step": 42, "what": "loss is 9, above the limit 3"},
+                    **{"first_position": 160, "end_position": 172, "is_left_out": True},
+                },
+            ),
+            "degraded",
+            "steps 40 to 42: loss is 9, above the limit 3; positions 160 to 171 are left out",
+        ),
     ],
 )
 def test_trouble_is_reported_by_its_kind(
