@@ -16,7 +16,7 @@ def debug_violations(spec: RunSpec) -> Iterator[str]:
     yield from _canary(spec)
     yield from _profile(spec)
     if spec.debug.overfit and spec.heal.on_spike is not None:
-        yield "heal.on_spike: must be null with debug.overfit, which has the same batch in each step"
+        yield "heal.on_spike: must be null with debug.overfit, whose steps all have one batch"
     yield from drill_violations(spec)
 
 
