@@ -230,7 +230,7 @@ def assert_killed_it_goes_on(name: str, tmp_path: Path) -> None:
         third = forks.run(root)
         whole = finished.result()
     assert sorted(whole.losses) == list(range(1, 81))
-    assert min(second.losses) == 15
+    assert min(second.losses) in (8, 15)  # a save is skipped while the one before is under way
     assert min(third.losses) <= 43
     for part in (first, second, third):
         assert part.losses.items() <= whole.losses.items()
