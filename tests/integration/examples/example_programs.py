@@ -230,8 +230,10 @@ def assert_killed_it_goes_on(name: str, tmp_path: Path) -> None:
         third = forks.run(root)
         whole = finished.result()
     assert sorted(whole.losses) == list(range(1, 81))
-    assert min(second.losses) in (8, 15)  # a save is skipped while the one before is under way
-    assert min(third.losses) <= 43
+    for part in (second, third):
+        # after a save, all of which are of multiples of 7; a program on a busy machine may skip one
+        # while another is under way, or come to the next one before it is killed
+        assert min(part.losses) in range(8, 81, 7)
     for part in (first, second, third):
         assert part.losses.items() <= whole.losses.items()
     assert_same_end(root, reference, name)
