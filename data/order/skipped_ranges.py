@@ -83,7 +83,8 @@ class SkippedRanges:
         import numpy as np  # reports need none of it
 
         at = np.searchsorted(np.array(self._begins), numbers, side="right")
-        return numbers + np.array(self._lengths)[at]
+        positions: Ints = numbers + np.array(self._lengths)[at]
+        return positions
 
     def later(self, position: int, count: int) -> int:
         """Return the position before which `count` more positions are kept than before `position`;

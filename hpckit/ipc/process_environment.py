@@ -89,7 +89,7 @@ class WorkerEnvironment:
             device=get(f"{_PREFIX}DEVICE"),
             heartbeat_table=get(f"{_PREFIX}BOARD"),
             is_memory_here=get(f"{_PREFIX}MEMORY_HERE") == "1",
-            is_health_check=env.get(f"{_PREFIX}HEALTH_CHECK") == "1",
+            is_health_check=get(f"{_PREFIX}HEALTH_CHECK") == "1",
         )
 
     def attach_heartbeats(self) -> HeartbeatWriter:

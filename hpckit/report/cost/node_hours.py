@@ -8,7 +8,7 @@ interruption after which it was repeated.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -92,7 +92,7 @@ def node_seconds(
         history: the history of the run.
         events: of the run, in the order of time.
     """
-    found = Counter[str]()
+    found: defaultdict[str, float] = defaultdict(float)
     segments = list(_segments(history, events))
     for job in held:
         left_s = job.seconds
@@ -106,7 +106,8 @@ def node_seconds(
                 found[cause] += seconds * used * share
             found[SPARES] += seconds * (job.nodes - used)
         found[START] += max(0.0, left_s) * job.nodes
-    return {cause: seconds for cause, seconds in found.most_common() if seconds > 0}
+    by_size = sorted(found.items(), key=lambda item: -item[1])
+    return {cause: seconds for cause, seconds in by_size if seconds > 0}
 
 
 def queued_seconds(held: Sequence[HeldNodes]) -> float:
@@ -182,7 +183,7 @@ def _shares(
 ) -> dict[str, float]:
     """Return how the time of an attempt's steps is divided: what its records do not cover is
     between steps."""
-    seconds = Counter[str]()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for record in own:
         if not record.is_kept:
             seconds[cause] += record.seconds
@@ -195,7 +196,8 @@ def _shares(
         rest = max(0.0, record.seconds - sum(parts.values()))
         parts[STRAGGLERS] = rest * _slow_share(record.event.time, slow)
         parts[TRAINED] = rest - parts[STRAGGLERS]
-        seconds.update(parts)
+        for name, part in parts.items():
+            seconds[name] += part
     known_s = sum(seconds.values())
     seconds[BETWEEN] += max(0.0, whole_s - known_s)
     whole_s = max(whole_s, known_s)
