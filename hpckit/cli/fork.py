@@ -48,8 +48,14 @@ def fork(
     --json does not wait for the end. Its keys: run, path, forked_from (run, path, store, step, id),
     submission, job.
     """
+    from checkpointing import CheckpointError
+    from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError
+
     with reported_errors(json):
-        status = _fork(run, overrides or [], dry_run, detach, json)
+        try:
+            status = _fork(run, overrides or [], dry_run, detach, json)
+        except (CheckpointError, CodeSnapshotError) as error:
+            raise CommandError(str(error)) from None
     raise typer.Exit(status)
 
 

@@ -109,7 +109,8 @@ def cost_of(
     held = held_nodes(events, nodes, until)
     hours = {cause: s / _HOUR_S for cause, s in node_seconds(history, events, held).items()}
     queued_s, total = queued_seconds(held), sum(hours.values())
-    per_node = _gpus_per_node(spec)
+    measured = step_time(history)
+    per_node = _gpus_per_node(spec, has_gpu_memory=measured.is_gpu)
     gpu_hours = None if per_node is None else total * per_node
     jobs = {event.job for event in events if isinstance(event, RunStarted) and event.job}
     joules = joules or {}
@@ -120,7 +121,7 @@ def cost_of(
         gpu_hours=gpu_hours,
         queued_hours=queued_s / _HOUR_S,
         energy_kwh=sum(joules[job] for job in jobs) / _KWH_J if is_measured else None,
-        ettr=ettr(step_time(history).seconds, sum(one.seconds for one in held) + queued_s),
+        ettr=ettr(measured.seconds, sum(one.seconds for one in held) + queued_s),
         money=_money(total, gpu_hours, prices or Prices()),
     )
 
@@ -147,10 +148,13 @@ def _sum_of_known(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _gpus_per_node(spec: RunSpec | None) -> int | None:
+def _gpus_per_node(spec: RunSpec | None, *, has_gpu_memory: bool) -> int | None:
+    """Return the GPUs of a node; with `cluster.device=auto`, the records of steps say whether there
+    were any."""
     if spec is None or spec.cluster.device == "cpu":
         return None
-    return spec.launch.nproc_per_node
+    is_known = spec.cluster.device == "cuda" or has_gpu_memory
+    return spec.launch.nproc_per_node if is_known else None
 
 
 def _money(node_hours: float, gpu_hours: float | None, prices: Prices) -> float | None:

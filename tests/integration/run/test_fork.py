@@ -50,6 +50,9 @@ def test_it_goes_on_as_its_parent_and_otherwise_where_it_is_asked_to(
     assert "model.width: cannot change" in refused.output
     assert "data.window: cannot change" in refused.output
     assert "nothing differs" in typed(monkeypatch, at).output
+    missing = typed(monkeypatch, f"{parent.path}@15", "name=same")
+    assert missing.exit_code == 2
+    assert "has no checkpoint of step 15" in missing.output
 
     packs, before = parent.checkpoints / "packs", losses(parent)
     bytes_before = size(packs)

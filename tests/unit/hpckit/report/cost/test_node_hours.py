@@ -192,9 +192,10 @@ def test_money_and_energy_are_of_all_nodes() -> None:
 
 
 def test_a_run_without_gpus_has_no_price_of_a_gpu() -> None:
-    spec = make_spec({"cluster.device": "cpu"})
-    cost = cost_of("t", preempted_run().events, spec, 0.0, Prices(gpu=2.0), {})
-    assert (cost.gpu_hours, cost.money) == (None, None)
+    for device in ("cpu", "auto"):
+        spec = make_spec({"cluster.device": device})
+        cost = cost_of("t", preempted_run().events, spec, 0.0, Prices(gpu=2.0), {})
+        assert (cost.gpu_hours, cost.money) == (None, None)
     assert isinstance(cost, RunCost)
 
 
