@@ -74,13 +74,13 @@ def _fork(given: str, overrides: Sequence[str], dry_run: bool, detach: bool, jso
         out.note(line)
     if dry_run:
         return 0
-    number, record = prepare_fork(fork, overrides, say=out.note)
+    number = prepare_fork(fork, say=out.note)
     run, spec = fork.wanted.run, fork.request.spec
     if not json:
-        out.note(f"forked from {record}")
+        out.note(f"forked from {fork.record}")
         return start(run, spec, number, detach)
     job = start_silently(run, spec, number)
-    out.document(start_record(run, number, job, forked_from=asdict(record)))
+    out.document(start_record(run, number, job, forked_from=asdict(fork.record)))
     return 0
 
 

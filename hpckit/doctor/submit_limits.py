@@ -12,7 +12,7 @@ from hpckit.text.quantities import count
 _TABLE = ("sacctmgr", "--noheader", "--parsable2", "show")
 QOS = (*_TABLE, "qos", "format=Name,MaxSubmitJobsPU,MaxSubmitJobsPA,GrpSubmitJobs")
 OF_CHAIN = 2
-"""Jobs of a run that are in the queue at once with launch.continuation=chain."""
+"""Jobs of a run that are in the queue at the same time with launch.continuation=chain."""
 
 
 @dataclass(frozen=True)

@@ -358,7 +358,7 @@ class TrainingRun:
         metrics = records.metrics
         is_recorded = records.end_step(self._step, is_last=is_last)
         if self._spikes is not None:
-            self._spikes.check(self._step, begun or 0, metrics.means_of_logged(NAMES))
+            self._spikes.check(self._step, begun or 0, metrics.means(NAMES))
         if is_recorded:
             self._finite_check.require(self._step, metrics.newest)
             self._agreement.set_step_duration(metrics.step_s)

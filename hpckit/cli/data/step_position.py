@@ -61,7 +61,8 @@ def find_step_position(
         where = f"run {name} of {at.store.url}"
     if step is None:
         step = saved[0].step + 1
-    lives, state = _attempts_of(Path(place)), _with_left_out(saved[0].state, Path(place))
+    lives, left_out = _attempts_of(Path(place))
+    state = _with_left_out(saved[0].state, left_out)
     if "pack" in state:
         return replace(of_packed(lives, saved, step, batch), state=state)
     begin = of_lives(lives, step, skipped_of(state))
@@ -196,30 +197,25 @@ def skipped_of(state: Mapping[str, Any] | None) -> SkippedRanges:
         raise CommandUsageError(f"not a loader's state: {error}") from None
 
 
-def _with_left_out(state: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a loader's state that leaves out all that the run of a directory does, as a checkpoint
-    may be older than a spike."""
-    from hpckit.events.event_log import read_events
-    from hpckit.events.schema import SpikeFound
-    from hpckit.rundir.directory import RunDir
-
-    events = RunDir(folder).events
-    if not (folder / "submissions").is_dir() or not events.is_file():
-        return state
-    left_out = skipped_of(state)
-    for event in read_events(events):
-        if isinstance(event, SpikeFound) and event.is_left_out:
-            left_out = left_out.with_range(event.first_position, event.end_position)
-    return {**state, "skipped": left_out.to_state()} if left_out else state
+def _with_left_out(state: dict[str, Any], left_out: SkippedRanges) -> dict[str, Any]:
+    """Return a loader's state that leaves out these positions, too, as a checkpoint may be older
+    than a spike."""
+    every = skipped_of(state)
+    for first, end in left_out.ranges:
+        every = every.with_range(first, end)
+    return {**state, "skipped": every.to_state()} if every else state
 
 
-def _attempts_of(folder: Path) -> Sequence[TrainingAttempt]:
-    """Return the attempts of a run directory; none for another folder."""
+def _attempts_of(folder: Path) -> tuple[Sequence[TrainingAttempt], SkippedRanges]:
+    """Return the attempts of a run directory, and what they leave out since spikes; nothing for
+    another folder."""
+    from data.order.skipped_ranges import NOTHING_SKIPPED
     from hpckit.events.event_log import read_events
     from hpckit.report.history import build_history
     from hpckit.rundir.directory import RunDir
 
     events = RunDir(folder).events
     if not (folder / "submissions").is_dir() or not events.is_file():
-        return ()
-    return build_history(read_events(events)).lives
+        return (), NOTHING_SKIPPED
+    history = build_history(read_events(events))
+    return history.lives, history.left_out

@@ -9,7 +9,7 @@ By sbatch(1), slurm.conf(5) and job_mgr.c of Slurm 25.11 to 26.11, an expedited 
   other requeues, and its nodes start no other job meanwhile.
 - A job whose batch process exits with another status than 0 is queued again likewise if an Epilog
   failed. If none did, it is held in the queue (REQUEUE_HOLD).
-- After a requeue of its own it may start at once, at its usual priority.
+- After a requeue of its own it may start immediately, at its usual priority.
 - A job whose batch process is killed by a signal ends, and so does one that is preempted where
   `PreemptMode` is not REQUEUE, and that has not been requeued by then.
 """

@@ -26,6 +26,7 @@ class CheckedFork:
 
     request: ForkRequest
     wanted: SubmissionRequest
+    record: ForkRecord
 
 
 def check_fork(parent: RunDir, step: int | None, overrides: Sequence[str]) -> CheckedFork:
@@ -39,7 +40,8 @@ def check_fork(parent: RunDir, step: int | None, overrides: Sequence[str]) -> Ch
         CheckpointError: there is no such checkpoint, or the store does not answer.
     """
     before, spec = fork_spec(parent, overrides)
-    found = _checkpoint(checkpoint_root(before, parent), run_name(before), step)
+    store, name = checkpoint_root(before, parent), run_name(before)
+    found = _checkpoint(store, name, step)
     fork = ForkRequest(parent, before, spec, found.step)
     if problems := fork_problems(fork):
         raise SpecError(problems)
@@ -57,7 +59,8 @@ def check_fork(parent: RunDir, step: int | None, overrides: Sequence[str]) -> Ch
         )
     for line in (*of_shell, *of_site, *check(wanted, None).notes):
         print(f"note: {line}", file=sys.stderr)
-    return CheckedFork(fork, wanted)
+    record = ForkRecord(name, str(parent.path), store, found.step, found.id)
+    return CheckedFork(fork, wanted, record)
 
 
 def _is_there(run: RunDir, fork: ForkRequest) -> bool:
@@ -67,27 +70,23 @@ def _is_there(run: RunDir, fork: ForkRequest) -> bool:
     return is_in_store or (bool(run.submission_numbers()) and read_fork(run) is None)
 
 
-def prepare_fork(
-    fork: CheckedFork, overrides: Sequence[str], say: Callable[[str], None] = print
-) -> tuple[int, ForkRecord]:
+def prepare_fork(fork: CheckedFork, say: Callable[[str], None] = print) -> int:
     """Write the submission of a fork, then give it its first checkpoint. Return the number of the
-    submission and where the fork begins.
+    submission.
 
     Raises:
         RunHeldError, CodeSnapshotError, CheckpointError, OSError: it cannot be written. The run has
             no submission then, or none that can start without its checkpoint.
     """
-    asked, wanted = fork.request, fork.wanted
-    before = run_name(asked.before)
-    found = _checkpoint(asked.store, before, asked.step)
-    record = ForkRecord(before, str(asked.parent.path), asked.store, found.step, found.id)
+    wanted, record = fork.wanted, fork.record
     # first, as a fork without its checkpoint must not begin at step 0
     write_fork(wanted.run, record)
-    title = f"hpckit fork {asked.parent.name}"
+    title = f"hpckit fork {fork.request.parent.name}"
     (number,) = prepare([wanted], CommandOptions(title, say=say))
     assert number is not None  # it has no verdict
-    fork_run(asked.store, before, run_name(asked.spec), asked.step, interactive_store_options())
-    return number, record
+    name = run_name(fork.request.spec)
+    fork_run(record.store, record.run, name, record.step, interactive_store_options())
+    return number
 
 
 def _checkpoint(store: str, run: str, step: int | None) -> CheckpointInfo:

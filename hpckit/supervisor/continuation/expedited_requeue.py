@@ -1,7 +1,7 @@
 """Handling of a job with `--requeue=expedite` at its end.
 
 Slurm queues such a job again if its batch process exits with another status than 0: before all
-other jobs if an Epilog failed, and held (REQUEUE_HOLD) if none did. A run that has ended for good
+other jobs if an Epilog failed, and held (REQUEUE_HOLD) if none did. A run that has ended
 must leave no such job behind. (By job_hold_requeue() and batch_requeue_fini() of
 slurmctld/job_mgr.c, Slurm 25.11.)
 """

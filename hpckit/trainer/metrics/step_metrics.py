@@ -179,13 +179,6 @@ class StepMetrics:
         return True
 
     def means(self, names: Sequence[str]) -> dict[str, float]:
-        """Return means over ranks of what was logged under these names in the newest step, 0 for
-        names that were not. Collective."""
-        sums = reduced([_number(self._logged.get(n, 0.0)) for n in names], dist.ReduceOp.SUM)
-        world = dist.get_world_size()
-        return {name: total / world for name, total in zip(names, sums, strict=True)}
-
-    def means_of_logged(self, names: Sequence[str]) -> dict[str, float]:
         """Return means over ranks of what was logged under these names in the newest step, without
         names that were not. Collective."""
         values = [_number(self._logged.get(name, 0.0)) for name in names]
