@@ -13,7 +13,7 @@ from hpckit.events.schema import Event, RunStarted
 from hpckit.report.cost.energy import known_joules
 from hpckit.report.cost.node_hours import TRAINED, held_nodes, node_seconds, queued_seconds
 from hpckit.report.ettr import ettr
-from hpckit.report.history import build_history
+from hpckit.report.history import History, build_history
 from hpckit.report.performance.measured_step_time import step_time
 from hpckit.report.performance.speed_report import last_spec
 from hpckit.rundir.directory import RunDir
@@ -83,20 +83,20 @@ def read_cost(run: RunDir, prices: Prices, now: float | None = None) -> RunCost:
     is_alive = holder(run.lock) is not None
     until = (time.time() if now is None else now) if is_alive else _last_time(events)
     jobs = {event.job for event in events if isinstance(event, RunStarted) and event.job}
-    return cost_of(run.name, events, spec, until, prices, known_joules(jobs), is_alive=is_alive)
+    history = build_history(events, alive=is_alive)
+    return cost_of(run.name, history, events, spec, until, prices, known_joules(jobs))
 
 
 def cost_of(
     name: str,
+    history: History,
     events: Sequence[Event],
     spec: RunSpec | None,
     until: float,
     prices: Prices | None = None,
     joules: Mapping[str, float] | None = None,
-    *,
-    is_alive: bool = False,
 ) -> RunCost:
-    """Return the cost of a run from its events. Pure.
+    """Return the cost of a run from its history and its events. Pure.
 
     Args:
         spec: its newest spec; None: of another version.
@@ -104,7 +104,6 @@ def cost_of(
         prices: prices of an hour, if they are known.
         joules: energy by job, of those for which it is known.
     """
-    history = build_history(events, alive=is_alive)
     nodes = spec.launch.nodes + spec.elastic.spares if spec is not None else 1
     held = held_nodes(events, nodes, until)
     hours = {cause: s / _HOUR_S for cause, s in node_seconds(history, events, held).items()}

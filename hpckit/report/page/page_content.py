@@ -154,7 +154,7 @@ def build_content(
         history=history,
         answer=answer(overview, budget, now),
         in_steps=step_time(history),
-        cost=cost_of(overview.run.name, events, overview.spec, until, is_alive=is_alive),
+        cost=cost_of(overview.run.name, history, events, overview.spec, until),
         loss=_curve("loss", _values(kept, "loss")),
         again=_curve("loss", sorted(_values(((e.step, e) for e in history.repeated), "loss"))),
         validation=_curve("loss", _values(sorted(history.validated.items()), "val_loss")),

@@ -174,8 +174,8 @@ def test_all_the_time_of_jobs_is_divided(what: list[tuple[str, int]], hosts: int
 def test_money_and_energy_are_of_all_nodes() -> None:
     it = preempted_run()
     spec = make_spec({"cluster.device": "cuda", "launch.nproc_per_node": 8})
-    joules = {"1": 3.6e6, "2": 7.2e6}
-    cost = cost_of("t", it.events, spec, it.now, Prices(gpu=2.0), joules)
+    history, joules = build_history(it.events), {"1": 3.6e6, "2": 7.2e6}
+    cost = cost_of("t", history, it.events, spec, it.now, Prices(gpu=2.0), joules)
     hours = 3 * 255 / 3600
     assert cost.total_hours == pytest.approx(hours)
     assert cost.gpu_hours == pytest.approx(8 * hours)
@@ -183,7 +183,7 @@ def test_money_and_energy_are_of_all_nodes() -> None:
     assert cost.energy_kwh == pytest.approx(3.0)
     assert cost.queued_hours == pytest.approx(500 / 3600)
     assert cost.ettr == pytest.approx(60 / 755)
-    other = cost_of("u", it.events, spec, it.now, Prices(node=3.0), {"1": 1.0})
+    other = cost_of("u", history, it.events, spec, it.now, Prices(node=3.0), {"1": 1.0})
     assert other.energy_kwh is None, "it is not known of all jobs"
     whole = sum_of([cost, other])
     assert whole.names == ("t", "u")
@@ -192,9 +192,10 @@ def test_money_and_energy_are_of_all_nodes() -> None:
 
 
 def test_a_run_without_gpus_has_no_price_of_a_gpu() -> None:
+    events = preempted_run().events
     for device in ("cpu", "auto"):
         spec = make_spec({"cluster.device": device})
-        cost = cost_of("t", preempted_run().events, spec, 0.0, Prices(gpu=2.0), {})
+        cost = cost_of("t", build_history(events), events, spec, 0.0, Prices(gpu=2.0), {})
         assert (cost.gpu_hours, cost.money) == (None, None)
     assert isinstance(cost, RunCost)
 
