@@ -21,10 +21,11 @@ from checkpointing.staging.slot_layout import PAGE, layout
 from tests.descriptors import links
 
 
-def arenas_held() -> int:
-    """Arenas that this process has a descriptor or a mapping of."""
-    descriptors = sum("hpckit-" in link for link in links().elements())
-    return descriptors + Path("/proc/self/maps").read_text().count("memfd:hpckit-")
+def held(name: str) -> int:
+    """Descriptors and mappings of arenas of this name. A test has a name of its own, as what other
+    tests have left may be released meanwhile, by a thread."""
+    descriptors = sum(f"memfd:hpckit-{name} " in link for link in links().elements())
+    return descriptors + Path("/proc/self/maps").read_text().count(f"memfd:hpckit-{name} ")
 
 
 def test_two_mappings_are_one_memory() -> None:
@@ -147,10 +148,9 @@ def test_what_the_system_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(StageError, match=r"shared memory of 4096 bytes: .*Too many open files"):
         Arena.create(PAGE)
     monkeypatch.undo()
-    before = arenas_held()
     with pytest.raises(StageError, match="use fewer slots"):
-        Arena.create(1 << 60)  # no address space has it
-    assert arenas_held() == before
+        Arena.create(1 << 60, "too-large")  # no address space has it
+    assert held("too-large") == 0
 
 
 def test_closed_is_closed() -> None:
@@ -166,24 +166,25 @@ def test_closed_is_closed() -> None:
 
 
 def test_a_view_outlives_its_arena_and_then_nothing_is_left() -> None:
-    gc.collect()  # what other tests have left
-    before = arenas_held()
-    arena = Arena.create(PAGE)
+    arena = Arena.create(PAGE, "outlived")
     view = arena.view(0, 4)
     view[:] = 3
+    assert held("outlived") == 3  # its descriptor, that of the mapping, the mapping
     arena.close()
     assert view.tolist() == [3, 3, 3, 3]
-    assert arenas_held() > before
+    assert held("outlived") > 0
     del view, arena
     gc.collect()
-    assert arenas_held() == before
+    assert held("outlived") == 0
 
 
 def test_an_arena_that_is_dropped_leaves_nothing() -> None:
-    before = arenas_held()
-    Arena.create(PAGE).view(0, 1)[:] = 1
+    arena = Arena.create(PAGE, "dropped")
+    arena.view(0, 1)[:] = 1
+    assert held("dropped") > 0
+    del arena
     gc.collect()
-    assert arenas_held() == before
+    assert held("dropped") == 0
 
 
 # --- prefault -----------------------------------------------------------------------------------
