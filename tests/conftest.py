@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.changed import CHECKOUT
-from tests.effort import times
+from tests.effort import EFFORT, times
 from tests.integration.service.running_services import kill_all
 from tests.scheduling import LongestFirst, marker_of
 
@@ -31,10 +31,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # What was started in the background of a shell ignores it, and so would every run under test
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says something of the machine, and nothing of the code
+# How long an example takes says something of the machine, and nothing of the code. With an effort
+# of 1 a test has the same examples each time, so that a run tells of the change that it tests; a
+# greater effort looks for new ones.
 settings.register_profile(
     "any machine",
     deadline=None,
+    derandomize=EFFORT <= 1,
     max_examples=times(50),
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -1,6 +1,7 @@
 """How far the tests go where they could go on for ever: kills, schedules by chance, rounds.
 
-HPCKIT_TEST_EFFORT=10 is ten times as many as usual, as before a release.
+HPCKIT_TEST_EFFORT=10 is ten times as many as usual, as before a release; above 1 the examples of
+property tests are new ones each time.
 """
 
 from __future__ import annotations
