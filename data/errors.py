@@ -26,6 +26,10 @@ class ShardError(DataError):
         return f"shard {self.path}, offset {self.offset}: {self.problem}"
 
 
+class BrokenTarError(ShardError):
+    """The bytes of a shard are not a tar of samples, wherever and whenever it is read."""
+
+
 class SampleError(DataError):
     """Reading or transforming one sample failed; `__cause__` is the original exception."""
 

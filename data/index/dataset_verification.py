@@ -25,7 +25,8 @@ _PLACES = ("begin", "first", "offset", "size", "extension", "header")
 class ShardVerification:
     """The result of verifying one shard; `problem` is None if it is right.
 
-    `hashed`: all its bytes were compared, not only its headers.
+    `hashed`: all its bytes were compared with their hash, not only its headers, or of a token file
+    its documents.
     """
 
     url: str
@@ -52,7 +53,7 @@ def verify(
 
     def look(i: int) -> ShardVerification:
         is_token_file = isinstance(manifest, TokenManifest)
-        hashed = full and (is_token_file or manifest.hash(i) is not None)
+        hashed = full and not is_token_file and manifest.hash(i) is not None
         try:
             if isinstance(manifest, TokenManifest):
                 problem = manifest.problem(i, full)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from data.errors import DataError, IndexFileError, IndexingError
+from data.errors import BrokenTarError, DataError, IndexFileError, IndexingError
 from data.index import shard_access
 from data.index.index_pool import IndexJob, index_all
 from data.index.manifest import NAME, Manifest, make_manifest, open_manifest, save_manifest
@@ -58,11 +58,24 @@ def read_index(
     workers: int | None = None,
     source: ObjectSource | None = None,
     index_folder: Path | None = None,
+    skip_broken: bool = False,
 ) -> Manifest:
     """Index all shards as `build_index` does, sidecars included, without storing the manifest:
-    every shard is checked again each time."""
-    job = _job(False, None, source, index_folder)
-    return make_manifest(_rows(list_shards(shards), None, job, workers, None))
+    every shard is checked again each time.
+
+    With `skip_broken`, shards whose bytes are not a tar of samples are left out with a warning.
+    Those that cannot be read now are an error all the same, as they may be readable elsewhere:
+    another rank, or the run after a restart, would have another dataset.
+    """
+    job, found = _job(False, None, source, index_folder), list_shards(shards)
+    known, errors = _index_each(found, None, job, workers, None)
+    if errors:
+        may_skip = skip_broken and all(isinstance(e, BrokenTarError) for e in errors.values())
+        if not (may_skip and known):
+            raise IndexingError([errors[i] for i in sorted(errors)], len(found))
+        for i in sorted(errors):
+            _log.warning("a broken shard is left out, with all of its samples: %s", errors[i])
+    return make_manifest(known[i] for i in sorted(known))
 
 
 def _rows(
@@ -72,8 +85,22 @@ def _rows(
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> list[ShardRow]:
-    """Return a row for each shard; rows of the `old` manifest that are still valid are reused.
-    Raises IndexingError."""
+    """Return a row for each shard, as `_index_each`. Raises IndexingError."""
+    known, errors = _index_each(found, old, job, workers, progress)
+    if errors:
+        raise IndexingError([errors[i] for i in sorted(errors)], len(found))
+    return [known[i] for i in range(len(found))]
+
+
+def _index_each(
+    found: Sequence[str],
+    old: Manifest | None,
+    job: IndexJob,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[dict[int, ShardRow], dict[int, DataError]]:
+    """Return the rows and the errors of the shards, by their numbers; rows of the `old` manifest
+    that are still valid are reused."""
     sidecar.remove_debris(
         {str(Path(shard).parent) for shard in found if not shard_access.is_url(shard)}
     )
@@ -88,9 +115,7 @@ def _rows(
         else:
             known[missing[number]] = answer
         report(len(known) + len(errors), len(found))
-    if errors:
-        raise IndexingError([errors[i] for i in sorted(errors)], len(found))
-    return [known[i] for i in range(len(found))]
+    return known, errors
 
 
 def _silent(done: int, total: int) -> None:

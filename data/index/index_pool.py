@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import data
-from data.errors import DataError, ShardError
+from data.errors import BrokenTarError, DataError, ShardError
 from data.index import shard_access
 from data.index.manifest_rows import ShardRow, row_of
 from data.index.shard.sample_token_counts import Tokens
@@ -132,7 +132,8 @@ def _index_in_process(
     answer: dict[str, Any] = json.loads(process.stdout.readline())
     if "error" in answer:
         path, offset, problem = answer["error"]
-        return ShardError(Path(path), offset, problem)
+        kind = BrokenTarError if answer["is_broken"] else ShardError
+        return kind(Path(path), offset, problem)
     return ShardRow(*answer["row"])
 
 

@@ -1,7 +1,8 @@
 """A process that indexes shards: `python -m data.index.index_worker`.
 
 It reads lines of JSON, {"shard", "hash", "tokens", "index_folder"}, and writes one answer for each,
-{"row": [...]} or {"error": [path, offset, problem]}. It ends when its input ends, so it does not
+{"row": [...]} or {"error": [path, offset, problem], "is_broken": whether it is a `BrokenTarError`}.
+It ends when its input ends, so it does not
 outlive its parent. A process is used because parsing headers holds the interpreter's lock; it is
 not of `multiprocessing`, which would import the user's main module again.
 """
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError, ShardError
+from data.errors import BrokenTarError, DataError, ShardError
 from data.index.manifest_rows import row_of
 from data.index.shard.shard_scan import shard_index
 
@@ -32,9 +33,10 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
             index_folder=None if folder is None else Path(folder),
         )
     except ShardError as error:
-        return {"error": [str(error.path), error.offset, error.problem]}
+        is_broken = isinstance(error, BrokenTarError)
+        return {"error": [str(error.path), error.offset, error.problem], "is_broken": is_broken}
     except (DataError, OSError) as error:
-        return {"error": [asked["shard"], 0, str(error)]}
+        return {"error": [asked["shard"], 0, str(error)], "is_broken": False}
     return {"row": list(row_of(asked["shard"], index))}
 
 

@@ -19,6 +19,7 @@ from data.index.shard.shard_index import IntArray, ShardIndex
 from data.index.shard.shard_scan import shard_index
 from data.index.shard_urls import ShardUrls
 from data.index.tar.tar_walk import Read
+from data.source.address import split_query
 from data.source.protocol import ObjectSource, short_tag
 
 NAME = "dataset.index"
@@ -165,7 +166,8 @@ def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> M
         size, tag = shard_access.stat(text, source)
         assert source is not None
         content = column_container.unpack(source.read(text, 0, size, tag), KIND, text)
-        return Manifest(content, text[: text.rindex("/") + 1], text)
+        folder = split_query(text)[0].rpartition("/")[0]
+        return Manifest(content, f"{folder}/", text)
     path = Path(place).absolute()
     path = path / NAME if path.is_dir() else path
     try:

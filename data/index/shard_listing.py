@@ -1,5 +1,6 @@
 """From the shards as a user gives them for a dataset to their paths and URLs."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -8,8 +9,13 @@ from data.errors import DataError
 from data.index import shard_access
 from data.index.shard import energon_index
 from data.index.shard_patterns import expand_ranges, find_shards
+from data.source.address import split_query
 
 Shards: TypeAlias = str | Path | Sequence[str | Path]
+
+
+_GLOB = re.compile(r"\*|\[[^]]*-[^]]*\]")
+"""What no name of an object has, as far as anybody names them: `*`, and ranges such as `[0-9]`."""
 
 
 def list_shards(shards: Shards) -> list[str]:
@@ -40,9 +46,15 @@ def _expand(item: str | Path) -> list[str]:
     if not shard_access.is_url(text):
         listed = energon_index.list_shards(Path(text).expanduser())
         return [str(path) for path in listed or find_shards(text)]
-    if shard_access.is_plain_url(text) and (text.endswith("/") or any(c in text for c in "*[")):
+    if shard_access.is_plain_url(text) and (text.endswith("/") or _GLOB.search(_path(text))):
         raise DataError(
             f"shards at {text}: a store cannot be listed; give a range such as"
             " {000000..000099}, or a list of URLs"
         )
     return expand_ranges(text)
+
+
+def _path(url: str) -> str:
+    """Return the part of a URL after the host, whose address may have brackets, without the
+    query."""
+    return split_query(url)[0].partition("://")[2].partition("/")[2]

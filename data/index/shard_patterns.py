@@ -2,6 +2,7 @@
 
 import difflib
 import glob
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,12 +65,27 @@ def _expand(item: str | Path) -> list[Path]:
 
 
 def _match(pattern: str) -> list[Path]:
-    found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
+    if os.path.lexists(pattern):
+        return [Path(pattern)]
+    found = [Path(name) for name in sorted(glob.glob(_escape_folders(pattern)))]  # noqa: PTH207 (absolute patterns)
     if not found:
         raise DataError(
             f"no shards: looked for {pattern}, but nothing matches; {_describe_nearest(pattern)}"
         )
     return found
+
+
+def _escape_folders(pattern: str) -> str:
+    """Return a glob in which folders that exist under their very names, such as `lr=[1,2]`, stand
+    for themselves alone."""
+    escaped, parts = Path(Path(pattern).anchor), Path(pattern).parts
+    folder = escaped
+    for number, part in enumerate(parts[len(escaped.parts) :], start=len(escaped.parts)):
+        folder /= part
+        if not folder.is_dir():
+            return str(escaped.joinpath(*parts[number:]))
+        escaped /= glob.escape(part)
+    return str(escaped)
 
 
 def _describe_nearest(pattern: str) -> str:

@@ -41,6 +41,12 @@ def segment(position: int, weights: Sequence[float]) -> MixtureSegment:
         raise ValueError(f"weights must be >= 0 and one of them > 0, got {list(weights)}")
     quotas = [weight * PARTS / sum(exact) for weight in exact]
     parts = [int(quota) for quota in quotas]
+    for dataset, quota in enumerate(quotas):
+        if 0 < quota < 1:  # it might be rounded to 0, and the dataset would never come
+            raise ValueError(
+                f"a weight of {weights[dataset]} among {list(weights)} is less than a share of "
+                f"{1 / PARTS:g}; use at least that, or 0 to leave the dataset out"
+            )
     by_rest = sorted(range(len(parts)), key=lambda d: (parts[d] - quotas[d], d))
     for dataset in by_rest[: PARTS - sum(parts)]:
         parts[dataset] += 1

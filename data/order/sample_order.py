@@ -58,6 +58,9 @@ class OrderOptions:
     window: int = 8
     """The shards of each stream whose samples are shuffled with one another: samples are shuffled
     among `streams` times `window` shards."""
+    remix_every: int = 0
+    """The number of epochs after which shards are assigned to the streams anew; 0: a shard stays in
+    its stream for the whole run, which keeps it on the same nodes."""
 
 
 class Order:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from data.read.shards.local_file_samples import Sample
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.shard_samples import Check, ShardSamples
 from data.read.shards.token_samples import TokenSamples
-from data.source.address import masked
+from data.source.address import masked, split_query
 from data.source.sources import Sources
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -210,6 +210,7 @@ def open_dataset(
     sources: Sources | None = None,
     check: Check = "auto",
     token_files: TokenFiles | None = None,
+    broken_shards: Literal["raise", "skip"] = "raise",
 ) -> Dataset:
     """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
 
@@ -235,6 +236,10 @@ def open_dataset(
             `save_to_disk` of Hugging Face's datasets. They are read in place and never cached; each
             sample is a document, with the member `bin`.
 
+        broken_shards: what becomes of shards whose bytes are not a tar of samples, where they are
+            indexed now. "skip" leaves them out with a warning; all samples of the others come as if
+            there were no other shards.
+
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
@@ -244,7 +249,7 @@ def open_dataset(
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
     store = _store(cache, cache_bytes, cache_local, reach)
-    return Dataset(_manifest(shards, reach), store, check)
+    return Dataset(_manifest(shards, reach, broken_shards == "skip"), store, check)
 
 
 def _of_tokens(
@@ -264,17 +269,18 @@ def _of_tokens(
     return Dataset(tokens, _store(None, 0, False, sources), check)
 
 
-def _manifest(shards: Shards, sources: Sources) -> Manifest:
+def _manifest(shards: Shards, sources: Sources, skip_broken: bool) -> Manifest:
     if isinstance(shards, str | Path):
         text = str(shards)
-        if is_plain_url(text) and (text.endswith("/") or text.endswith(".index")):
-            place = f"{text}{NAME}" if text.endswith("/") else text
+        path, query = split_query(text)
+        if is_plain_url(text) and path.endswith(("/", ".index")):
+            place = f"{path}{NAME}{query}" if path.endswith("/") else text
             return open_manifest(place, source=sources)
         if not is_url(text) and is_manifest(Path(text).expanduser()):
             manifest = open_manifest(Path(text).expanduser())
             _warn_of_others(Path(text).expanduser(), manifest)
             return manifest
-    return read_index(shards, source=sources)
+    return read_index(shards, source=sources, skip_broken=skip_broken)
 
 
 def _warn_of_others(folder: Path, manifest: Manifest) -> None:

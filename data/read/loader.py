@@ -63,6 +63,11 @@ class Loader(Iterable[Batch]):
         stream: SampleStream = (
             SingleStream.of(dataset, options) if isinstance(dataset, Dataset) else dataset
         )
+        if options.epochs is not None and stream.samples == MAX_POSITION:
+            raise DataError(
+                f"epochs={options.epochs}: a mixture never ends, as each of its datasets has "
+                "epochs of its own; leave epochs out, and end after a number of steps"
+            )
         self._options = options
         self._faults = options.budget(options.errors)
         topology = _topology(options)

@@ -94,6 +94,7 @@ class SingleStream:
             streams=options.streams,
             window=options.window,
             shuffle=options.shuffle,
+            remix_every=options.remix_every,
         )
         return cls(dataset, order)
 
@@ -228,18 +229,22 @@ def mixed(
     seed: int = 0,
     streams: int = 48,
     window: int = 8,
+    remix_every: int = 0,
     block: int = 1024,
 ) -> MixedStream:
     """Mix datasets by weight: of each `block` positions each gets its share, without end.
 
     A loader that loads the state of one with other weights continues with these weights; each
-    dataset's own samples continue where they were. Raises DataError for impossible arguments.
+    dataset's own samples continue where they were. `seed`, `streams`, `window` and `remix_every`
+    are those of each dataset's order, see `OrderOptions`. Raises DataError for impossible
+    arguments.
     """
     try:
         if len(datasets) != len(weights):
             raise ValueError(f"{len(datasets)} datasets, but {len(weights)} weights")
         orders = [
-            order_of(dataset, seed=seed, streams=streams, window=window) for dataset in datasets
+            order_of(dataset, seed=seed, streams=streams, window=window, remix_every=remix_every)
+            for dataset in datasets
         ]
         mixture = Mixture([segment(0, weights)], seed=seed, block=block)
     except ValueError as error:
@@ -248,14 +253,25 @@ def mixed(
 
 
 def order_of(
-    dataset: Dataset, *, seed: int, streams: int = 48, window: int = 8, shuffle: bool = True
+    dataset: Dataset,
+    *,
+    seed: int,
+    streams: int = 48,
+    window: int = 8,
+    shuffle: bool = True,
+    remix_every: int = 0,
 ) -> Order:
     """Return the order of a dataset's samples. Raises DataError for impossible arguments."""
     if len(dataset) == 0:
         raise DataError(f"the dataset has no samples in its {len(dataset.manifest)} shards")
     try:
         return Order(
-            dataset.manifest.samples, seed=seed, streams=streams, window=window, shuffle=shuffle
+            dataset.manifest.samples,
+            seed=seed,
+            streams=streams,
+            window=window,
+            shuffle=shuffle,
+            remix_every=remix_every,
         )
     except ValueError as error:
         raise DataError(str(error)) from error

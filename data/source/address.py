@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from data.errors import DataError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_HTTP = re.compile(r"https?://", re.IGNORECASE)
 _CHAIN = re.compile(r"::[A-Za-z][A-Za-z0-9+.-]*://")
 _QUERY = re.compile(r"\?[^\s'\"<>)]+")
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
@@ -84,6 +85,17 @@ class Address:
         query = parse_qsl(parts.query, keep_blank_values=True)
         kept = urlencode([(k, v) for k, v in query if not _SIGNING.fullmatch(k)])
         return urlunsplit((self.scheme, self.host, parts.path, kept, ""))
+
+
+def split_query(url: str) -> tuple[str, str]:
+    """Return a URL as its part before the query, and the query with its `?`, which may be empty.
+
+    Only `http` and `https` have queries: the keys of object stores may contain a `?`.
+    """
+    if not _HTTP.match(url):
+        return url, ""
+    path, mark, query = url.partition("?")
+    return path, mark + query
 
 
 def has_secrets(url: str) -> bool:

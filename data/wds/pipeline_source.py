@@ -78,6 +78,7 @@ class PipelineInput:
                 cache_bytes=options.cache_bytes,
                 sources=options.sources,
                 check=options.check,
+                broken_shards="skip" if _skips_broken(options) else "raise",
             )
             return SingleStream.of(dataset, options)
         folder = Path(options.cache or ".")
@@ -99,6 +100,10 @@ def after_fork(stream: SampleStream) -> SampleStream:
     if isinstance(stream, MixedStream):
         return MixedStream(datasets, stream.orders, stream.mixture)
     return stream
+
+
+def _skips_broken(options: StreamingOptions) -> bool:
+    return (options.read_errors or options.errors) == "skip"
 
 
 class ShareRead(NamedTuple):

@@ -17,7 +17,14 @@ from data.index.shard import sidecar
 from data.index.shard.sample_token_counts import of_sample
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import with_tokens
-from data.write.pack_plan import FolderPlan, SourceFile, plan_folder
+from data.write.pack_plan import (
+    BROKEN_LINK,
+    FOLDER_LINK,
+    FolderPlan,
+    SourceFile,
+    look_alike,
+    plan_folder,
+)
 from data.write.pack_report import PackedShard, PackReport, read_report, write_report
 from data.write.shard_file import ShardFile
 from data.write.tokeniser import Tokeniser
@@ -78,6 +85,7 @@ def _pack(
 ) -> PackReport:
     plan = plan_folder(source, suffixes, exclude)
     _warn_of_links(source, plan)
+    _warn_of_merged_files(source, plan)
     report = publish_pack(
         out,
         lambda found: _is_same(found, plan, samples_per_shard, tokeniser),
@@ -243,6 +251,29 @@ def _remove_debris(out: Path) -> None:
 
 
 def _warn_of_links(source: Path, plan: FolderPlan) -> None:
-    count = plan.skipped.get("link to a folder", 0)
-    if count:
+    if count := plan.skipped.get(FOLDER_LINK, 0):
         _log.warning("%s: %d links to folders were not followed", source, count)
+    if count := plan.skipped.get(BROKEN_LINK, 0):
+        _log.warning("%s: %d links to files that do not exist were skipped", source, count)
+
+
+def _warn_of_merged_files(source: Path, plan: FolderPlan) -> None:
+    """Warn of files that are one sample by webdataset's rule, and look like several."""
+    if found := look_alike(plan.samples):
+        one, two = found[0]
+        _log.warning(
+            "%s: %d samples have several files of one type, such as %s and %s, which both belong "
+            "to sample %s, because a key ends at the first dot; if they are samples of their own, "
+            "rename them, such as to %s",
+            source,
+            len(found),
+            one.name,
+            two.name,
+            one.key,
+            _without_inner_dots(one),
+        )
+
+
+def _without_inner_dots(file: SourceFile) -> str:
+    stem, _, kind = file.extension.rpartition(".")
+    return f"{file.key}-{stem.replace('.', '-')}.{kind}"

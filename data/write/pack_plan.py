@@ -1,5 +1,6 @@
 """The plan of a pack: which files of a folder become which samples, before any byte is read."""
 
+import errno
 import os
 import stat
 from collections import Counter
@@ -13,6 +14,9 @@ from blake3 import blake3
 
 from data.errors import DataError
 from data.index.tar.member_names import RESERVED_EXTENSIONS, is_meta, split_name
+
+FOLDER_LINK, BROKEN_LINK = "link to a folder", "broken link"
+"""Reasons for which entries of a folder are skipped, and which its owner may not expect."""
 
 
 @dataclass(frozen=True, order=True)
@@ -70,13 +74,35 @@ def plan_folder(source: Path, suffixes: Sequence[str], exclude: Sequence[str]) -
     return FolderPlan(samples, dict(sorted(skipped.items())))
 
 
+def look_alike(samples: Sequence[Sequence[SourceFile]]) -> list[tuple[SourceFile, SourceFile]]:
+    """Return of each sample that has two files of one type, such as `report.2020.txt` and
+    `report.2021.txt`, the first two such files: they may have been meant as two samples."""
+    found = []
+    for sample in samples:
+        by_type: dict[str, SourceFile] = {}
+        for file in sample:
+            stem, _, kind = file.extension.rpartition(".")
+            first = by_type.setdefault(kind, file) if stem else file
+            if first is not file:
+                found.append((first, file))
+                break
+    return found
+
+
 def _select(
     source: Path, suffixes: tuple[str, ...], exclude: Sequence[str], skipped: Counter[str]
 ) -> Iterator[SourceFile]:
     for name in _walk(source, exclude, skipped):
         if suffixes and not name.lower().endswith(suffixes):
             continue
-        status = (source / name).stat()
+        path = source / name
+        try:
+            status = path.stat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP) or not path.is_symlink():
+                raise
+            skipped[BROKEN_LINK] += 1
+            continue
         split = split_name(name)
         if not stat.S_ISREG(status.st_mode):
             skipped["not a file"] += 1
@@ -103,7 +129,16 @@ def _walk(source: Path, exclude: Sequence[str], skipped: Counter[str]) -> Iterat
                     skipped["excluded"] += 1
                 elif entry.is_dir(follow_symlinks=False):
                     folders.append(f"{name}/")
-                elif entry.is_dir():
-                    skipped["link to a folder"] += 1
+                elif _leads_to_folder(entry):
+                    skipped[FOLDER_LINK] += 1
                 else:
                     yield name
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself
+            return False
+        raise

@@ -20,7 +20,7 @@ from data.index import column_container, shard_access
 from data.index.shard.shard_index import KIND, ShardIndex, checked
 from data.index.tar.tar_header import BLOCK
 from data.index.tar.tar_walk import Read
-from data.source.address import Address, masked
+from data.source.address import Address, masked, split_query
 from data.source.protocol import ObjectSource, short_tag
 
 SUFFIX = ".index"
@@ -39,8 +39,10 @@ def default_folder() -> Path:
 
 
 def beside(shard: str) -> str:
-    """Return the sidecar's path or URL beside its shard."""
-    return shard + SUFFIX
+    """Return the sidecar's path or URL beside its shard. The query of a URL, which may sign it, is
+    kept."""
+    path, query = split_query(shard)
+    return path + SUFFIX + query
 
 
 def in_folder(shard: str, size: int, tag: int, folder: Path | None) -> Path:

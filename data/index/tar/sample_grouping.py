@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import ShardError
+from data.errors import BrokenTarError
 from data.index.column_container import Column, narrow
 from data.index.tar.member_names import RESERVED_EXTENSIONS, split_name
 
@@ -14,7 +14,7 @@ class SampleGrouping:
     """Groups members into samples; its `add` is the sink of a `TarWalk`.
 
     Consecutive members of one key are a sample; names without an extension and metadata are
-    skipped, as webdataset does. Raises ShardError for a key that comes back after others, an
+    skipped, as webdataset does. Raises BrokenTarError for a key that comes back after others, an
     extension that is twice in a sample, and a reserved one, at which webdataset would fail in the
     middle of an epoch.
     """
@@ -44,7 +44,7 @@ class SampleGrouping:
             self._new_sample(name, key, start)
         elif number in self._present:
             problem = f"{name!r}: extension {extension!r} occurs twice in its sample"
-            raise ShardError(self._shard, start, problem)
+            raise BrokenTarError(self._shard, start, problem)
         self._present.append(number)
         self._members.extend((offset, size, number, header))
         return True
@@ -71,7 +71,7 @@ class SampleGrouping:
     def _new_sample(self, name: str, key: str, start: int) -> None:
         if key in self._keys:
             problem = f"{name!r} continues key {key!r} after other samples; sort the tar"
-            raise ShardError(self._shard, start, problem)
+            raise BrokenTarError(self._shard, start, problem)
         self._keys[key] = None
         self._key = key
         self._present = []
@@ -80,7 +80,7 @@ class SampleGrouping:
     def _new_extension(self, name: str, extension: str, start: int) -> int:
         if extension in RESERVED_EXTENSIONS:
             problem = f"{name!r}: webdataset reserves the extension {extension!r}"
-            raise ShardError(self._shard, start, problem + " (it is reserved)")
+            raise BrokenTarError(self._shard, start, problem + " (it is reserved)")
         return self._extensions.setdefault(extension, len(self._extensions))
 
 

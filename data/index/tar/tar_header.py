@@ -18,6 +18,7 @@ PAX, PAX_GLOBAL = frozenset(b"xX"), ord("g")
 EXTENDED = PAX | {LONG_NAME, LONG_LINK, PAX_GLOBAL}
 # Types that no data follows, whatever size they state: links, devices, folders, pipes.
 NO_DATA = frozenset(b"123456")
+HARD_LINK, SYMBOLIC_LINK = ord("1"), ord("2")
 
 _NUMBERS: set[bytes] = set()  # fields that are numbers: most headers of a tar have the same ones
 

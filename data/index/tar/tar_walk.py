@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from data.errors import ShardError
+from data.errors import BrokenTarError
 from data.index.tar import tar_header
 from data.index.tar.tar_header import BLOCK, ExtendedHeaders, TarHeaderError
 
@@ -36,8 +36,8 @@ class TarWalk:
 
     `take` expects the bytes [offset, offset + want) of the tar, at increasing offsets, fewer only
     at the end of the file; `finish` must be called when there are no more. `sink` is called with
-    each regular file. Raises ShardError for a tar that is broken, truncated or compressed, for a
-    sparse member, and for data after the end.
+    each regular file. Raises BrokenTarError for a tar that is broken, truncated or compressed, for
+    a sparse member, and for data after the end.
     """
 
     def __init__(self, shard: Path | str, sink: Sink) -> None:
@@ -49,6 +49,8 @@ class TarWalk:
         self._extended: ExtendedHeaders | None = None
         self._kind = 0  # of the extended header whose data is wanted
         self._ended = False  # the end marker was read
+        self._hard_links = self._symbolic_links = 0
+        self._first_link = ""
 
     def take(self, block: bytes) -> None:
         """Process the bytes asked for."""
@@ -70,6 +72,16 @@ class TarWalk:
             raise self._error("not a tar file: it is empty")
         if not self._ended:
             _log.warning("%s: no end-of-archive mark at %d; it may be cut short", self._shard, size)
+        if self._first_link:
+            _log.warning(
+                "%s: %d hard links and %d symbolic links are left out, the first is %s: a link has "
+                "no content of its own; pack with `tar --hard-dereference --dereference` to store "
+                "what they refer to",
+                self._shard,
+                self._hard_links,
+                self._symbolic_links,
+                self._first_link,
+            )
 
     def _take_header(self, block: bytes) -> None:
         if not block[0] and block == tar_header.NO_BLOCK:
@@ -96,12 +108,13 @@ class TarWalk:
             size = extended.size
         data = self.offset + BLOCK
         if is_regular:
-            name = (
-                tar_header.name_of(block)
-                if extended is None or extended.name is None
-                else extended.name
-            )
+            name = _name_of(block, extended)
             self._sink(name, self._start, data, size, zlib.crc32(block))
+        elif kind in (tar_header.HARD_LINK, tar_header.SYMBOLIC_LINK):
+            size = 0
+            self._hard_links += kind == tar_header.HARD_LINK
+            self._symbolic_links += kind == tar_header.SYMBOLIC_LINK
+            self._first_link = self._first_link or _name_of(block, extended)
         elif kind == tar_header.SPARSE:
             raise self._error("a sparse member; repack without --sparse", self._start)
         elif kind in tar_header.NO_DATA or kind == 0:
@@ -166,8 +179,14 @@ class TarWalk:
                 )
         return f"not a tar file ({error}): pack or fetch it again, or leave it out"
 
-    def _error(self, problem: str, offset: int | None = None) -> ShardError:
-        return ShardError(self._shard, self.offset if offset is None else offset, problem)
+    def _error(self, problem: str, offset: int | None = None) -> BrokenTarError:
+        return BrokenTarError(self._shard, self.offset if offset is None else offset, problem)
+
+
+def _name_of(block: bytes, extended: ExtendedHeaders | None) -> str:
+    if extended is None or extended.name is None:
+        return tar_header.name_of(block)
+    return extended.name
 
 
 def walk(read: Read, size: int, walker: TarWalk) -> None:
@@ -187,7 +206,7 @@ class TarFeed:
         self._rest = b""  # bytes that the walk asks for, not yet complete
 
     def feed(self, chunk: bytes | memoryview) -> None:
-        """Add the next bytes. Raises ShardError."""
+        """Add the next bytes. Raises BrokenTarError."""
         walker, start = self._walker, self.bytes
         self.bytes += len(chunk)
         if self._rest:
@@ -203,7 +222,7 @@ class TarFeed:
             self._rest = bytes(chunk[at:])
 
     def finish(self) -> None:
-        """Note that there are no more bytes. Raises ShardError if the tar is truncated."""
+        """Note that there are no more bytes. Raises BrokenTarError if the tar is truncated."""
         if self._rest:
             self._walker.take(self._rest)
         self._walker.finish(self.bytes)

@@ -8,7 +8,7 @@ MEANINGS = {
     FOUND: "a problem was found in what was checked",
     REFUSED: "the request is not possible, and nothing was done",
     OUT_OF_REACH: "a store, a service, Slurm or the machine does not answer",
-    NOT_ALL: "the cache does not hold everything that `data warm` had to fetch",
+    NOT_ALL: "`data warm` could not fetch, or `data verify --full` could not verify, everything",
 }
 TOLD = (
     "Exit status: "

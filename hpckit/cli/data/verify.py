@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hpckit.cli.common.command_output import CommandOutput, count, size
+from hpckit.cli.common.exit_status import NOT_ALL
 from hpckit.cli.common.store_errors import DAMAGED
 from hpckit.cli.common.store_options import JsonOption
 from hpckit.cli.data.dataset_errors import guarded
@@ -21,6 +22,14 @@ from hpckit.cli.data.dataset_options import (
 )
 
 MOST = 20  # damaged shards that are printed; --json has all
+_NO_CHECKSUMS = (
+    "next: the index has no checksums to compare contents with; if the shards are known to be "
+    "whole now, `hpckit data index --hash` stores them"
+)
+_TOKEN_FILES = (
+    "next: token files have no checksums to compare contents with; `hpckit data pack` makes shards "
+    "of them, which do"
+)
 
 DatasetArg = Annotated[
     str,
@@ -36,7 +45,7 @@ DatasetArg = Annotated[
 def verify_shards(
     dataset: DatasetArg,
     full: Annotated[
-        bool, typer.Option("--full", help="Read all bytes, if the index was made with --hash.")
+        bool, typer.Option("--full", help="Read all bytes, which needs an index made with --hash.")
     ] = False,
     index_folder: Annotated[
         Path | None, typer.Option(help="As for `index`.", show_default=False)
@@ -73,16 +82,26 @@ def verify_shards(
     if len(wrong) > MOST:
         screen.line(f"and {len(wrong) - MOST:,} more: --json lists them")
     unhashed = sum(not verdict.hashed for verdict in verdicts) if full else 0
-    if unhashed:
-        screen.note(
-            f"only the headers of {count(unhashed, 'shard')} were checked: index with --hash"
-        )
     total = size(sum(verdict.bytes for verdict in verdicts))
-    outcome = f"{len(wrong):,} damaged" if wrong else "all whole"
-    screen.line(f"{count(len(verdicts), 'shard')} of {total} checked: {outcome}")
+    screen.line(
+        f"{count(len(verdicts), 'shard')} of {total} checked: "
+        f"{_outcome(len(wrong), unhashed, full)}"
+    )
+    if unhashed:
+        screen.line(_NO_CHECKSUMS if tokens is None else _TOKEN_FILES)
     if wrong:
         screen.line(
             "next: fetch these again, or run `hpckit data index --hash` if the change was intended"
         )
     screen.document({"full": full, "shards": [asdict(verdict) for verdict in verdicts]})
-    return DAMAGED if wrong else 0
+    return DAMAGED if wrong else NOT_ALL if unhashed else 0
+
+
+def _outcome(wrong: int, unhashed: int, full: bool) -> str:
+    if wrong:
+        found = f"{wrong:,} damaged"
+    else:
+        found = "all whole" if full and not unhashed else "all headers are right"
+    if unhashed:
+        found += f"; the contents of {count(unhashed, 'shard')} were not verified"
+    return found

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data import Loader, Packing, TokenFiles, open_dataset
+from hpckit.cli.common.exit_status import NOT_ALL
 from tests.integration.cli.data_commands import document, hpckit, refused
 from tests.unit.data.token_files import write_flat, write_megatron
 
@@ -42,10 +43,10 @@ def test_ls_and_verify(flat: Path) -> None:
     facts = document("ls", flat, "--end-of-text", END)
     assert (facts["samples"], facts["tokens"], facts["shards"]) == (4, 31, 1)
     assert len(document("ls", flat, "--block-size", 8, "--shard", 0)["listed"]) == 4
-    assert (
-        "1 shard of 62 B checked: all whole"
-        in hpckit("verify", flat, "--full", "--end-of-text", END).output
-    )
+    told = hpckit("verify", flat, "--full", "--end-of-text", END)
+    assert "1 shard of 62 B checked: all headers are right; the contents of 1 shard" in told.output
+    assert "token files have no checksums" in told.output
+    assert told.exit_code == NOT_ALL
     flat.write_bytes(flat.read_bytes()[:-1])
     refused("verify", flat, "--block-size", 8, says="not a multiple of the 2 bytes", exit_code=1)
 

@@ -17,6 +17,7 @@ from data.errors import IndexingError
 from data.index.index_build import build_index
 from data.index.manifest import NAME, Manifest, open_manifest
 from data.write.shard_writer import ShardWriter
+from hpckit.cli.common.exit_status import NOT_ALL
 from tests.integration.cli.data_commands import document, hpckit
 from tests.unit.data.tars import write_tar
 
@@ -166,6 +167,9 @@ def test_index_ls_and_verify(shards: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (sample["key"], sample["begin"], sample["end"]) == ("2-0", 0, 2512)
     assert "txt 2.0 KiB" in hpckit("ls", shards / NAME, "--shard", 39).stdout
     assert "all whole" in hpckit("verify", shards, "--full").stdout
+    assert (
+        "40 shards of 5.1 MiB checked: all headers are right\n" in hpckit("verify", shards).stdout
+    )
     content = bytearray((shards / "s-05.tar").read_bytes())
     content[600] ^= 1
     (shards / "s-05.tar").write_bytes(content)
@@ -175,6 +179,18 @@ def test_index_ls_and_verify(shards: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert f"damaged: {shards}/s-05.tar: its bytes have changed" in told.stdout
     wrong = document("verify", shards, "--full", exit_code=1)["shards"]
     assert [shard["url"] for shard in wrong if shard["problem"]] == [f"{shards}/s-05.tar"]
+
+
+def test_verify_says_what_it_could_not_verify(shards: Path) -> None:
+    document("index", shards)
+    content = bytearray((shards / "s-05.tar").read_bytes())
+    content[600] ^= 1  # of the payload of a member, which only a checksum tells
+    (shards / "s-05.tar").write_bytes(content)
+    told = hpckit("verify", shards, "--full")
+    assert told.exit_code == NOT_ALL
+    assert "all whole" not in told.stdout
+    assert "all headers are right; the contents of 40 shards were not verified" in told.stdout
+    assert "`hpckit data index --hash`" in told.stdout
 
 
 def test_refusals_of_the_commands(tmp_path: Path, shards: Path) -> None:

@@ -9,6 +9,7 @@ import webdataset as wds
 from torch.utils.data import DataLoader
 
 from data import DataError, SampleError, ShardError
+from data.errors import IndexingError
 from data.wds.dataset import StreamingDataset
 from data.wds.loader import WebLoader
 from data.wds.pipeline_conversion import from_wds
@@ -154,6 +155,16 @@ def test_damage_is_raised_or_left_out(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, ShardError | DataError)
     assert len(keys_of(bearing)) == KEYS - 9  # all of that shard
     assert bearing.errors == 9
+
+
+def test_a_shard_that_is_no_tar_is_left_out_where_a_handler_accepts_it(tmp_path: Path) -> None:
+    urls = write_shards(tmp_path)
+    Path(urls[1]).write_bytes(b"no tar" * 1000)
+    accepting = wds.WebDataset(urls, shardshuffle=False, handler=wds.warn_and_continue)
+    found = from_wds(accepting.to_tuple("__key__").batched(5))
+    assert found.samples == len(keys_of(found)) == KEYS - 9
+    with pytest.raises(IndexingError, match="1 of"):
+        from_wds(wds.WebDataset(urls, shardshuffle=False).batched(5)).samples  # noqa: B018
 
 
 def test_arguments_that_make_no_sense(urls: list[str]) -> None:

@@ -14,10 +14,12 @@ import pytest
 
 from data.errors import DataError, IndexFileError, IndexingError, ShardError
 from data.index.dataset_verification import verify
-from data.index.index_build import build_index
+from data.index.index_build import build_index, read_index
 from data.index.manifest import NAME, open_manifest
 from data.index.shard import shard_scan, sidecar
-from data.index.shard.shard_scan import scan_shard, shard_index
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard.shard_scan import StreamedShardIndexer, scan_shard, shard_index
+from data.index.shard_listing import list_shards
 from data.source.protocol import ObjectVersion
 from tests.unit.data.tars import Files, by_index, tar_bytes, write_tar
 
@@ -71,6 +73,12 @@ class Store:
 
     def get(self, url: str) -> bytes:
         return self.read(url, 0, self.stat(url).bytes or 0, None)
+
+
+def scan_shard_of(content: bytes) -> ShardIndex:
+    indexer = StreamedShardIndexer("s.tar")
+    indexer.feed(content)
+    return indexer.finish()
 
 
 def fill(folder: Path, count: int = 4) -> Path:
@@ -294,6 +302,65 @@ def test_a_dataset_that_was_uploaded_brings_its_indexes(tmp_path: Path, scans: S
     assert scans.take() == []
 
 
+def test_the_index_of_a_signed_url_has_the_query_after_its_name(scans: Scans) -> None:
+    tar, signed = tar_bytes([("1.txt", b"x")]), "http://host/d/s-0.tar?sig=a/b"
+    index = sidecar.to_bytes(scan_shard_of(tar))
+    scans.take()
+    store = Store({signed: tar, "http://host/d/s-0.tar.index?sig=a/b": index})
+    assert read_index([signed], source=store).total_samples == 1
+    assert scans.take() == []
+    assert sidecar.beside("s3://bucket/s-0?.tar") == "s3://bucket/s-0?.tar.index"
+
+
+def test_a_manifest_at_a_signed_url(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "d", 2)
+    build_index(folder)
+    url = "https://host/d/dataset.index?sig=a/b"
+    store = Store({url: (folder / NAME).read_bytes()})
+    assert list(open_manifest(url, source=store).urls) == [
+        f"https://host/d/s-{n}.tar" for n in "01"
+    ]
+
+
+def test_broken_shards_are_left_out_where_that_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = fill(tmp_path / "d", 4)
+    whole = read_index([folder / f"s-{n}.tar" for n in (0, 3)])
+    (folder / "s-1.tar").write_bytes(b"no tar" * 100)
+    write_tar(folder / "s-2.tar", [("2.txt", b""), ("2.txt", b"")])  # an extension twice
+    with pytest.raises(IndexingError, match="2 of 4"):
+        read_index(folder)
+    for workers in (1, 2):
+        assert (
+            read_index(folder, workers=workers, skip_broken=True).fingerprint == whole.fingerprint
+        )
+    assert "a broken shard is left out" in caplog.text
+    assert f"{folder}/s-2.tar" in caplog.text
+    (folder / "s-3.tar").unlink()
+    (folder / "s-3.tar").symlink_to(tmp_path / "gone")  # it may be readable on another node
+    with pytest.raises(IndexingError, match="3 of 4"):
+        read_index(folder, skip_broken=True)
+    with pytest.raises(IndexingError, match="2 of 2"):
+        read_index([folder / f"s-{n}.tar" for n in (1, 2)], skip_broken=True)
+
+
+@pytest.mark.parametrize("pattern", ["s-{0..1}.tar", "s-*.tar", "s-[01].tar", "s-0.tar"])
+def test_a_folder_whose_name_has_brackets(tmp_path: Path, pattern: str) -> None:
+    folder = fill(tmp_path / "lr=[1,2]", 2)
+    fill(tmp_path / "lr=1", 2)
+    found = list_shards(f"{folder}/{pattern}")
+    assert found == [f"{folder}/s-{n}.tar" for n in ("0" if pattern == "s-0.tar" else "01")]
+    assert len(list_shards(f"{tmp_path}/lr=[0-9]/*.tar")) == 2  # no folder has this name
+    (folder / "s-[9].tar").symlink_to("s-0.tar")
+    assert list_shards(f"{folder}/s-[9].tar") == [f"{folder}/s-[9].tar"]
+
+
+def test_brackets_in_urls() -> None:
+    for url in ("s3://bucket/lr=[1,2]/s.tar", "http://[::1]:80/s.tar", "http://h/s.tar?a=[0-9]*"):
+        assert list_shards(url) == [url]
+
+
 def test_energon_s_list_is_taken_over(tmp_path: Path) -> None:
     folder = fill(tmp_path / "d", 3)
     (folder / "part").mkdir()
@@ -320,6 +387,7 @@ def test_bad_requests_are_refused(tmp_path: Path) -> None:
         (tmp_path / "none-*.tar", "nothing matches"),
         ([folder, folder / "s-1.tar"], "given twice"),
         ("s3://bucket/*.tar", "give a range"),
+        ("http://[::1]/s-[0-9].tar", "give a range"),
         ("s3://bucket/folder/", "give a range"),
     ):
         with pytest.raises(DataError, match=problem):

@@ -295,3 +295,19 @@ def test_a_window_gives_the_bytes_of_the_file(
     for step, size in steps:
         offset = min(offset + step, len(content))
         assert window(offset, size) == content[offset : offset + size]
+
+
+def test_links_are_left_out_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("1.txt"))
+        for name, kind in ((LONG, tarfile.LNKTYPE), ("3.txt", tarfile.SYMTYPE), ("4.txt", b"2")):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, "1.txt"
+            tar.addfile(link)
+        tar.addfile(tarfile.TarInfo("5.txt"))
+    index = indexed(tmp_path, made.getvalue())
+    assert [index.key(i) for i in range(len(index))] == ["1", "5"]
+    (told,) = caplog.messages
+    assert f"1 hard links and 2 symbolic links are left out, the first is {LONG}" in told
+    assert passed(made.getvalue(), 512).digest == index.digest

@@ -93,6 +93,14 @@ def test_mixed_orders_read_every_dataset_by_its_own_order() -> None:
         MixedOrder(orders[:1], mixed.mixture)
 
 
+@pytest.mark.parametrize("tiny", [4e-10, 9.99e-10, 5e-324])
+def test_a_weight_is_never_rounded_to_0(tiny: float) -> None:
+    with pytest.raises(ValueError, match="less than a share of 1e-09"):
+        segment(0, [1, tiny])
+    assert segment(0, [1, 1.001e-9]).parts[1] == 1
+    assert segment(0, [1, 0]).parts[1] == 0
+
+
 @pytest.mark.parametrize("weights", [[], [0.0], [1, -1], [math.nan], [math.inf, 1]])
 def test_wrong_weights_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="weights must be"):

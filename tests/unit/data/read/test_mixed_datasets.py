@@ -102,6 +102,18 @@ def test_the_state_is_small_and_one_of_before_is_taken(datasets: list[Dataset]) 
     assert list(caught.value.differences) == ["dataset 1"]
 
 
+def test_a_mixture_has_no_epochs(datasets: list[Dataset]) -> None:
+    with pytest.raises(DataError, match="epochs=1: a mixture never ends"):
+        Loader(mixed(datasets, [1, 1]), global_batch=10, epochs=1, tail="pad")
+
+
+def test_datasets_are_assigned_to_streams_again(datasets: list[Dataset]) -> None:
+    usual, remixed = mixed(datasets, [1, 1]), mixed(datasets, [1, 1], remix_every=1)
+    state = Loader(usual, global_batch=10).state_dict()
+    with pytest.raises(FingerprintError):
+        Loader(remixed, global_batch=10).load_state_dict(state)
+
+
 @pytest.mark.parametrize("weights", [[1.0], [1, -1], [0, 0], [float("nan"), 1]])
 def test_impossible_weights_are_refused(datasets: list[Dataset], weights: list[float]) -> None:
     with pytest.raises(DataError, match="weights"):

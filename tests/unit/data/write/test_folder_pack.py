@@ -152,11 +152,35 @@ def test_bad_sources_are_refused(tmp_path: Path) -> None:
         pack_folder(source, tmp_path / "out")
     with pytest.raises(DataError, match="lies inside"):
         pack_folder(source, source / "out")
-    (source / "a.TXT").unlink()
-    (source / "dangling.txt").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"dangling\.txt"):
-        pack_folder(source, tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["src"]
+
+
+def test_a_link_to_nothing_is_skipped_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = fill(tmp_path / "src", {"a.txt": b"a", "sub/b.txt": b"b"})
+    (source / "dangling.txt").symlink_to(tmp_path / "nowhere")
+    (source / "sub/loop.txt").symlink_to("loop.txt")
+    report = pack_folder(source, tmp_path / "out")
+    assert (report.samples, report.skipped) == (2, {"broken link": 2})
+    assert "2 links to files that do not exist were skipped" in caplog.text
+
+
+def test_files_of_one_type_in_one_sample_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    several = {"report.2020.txt": b"a", "report.2021.txt": b"b", "v1.0.npy": b"", "v1.1.npy": b""}
+    usual = {"1.seg.png": b"", "1.png": b"", "1.json": b"", "2.a.txt": b"", "2.b.json": b""}
+    report = pack_folder(fill(tmp_path / "src", several | usual), tmp_path / "out")
+    assert report.samples == 4
+    assert (
+        "2 samples have several files of one type, such as report.2020.txt and report.2021.txt, "
+        "which both belong to sample report" in caplog.text
+    )
+    assert "such as to report-2020.txt" in caplog.text
+    caplog.clear()
+    pack_folder(fill(tmp_path / "src2", usual), tmp_path / "out2")
+    assert not caplog.text
 
 
 def test_a_file_that_changes_while_packing_is_named(tmp_path: Path) -> None:
