@@ -11,6 +11,11 @@ from typing import NamedTuple
 NAME = ".hpckitignore"
 
 
+_LEADING_STARS = re.compile(r"([^*?\[\\]*)\*\*+(/|$)")
+"""`**` after a part without wildcards: git compares that part first and takes the rest for a pattern
+of its own, so that `build**/x` matches as `**/x` does behind `build`."""
+
+
 class _Pattern(NamedTuple):
     regex: re.Pattern[str]
     is_negative: bool
@@ -67,7 +72,7 @@ def _parse(line: str) -> _Pattern | None:
     is_anchored = "/" in text
     try:
         regex = re.compile(_regex(text.removeprefix("/"), is_anchored), re.DOTALL)
-    except re.error:  # git ignores a pattern that it cannot parse, such as [z-a]
+    except re.error:  # git ignores a pattern that it cannot parse, such as [z-a] and [a
         return None
     return _Pattern(regex, is_negative, is_for_folders)
 
@@ -75,8 +80,9 @@ def _parse(line: str) -> _Pattern | None:
 def _regex(text: str, is_anchored: bool) -> str:
     """Returns the regular expression of a pattern. One without a slash matches in any folder."""
     start = "" if is_anchored else "(?:.*/)?"
-    if text.startswith("**/"):
-        start, text = "(?:.*/)?", text[3:]
+    if is_anchored and (found := _LEADING_STARS.match(text)):
+        start = re.escape(found[1]) + ("(?:.*/)?" if found[2] else ".*")
+        text = text[found.end() :]
     end = ""
     if text.endswith("/**"):
         end, text = "/.+", text[:-3]
@@ -84,6 +90,7 @@ def _regex(text: str, is_anchored: bool) -> str:
 
 
 def _tokens(text: str) -> Iterable[str]:
+    """Yields the regular expressions of the parts of a pattern. Raises re.error."""
     place = 0
     while place < len(text):
         if text.startswith("/**/", place):
@@ -95,12 +102,16 @@ def _tokens(text: str) -> Iterable[str]:
         elif char == "?":
             yield "[^/]"
             place += 1
-        elif char == "[" and (found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", text[place:])):
+        elif char == "[":
+            if (found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", text[place:])) is None:
+                raise re.error("a [ without its ]", text, place)
             inner = found[2].replace("\\", "\\\\").replace("[", "\\[")
             inner = "\\" + inner if inner.startswith(("]", "^")) else inner
             yield f"(?!/)[{'^' if found[1] else ''}{inner}]"
             place += found.end()
-        elif char == "\\" and place + 1 < len(text):
+        elif char == "\\":
+            if place + 1 == len(text):
+                raise re.error("a \\ before nothing", text, place)
             yield re.escape(text[place + 1])
             place += 2
         else:
