@@ -12,7 +12,7 @@ NAME = ".hpckitignore"
 
 
 _LEADING_STARS = re.compile(r"([^*?\[\\]*)\*\*+(/|$)")
-"""`**` after a part without wildcards: git compares that part first and takes the rest for a pattern
+"""`**` after a part without wildcards: git compares that part first and takes the rest as a pattern
 of its own, so that `build**/x` matches as `**/x` does behind `build`."""
 
 
