@@ -73,6 +73,7 @@ ADDED: tuple[AddedKey, ...] = (
             "within": 1000,
         },
     ),
+    AddedKey("data.remix_every", 0),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

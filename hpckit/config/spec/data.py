@@ -74,6 +74,10 @@ class DataSpec(EarlierAttributes, group="data"):
     nodes read the same shard."""
     window: Count
     """Shuffle window: number of shards per stream whose samples are shuffled together."""
+    remix_every: Natural
+    """Number of epochs after which shards are assigned to other streams, so that other samples meet
+    in a batch. 0: a shard keeps its stream for the whole run, and so its nodes, whose caches have
+    it."""
     cache: Text | None
     """Folder on each node's own disk that caches remote shards; null: they are read over the
     network in each epoch."""

@@ -88,7 +88,11 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
     ]
     dataset = open_dataset(spec.data.shards, token_files=token_files(spec))
     order = order_of(
-        dataset, seed=spec.train.seed, streams=spec.data.streams, window=spec.data.window
+        dataset,
+        seed=spec.train.seed,
+        streams=spec.data.streams,
+        window=spec.data.window,
+        remix_every=spec.data.remix_every,
     )
     for entry in entries:
         shards, samples = order.locate(entry.positions)

@@ -28,6 +28,7 @@ _OF_STATE = (
     ("data.column", "the place in the data is that of these tokens"),
     ("data.streams", "the order of the samples depends on it"),
     ("data.window", "the order of the samples depends on it"),
+    ("data.remix_every", "the order of the samples depends on it"),
     ("train.seed", "the order of the samples depends on it"),
 )
 """Keys that a fork cannot change, or prefixes of them, and why."""

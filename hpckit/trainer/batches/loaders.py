@@ -22,6 +22,7 @@ def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
         seed=cfg.train.seed,
         streams=cfg.data.streams,
         window=cfg.data.window,
+        remix_every=cfg.data.remix_every,
         **_rank_arguments(cfg, run),
         **reading,
     )

@@ -162,6 +162,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.threads": 5,
     "data.streams": 24,
     "data.window": 3,
+    "data.remix_every": 2,
     "data.cache": "/local/shards",
     "data.cache_gb": 7,
     "data.cache_local": "auto",
