@@ -21,6 +21,8 @@ class VerdictKind(StrEnum):
     """The nodes were wanted back."""
     TIME_LIMIT = "time_limit"
     """The job's time limit was near."""
+    EVICTED = "evicted"
+    """A node that slowed all others down is replaced."""
     INFRA = "infra"
     """A node or its agent was lost, or too few nodes are healthy."""
     HANG = "hang"
@@ -39,6 +41,7 @@ EXIT_STATUS = {
     VerdictKind.STOPPED: 130,
     VerdictKind.PREEMPTED: 75,
     VerdictKind.TIME_LIMIT: 75,
+    VerdictKind.EVICTED: 75,
     VerdictKind.INFRA: 75,
     VerdictKind.HANG: 70,
     VerdictKind.OOM: 70,

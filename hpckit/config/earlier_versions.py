@@ -74,6 +74,10 @@ ADDED: tuple[AddedKey, ...] = (
         },
     ),
     AddedKey("data.remix_every", 0),
+    AddedKey("elastic.evict_stragglers", None),
+    AddedKey("elastic.evict_most", 2),
+    AddedKey("elastic.evict_within_hours", 24.0),
+    AddedKey("elastic.evict_evidence_minutes", 10.0),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -7,6 +7,7 @@ KINDS = {
     "stopped": "it was stopped by its user",
     "preempted": "it was preempted: its nodes were needed for another job",
     "time_limit": "its job was about to reach its time limit",
+    "evicted": "it left to replace a node that slowed all others down",
     "infra": "a node or its agent was lost, or too few nodes are healthy",
     "hang": "ranks stopped making progress, and the retry budget is used up",
     "oom": "it needs more memory than is available",
@@ -18,6 +19,7 @@ KINDS = {
 INTERRUPTED = {
     "preempted": "preemption",
     "time_limit": "time limit",
+    "evicted": "replaced slow node",
     "infra": "lost node or agent",
     "hang": "hanging ranks",
     "oom": "out of memory",

@@ -646,6 +646,104 @@ class StragglerOver(RunEvent):
     """The number of finished steps."""
 
 
+@event_kind("straggler_cost")
+class StragglerCost(RunEvent):
+    """Rank 0 emits this after each window of traced steps, with what slow nodes have cost in it.
+    The lists have one entry for each slow node, the slowest first; a window without a straggler has
+    empty ones."""
+
+    step: Count
+    """The number of finished steps."""
+    traces: Count
+    """The number of traced steps."""
+    seconds: Seconds
+    """The seconds from the begin of the window to its end."""
+    step_s: Seconds
+    """The median seconds of a traced step."""
+    share: float
+    """The share of a step that would be saved if the slow nodes were as fast as the others."""
+    spread: float
+    """The share of a step that would be saved if all ranks were as fast as the median of those with
+    the same work, at each step; it includes noise."""
+    collectives: float
+    """The share of a step in which even the rank that waits least waits for collectives."""
+    nodes: list[Count]
+    """The numbers of the slow nodes."""
+    ranks: list[Count]
+    """The slowest rank of each slow node."""
+    hosts: list[str]
+    """The names of the slow nodes."""
+    excesses: list[float]
+    """The share by which the own time of each of these ranks is longer than that of the others."""
+    phases: list[str]
+    """The step phase in which each of these ranks takes longer; `compute` is any of forward and
+    backward."""
+
+
+@event_kind("straggler_evicted")
+class StragglerEvicted(RunEvent):
+    """The supervisor emits this when it ends a generation, after a save, to replace slow nodes
+    (`elastic.evict_stragglers`)."""
+
+    generation: Count = field()
+    """The number of the generation."""
+    step: Count
+    """The number of finished steps at the decision."""
+    nodes: list[Count]
+    """The numbers of the nodes in their job."""
+    hosts: list[str]
+    """The names of the nodes."""
+    ranks: list[Count]
+    """The slowest rank of each node."""
+    share: float
+    """The share of a step that is expected to be saved."""
+    step_s: Seconds
+    """The median seconds of a step before."""
+    restart_s: Seconds
+    """The seconds that the restart is expected to cost."""
+    by: str
+    """What replaces the nodes: `spare` or `job`."""
+    reason: str
+    """The reason, as text for people."""
+
+
+@event_kind("straggler_kept")
+class StragglerKept(RunEvent):
+    """The supervisor emits this when it does not replace slow nodes although
+    `elastic.evict_stragglers` is set, once for each reason in a row."""
+
+    generation: Count = field()
+    """The number of the generation."""
+    step: Count
+    """The number of finished steps."""
+    hosts: list[str]
+    """The names of the nodes."""
+    answer: str
+    """The kind of the reason, such as `unproven`, `too_late` or `no_node`."""
+    reason: str
+    """The reason, as text for people."""
+
+
+@event_kind("straggler_eviction_result")
+class StragglerEvictionResult(RunEvent):
+    """The supervisor emits this when enough steps after an eviction were recorded to judge it."""
+
+    step: Count
+    """The number of finished steps."""
+    hosts: list[str]
+    """The names of the nodes that were replaced."""
+    before_s: Seconds
+    """The median seconds of a step before the eviction."""
+    after_s: Seconds
+    """The median seconds of a step after it."""
+    restart_s: Seconds
+    """The seconds from the last step before to the first step after, less one step."""
+    saved_s: float
+    """The seconds that the run saves until its last step, less the restart; negative: it loses."""
+    has_paid: bool
+    """Whether the run saves more than the restart took."""
+
+
 @event_kind("profiled")
 class Profiled(RunEvent):
     """A rank emits this when it has written a trace of torch's profiler."""

@@ -37,6 +37,18 @@ METRICS = (
     Metric("hpckit_tokens_per_second", "gauge", _RUN, "Over all ranks."),
     Metric("hpckit_samples_per_second", "gauge", _RUN, "Over all ranks, of models without tokens."),
     Metric("hpckit_mfu_ratio", "gauge", _RUN, "Model FLOPs utilisation, 0 to 1."),
+    Metric(
+        *("hpckit_straggler_loss_ratio", "gauge", _RUN),
+        "Share of a step that would be saved without the slow nodes; 0 without any.",
+    ),
+    Metric(
+        *("hpckit_rank_spread_loss_ratio", "gauge", _RUN),
+        "Share of a step that would be saved if equal ranks were equally fast, with noise.",
+    ),
+    Metric(
+        *("hpckit_straggler_excess_ratio", "gauge", ("run", "host", "rank", "phase")),
+        "How much longer the slowest rank of a slow node works than its peers, and in which phase.",
+    ),
     Metric("hpckit_checkpoint_step", "gauge", _RUN, "Step of the newest durable checkpoint."),
     Metric(
         *("hpckit_checkpoint_lag_steps", "gauge", _RUN),

@@ -16,6 +16,7 @@ from hpckit.events.schema import (
     RunFailed,
     RunStarted,
     StepLogged,
+    StragglerCost,
     TrackerUndelivered,
     TrainingStarted,
 )
@@ -30,6 +31,10 @@ _RECORD_METRICS = {
     "hpckit_tokens_per_second": "tokens_per_s",
     "hpckit_samples_per_second": "samples_per_s",
     "hpckit_mfu_ratio": "mfu",
+}
+_STRAGGLER_METRICS = {
+    "hpckit_straggler_loss_ratio": "share",
+    "hpckit_rank_spread_loss_ratio": "spread",
 }
 _SAVE_METRICS = {
     "hpckit_checkpoint_step": "step",
@@ -78,6 +83,7 @@ class RunMetrics:
         yield from self._run_samples(run)
         yield from self._record_samples(run)
         yield from self._save_samples(run, now_s)
+        yield from self._straggler_samples(run)
         for kind, count in interruptions(self._boundaries).items():
             yield MetricSample("hpckit_restarts_total", (run, kind), count)
         for tracker, count in self._undelivered.items():
@@ -97,6 +103,20 @@ class RunMetrics:
         if record := self._newest.get(StepLogged):
             yield MetricSample("hpckit_record_timestamp_seconds", (run,), record.time)
             yield from self._fields(run, StepLogged, _RECORD_METRICS)
+
+    def _straggler_samples(self, run: str) -> Iterator[MetricSample]:
+        cost, started = self._newest.get(StragglerCost), self._newest.get(TrainingStarted)
+        if cost is None or (started is not None and started.time > cost.time):
+            return  # of an attempt that is over
+        yield from self._fields(run, StragglerCost, _STRAGGLER_METRICS)
+        named = zip(
+            *(cost.get(name) or () for name in ("hosts", "ranks", "phases", "excesses")),
+            strict=False,
+        )
+        for host, rank, phase, excess in named:
+            labels = (run, str(host), str(rank), str(phase))
+            if _number(excess, None) is not None:
+                yield MetricSample("hpckit_straggler_excess_ratio", labels, excess)
 
     def _save_samples(self, run: str, now_s: float) -> Iterator[MetricSample]:
         yield MetricSample("hpckit_checkpoint_failures_total", (run,), self._failures)

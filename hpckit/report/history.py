@@ -25,11 +25,15 @@ from hpckit.events.schema import (
     RunStarted,
     SpikeFound,
     StepLogged,
+    StragglerCost,
+    StragglerEvicted,
+    StragglerEvictionResult,
     StragglerFound,
     TrainingStarted,
     Validated,
     WorkerLost,
 )
+from hpckit.report.straggler_summary import summary_of
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,12 @@ class History:
     """Events of spikes."""
     slow_ranks: tuple[StragglerFound, ...]
     """Events of stragglers, one for each time that a rank became one."""
+    straggler_costs: tuple[StragglerCost, ...]
+    """What each window of traced steps has shown of stragglers."""
+    evictions: tuple[StragglerEvicted, ...]
+    """Events of slow nodes that were replaced."""
+    eviction_results: tuple[StragglerEvictionResult, ...]
+    """Whether that has paid."""
     samples: int | None
     """Number of samples of the dataset; None: documents were packed, and not counted by step."""
     loader: str | None
@@ -130,6 +140,7 @@ class History:
 
     def record(self) -> dict[str, Any]:
         """Return the history as JSON values; times are seconds since the epoch."""
+        costs = summary_of(self.straggler_costs)
         return {
             "steps": self.steps,
             "steps_kept": self.steps_kept,
@@ -149,6 +160,12 @@ class History:
                 {name: event[name] for name in ("rank", "host", "step", "z", "excess")}
                 for event in self.slow_ranks
             ],
+            "straggler_cost": None if costs is None else costs.record(),
+            "evictions": [
+                {name: event[name] for name in ("step", "hosts", "ranks", "share", "by", "reason")}
+                for event in self.evictions
+            ],
+            "eviction_results": [event.fields for event in self.eviction_results],
             "checkpoints": [event.step for event in self.committed],
             "validated": [
                 {name: found for name, found in event.fields.items() if _is_of_validation(name)}
@@ -193,6 +210,11 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         reported=tuple(event for event in events if isinstance(event, CheckpointReported)),
         spikes=tuple(event for event in events if isinstance(event, SpikeFound)),
         slow_ranks=tuple(event for event in events if isinstance(event, StragglerFound)),
+        straggler_costs=tuple(event for event in events if isinstance(event, StragglerCost)),
+        evictions=tuple(event for event in events if isinstance(event, StragglerEvicted)),
+        eviction_results=tuple(
+            event for event in events if isinstance(event, StragglerEvictionResult)
+        ),
         samples=started[-1].samples if started else None,
         loader=started[-1].loader if started else None,
         started=events[0].time if events else 0.0,

@@ -129,6 +129,7 @@ class Overview:
             "failure": p.failure,
             "degraded": p.degraded,
             "stragglers": list(p.stragglers),
+            "straggler_cost": p.straggler_cost.fields if p.straggler_cost else None,
             "health_problems": list(p.health_problems),
             "owner": asdict(self.owner) if self.owner else None,
             "bad_nodes": [{**asdict(one), "admin": one.for_admin} for one in self.bad],

@@ -27,6 +27,7 @@ from hpckit.events.schema import (
     RunStarted,
     SpikeFound,
     StepLogged,
+    StragglerCost,
     StragglerFound,
     StragglerOver,
     SuccessorCancelled,
@@ -36,6 +37,7 @@ from hpckit.events.schema import (
     WorkerLost,
 )
 from hpckit.report.ettr import ettr, training_share
+from hpckit.report.straggler_summary import describe_cost, present_cost
 from hpckit.slurm.node_exclusion import excluded_from
 
 _Kind = TypeVar("_Kind", bound=Event)
@@ -96,7 +98,9 @@ class RunProgress:
     degraded: str | None
     """The newest degradation that was reported."""
     stragglers: tuple[str, ...]
-    """Stragglers, as text."""
+    """Stragglers and what they cost, as text."""
+    straggler_cost: StragglerCost | None
+    """What the newest window of traced steps of the present attempt has shown."""
     health_problems: tuple[str, ...]
     """What the newest measurement of the nodes (`health.deep`) has found."""
     differing: str | None
@@ -146,6 +150,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         interruptions=interruptions(events),
         degraded=worst.what if worst else None,
         stragglers=_stragglers(life[life.index(trained) :] if trained else []),
+        straggler_cost=present_cost(life),
         health_problems=tuple(measured.found) if measured else (),
         differing=_differing(_last(life, ReplicasDiffer)),
     )
@@ -210,14 +215,16 @@ def _differing(event: ReplicasDiffer | None) -> str | None:
 
 
 def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:
-    """Return the ranks of the newest attempt that are still slow."""
+    """Return the ranks of the newest attempt that are still slow, and what they cost."""
     found: dict[int, str] = {}
     for event in attempt:
         if isinstance(event, StragglerFound):
             found[event.rank] = describe_straggler(event)
         elif isinstance(event, StragglerOver):
             found.pop(event.rank, None)
-    return tuple(found[rank] for rank in sorted(found))
+    cost = present_cost(attempt)
+    costs = (describe_cost(cost),) if cost is not None and cost.ranks else ()
+    return (*(found[rank] for rank in sorted(found)), *costs)
 
 
 def _silent_ends(events: Sequence[Event]) -> int:

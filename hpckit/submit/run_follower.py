@@ -53,6 +53,9 @@ from hpckit.events.schema import (
     RunRefused,
     RunStarted,
     StepLogged,
+    StragglerCost,
+    StragglerEvicted,
+    StragglerEvictionResult,
     StragglerFound,
     StragglerOver,
     TrainingStarted,
@@ -60,6 +63,7 @@ from hpckit.events.schema import (
     WorkerLost,
 )
 from hpckit.report.progress import describe_straggler, validated_words
+from hpckit.report.straggler_summary import describe_cost, describe_eviction, describe_result
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
 
@@ -328,6 +332,13 @@ def describe(event: Event) -> str | None:
             return f"[{tone}]data[/] at step {get('step')}: {escape(str(get('diagnosis')))}"
         case StragglerFound():
             return f"[yellow]straggler[/] at step {get('step')}: {describe_straggler(event)}"
+        case StragglerCost() if event.ranks:
+            return f"[yellow]stragglers[/] at step {get('step')}: {escape(describe_cost(event))}"
+        case StragglerEvicted():
+            return f"[yellow]evicted[/]: {escape(describe_eviction(event))}"
+        case StragglerEvictionResult():
+            colour = "green" if event.has_paid else "yellow"
+            return f"[{colour}]eviction[/]: {escape(describe_result(event))}"
         case StragglerOver():
             what = f"rank {get('rank')} on {get('host')} keeps up again"
             return f"[green]straggler[/] at step {get('step')}: {what}"

@@ -57,8 +57,9 @@ class WorkerGeneration:
         if not hellos:
             return self._judge_unstarted(unhealthy, absent)
         self._start_workers(hellos)
-        asked = GenerationWatch(self.number, self._resources, self._history).run()
-        return self._judge_started(asked)
+        watch = GenerationWatch(self.number, self._resources, self._history)
+        asked = watch.run()
+        return self._judge_started(asked, watch.eviction)
 
     def _start_agents(self) -> None:
         """Starts the agents that are missing on the nodes of the job."""
@@ -95,11 +96,12 @@ class WorkerGeneration:
         self._history.add_start(hellos)
         self._agents.start_generation(setup.starts)
 
-    def _judge_started(self, asked: WorkerRequest) -> Verdict:
+    def _judge_started(self, asked: WorkerRequest, eviction: str | None) -> Verdict:
         """Judges the generation after its agents have reported or are lost.
 
         Args:
             asked: the request that was passed on to it.
+            eviction: why slow nodes are replaced, if the request was made for that alone.
         """
         lost, replaced = self._agents.lost(), self._agents.replaced()
         if self._has_own_nodes:  # Slurm ends every process that a step left behind
@@ -109,7 +111,8 @@ class WorkerGeneration:
             self._resources.problems.report_lost(self.number, lost)
             self._resources.problems.report_replaced(self.number, replaced)
         names = self._agent_names([*lost, *replaced])
-        return self._judge(GenerationEnd(asked, self._agents.reports(), names, False))
+        reports = self._agents.reports()
+        return self._judge(GenerationEnd(asked, reports, names, False, eviction=eviction))
 
     def _judge_unstarted(self, unhealthy: tuple[str, ...], absent: tuple[str, ...]) -> Verdict:
         """Judges the generation if it could not start, because of these nodes or of a request."""
@@ -151,7 +154,9 @@ class WorkerGeneration:
         """
         saved_step = self._resources.saved_step
         is_time_up = (
-            seen.request is WorkerRequest.PREEMPT and self._resources.controls.cause.is_time_up()
+            seen.request is WorkerRequest.PREEMPT
+            and seen.eviction is None
+            and self._resources.controls.cause.is_time_up()
         )
         progress = saved_step.update(self.number)
         end = replace(

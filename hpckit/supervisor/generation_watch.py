@@ -12,12 +12,22 @@ from hpckit.events.schema import (
     ForkUnusable,
     LeaveRequested,
     StepLogged,
+    StragglerCost,
+    StragglerEvicted,
+    StragglerKept,
     TrainingStarted,
 )
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.rendezvous_names import participants
 from hpckit.supervisor.generation_history import GenerationHistory
 from hpckit.supervisor.job_resources import JobResources
+from hpckit.supervisor.node_selection.straggler_eviction import (
+    EvictionAnswer,
+    EvictionDecision,
+    NodeSupply,
+    decide_eviction,
+    eviction_result,
+)
 from hpckit.supervisor.supervised_run import REPORT_MARGIN_S
 
 log = logging.getLogger(__name__)
@@ -42,6 +52,15 @@ class GenerationWatch:
         self._next_read_s = 0.0
         self._request = WorkerRequest.NONE  # passed on to the agents
         self._deadline_s: float | None = None  # for their reports after a request
+        self._eviction: EvictionDecision | None = None
+        self._answer: EvictionAnswer | None = None  # the newest one, which is reported
+
+    @property
+    def eviction(self) -> str | None:
+        """Why the generation was ended to replace slow nodes; None: it was not, or another request
+        came too."""
+        is_alone = not self._resources.controls.requests.has_any()
+        return self._eviction.reason if self._eviction is not None and is_alone else None
 
     def run(self) -> WorkerRequest:
         """Watches until all agents have reported or are lost, and returns the strongest request
@@ -83,13 +102,68 @@ class GenerationWatch:
     def _read_events(self) -> None:
         """Reads the events that other processes have written since the last call."""
         for event in self._tail.read():
+            self._history.evictions.take(event)
             match event:
                 case StepLogged():
                     self._resources.drill.at_step(event.step)
+                    self._judge_eviction(event)
+                case StragglerCost() if event.nodes:
+                    self._consider_eviction(event)
                 case TrainingStarted():
                     self._history.snapshot_holders.record_training(self._history.nodes)
                 case ForkUnusable():
                     self._report_unusable_fork(event.why)
+
+    def _judge_eviction(self, event: StepLogged) -> None:
+        """Emits the result of an eviction once enough steps have been recorded since."""
+        if event.generation != self._number or not self._history.evictions.has_unjudged:
+            return
+        result = eviction_result(self._history.evictions.events())
+        if result is not None:
+            self._history.evictions.take(result)
+            self._events.emit(result)
+
+    def _consider_eviction(self, event: StragglerCost) -> None:
+        """Decides whether the slow nodes of a window are replaced, and begins to."""
+        supervised = self._resources.supervised
+        elastic, job = supervised.spec.elastic, supervised.job
+        is_current = event.generation == self._number and self._request is WorkerRequest.NONE
+        if elastic.evict_stragglers is None or not is_current:
+            return
+        nodes = range(self._resources.nodes.count)
+        supply = NodeSupply(
+            names=[f"node {node}" if job is None else job.hosts[node] for node in nodes],
+            spares=len(self._resources.agents.hellos().keys() - set(self._history.nodes)),
+            has_next_job=job is not None and supervised.spec.launch.continuation != "none",
+        )
+        history = self._history.evictions.events()
+        decision = decide_eviction(history, elastic, supply, time.time())
+        if decision.event is not None:
+            self._evict(decision, decision.event)
+        elif decision.answer is not self._answer:
+            log.info("no node is replaced: %s", decision.reason)
+            self._events.emit(
+                StragglerKept(
+                    generation=self._number,
+                    step=event.step,
+                    hosts=[supply.names[node] for node in event.nodes],
+                    answer=decision.answer,
+                    reason=decision.reason,
+                )
+            )
+        self._answer = decision.answer
+
+    def _evict(self, decision: EvictionDecision, event: StragglerEvicted) -> None:
+        """Has the ranks save and leave, and leaves out the slow nodes from then on."""
+        log.warning("replacing %s: %s", ", ".join(event.hosts), decision.reason)
+        self._eviction = decision
+        self._history.is_evicted_by_next_job = event.by == "job"
+        self._events.emit(event)
+        for node in event.nodes:
+            problem = f"straggler: it costs {event.share:.1%} of each step"
+            self._resources.agents.leave_out(node, [problem])
+        self._pass_on(WorkerRequest.PREEMPT)
+        self._deadline_s = time.monotonic() + self._resources.supervised.report_limit_s
 
     def _report_unusable_fork(self, why: str) -> None:
         """Reports once for a job that workers are not forked from a preloaded process."""

@@ -187,7 +187,7 @@ def supervise_job(
         events.emit(RunEnded(verdict=verdict.kind, status=verdict.exit_status))
         return verdict
     warn_of_short_rest(supervised, written)
-    history = GenerationHistory(past_of(written))
+    history = GenerationHistory(past_of(written), written)
     with continued(supervised, written, requeue) as chain:
         with open_resources(supervised, controls, chain, written, gpus) as resources:
             try:

@@ -47,6 +47,8 @@ class GenerationEnd:
     """Whether Slurm was about to end the job at its time limit."""
     from_step: int = 0
     """The step of the newest checkpoint when the generation started; 0: there was none."""
+    eviction: str | None = None
+    """Why the request was made to replace a slow node; None: it was made for another reason."""
     is_program: bool = False
     """Whether the workers execute a program of the user."""
 
@@ -210,6 +212,8 @@ def _judge_requested(ending: GenerationEnd) -> Verdict:
         )
     if ending.request is WorkerRequest.STOP:
         return Verdict(VerdictKind.STOPPED, True, how)
+    if ending.eviction is not None:
+        return Verdict(VerdictKind.EVICTED, False, f"{ending.eviction}; {how}")
     return Verdict(
         VerdictKind.TIME_LIMIT if ending.is_time_up else VerdictKind.PREEMPTED, False, how
     )

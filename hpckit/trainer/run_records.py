@@ -17,6 +17,7 @@ from hpckit.trainer.sample_ledger_writer import SampleLedgerWriter
 from hpckit.trainer.timing.communication_cost import CommunicationMonitor
 from hpckit.trainer.timing.profiler import Profiler
 from hpckit.trainer.timing.step_phases import StepPhases
+from hpckit.trainer.timing.straggler_cost import RankPlace
 from hpckit.trainer.trackers.tracker_builder import build_deliveries
 
 
@@ -30,8 +31,9 @@ class RunRecords:
         cfg, at, events = context.cfg, context.env.at, context.events
         name = f"g{at.generation:03d}-attempt{context.attempt}-rank{context.env.rank}"
         self._profiler = Profiler(cfg.debug.profile, at.run.profile, name, events.emit)
+        place = RankPlace(at.node, stage_of(context.mesh))
         self._communication = CommunicationMonitor(
-            context.device, cfg.train.trace_share, stage_of(context.mesh), events
+            context.device, cfg.train.trace_share, place, phases, events
         )
         self._ledger = _open_ledger(context)
         self.metrics = StepMetrics(

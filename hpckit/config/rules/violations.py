@@ -22,6 +22,9 @@ from hpckit.config.rules.validation import validation_violations
 from hpckit.config.rules.world_size import degree_violations, world_size_violations
 from hpckit.config.spec import RunSpec
 
+FEWEST_RANKS = 3
+"""Number of ranks that can be compared: of two that differ, either may be the slow one."""
+
 
 def violations(spec: RunSpec) -> list[str]:
     """Returns all problems of `spec`, one line each, the key first; empty if it can be run.
@@ -112,6 +115,19 @@ def _elastic(spec: RunSpec) -> Iterator[str]:
             f"elastic.min_nodes: {spec.elastic.min_nodes} is more than "
             f"launch.nodes={spec.launch.nodes}"
         )
+    if (how := spec.elastic.evict_stragglers) is None:
+        return
+    key = f"elastic.evict_stragglers={how}"
+    if how == "spare" and not spec.elastic.spares:
+        yield f"{key}: there is no spare node; set elastic.spares, or elastic=spares"
+    if how == "job" and spec.cluster.kind != "slurm":
+        yield f"{key}: only on Slurm another job may get other nodes; set cluster=slurm, or spare"
+    if spec.command is not None:
+        yield f"{key}: steps of a program are not traced, so that no slow node is found"
+    if spec.train.trace_share == 0:
+        yield f"{key}: slow nodes are found in traced steps; set train.trace_share"
+    if (ranks := spec.launch.nodes * spec.launch.nproc_per_node) < FEWEST_RANKS:
+        yield f"{key}: ranks are compared with each other, for which {ranks} are too few"
 
 
 def _worlds(spec: RunSpec) -> Iterator[str]:

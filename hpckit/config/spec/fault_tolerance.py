@@ -24,6 +24,19 @@ class ElasticSpec:
     stays the same, by more gradient accumulation. linear, sqrt: the batch of a rank stays the same,
     and the learning rate is scaled with the global batch, linearly (Goyal et al. 2017, for SGD) or
     with its square root (Malladi et al. 2022, for Adam)."""
+    evict_stragglers: Literal["spare", "job"] | None = None
+    """What replaces a node that slows all others down, if the steps that are left become shorter by
+    more than twice the time of a restart: spare: a spare node of the job; job: the nodes of the
+    next job, if there is no spare. The ranks save before it. null: nothing, slow nodes are only
+    reported."""
+    evict_most: Count = 2
+    """Largest number of nodes that are replaced within `evict_within_hours`; no node is replaced
+    twice, and none after a replacement that has not paid."""
+    evict_within_hours: Positive = 24.0
+    """Hours for `evict_most`."""
+    evict_evidence_minutes: Positive = 10.0
+    """Minutes for which the same nodes have to be slow in each window of traced steps, and at least
+    two windows."""
 
 
 @dataclass(frozen=True, config=GROUP)

@@ -20,8 +20,10 @@ from hpckit.events.schema import (
     RunStarted,
     SpikeFound,
     StepLogged,
+    StragglerCost,
     StragglerFound,
     StragglerOver,
+    TrainingStarted,
 )
 from hpckit.report.history import History, TrainingAttempt
 
@@ -205,13 +207,40 @@ def _shares(
 
 
 def _straggler_times(events: Iterable[Event]) -> list[tuple[float, float, float]]:
-    """Return when ranks were stragglers, and by how much all others waited for each, as a share of
-    the step."""
+    """Return when ranks were stragglers, and what they cost, as a share of the step.
+
+    A window of traced steps has measured it. For times without one, it is estimated from how much
+    longer a straggler works than others.
+    """
+    events = list(events)
+    measured = [event for event in events if isinstance(event, StragglerCost)]
+    windows = [(one.time - one.seconds, one.time) for one in measured]
+    found = [(*window, one.share) for window, one in zip(windows, measured, strict=True)]
+    for begun, ended, share in _estimated_straggler_times(events):
+        found += [(*part, share) for part in _without(begun, ended, windows)]
+    return found
+
+
+def _without(
+    begun: float, ended: float, covered: Iterable[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Return the parts of a time that are not covered by these ordered times."""
+    left = []
+    for from_, until in covered:
+        if until <= begun or from_ >= ended:
+            continue
+        if from_ > begun:
+            left.append((begun, from_))
+        begun = max(begun, until)
+    return [*left, (begun, ended)] if begun < ended else left
+
+
+def _estimated_straggler_times(events: Iterable[Event]) -> list[tuple[float, float, float]]:
     found, open_ = [], dict[int, StragglerFound]()
     for event in events:
         if isinstance(event, StragglerFound):
             open_.setdefault(event.rank, event)
-        elif isinstance(event, StragglerOver | RunStarted):
+        elif isinstance(event, StragglerOver | RunStarted | TrainingStarted):
             ended = [event.rank] if isinstance(event, StragglerOver) else list(open_)
             for rank in ended:
                 if rank in open_:

@@ -19,6 +19,9 @@ from hpckit.events.schema import (
     NodeUnhealthy,
     SpikeFound,
     StepLogged,
+    StragglerCost,
+    StragglerEvicted,
+    StragglerEvictionResult,
     StragglerFound,
 )
 from hpckit.report.cost.cost_summary import RunCost, cost_of
@@ -27,6 +30,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point, downsample
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
 from hpckit.report.progress import describe_spike, describe_straggler
+from hpckit.report.straggler_summary import describe_cost, describe_eviction, describe_result
 from hpckit.report.why import Explanation, RetryBudget, answer
 
 _KEPT = {"committed": "kept", "partial": "partial"}
@@ -244,6 +248,15 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
             case StragglerFound():
                 text = f"{describe_straggler(event)}, from step {event.step:,} on"
                 yield RunFinding(event.time, "straggler", where, text)
+            case StragglerCost() if event.ranks:
+                where = ", ".join(event.hosts)
+                yield RunFinding(event.time, "straggler cost", where, describe_cost(event))
+            case StragglerEvicted():
+                where = ", ".join(event.hosts)
+                yield RunFinding(event.time, "evicted node", where, describe_eviction(event))
+            case StragglerEvictionResult():
+                where = ", ".join(event.hosts)
+                yield RunFinding(event.time, "eviction", where, describe_result(event))
             case Degraded():
                 yield RunFinding(event.time, "degraded", where, event.what)
             case ReplicasDiffer():

@@ -14,6 +14,12 @@ from hpckit.report.history import History
 from hpckit.report.performance.bottleneck import advice, bottleneck, describe
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
 from hpckit.report.progress import describe_straggler
+from hpckit.report.straggler_summary import (
+    describe_eviction,
+    describe_result,
+    describe_summary,
+    summary_of,
+)
 from hpckit.rundir.directory import RunDir
 from hpckit.text.quantities import count
 
@@ -69,6 +75,12 @@ def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, s
         yield "speed", speed
     for event in history.slow_ranks:
         yield "straggler", f"{escape(describe_straggler(event))}, from step {event.step} on"
+    if (costs := summary_of(history.straggler_costs)) is not None:
+        yield "stragglers", escape(describe_summary(costs))
+    for evicted in history.evictions:
+        yield "evicted", escape(describe_eviction(evicted))
+    for result in history.eviction_results:
+        yield "eviction", escape(describe_result(result))
     if it.parts:
         loop = bottleneck(it)
         yield "bottleneck", escape(describe(it, loop))

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
+from hpckit.report.straggler_summary import describe_cost
 from hpckit.report.terminal.status_table import word_of
 from hpckit.text.quantities import span
 
@@ -38,10 +39,19 @@ def view_of(
     for number, it in enumerate(runs):
         style = "reverse" if number == chosen else ""
         table.add_row(it.run.name, word_of(it), *cells(it, now), style=style)
-    parts: list[RenderableType] = [table, Text(KEYS, style="dim")]
+    slow = [Text(text, style="yellow") for it in runs for text in _straggler_costs(it)]
+    parts: list[RenderableType] = [table, *slow, Text(KEYS, style="dim")]
     if detail is not None or title:
-        parts.insert(1, Panel(detail or "", title=title, title_align="left", border_style="dim"))
+        parts.insert(-1, Panel(detail or "", title=title, title_align="left", border_style="dim"))
     return Group(*parts)
+
+
+def _straggler_costs(it: Overview) -> list[str]:
+    """Return a line that says what the stragglers of a run cost, if it has any now."""
+    cost = it.progress.straggler_cost
+    if it.state is not RunState.RUNNING or cost is None or not cost.ranks:
+        return []
+    return [f"{it.run.name}: {describe_cost(cost)}"]
 
 
 def cells(it: Overview, now: float) -> list[str]:

@@ -30,9 +30,12 @@ class PhaseTimeline(Protocol):
     def mark(self, part: Part) -> None:
         """Begin the phase `part`."""
 
-    def take(self) -> dict[Part, float]:
-        """Return the seconds of each phase since the last call, whose sum is the time since
+    def read(self) -> dict[Part, float]:
+        """Return the seconds of each phase since the last `take`, whose sum is the time since
         then."""
+
+    def take(self) -> dict[Part, float]:
+        """Return what `read` returns, and begin again."""
 
 
 class HostPhaseTimeline:
@@ -47,9 +50,12 @@ class HostPhaseTimeline:
         self._sums[self._part] += now - self._since
         self._part, self._since = part, now
 
-    def take(self) -> dict[Part, float]:
+    def read(self) -> dict[Part, float]:
         self.mark(self._part)
-        sums, self._sums = self._sums, _no_seconds()
+        return dict(self._sums)
+
+    def take(self) -> dict[Part, float]:
+        sums, self._sums = self.read(), _no_seconds()
         return sums
 
 
@@ -71,7 +77,8 @@ def timing_event() -> StreamEvent:
 class DevicePhaseTimeline:
     """A timeline that uses the clock of a GPU: how long its stream worked or waited in each phase.
 
-    A wait of the host during which the GPU has work does not appear. Only `take` waits for the GPU.
+    A wait of the host during which the GPU has work does not appear. Only `read` and `take` wait
+    for the GPU.
     """
 
     def __init__(self, make_event: Callable[[], StreamEvent] = timing_event) -> None:
@@ -90,12 +97,15 @@ class DevicePhaseTimeline:
             while len(self._marks) > 1 and self._marks[1][0].query():
                 self._add_oldest()
 
-    def take(self) -> dict[Part, float]:
+    def read(self) -> dict[Part, float]:
         self.mark(self._part)
         self._marks[-1][0].synchronize()
         while len(self._marks) > 1:
             self._add_oldest()
-        sums, self._sums = self._sums, _no_seconds()
+        return dict(self._sums)
+
+    def take(self) -> dict[Part, float]:
+        sums, self._sums = self.read(), _no_seconds()
         return sums
 
     def _add_oldest(self) -> None:
@@ -138,8 +148,13 @@ class StepPhases:
         self._open.pop()
         self._timeline.mark(self._open[-1])
 
+    def read(self) -> list[float]:
+        """Return the seconds of each of `PARTS` since the last `take`. It waits for the GPU."""
+        sums = self._timeline.read()
+        return [sums[part] for part in PARTS]
+
     def take(self) -> list[float]:
-        """Return the seconds of each of `PARTS` since the last call. It waits for the GPU."""
+        """Return what `read` returns, and begin again."""
         sums = self._timeline.take()
         return [sums[part] for part in PARTS]
 

@@ -67,6 +67,11 @@ class StepTracer:
         self.is_taken = False
         """Whether all ranks were to trace a step since the last call of `plan`."""
 
+    @property
+    def is_tracing(self) -> bool:
+        """Whether this rank traces the present step."""
+        return self._profile is not None
+
     def begin(self) -> None:
         """Begin a step."""
         if not self._is_due:

@@ -16,8 +16,10 @@ MATTERS = 0.05
 IN_A_ROW = 3
 """Number of consecutive traces that have to agree before a straggler is reported or cleared."""
 
+FEWEST = 3
+"""Least number of ranks in a group; of two that differ, either may be the unusual one."""
+
 _NOISE = 0.01  # share of the median by which equal ranks may differ
-_FEWEST = 3  # ranks in a group; of two that differ, either may be the unusual one
 _NORMAL = 1.4826  # ratio of the standard deviation of a normal distribution to its median deviation
 
 
@@ -44,7 +46,7 @@ def slow_ranks(own_s: Sequence[float], groups: Sequence[int]) -> dict[int, SlowR
     found = {}
     for group in set(groups):
         known = {r: own_s[r] for r, g in enumerate(groups) if g == group and own_s[r] == own_s[r]}
-        if len(known) < _FEWEST:
+        if len(known) < FEWEST:
             continue
         middle = median(known.values())
         spread = _NORMAL * median(abs(value - middle) for value in known.values())

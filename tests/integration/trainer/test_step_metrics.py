@@ -31,6 +31,7 @@ from hpckit.trainer.parallel.parallel_model import ParallelModel
 from hpckit.trainer.timing.communication_cost import NAMES as TRACED
 from hpckit.trainer.timing.communication_cost import CommunicationMonitor
 from hpckit.trainer.timing.step_phases import StepPhases
+from hpckit.trainer.timing.straggler_cost import RankPlace
 from tests.integration.rank_worlds import run_world
 
 WORLD, SLOW_RANK = 3, 1
@@ -47,7 +48,8 @@ class Loop:
         self._path = tmp / f"{name}-{dist.get_rank()}.jsonl"
         self._events = EventLog(self._path, rank=dist.get_rank())
         self.parts = StepPhases.on(CPU)
-        self._watch = CommunicationMonitor(CPU, share, 0, self._events)
+        place = RankPlace(dist.get_rank(), 0)
+        self._watch = CommunicationMonitor(CPU, share, place, self.parts, self._events)
         loader = Loader(
             open_dataset(str(tmp / "shards")), global_batch=1, rank=0, world_size=1, seed=0
         )

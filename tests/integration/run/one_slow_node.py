@@ -1,0 +1,76 @@
+"""A training function of steps of a fixed duration, in which one node is slow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.run_loop import training_run
+
+STEP_S = 0.2
+SLOW_NODE = 1
+SLOWER = "slower"
+"""Name of the file in `root` with the share by which the node is slower."""
+
+
+class Batches:
+    """Batches that are the same on all ranks."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        numbers = torch.Generator().manual_seed(1)
+        while True:
+            yield torch.randn(4, 8, generator=numbers)
+
+
+class Trainee:
+    """A model whose gradients are averaged over ranks."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.model = torch.nn.Linear(8, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+
+    def loss(self, batch: Tensor) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.model(batch).square().mean()
+        loss.backward()
+        return loss.detach()
+
+
+def losses(steps: int, ranks: int) -> list[float]:
+    """The losses of a run that nothing has disturbed."""
+    it, found = Trainee(), []
+    for _, batch in zip(range(steps), Batches(), strict=False):
+        found.append(it.loss(batch).item())
+        for parameter in it.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad = sum([parameter.grad] * ranks, torch.zeros(())) / ranks
+        it.optimizer.step()
+    return found
+
+
+def main(cfg: RunSpec) -> None:
+    node, slower = int(os.environ["HPCKIT_NODE"]), Path(cfg.root) / SLOWER
+    with training_run(cfg) as run:
+        it = Trainee()
+        run.track(model=it.model, optimizer=it.optimizer)
+        for batch in run.steps(Batches()):
+            with run.timed("forward"):
+                excess = float(slower.read_text()) if node == SLOW_NODE else 0.0
+                time.sleep(STEP_S * (1 + excess))
+                loss = it.loss(batch)
+            with run.timed("backward"):
+                for parameter in it.model.parameters():
+                    assert parameter.grad is not None
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= run.world_size
+            with run.timed("optimizer"):
+                it.optimizer.step()
+            run.log(loss=loss)
