@@ -61,7 +61,10 @@ def report(
     --json means --format json --out -. Its keys for one run: run, path, verdict,
     steps, steps_kept, step_s, started, finished, lives, interruptions, spikes
     (first_step, step, what, is_left_out), stragglers (rank, host, step, z,
-    excess), checkpoints, samples, validated; time (all, steps, start, lost,
+    excess), straggler_cost (windows, traces, share, spread: means over them;
+    newest, or null), evictions (step, hosts, ranks, share, by, reason),
+    eviction_results (step, hosts, before_s, after_s, restart_s, saved_s,
+    has_paid), checkpoints, samples, validated; time (all, steps, start, lost,
     restore: a part of lost; else), in_steps (steps, seconds, parts, tokens_per_s,
     mfu, peak_bytes, is_gpu, traced, exposed), bottleneck (input, storage,
     training, kernel, or null), advice; status (as of hpckit status), as_of,

@@ -337,8 +337,8 @@ def describe(event: Event) -> str | None:
         case StragglerEvicted():
             return f"[yellow]evicted[/]: {escape(describe_eviction(event))}"
         case StragglerEvictionResult():
-            colour = "green" if event.has_paid else "yellow"
-            return f"[{colour}]eviction[/]: {escape(describe_result(event))}"
+            tone = "green" if event.has_paid else "yellow"
+            return f"[{tone}]eviction[/]: {escape(describe_result(event))}"
         case StragglerOver():
             what = f"rank {get('rank')} on {get('host')} keeps up again"
             return f"[green]straggler[/] at step {get('step')}: {what}"

@@ -209,16 +209,29 @@ def _shares(
 def _straggler_times(events: Iterable[Event]) -> list[tuple[float, float, float]]:
     """Return when ranks were stragglers, and what they cost, as a share of the step.
 
-    A window of traced steps has measured it. For times without one, it is estimated from how much
-    longer a straggler works than others.
+    Windows of traced steps have measured it, and the newest one holds until the next attempt. For
+    times before the first one, it is estimated from how much longer a straggler works than others.
     """
     events = list(events)
-    measured = [event for event in events if isinstance(event, StragglerCost)]
-    windows = [(one.time - one.seconds, one.time) for one in measured]
-    found = [(*window, one.share) for window, one in zip(windows, measured, strict=True)]
+    found: list[tuple[float, float, float]] = []
+    for at, event in enumerate(events):
+        if isinstance(event, StragglerCost):
+            begun = event.time - event.seconds
+            found.append((begun, _end_of_cost(events[at + 1 :]), event.share))
+    windows = [(begun, ended) for begun, ended, _ in found]
     for begun, ended, share in _estimated_straggler_times(events):
         found += [(*part, share) for part in _without(begun, ended, windows)]
     return found
+
+
+def _end_of_cost(later: Iterable[Event]) -> float:
+    """Return the time up to which the cost in a window holds."""
+    for event in later:
+        if isinstance(event, StragglerCost):
+            return event.time - event.seconds
+        if isinstance(event, TrainingStarted | RunStarted):
+            return event.time
+    return math.inf
 
 
 def _without(
@@ -252,4 +265,4 @@ def _estimated_straggler_times(events: Iterable[Event]) -> list[tuple[float, flo
 
 def _slow_share(time: float, slow: Iterable[tuple[float, float, float]]) -> float:
     """Return the share of a step at this time that the slowest straggler has cost."""
-    return max((share for begun, ended, share in slow if begun <= time <= ended), default=0.0)
+    return max((share for begun, ended, share in slow if begun < time <= ended), default=0.0)

@@ -15,9 +15,9 @@ from hpckit.config.spec import RunSpec
 from hpckit.trainer.run_loop import training_run
 
 STEP_S = 0.2
-SLOW_NODE = 1
 SLOWER = "slower"
-"""Name of the file in `root` with the share by which the node is slower."""
+"""Name of the file in `root` with the number of the slow node and the share by which it is
+slower."""
 
 
 class Batches:
@@ -56,15 +56,20 @@ def losses(steps: int, ranks: int) -> list[float]:
     return found
 
 
+def excess(file: Path) -> float:
+    """The share by which this node is slower."""
+    node, share = file.read_text().split() if file.exists() else ("", "0")
+    return float(share) if node == os.environ["HPCKIT_NODE"] else 0.0
+
+
 def main(cfg: RunSpec) -> None:
-    node, slower = int(os.environ["HPCKIT_NODE"]), Path(cfg.root) / SLOWER
+    slower = Path(cfg.root) / SLOWER
     with training_run(cfg) as run:
         it = Trainee()
         run.track(model=it.model, optimizer=it.optimizer)
         for batch in run.steps(Batches()):
             with run.timed("forward"):
-                excess = float(slower.read_text()) if node == SLOW_NODE else 0.0
-                time.sleep(STEP_S * (1 + excess))
+                time.sleep(STEP_S * (1 + excess(slower)))
                 loss = it.loss(batch)
             with run.timed("backward"):
                 for parameter in it.model.parameters():

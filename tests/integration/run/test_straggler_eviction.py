@@ -17,7 +17,7 @@ from hpckit.report.performance.speed_report import speed_facts
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
 from tests.effort import some
-from tests.integration.run.one_slow_node import SLOW_NODE, SLOWER, losses
+from tests.integration.run.one_slow_node import SLOWER, losses
 from tests.integration.run.runs import REPO, Started, history, started
 from tests.integration.run.runs import losses as logged
 
@@ -40,15 +40,23 @@ def costs(it: Started) -> list[Event]:
     return [event for event in it.events() if event.kind == "straggler_cost"]
 
 
+def slow_down(it: Started, share: float) -> int:
+    """Make a node that takes part slower, and return its number."""
+    node = int(it.wait_for("nodes_chosen")["nodes"][1])
+    temporary = it.root / f"{SLOWER}.new"
+    temporary.write_text(f"{node} {share}")
+    temporary.rename(it.root / SLOWER)
+    return node
+
+
 def test_a_node_that_takes_twice_as_long_is_replaced_once_by_a_spare(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / SLOWER).write_text("1.0")
     with started(tmp_path / "runs", launch(tmp_path, ENDLESS)) as it:
+        slow = slow_down(it, 1.0)
         evicted = it.wait_for("straggler_evicted")
-        assert evicted["nodes"] == [SLOW_NODE]
+        assert evicted["nodes"] == [slow]
         assert evicted["share"] > 0.2
         chosen = it.wait_for("nodes_chosen", count=2)
-        assert chosen["nodes"] == [0, 2, 3]
+        assert chosen["nodes"] == [node for node in range(NODES + 1) if node != slow]
         result = it.wait_for("straggler_eviction_result")
         assert result["has_paid"]
         assert result["after_s"] < result["before_s"]
@@ -75,16 +83,15 @@ def test_a_node_that_takes_twice_as_long_is_replaced_once_by_a_spare(tmp_path: P
 
 @pytest.mark.parametrize("slower", some([], [0.05, 0.2]))
 def test_a_slow_node_is_kept_if_few_steps_are_left(tmp_path: Path, slower: float) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / SLOWER).write_text(str(slower))
     with started(tmp_path / "runs", launch(tmp_path, FEW)) as it:
+        slow = slow_down(it, slower)
         status, output = it.finish()
         assert status == 0, output
         kinds = {event.kind for event in it.events()}
         assert "straggler_evicted" not in kinds
         windows = costs(it)
         named = [one for one in windows if one["nodes"]]
-        assert all(one["nodes"] == [SLOW_NODE] for one in named)
+        assert all(one["nodes"] == [slow] for one in named)
         if slower > 0.1:
             assert named
             assert 0 < median(one["share"] for one in named) < slower

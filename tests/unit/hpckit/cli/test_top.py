@@ -14,6 +14,7 @@ from rich.console import Console
 
 from hpckit.cli import top
 from hpckit.cli.top import TopScreen
+from hpckit.events.schema import StragglerCost
 from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.run_state import RunState
 from hpckit.report.terminal.top_view import view_of
@@ -93,5 +94,19 @@ def test_a_row_is_whole_on_eighty_columns(root: Path) -> None:
     console = Console(width=80, file=StringIO(), record=True)
     console.print(view_of([busy], 0, None, "", now=330.0))
     said = console.export_text()
+    assert "less time" not in said
     assert "…" not in said
     assert {"a", "81,234/100,000", "123,456", "97%", "234", "2%", "11"} <= {*said.split()}
+
+
+def test_a_line_says_what_the_stragglers_of_a_run_cost(root: Path) -> None:
+    it = look(RunDir(root / "a"), Queue())
+    named = {"nodes": [3], "ranks": [12], "hosts": ["n3"], "excesses": [0.3], "phases": ["compute"]}
+    shares = {"share": 0.073, "spread": 0.1, "collectives": 0.1}
+    about = {"step": 40, "traces": 12, "seconds": 10.0, "step_s": 1.0}
+    cost = StragglerCost(**about, **shares, **named)
+    slow = replace(it, progress=replace(it.progress, straggler_cost=cost))
+    console = Console(width=200, file=StringIO(), record=True)
+    for state in (RunState.RUNNING, RunState.DEAD):
+        console.print(view_of([replace(slow, state=state)], 0, None, "", now=330.0))
+    assert console.export_text().count("a: without rank 12 on n3 a step would take 7.3% less") == 1

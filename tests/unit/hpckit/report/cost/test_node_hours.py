@@ -121,6 +121,23 @@ def test_stragglers_cost_what_all_others_waited() -> None:
     assert found["trained"] == pytest.approx(18.0)
 
 
+def test_a_window_of_traced_steps_measures_what_is_estimated_elsewhere() -> None:
+    it = Told()
+    it.start("1", 1)
+    it.generation(1, 1, 0, 10.0)
+    it.tell("straggler", rank=3, host="n0", step=1, z=9.0, excess=0.25)
+    it.step(1, 10.0)
+    for step, share in ((2, 0.4), (3, 0.0)):
+        it.step(step, 10.0)
+        named = {name: [] for name in ("nodes", "ranks", "hosts", "excesses", "phases")}
+        shares = {"share": share, "spread": 0.5, "collectives": 0.1, "traces": 12, "step_s": 1.0}
+        it.tell("straggler_cost", step=step, seconds=5.0 * step - 5.0, **shares, **named)
+    it.step(4, 10.0)
+    it.tell("run_ended", verdict="done", status=0)
+    found = seconds_of(it)
+    assert found["stragglers"] == pytest.approx(10 * (0.2 + 0.4))
+
+
 def test_a_killed_supervisor_counts_up_to_its_last_event_and_a_live_one_up_to_now() -> None:
     it = Told()
     it.start("1", 2)
