@@ -88,7 +88,7 @@ def describe_cost(event: StragglerCost) -> str:
             return within
         return (
             f"{within}; a step would take {event.spread:.1%} less time if all ranks were equally "
-            "fast, but the slowest one is another one each time, so it is no node's fault"
+            "fast, but the slowest one changes, so it is not the fault of a node"
         )
     named = zip(event.ranks, event.hosts, event.phases, strict=False)
     each = [(f"rank {rank} on {host}", PHASES.get(phase, phase)) for rank, host, phase in named]

@@ -134,7 +134,8 @@ class GenerationWatch:
         supply = NodeSupply(
             names=[f"node {node}" if job is None else job.hosts[node] for node in nodes],
             spares=len(self._resources.agents.hellos().keys() - set(self._history.nodes)),
-            has_next_job=job is not None and supervised.spec.launch.continuation != "none",
+            has_next_job=job is not None
+            and (self._resources.chain is not None or supervised.spec.launch.is_requeued),
         )
         history = self._history.evictions.events()
         decision = decide_eviction(history, elastic, supply, time.time())

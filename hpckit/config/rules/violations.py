@@ -127,7 +127,7 @@ def _elastic(spec: RunSpec) -> Iterator[str]:
     if spec.train.trace_share == 0:
         yield f"{key}: slow nodes are found in traced steps; set train.trace_share"
     if (ranks := spec.launch.nodes * spec.launch.nproc_per_node) < FEWEST_RANKS:
-        yield f"{key}: ranks are compared with each other, for which {ranks} are too few"
+        yield f"{key}: ranks are compared, for which there have to be {FEWEST_RANKS}; got {ranks}"
 
 
 def _worlds(spec: RunSpec) -> Iterator[str]:

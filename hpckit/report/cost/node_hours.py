@@ -214,24 +214,18 @@ def _straggler_times(events: Iterable[Event]) -> list[tuple[float, float, float]
     """
     events = list(events)
     found: list[tuple[float, float, float]] = []
-    for at, event in enumerate(events):
+    ended = math.inf
+    for event in reversed(events):
         if isinstance(event, StragglerCost):
             begun = event.time - event.seconds
-            found.append((begun, _end_of_cost(events[at + 1 :]), event.share))
+            found.insert(0, (begun, ended, event.share))
+            ended = begun
+        elif isinstance(event, TrainingStarted | RunStarted):
+            ended = event.time
     windows = [(begun, ended) for begun, ended, _ in found]
     for begun, ended, share in _estimated_straggler_times(events):
         found += [(*part, share) for part in _without(begun, ended, windows)]
     return found
-
-
-def _end_of_cost(later: Iterable[Event]) -> float:
-    """Return the time up to which the cost in a window holds."""
-    for event in later:
-        if isinstance(event, StragglerCost):
-            return event.time - event.seconds
-        if isinstance(event, TrainingStarted | RunStarted):
-            return event.time
-    return math.inf
 
 
 def _without(

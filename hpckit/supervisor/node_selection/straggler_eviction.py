@@ -274,7 +274,7 @@ def _unproven(
     others = {node for one in proof for node in one.nodes} - set(newest.nodes)
     if others:
         before = " and ".join(names[node] for node in sorted(others))
-        what = f"{before} was slow before {who}, so it is no node's fault"
+        what = f"{before} was slow before {who}, so it is not the fault of a node"
         return EvictionDecision(EvictionAnswer.MOVES, what)
     if seconds < evidence_s or len(proof) < WINDOWS or len(same) < len(proof):
         slow_s = sum(one.seconds for one in same)

@@ -156,8 +156,9 @@ def _slow_nodes(
     for node, own in by_node.items():
         rank = max(own, key=lambda one: median(excess[one]))
         if chance[node] <= CHANCE and median(excess[rank]) >= MATTERS:
-            group = [r for r in groups[places[rank].group] if places[r].node != node]
-            phase = _slow_phase(window, rank, group)
+            peers = [r for r in groups[places[rank].group] if r != rank]
+            others = [r for r in peers if places[r].node != node]
+            phase = _slow_phase(window, rank, others or peers)
             slow = SlowNode(node, rank, median(excess[rank]), phase, chance[node])
             found_nodes.append(slow)
     return tuple(sorted(found_nodes, key=lambda one: -one.excess))

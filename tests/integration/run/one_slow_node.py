@@ -1,4 +1,4 @@
-"""A training function of steps of a fixed duration, in which one node is slow."""
+"""A training function of steps of a fixed duration, in which a rank of one node is slow."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hpckit.trainer.run_loop import training_run
 
 STEP_S = 0.2
 SLOWER = "slower"
-"""Name of the file in `root` with the number of the slow node and the share by which it is
-slower."""
+"""Name of the file in `root` with the number of the node whose first rank is slow, and the share by
+which it is slower."""
 
 
 class Batches:
@@ -39,8 +39,8 @@ class Trainee:
 
     def loss(self, batch: Tensor) -> Tensor:
         self.optimizer.zero_grad()
-        loss = self.model(batch).square().mean()
-        loss.backward()
+        loss: Tensor = self.model(batch).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
 
@@ -57,9 +57,10 @@ def losses(steps: int, ranks: int) -> list[float]:
 
 
 def excess(file: Path) -> float:
-    """The share by which this node is slower."""
+    """The share by which this rank is slower."""
     node, share = file.read_text().split() if file.exists() else ("", "0")
-    return float(share) if node == os.environ["HPCKIT_NODE"] else 0.0
+    is_slow = node == os.environ["HPCKIT_NODE"] and os.environ["LOCAL_RANK"] == "0"
+    return float(share) if is_slow else 0.0
 
 
 def main(cfg: RunSpec) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -101,9 +102,15 @@ def test_a_row_is_whole_on_eighty_columns(root: Path) -> None:
 
 def test_a_line_says_what_the_stragglers_of_a_run_cost(root: Path) -> None:
     it = look(RunDir(root / "a"), Queue())
-    named = {"nodes": [3], "ranks": [12], "hosts": ["n3"], "excesses": [0.3], "phases": ["compute"]}
-    shares = {"share": 0.073, "spread": 0.1, "collectives": 0.1}
-    about = {"step": 40, "traces": 12, "seconds": 10.0, "step_s": 1.0}
+    named: dict[str, Any] = {
+        "nodes": [3],
+        "ranks": [12],
+        "hosts": ["n3"],
+        "excesses": [0.3],
+        "phases": ["compute"],
+    }
+    shares: dict[str, Any] = {"share": 0.073, "spread": 0.1, "collectives": 0.1}
+    about: dict[str, Any] = {"step": 40, "traces": 12, "seconds": 10.0, "step_s": 1.0}
     cost = StragglerCost(**about, **shares, **named)
     slow = replace(it, progress=replace(it.progress, straggler_cost=cost))
     console = Console(width=200, file=StringIO(), record=True)

@@ -91,6 +91,8 @@ def test_keys_that_fit_together_matter_to_the_entries_that_use_them(
         ({"launch.nproc_per_node": 3, "train.global_batch": 20}, "train.global_batch"),
         ({"launch.nproc_per_node": 3, "elastic.scale_lr": "sqrt"}, "train.global_batch"),
         ({"elastic.min_nodes": 3}, "elastic.min_nodes"),
+        ({"elastic.evict_stragglers": "spare"}, "elastic.evict_stragglers=spare"),
+        ({"elastic.evict_stragglers": "job"}, "elastic.evict_stragglers=job"),
         ({"checkpoint.every_minutes": 5.0}, "checkpoint.every_minutes"),
         ({"checkpoint.keep.best": "val_loss"}, "checkpoint.keep.best"),
         ({"checkpoint.url": "s3:/bucket"}, "checkpoint.url"),

@@ -129,8 +129,16 @@ def test_a_window_of_traced_steps_measures_what_is_estimated_elsewhere() -> None
     it.step(1, 10.0)
     for step, share in ((2, 0.4), (3, 0.0)):
         it.step(step, 10.0)
-        named = {name: [] for name in ("nodes", "ranks", "hosts", "excesses", "phases")}
-        shares = {"share": share, "spread": 0.5, "collectives": 0.1, "traces": 12, "step_s": 1.0}
+        named: dict[str, Any] = {
+            name: [] for name in ("nodes", "ranks", "hosts", "excesses", "phases")
+        }
+        shares: dict[str, Any] = {
+            "share": share,
+            "spread": 0.5,
+            "collectives": 0.1,
+            "traces": 12,
+            "step_s": 1.0,
+        }
         it.tell("straggler_cost", step=step, seconds=5.0 * step - 5.0, **shares, **named)
     it.step(4, 10.0)
     it.tell("run_ended", verdict="done", status=0)

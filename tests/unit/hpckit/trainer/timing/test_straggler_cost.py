@@ -80,12 +80,12 @@ def test_ranks_that_differ_by_chance_are_no_stragglers() -> None:
     alarms = windows = 0
     for noise in NOISES.values():
         for ranks in (3, 4, 8):
-            for _ in range(40):
+            for _ in range(20):
                 windows += 1
                 steps = window(windows, ranks, noise, {})
                 alarms += bool(found(steps, alone(ranks)).slow)
-    assert at_least(4, windows, CHANCE) < 0.004
-    assert alarms < 4
+    assert at_least(3, windows, CHANCE) < 0.004
+    assert alarms < 3
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,12 @@ def test_all_ranks_of_a_node_may_be_slow() -> None:
     assert one.node == 2
     assert one.rank in range(8, 12)
     assert found(steps, alone(32, per_node=4)).share == pytest.approx(0.3 / 1.4, abs=0.03)
+
+
+def test_ranks_of_one_node_are_compared_with_each_other() -> None:
+    it = found(window(1, 8, NOISES["a percent"], {5: 0.5}, "data_wait"), alone(8, per_node=8))
+    assert [(one.node, one.rank, one.phase) for one in it.slow] == [(0, 5, "data_wait")]
+    assert it.share == pytest.approx(0.5 / 1.6, abs=0.03)
 
 
 def test_stages_are_compared_with_themselves() -> None:
