@@ -90,8 +90,18 @@ class Told:
         fields |= {"ranks": [0] * len(hosts), "share": 0.3, "step_s": 1.0, "restart_s": 9.0}
         self.add(StragglerEvicted, hosts=list(hosts), by="spare", reason="", **fields)
         if has_paid is not None:
-            times = {"before_s": 1.0, "after_s": 1.0, "restart_s": 1.0, "saved_s": 1.0}
-            result = {"step": self.step, "hosts": list(hosts), "has_paid": has_paid, **times}
+            times: dict[str, Any] = {
+                "before_s": 1.0,
+                "after_s": 1.0,
+                "restart_s": 1.0,
+                "saved_s": 1.0,
+            }
+            result: dict[str, Any] = {
+                "step": self.step,
+                "hosts": list(hosts),
+                "has_paid": has_paid,
+                **times,
+            }
             self.add(StragglerEvictionResult, **result)
 
     def answer(self, elastic: ElasticSpec = ELASTIC, supply: NodeSupply = SUPPLY) -> str:
