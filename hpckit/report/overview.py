@@ -14,6 +14,7 @@ from hpckit.events.event_log import Event
 from hpckit.events.event_validation import read_valid_events
 from hpckit.report.progress import RunProgress, build_progress
 from hpckit.report.run_state import RunState, decide, is_current
+from hpckit.report.straggler_summary import cost_record
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.fork_record import ForkRecord, read_fork
 from hpckit.rundir.lock import LockOwner, holder
@@ -129,7 +130,7 @@ class Overview:
             "failure": p.failure,
             "degraded": p.degraded,
             "stragglers": list(p.stragglers),
-            "straggler_cost": p.straggler_cost.fields if p.straggler_cost else None,
+            "straggler_cost": cost_record(p.straggler_cost) if p.straggler_cost else None,
             "health_problems": list(p.health_problems),
             "owner": asdict(self.owner) if self.owner else None,
             "bad_nodes": [{**asdict(one), "admin": one.for_admin} for one in self.bad],

@@ -45,14 +45,12 @@ class StragglerSummary:
 
     def record(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
-        names = ("step", "share", "spread", "collectives", "nodes", "ranks", "hosts", "phases")
-        newest = {name: self.newest[name] for name in names}
         return {
             "windows": self.windows,
             "traces": self.traces,
             "share": self.share,
             "spread": self.spread,
-            "newest": newest,
+            "newest": cost_record(self.newest),
         }
 
 
@@ -68,6 +66,13 @@ def summary_of(costs: Sequence[StragglerCost]) -> StragglerSummary | None:
         spread=sum(one.spread * one.seconds for one in costs) / seconds,
         newest=costs[-1],
     )
+
+
+def cost_record(event: StragglerCost) -> dict[str, Any]:
+    """Return the cost in a window as JSON values."""
+    shares = ("share", "spread", "collectives")
+    lists = ("nodes", "ranks", "hosts", "phases", "excesses")
+    return {name: event[name] for name in ("step", "traces", "seconds", "step_s", *shares, *lists)}
 
 
 def present_cost(events: Sequence[Event]) -> StragglerCost | None:

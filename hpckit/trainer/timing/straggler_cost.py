@@ -172,7 +172,7 @@ def _chances(values: Mapping[int, Sequence[float]]) -> dict[int, float]:
     ordered = [sorted(value[k] for value in values.values()) for k in range(steps)]
     found = {}
     for unit, own in values.items():
-        # of equal values, none is among the slowest, unless all of them are
+        # of equal values, all or none are among the slowest
         not_faster = [units - bisect_left(ordered[k], own[k]) for k in range(steps)]
         best = min(
             at_least(sum(n <= most for n in not_faster), steps, most / units) for most in ranges

@@ -92,6 +92,7 @@ def test_the_report_says_whether_an_eviction_has_paid() -> None:
     )
     record = build_history(events).record()
     assert record["straggler_cost"]["share"] == 0.15
+    assert record["straggler_cost"]["newest"]["hosts"] == ["n3"]
     assert [one["hosts"] for one in record["evictions"]] == [["n3"]]
     assert record["eviction_results"][0]["has_paid"]
     assert all(describe(event) for event in events[-3:])
