@@ -19,7 +19,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.elastic.multiprocessing import api as worker_processes
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, parse_args
-from torch.distributed.tensor import DTensor, debug
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 __all__ = [
@@ -160,6 +160,8 @@ def has_cpp_compiler() -> bool:
 def clear_sharding_cache() -> None:
     """Clear the cache in which DTensor keeps meshes whose process groups are gone, because a later
     mesh may be equal to one of them."""
+    from torch.distributed.tensor import debug  # imports torch's inductor, which takes a second
+
     if hasattr(debug, "_clear_sharding_prop_cache"):
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
     else:  # before torch 2.11

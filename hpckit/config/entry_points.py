@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hpckit.config.spec import RunSpec
 
 LANGUAGE_MODEL = "hpckit.training.language_model:main"
@@ -10,6 +12,7 @@ BYTES_AND_END = 257
 """The number of tokens when text is read as bytes: all bytes, and the end of a document."""
 IMAGES = "hpckit.training.images:main"
 """The training function that trains a model of `conf/model/` that classifies images."""
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
 
 def is_built_in(spec: RunSpec) -> bool:
@@ -32,3 +35,9 @@ def is_data_used(spec: RunSpec) -> bool:
     pack = spec.data.pack
     is_given = pack is None or pack.source != "stdlib"
     return is_built_in(spec) or (is_training_function(spec) and is_given)
+
+
+def is_python(name: str) -> bool:
+    """Returns whether a program with this name, which is without a folder, is a Python
+    interpreter."""
+    return _PYTHON.fullmatch(name) is not None

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterable
 
-from checkpointing import CheckpointError, list_run
+from checkpointing import CheckpointError
 from checkpointing.events import CheckpointCommitted
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import Event, EventLog, EventTail
@@ -96,6 +96,8 @@ def newest_step(spec: RunSpec, run: RunDir) -> int:
     Raises:
         CheckpointError: the store cannot be reached, or is damaged.
     """
+    from checkpointing import list_run  # imports numpy, which few commands need
+
     found = list_run(checkpoint_root(spec, run), run_name(spec))
     whole = [info for info in found if info.state == "committed"]
     good = [info for info in whole if not info.is_suspect]

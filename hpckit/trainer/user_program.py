@@ -11,7 +11,6 @@ import atexit
 import json
 import logging
 import os
-import re
 import runpy
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from pathlib import Path, PurePath
 from types import ModuleType
 
 from checkpointing import event_file
+from hpckit.config.entry_points import is_python
 from hpckit.config.spec import CommandSpec, HangSpec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import Degraded, DegradedSubject
@@ -44,7 +44,6 @@ SILENT_START_S = 600.0
 """Seconds after which a program that reports no steps counts as having started. Its error may then
 not occur again."""
 _POLL_S = 0.1
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
 
 class ProgramError(RuntimeError):
@@ -149,12 +148,6 @@ def is_late_failure(env: WorkerEnvironment, started_s: float) -> bool:
     heartbeats = env.attach_heartbeats()
     is_silent = heartbeats.phase() is WorkerPhase.RUNNING and heartbeats.last_step() == 0
     return is_silent and time.monotonic() - started_s > SILENT_START_S
-
-
-def is_python(name: str) -> bool:
-    """Returns whether a program with this name, which is without a folder, is a Python
-    interpreter."""
-    return _PYTHON.fullmatch(name) is not None
 
 
 def python_program(arguments: Sequence[str]) -> PythonProgram | None:

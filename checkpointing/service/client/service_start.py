@@ -1,4 +1,4 @@
-"""Finds the service of this node, and starts it if it is not running."""
+"""Connects to the service of this node, which is started if it is not running."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import checkpointing
 from checkpointing.errors import ServiceError
+from checkpointing.service.client.service_lookup import open_socket
 from checkpointing.service.config import RECOVER_S, ServiceConfig, absolute, dump
-from checkpointing.service.protocol.socket_address import address, check_peer
+from checkpointing.service.protocol.socket_address import address
 from checkpointing.service.protocol.socket_frames import FrameSocket
 from checkpointing.service.protocol.socket_lock import START, lock_socket
 
 START_S = 60.0  # seconds within which a service has to be ready
-STATUS_S = 5.0  # seconds within which a service has to send its status
-CONNECT_S = 5.0  # seconds within which a running service has to accept a connection
 # seconds between attempts while another process starts a service; up to _MAX_PAUSE_S while one ends
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 
@@ -42,72 +39,19 @@ def connect(config: ServiceConfig) -> FrameSocket:
     longest_s = _start_s(config) + config.drain_s
     deadline_s, pause_s = time.monotonic() + longest_s, _PAUSE_S
     while True:
-        if (sock := _connect(path)) is not None:
+        if (sock := open_socket(path)) is not None:
             return FrameSocket(sock)
         if time.monotonic() > deadline_s:
             raise ServiceError(
                 f"no checkpoint service has answered at {path} for {longest_s:.0f} s"
             )
         with _exclusive_start(path) as is_ours:
-            if is_ours and (sock := _connect(path)) is not None:  # it was started in between
+            if is_ours and (sock := open_socket(path)) is not None:  # it was started in between
                 return FrameSocket(sock)
             is_ready = is_ours and _start(config, path)
         if not is_ready:
             time.sleep(pause_s if is_ours else _PAUSE_S)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S) if is_ours else pause_s
-
-
-def attach(path: Path) -> FrameSocket | None:
-    """Return a connection to the service that listens at `path`, or None if none does.
-
-    Raises:
-        ServiceError: it belongs to another user, or cannot be reached.
-    """
-    sock = _connect(path)
-    return FrameSocket(sock) if sock is not None else None
-
-
-def status(path: Path) -> dict[str, Any] | None:
-    """Return the status of the service that listens at `path`, or None if none does.
-
-    Raises:
-        ServiceError: it does not answer, and why.
-    """
-    wire = attach(path)
-    if wire is None:
-        return None
-    try:
-        wire.send({"kind": "status", "number": 1})
-        if not wire.has_news(STATUS_S):
-            raise ServiceError(f"the service at {path} did not answer within {STATUS_S:g} s")
-        answer = wire.receive()
-    except ConnectionError as error:
-        raise ServiceError(f"the service at {path}: {error}") from error
-    finally:
-        wire.close()
-    if answer is None:
-        raise ServiceError(f"the service at {path} has just ended")
-    return {key: value for key, value in answer[0].items() if key not in ("kind", "number")}
-
-
-def _connect(path: Path) -> socket.socket | None:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(CONNECT_S)
-        sock.connect(str(path))
-        check_peer(sock)
-    except (FileNotFoundError, ConnectionRefusedError):
-        sock.close()
-        return None
-    except OSError as error:
-        sock.close()
-        raise ServiceError(
-            f"cannot connect to the checkpoint service at {path}: {error}"
-        ) from error
-    except ServiceError:
-        sock.close()
-        raise
-    return sock
 
 
 @contextlib.contextmanager

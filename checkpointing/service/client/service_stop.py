@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.client.service_start import attach
+from checkpointing.service.client.service_lookup import attach
 from checkpointing.service.protocol.socket_address import all_sockets
 from checkpointing.service.protocol.socket_frames import FrameSocket
 from checkpointing.service.protocol.socket_lock import remove_dead

@@ -38,6 +38,7 @@ from checkpointing.service.protocol.messages import (
     load_snapshot,
 )
 from checkpointing.service.snapshots import RankSnapshot
+from checkpointing.service.spool.private_folder import PrivateFiles
 from checkpointing.storage.posix import durable_files as files
 from checkpointing.storage.posix.posix_errors import is_no_link
 from checkpointing.storage.posix.syscalls import Syscalls
@@ -48,16 +49,6 @@ BLOCK = 4 << 20  # bytes of a block, which has a hash of its own
 MAX_HEADER = 256 << 20  # bytes; a larger one is refused before anything is allocated
 HASH = 32
 _PREFIX = struct.Struct("<8sII")
-
-
-class PrivateFiles(Syscalls):
-    """File operations that create files which only the user can access, whatever the umask."""
-
-    def create(self, path: str) -> int:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-    def open(self, path: str) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 @dataclass(frozen=True)

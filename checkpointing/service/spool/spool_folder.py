@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import re
 import stat
 from collections.abc import Iterable
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.spool import spool_file
-from checkpointing.service.spool.spool_file import PrivateFiles, SpoolHeader
+from checkpointing.service.spool.private_folder import PrivateFiles, check, exists, make
+from checkpointing.service.spool.spool_file import SpoolHeader
 from checkpointing.storage.posix import durable_files as files
 
 logger = logging.getLogger("checkpointing")
@@ -63,7 +63,7 @@ class SpoolFolder:
             ServiceError: the folder belongs to another user, or cannot be read.
         """
         try:
-            if not _exists(self.root) or not _exists(self.folder):
+            if not exists(self.root) or not exists(self.folder):
                 return []
             check(self.root)
             check(self.folder)
@@ -74,7 +74,7 @@ class SpoolFolder:
 
     def sweep(self) -> None:
         """Remove what a service that was killed had begun to write. Raises as `files`."""
-        if not self.files() and not _exists(self.folder):
+        if not self.files() and not exists(self.folder):
             return
         try:
             for path in self.folder.iterdir():
@@ -146,45 +146,6 @@ class SpoolFolder:
         if going:
             logger.info("%s: %s are removed to free space for %s", self.folder, going, spooled.name)
             self.remove(going)
-
-
-def make(path: Path) -> None:
-    """Create a private folder durably.
-
-    Raises:
-        OSError: it cannot be created.
-        ServiceError: as `check`, or its parent is missing.
-    """
-    if not _exists(path):
-        if not path.parent.is_dir():
-            raise ServiceError(
-                f"there is no directory {path.parent}: create it, or choose another one for local "
-                "snapshots"
-            )
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        with suppress(PermissionError):  # a folder that may be passed through but not read
-            files.fsync_dir(PrivateFiles(), str(path.parent))
-    check(path)
-
-
-def check(path: Path) -> None:
-    """Check that a folder is private.
-
-    Raises:
-        OSError: it does not exist.
-        ServiceError: it belongs to another user, is open to others, or is not a folder.
-    """
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ServiceError(
-            f"{path} must be a directory of user {os.getuid()} with mode 0700 (not a link): "
-            "chmod or remove it, or choose another one for local snapshots"
-        )
-
-
-def _exists(path: Path) -> bool:
-    return os.path.lexists(path)
 
 
 def _file(path: Path) -> SpoolEntry | None:

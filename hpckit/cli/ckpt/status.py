@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.client.service_start import status as ask
+from checkpointing.service.client.service_lookup import status as ask
 from checkpointing.service.protocol.socket_address import all_sockets
 from hpckit.cli.ckpt import replica_status
 from hpckit.cli.common.command_output import CommandOutput, clean, count, listing, size, table, when

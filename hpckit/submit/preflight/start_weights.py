@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from checkpointing import CheckpointError, CheckpointInfo, list_run, local_folder
+from checkpointing import CheckpointError, local_folder
 from hpckit.config.entry_points import LANGUAGE_MODEL, is_built_in
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import DecoderSpec, InitFromSpec, LlamaSpec, ModelSpec, RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.rundir.run_origin import find_origin
 from hpckit.system.store_timeouts import interactive_store_options
+
+if TYPE_CHECKING:
+    from checkpointing import CheckpointInfo
 
 
 def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
@@ -83,5 +87,7 @@ def _other_sizes(mine: DecoderSpec, theirs: ModelSpec) -> Iterator[str]:
 
 
 def _checkpoints(url: str, run: str) -> list[CheckpointInfo]:
+    from checkpointing import list_run  # imports numpy, which few runs need
+
     found = list_run(url, run, interactive_store_options())
     return [one for one in found if one.state in ("committed", "partial")]

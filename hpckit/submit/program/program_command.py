@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from hpckit.config.entry_points import is_python
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
-from hpckit.trainer.user_program import is_python
 
 SEPARATOR = "--"
 _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")

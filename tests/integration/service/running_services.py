@@ -19,7 +19,7 @@ import pytest
 
 from checkpointing.format.object_keys import new_session
 from checkpointing.service.client.service_client import ServiceClient
-from checkpointing.service.client.service_start import attach
+from checkpointing.service.client.service_lookup import attach
 from checkpointing.service.config import ServiceConfig, dump
 from checkpointing.service.protocol.socket_address import address, all_sockets
 from checkpointing.service.snapshots import Generation

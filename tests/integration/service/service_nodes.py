@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from checkpointing.errors import ServiceError
 from checkpointing.format.object_keys import new_session
 from checkpointing.service.client.service_client import ServiceClient
-from checkpointing.service.client.service_start import status
+from checkpointing.service.client.service_lookup import status
 from checkpointing.service.config import Budget, ServiceConfig
 from checkpointing.service.protocol.socket_address import address
 from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout

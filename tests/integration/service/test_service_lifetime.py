@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.client import service_client, service_start
+from checkpointing.service.client import service_client, service_lookup, service_start
 from checkpointing.service.client.service_start import connect
 from checkpointing.service.client.service_stop import end_services, report_lost_ranks
 from checkpointing.service.config import ServiceConfig
@@ -432,7 +432,7 @@ def test_status_says_what_lags(store: Path) -> None:
 def test_status_of_one_that_was_killed_and_of_one_that_hangs(
     store: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_start, "STATUS_S", 0.5)
+    monkeypatch.setattr(service_lookup, "STATUS_S", 0.5)
     there = config(store)
     trainer = one(there)
     pid = pid_of(there)
