@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import rebuild_dataclass
 
 from hpckit.config import earlier_versions, renamed_keys
 from hpckit.config.entry_points import is_built_in
@@ -74,6 +75,41 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+_FAST_LOADER: Any = getattr(yaml, "CSafeLoader", None)
+"""libyaml's loader, which takes a tenth of the time; None: PyYAML was built without libyaml."""
+_MAX_DEPTH = 100
+"""The depth of nesting up to which libyaml's loader is used, as that recurses on the stack of C."""
+
+
+def _load_plain(text: str) -> Any:
+    """Returns the value of a YAML document without aliases.
+
+    Raises:
+        yaml.YAMLError: it is not valid, or has an alias.
+    """
+    if _FAST_LOADER is not None and _is_plain(text):
+        return yaml.load(text, _FAST_LOADER)
+    return yaml.load(text, _PlainLoader)
+
+
+def _is_plain(text: str) -> bool:
+    """Returns whether libyaml's loader may load a text: it is one valid document, flat enough and
+    without aliases. What is not, `_PlainLoader` refuses, with its own words."""
+    depth, documents = 0, 0
+    try:
+        for event in yaml.parse(text, _FAST_LOADER):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if depth > _MAX_DEPTH or documents > 1 or isinstance(event, yaml.AliasEvent):
+                return False
+    except yaml.YAMLError:
+        return False
+    return True
+
+
 class SpecError(ValueError):
     """Raised for a spec that cannot be run; `violations` holds all reasons, one line each."""
 
@@ -123,6 +159,14 @@ def _adapter() -> TypeAdapter[RunSpec]:
     """Returns what checks the values of a spec. It takes longer to make than to use: a list of runs
     reads many specs."""
     return TypeAdapter(RunSpec)
+
+
+def prepare_parser() -> None:
+    """Makes what checks the values of a spec, which the first `parse_spec` would make, so that
+    forks of this process have it."""
+    with _without_plugins():
+        rebuild_dataclass(RunSpec)  # type: ignore[arg-type]  # it is one of pydantic's
+        _adapter()
 
 
 def require_usable(spec: RunSpec, entry: str) -> None:
@@ -200,7 +244,7 @@ def stored_version(path: Path) -> int:
 
 def _stored_values(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
+        values = _load_plain(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise SpecError([f"{path}: not valid YAML ({' '.join(str(error).split())})"]) from None
     if not isinstance(values, dict):

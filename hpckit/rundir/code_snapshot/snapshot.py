@@ -343,15 +343,27 @@ def _own_packages(root: Path, there: set[str]) -> dict[str, SnapshotSource]:
     Args:
         there: names that the snapshot has from the project.
     """
-    files = {}
+    files: dict[str, SnapshotSource] = {}
     for name in PACKAGES:
         spec = find_spec(name)
         first = f"{name}/__init__.py"
         is_there = first in there or (name in there and (root / first).is_file())
         if is_there or spec is None or spec.origin is None:
             continue
-        package = Path(spec.origin).parent
-        for path in package.rglob("*"):
-            if "__pycache__" not in path.parts and stat.S_ISREG((found := path.stat()).st_mode):
-                files[str(path.relative_to(package.parent))] = SnapshotSource(path, state_of(found))
+        files |= _files_below(os.path.dirname(spec.origin), name)  # noqa: PTH120 - see there
+    return files
+
+
+def _files_below(folder: str, name: str) -> dict[str, SnapshotSource]:
+    """Returns the files in `folder`, which is called `name` in the snapshot, and in its folders,
+    without byte code. A `Path` for each of a thousand files would take three times as long."""
+    files: dict[str, SnapshotSource] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            inside = f"{name}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    files |= _files_below(entry.path, inside)
+            elif stat.S_ISREG((found := entry.stat()).st_mode):
+                files[inside] = SnapshotSource(entry.path, state_of(found))
     return files

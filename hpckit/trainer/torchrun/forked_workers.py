@@ -2,8 +2,9 @@
 
 `python -m hpckit.trainer.torchrun.forked_workers` takes torchrun's arguments. The import of torch
 and its FSDP takes some seconds of processor time in every worker at every restart; here a node does
-it once. Before the forks there are only imports: no CUDA, no thread pool, no user code. If CUDA was
-used nevertheless, workers are started as programs, and an event reports it.
+it once. Before the forks there are only imports, and the validator of specs is made: no CUDA, no
+thread pool, no user code. If CUDA was used nevertheless, workers are started as programs, and an
+event reports it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.launcher.api import elastic_launch
 
 import hpckit.trainer.language_model  # noqa: F401  for what it imports
+from hpckit.config.spec_parser import prepare_parser
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import ForkUnusable
 from hpckit.ipc.process_environment import WorkerEnvironment
@@ -33,6 +35,8 @@ from hpckit.torch_internals import is_in_bad_fork
 from hpckit.trainer import worker
 from hpckit.trainer.torchrun import rendezvous_handler
 from hpckit.trainer.torchrun.torchrun_config import launch_config
+
+prepare_parser()  # as an import does; each worker would take 0.05 s for it before its first step
 
 _UNKNOWN_USE = (
     "before or while torch was imported, as by a sitecustomize, a plug-in of torch.backends or "

@@ -110,11 +110,12 @@ def test_each_danger_is_seen(line: str) -> None:
 
 def test_yaml_is_read_by_a_safe_loader() -> None:
     assert issubclass(spec_parser._PlainLoader, yaml.SafeLoader)
+    assert spec_parser._FAST_LOADER is getattr(yaml, "CSafeLoader", None)
     tree = ast.parse((CHECKOUT / SAFE_YAML).read_text(encoding="utf-8"))
-    calls = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    assert [call.endswith("_PlainLoader)") for call in calls if call.startswith("yaml.load(")] == [
-        True
-    ]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    loads = [call for call in calls if ast.unparse(call.func) == "yaml.load"]
+    assert {ast.unparse(call.args[1]) for call in loads} == {"_FAST_LOADER", "_PlainLoader"}
+    assert all(len(call.args) == 2 and not call.keywords for call in loads)
 
 
 def test_submitits_pickle_holds_a_path_and_is_this_users_alone(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.values.json_values import Json
 from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
-from checkpointing.service.spool import spool_file
+from checkpointing.service.spool import private_folder, spool_file
 from checkpointing.service.spool.spool_file import SpoolHeader
 from tests.effort import times
 
@@ -156,14 +156,14 @@ def test_a_header_without_end_is_refused_before_it_is_read(path: Path, whole: by
 def test_of_a_failed_write_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    real: Callable[..., object] = getattr(spool_file.PrivateFiles, call)
+    real: Callable[..., object] = getattr(private_folder.PrivateFiles, call)
 
     def failing(self: object, *args: object) -> object:
         if call == "close":
             real(self, *args)
         raise OSError(5, os.strerror(5))
 
-    monkeypatch.setattr(spool_file.PrivateFiles, call, failing)
+    monkeypatch.setattr(private_folder.PrivateFiles, call, failing)
     with pytest.raises(OSError, match="Input/output"):
         spool_file.write(tmp_path / spooled().name, spooled(), slot(), 2)
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hpckit.config import spec_parser
 from hpckit.config.earlier_versions import ADDED
 from hpckit.config.spec_parser import (
     SpecError,
@@ -563,3 +564,26 @@ def test_identity_is_eight_hex_digits_of_the_values_alone() -> None:
     backwards = dict(reversed(make_values().items()))
     assert identity(parse_spec(backwards)) == found
     assert identity(make_spec({"optim.grad_clip": 1})) == found  # 1 and 1.0 are one value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: &a t\nroot: *a\n", "it has an alias, which a spec may not have"),
+        ("name: [t\n", "while parsing a flow sequence"),
+        ("name: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
+        ("name: t\n---\nname: u\n", "expected a single document"),
+        ("name: \a\n", "special characters are not allowed"),
+        ("name: " + "[" * 5000 + "]" * 5000, "recursion"),
+    ],
+    ids=["alias", "open", "object", "documents", "character", "depth"],
+)
+@pytest.mark.parametrize("has_libyaml", [True, False], ids=["libyaml", "python"])
+def test_a_file_that_is_no_plain_document_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_libyaml: bool, text: str, says: str
+) -> None:
+    if not has_libyaml:
+        monkeypatch.setattr(spec_parser, "_FAST_LOADER", None)
+    (tmp_path / "spec.yaml").write_text(text)
+    with pytest.raises(SpecError, match=f"spec.yaml: not valid YAML .*{says}"):
+        read_spec(tmp_path / "spec.yaml")
