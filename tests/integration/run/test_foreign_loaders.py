@@ -11,8 +11,9 @@ import pytest
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
+from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import ALONE, command, complete, history, losses
-from tests.integration.run.test_user_code import attempts, hpckit
+from tests.integration.run.test_user_code import attempts
 
 TRAIN = ("train.steps=20", "train.global_batch=4", "debug.ledger=false", "optim.warmup_steps=1")
 ENTRY = "entry=tests.integration.run.foreign_loaders:"
@@ -51,15 +52,16 @@ def test_a_stateful_loader_resumes_exactly_on_as_many_ranks_and_is_refused_on_ot
     assert (status, read_json(run.verdict)["kind"]) == (70, "crash"), output
     started = attempts(run)
 
-    refused = hpckit("resume", str(run.path), "launch.nproc_per_node=1", "retry=default")
+    resume = [HPCKIT, "resume", str(run.path)]
+    status, output = complete(cut, [*resume, "launch.nproc_per_node=1", "retry=default"])
     verdict = read_json(run.verdict)
-    assert (refused.returncode, verdict["kind"]) == (70, "permanent"), refused.stdout
+    assert (status, verdict["kind"]) == (70, "permanent"), output
     assert "has the positions of 2 ranks, and here are 1" in verdict["reason"]
     assert 'The rule is other_world="error"' in verdict["reason"]
     assert attempts(run) == started + 1
 
-    resumed = hpckit("resume", str(run.path), "launch.nproc_per_node=2")
-    assert resumed.returncode == 0, resumed.stdout
+    status, output = complete(cut, [*resume, "launch.nproc_per_node=2"])
+    assert status == 0, output
     assert history(run).lives[-1].start_step in (4, 8, 12)
     assert losses(run) == losses(reference)
     assert len(losses(run)) == 20  # over two epochs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -69,32 +70,20 @@ def test_a_script_with_the_client_leaves_at_one_step(tmp_path: Path) -> None:
     assert text.count(f"leaves after step {first.end_step}\n") == 2
 
 
-def test_an_error_of_the_script_is_shown_where_it_is(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "train.py").write_text(
-        "import sys\n\ndef main():\n    raise KeyError('no')\n\nmain()\n"
-    )
-    line = launch_line("cluster.device=cpu", "retry=none", "--", "python", "train.py")
-    status, output = complete(project, line, cwd=project)
-    assert status == 70, output
-    (path,) = project.glob("t-*")
-    error = read_json(path / "verdict.json")["error"]
-    assert (error["type"], error["message"]) == ("KeyError", "'no'")
-    assert 'train.py", line 4, in main' in error["traceback"]
-
-
 RAISES = """
 import sys, time
 
-for step in range(1, 9):
-    if step == 4:
-        raise KeyError(f"sample {time.time()}")
-    print(f"step {step} of 8: loss {1 / step}", flush=True)
+def main():
+    for step in range(1, 9):
+        if step == 4:
+            raise KeyError(f"sample {time.time()}")
+        print(f"step {step} of 8: loss {1 / step}", flush=True)
+
+main()
 """
 
 
-def test_an_error_that_repeats_at_one_step_is_not_tried_to_the_end_of_the_budget(
+def test_an_error_of_the_script_is_shown_where_it_is_and_not_tried_for_ever_at_one_step(
     tmp_path: Path,
 ) -> None:
     """Its message differs each time, and its line and step do not."""
@@ -110,6 +99,10 @@ def test_an_error_that_repeats_at_one_step_is_not_tried_to_the_end_of_the_budget
     assert verdict["kind"] == "permanent"
     assert "KeyError" in verdict["reason"]
     assert "3 times in a row at the same line after step 3" in verdict["reason"]
+    error = verdict["error"]
+    assert error["type"] == "KeyError"
+    assert re.fullmatch(r"'sample [\d.]+'", error["message"])
+    assert 'train.py", line 7, in main' in error["traceback"]
     started = [e["attempt"] for e in read_events(run.events) if e.kind == "worker_started"]
     assert sorted(started)[:3] == [0, 1, 2]
 

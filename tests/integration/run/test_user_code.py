@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from hpckit.cli.main import app
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
@@ -85,7 +85,8 @@ atexit.register(print, "at its end", flush=True)
 def test_a_function_of_ones_own_runs_from_the_snapshot(
     tmp_path: Path, shards: Path, preload: bool
 ) -> None:
-    folder = project(tmp_path, head=SAYS)
+    """And the command line tells what there is."""
+    folder = project(tmp_path, "run.step == 3 and run.log(once=7.0)", SAYS)
     root = tmp_path / "runs"
     ranks = ("launch.nproc_per_node=2", f"launch.preload={preload}")
     status, output = launch(folder, root, shards, *ranks)
@@ -101,6 +102,26 @@ def test_a_function_of_ones_own_runs_from_the_snapshot(
     assert [log.count("at its end") for log in last] == [1, 1]
     drew = {re.findall(r"^drew (.*)", log, re.MULTILINE)[0] for log in logs}
     assert len(drew) == 2, "ranks draw numbers of their own"
+    records = history(run).kept
+    assert [step for step, event in records.items() if event.get("once") is not None] == [4]
+    require_that_commands_tell_of(run)
+
+
+def require_that_commands_tell_of(run: RunDir) -> None:
+    """Of a run of 12 steps that is done."""
+    listed = hpckit("ckpt", "ls", str(run.path))
+    assert listed.exit_code == 0
+    for step in (5, 12):  # 10 may have been overtaken by 12
+        assert re.search(rf"^\s*{step}\s.*committed", listed.stdout, re.MULTILINE), listed.stdout
+    told = hpckit("report", str(run.path))
+    assert "12 kept, 0 repeated" in told.stdout
+    assert (run.report / "report.html").read_text().startswith("<!doctype html>")
+    again = hpckit("resume", str(run.path))
+    assert again.exit_code == 0
+    assert "nothing to resume" in again.stdout
+    wrong = hpckit("resume", str(run.path.parent))
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("error: ")
 
 
 def test_an_import_error_is_permanent_at_the_first_attempt(tmp_path: Path, shards: Path) -> None:
@@ -247,18 +268,6 @@ def test_a_mistake_in_the_loop_is_permanent_and_no_half_step_is_saved(
             assert said.count(f"refused: {reason}") == 8, said
 
 
-def test_a_function_that_begins_no_run_is_told_so_once(tmp_path: Path, shards: Path) -> None:
-    folder, root = project(tmp_path), tmp_path / "runs"
-    (folder / "mine" / "train.py").write_text("def main(cfg):\n    print('trained')\n")
-    status, output = launch(folder, root, shards)
-    assert status == 70, output
-    run = the_run(root)
-    verdict = read_json(run.verdict)
-    assert verdict["kind"] == "permanent"
-    assert "mine.train:main returned without `with training_run(cfg)`; " in verdict["reason"]
-    assert attempts(run) == 1
-
-
 def test_ranks_that_log_different_metrics_are_told_so(tmp_path: Path, shards: Path) -> None:
     root = tmp_path / "runs"
     trouble = "run.log(**{f'rank{run.rank}': 1.0})"
@@ -267,34 +276,10 @@ def test_ranks_that_log_different_metrics_are_told_so(tmp_path: Path, shards: Pa
     assert "ranks logged different metrics" in read_json(the_run(root).verdict)["reason"]
 
 
-def test_a_metric_is_written_down_for_its_own_step_alone(tmp_path: Path, shards: Path) -> None:
-    """And the command line tells what there is."""
-    root = tmp_path / "runs"
-    trouble = "run.step == 3 and run.log(once=7.0)"
-    status, output = launch(project(tmp_path, trouble), root, shards)
-    assert status == 0, output
-    run = the_run(root)
-    records = history(run).kept
-    assert [step for step, event in records.items() if event.get("once") is not None] == [4]
-    listed = hpckit("ckpt", "ls", str(run.path))
-    assert listed.returncode == 0
-    for step in (5, 12):  # 10 may have been overtaken by 12
-        assert re.search(rf"^\s*{step}\s.*committed", listed.stdout, re.MULTILINE), listed.stdout
-    told = hpckit("report", str(run.path))
-    assert "12 kept, 0 repeated" in told.stdout
-    assert (run.report / "report.html").read_text().startswith("<!doctype html>")
-    again = hpckit("resume", str(run.path))
-    assert again.returncode == 0
-    assert "nothing to resume" in again.stdout
-    wrong = hpckit("resume", str(tmp_path))
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: ")
-
-
 @pytest.mark.parametrize("verb", [["ckpt", "ls"], ["report"], ["resume"]])
 def test_the_command_line_on_a_missing_path(tmp_path: Path, verb: list[str]) -> None:
     done = hpckit(*verb, str(tmp_path / "nothing"))
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert str(tmp_path / "nothing") in done.stderr
 
 
@@ -305,20 +290,17 @@ def test_pack_on_the_command_line(tmp_path: Path) -> None:
         (source / f"text{number}.txt").write_text(f"text {number}")
     out = tmp_path / "shards"
     done = hpckit("data", "pack", str(source), str(out), "--samples-per-shard", "2")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "5 samples" in done.stdout
     assert len(list(out.glob("*.tar"))) == 3
     missing = hpckit("data", "pack", str(tmp_path / "none"), str(tmp_path / "x"))
-    assert missing.returncode == 2
+    assert missing.exit_code == 2
     assert "none" in missing.stderr
 
 
-def hpckit(*arguments: str) -> subprocess.CompletedProcess[str]:
-    binary = Path(sys.executable).with_name("hpckit")
-    env = os.environ | {"COLUMNS": "200"}
-    return subprocess.run(
-        [str(binary), *arguments], capture_output=True, text=True, check=False, env=env
-    )
+def hpckit(*arguments: str) -> Result:
+    """A command, in this process."""
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}, catch_exceptions=False)
 
 
 DIES_BEFORE_THE_FIRST_SAVE = """

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from hpckit.planner.memory.decoder_memory import footprint, footprints
 from hpckit.submit.compose import compose_spec
+from hpckit.submit.launch_command import main
 from hpckit.trainer.memory.fake_step import fake_step
-from tests.integration.run.runs import REPO
 
 SMALL = ("model=gpt_nano", "model.layers=4", "model.heads=4", "train.global_batch=64")
 
 
-def shown(*overrides: str) -> tuple[int, str]:
+def shown(capsys: pytest.CaptureFixture[str], *overrides: str) -> tuple[int, str]:
+    """What `launch.py --fake-world` says, in this process: another one would import torch first."""
     small = [word for word in SMALL if word.partition("=")[0] != overrides[0].partition("=")[0]]
-    command = [sys.executable, str(REPO / "launch.py"), "--fake-world", *small, *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout + done.stderr
+    status = main(["--fake-world", *small, *overrides])
+    said = capsys.readouterr()
+    return status, said.out + said.err
 
 
 def mebibytes(text: str, name: str) -> float:
@@ -37,8 +36,12 @@ def mebibytes(text: str, name: str) -> float:
     ],
     ids=["fsdp", "fsdp_tp"],
 )
-def test_the_state_of_one_rank_is_its_share(way: tuple[str, ...], parts: int, words: str) -> None:
-    status, text = shown("launch.nodes=8", "launch.nproc_per_node=8", "model.width=512", *way)
+def test_the_state_of_one_rank_is_its_share(
+    capsys: pytest.CaptureFixture[str], way: tuple[str, ...], parts: int, words: str
+) -> None:
+    status, text = shown(
+        capsys, "launch.nodes=8", "launch.nproc_per_node=8", "model.width=512", *way
+    )
     assert status == 0, text
     assert text.startswith(f"rank 0 of 64 ({words}), at the peak of a step:\n")
     blocks, tokens = 4 * 12 * 512**2, (257 + 64) * 512
@@ -85,7 +88,7 @@ OF_IMAGES = {
         *(*FEWER, "parallel=fsdp", "train.micro_batch=8"),
         "memory.activation_checkpointing=full",
     ),
-    "vit": ("model=vit_s16", "parallel=fsdp", "train.micro_batch=8"),
+    "vit": ("model=vit_s16", "model.layers=6", "parallel=fsdp", "train.micro_batch=8"),
     "vit, again": (
         *("model=vit_s16", "model.layers=4", "parallel=fsdp", "train.micro_batch=4"),
         "precision=bf16",
@@ -142,12 +145,14 @@ def test_what_cannot_be_without_numbers_is_refused(words: tuple[str, ...], key: 
         fake_step(compose_spec([*words]))
 
 
-def test_a_pipeline_is_shown_for_each_group_of_layers_and_a_refusal_in_a_line() -> None:
-    status, text = shown("launch.nodes=2", "parallel=pp", "train.micro_batch=16")
+def test_a_pipeline_is_shown_for_each_group_of_layers_and_a_refusal_in_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, text = shown(capsys, "launch.nodes=2", "parallel=pp", "train.micro_batch=16")
     assert status == 0, text
     first, second = text.split("rank 1 of 2 (pp 2 (1f1b)), at the peak of a step:\n")
     assert first.startswith("rank 0 of 2 (pp 2 (1f1b)), at the peak of a step:\n")
     assert mebibytes(first, "Total") > mebibytes(second, "Total") > 0
-    status, text = shown("memory=compiled")
+    status, text = shown(capsys, "memory=compiled")
     assert status == 2, text
     assert "memory.compile: a fake world has no memory" in text
