@@ -31,6 +31,9 @@ from checkpointing.store_url import local_folder, meant_url
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
+    from checkpointing.follower.follower import FollowedStep, Follower
+    from checkpointing.follower.follower_options import FollowerOptions
+    from checkpointing.follower.shared_weights import SharedWeights
     from checkpointing.format.values.registered_classes import register
     from checkpointing.options import CheckpointerOptions
     from checkpointing.restore.partial_load import load
@@ -53,6 +56,9 @@ __all__ = [
     "CheckpointerOptions",
     "DamagedError",
     "Every",
+    "FollowedStep",
+    "Follower",
+    "FollowerOptions",
     "FormatError",
     "Last",
     "Minutes",
@@ -60,6 +66,7 @@ __all__ = [
     "PerRank",
     "SaveError",
     "ServiceError",
+    "SharedWeights",
     "StageError",
     "Steps",
     "Store",
@@ -83,6 +90,9 @@ __all__ = [
 
 _MODULES = {
     "checkpointer": ("Checkpointer",),
+    "follower.follower": ("FollowedStep", "Follower"),
+    "follower.follower_options": ("FollowerOptions",),
+    "follower.shared_weights": ("SharedWeights",),
     "format.values.registered_classes": ("register",),
     "options": ("CheckpointerOptions",),
     "restore.partial_load": ("load",),

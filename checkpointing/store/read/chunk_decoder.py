@@ -3,7 +3,7 @@ chunk's id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from checkpointing.codec import Codec, WordLayout, decode
@@ -15,6 +15,8 @@ from checkpointing.storage import Buffer
 
 # returns the stored bytes of a chunk, or why there are none
 Stored: TypeAlias = Callable[[Chunk], Buffer | DamagedError]
+# by the id of a chunk, what returns its content: chunks that need not be read
+HeldChunks: TypeAlias = Mapping[bytes, Callable[[], Buffer]]
 
 
 def fresh(depth: int, size: int) -> memoryview:
@@ -26,15 +28,22 @@ class ChunkDecoder:
     """Decodes one chunk after the other, and keeps the bases of the last one, so that consecutive
     chunks with one base cost one decoding of it. Not thread-safe."""
 
-    def __init__(self, stored: Stored, room: Callable[[int, int], memoryview] = fresh) -> None:
+    def __init__(
+        self,
+        stored: Stored,
+        room: Callable[[int, int], memoryview] = fresh,
+        held: HeldChunks | None = None,
+    ) -> None:
         """Create the decoder.
 
         Args:
             stored: returns stored bytes, which stay valid as long as the decoder is used.
             room: returns memory for the content of a chunk, given the number of its bases and its
                 size; may be the same for every chunk with that number of bases.
+            held: contents that the caller has. A base among them is neither read nor decoded.
         """
         self._stored, self._room = stored, room
+        self._held: HeldChunks = held or {}
         self._path: list[tuple[Chunk, str, Buffer]] = []  # the last chunk, after all its bases
 
     def content(self, chunk: Chunk, dtype: str) -> Buffer:
@@ -46,7 +55,7 @@ class ChunkDecoder:
         """
         raw = self._unchecked(chunk, dtype)
         if chunk_id(dtype, raw) != chunk.id:
-            if chunk.base is not None:
+            if chunk.base is not None and chunk.base.id not in self._held:
                 self.content(chunk.base, dtype)  # raises if the base is what is damaged
             raise DamagedError(f"{where(chunk)}: the bytes do not match their hash")
         return raw
@@ -55,7 +64,7 @@ class ChunkDecoder:
         depth = chunk.depth
         if depth < len(self._path) and self._path[depth][:2] == (chunk, dtype):
             return self._path[depth][2]
-        base = None if chunk.base is None else self._unchecked(chunk.base, dtype)
+        base = None if chunk.base is None else self._base(chunk.base, dtype)
         data = self._stored(chunk)
         if isinstance(data, DamagedError):
             raise data
@@ -63,6 +72,10 @@ class ChunkDecoder:
         raw = data if chunk.codec is Codec.RAW else self._decode(chunk, dtype, data, base)
         self._path.append((chunk, dtype, raw))
         return raw
+
+    def _base(self, chunk: Chunk, dtype: str) -> Buffer:
+        held = self._held.get(chunk.id)
+        return self._unchecked(chunk, dtype) if held is None else held()
 
     def _decode(self, chunk: Chunk, dtype: str, data: Buffer, base: Buffer | None) -> Buffer:
         kind = element(dtype)

@@ -17,8 +17,8 @@ from checkpointing.format.object_keys import pack_key
 from checkpointing.format.packs import MAGIC
 from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.interface import SupportsReadInto
-from checkpointing.store.read.chunk_decoder import ChunkDecoder, content, where
-from checkpointing.store.read.read_batches import batches, chain, length, ranges
+from checkpointing.store.read.chunk_decoder import ChunkDecoder, HeldChunks, content, where
+from checkpointing.store.read.read_batches import batches, chain, length, needed, ranges
 
 logger = logging.getLogger("checkpointing")
 
@@ -68,9 +68,20 @@ class ChunkFetcher:
     """Reads chunks from one store and, where that is damaged, from other copies. Thread-safe."""
 
     def __init__(
-        self, storage: Storage, copies: ChunkCopies | None = None, threads: int = THREADS
+        self,
+        storage: Storage,
+        copies: ChunkCopies | None = None,
+        threads: int = THREADS,
+        held: HeldChunks | None = None,
     ) -> None:
+        """Create the fetcher.
+
+        Args:
+            held: contents that the caller has, by chunk id; called in any thread. A base among
+                them is not read. If it turns out to be damaged, the bases are read after all.
+        """
         self._storage, self._copies, self._threads = storage, copies, threads
+        self._held: HeldChunks = held or {}
         self._fills = storage if isinstance(storage, SupportsReadInto) else None
         self.batch_bytes = BATCH if self._fills is None else HOT
         self.healed: list[DamagedChunk] = []  # read from another copy
@@ -116,8 +127,8 @@ class ChunkFetcher:
             return found
 
     def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> tuple[int, list[DamagedChunk]]:
-        stored = self.borrow(at for want in batch for at in chain(want.chunk))
-        decoder = ChunkDecoder(lambda chunk: stored[chunk.place], room)
+        stored = self.borrow(at for want in batch for at in needed(want.chunk, self._held))
+        decoder = ChunkDecoder(lambda chunk: stored[chunk.place], room, self._held)
         damaged = []
         for want in batch:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from checkpointing.format.chunks import Chunk, Place
@@ -16,6 +16,15 @@ def chain(chunk: Chunk) -> Iterator[Chunk]:
     """Yield a chunk, then all its bases."""
     at: Chunk | None = chunk
     while at is not None:
+        yield at
+        at = at.base
+
+
+def needed(chunk: Chunk, held: Container[bytes]) -> Iterator[Chunk]:
+    """Yield a chunk, then its bases up to the first one whose id is among those held."""
+    yield chunk
+    at = chunk.base
+    while at is not None and at.id not in held:
         yield at
         at = at.base
 

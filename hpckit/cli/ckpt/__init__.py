@@ -31,6 +31,7 @@ class _CkptGroup(DeferredGroup):
         "repair": "hpckit.cli.ckpt.repair:repair",
         "flatten": "hpckit.cli.ckpt.repair:flatten",
         "compact": "hpckit.cli.ckpt.repair:compact",
+        "follow": "hpckit.cli.ckpt.follow:follow",
         "export": "hpckit.cli.ckpt.export:export",
         "import": "hpckit.cli.ckpt.export:import_",
     }

@@ -97,7 +97,7 @@ CKPT_ALL = CKPT_STATE | {
 }
 MAY_IMPORT_INSIDE = {
     **{name: {"checkpointing.errors"} for name in (*CKPT_LEAVES, "checkpointing.save_policy")},
-    "checkpointing": CKPT_ALL,
+    "checkpointing": CKPT_ALL | {"checkpointing.follower"},
     "checkpointing.event_file": {"checkpointing.events"},
     "checkpointing.store_url": {"checkpointing.errors"},
     "checkpointing.storage": {"checkpointing.errors", "checkpointing.store_url"},
@@ -125,6 +125,7 @@ MAY_IMPORT_INSIDE = {
     },
     "checkpointing.checkpointer": CKPT_ALL,
     "checkpointing.interop": CKPT_STORE,
+    "checkpointing.follower": {*CKPT_STORE, "checkpointing.interop"},
     "checkpointing.integrations": {*CKPT_ALL, "checkpointing"},
     "checkpointing.examples": {"checkpointing", "checkpointing.integrations"},
     "data.errors": set(),
