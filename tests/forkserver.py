@@ -18,6 +18,7 @@ _IMPORTED = [  # what is not here, each child imports by itself
     "hpckit.trainer.parallel.parallel_model",
     "torch.distributed.pipelining",
     "tests.faults.crashing",
+    "tests.faults.following",
     "tests.faults.storming",
     "tests.integration.checkpoint.killed_trainers",
     "tests.integration.rank_worlds",

@@ -291,7 +291,7 @@ class SafetensorsTarget(_FolderTarget):
 class SharedTarget(_FolderTarget):
     """Keeps the weights in the shared memory of this node, for `SharedWeights`."""
 
-    def __init__(self, name: str, memory: Path = MEMORY) -> None:
+    def __init__(self, name: str, memory: Path) -> None:
         """
         Raises:
             CheckpointError: another follower uses the name.
@@ -392,7 +392,7 @@ def open_target(into: str | os.PathLike[str] | OnStep, keep: int = 2) -> FollowT
         return CallbackTarget(into)
     text = os.fspath(into)
     if text.startswith(SHARED):
-        return SharedTarget(text.removeprefix(SHARED))
+        return SharedTarget(text.removeprefix(SHARED), MEMORY)
     if not text:
         raise ValueError("the place for the weights is empty: give shm:NAME or a folder")
     return SafetensorsTarget(Path(text), keep)

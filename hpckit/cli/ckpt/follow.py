@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from types import FrameType
@@ -217,7 +217,7 @@ def _argv(command: str) -> list[str]:
 @contextmanager
 def _stopping(follower: Follower) -> Iterator[None]:
     """Let the first SIGINT or SIGTERM end the command after the present step."""
-    former = {}
+    former: dict[int, signal.Handlers | Callable[[int, FrameType | None], object] | int | None] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
         follower.stop()

@@ -385,9 +385,13 @@ def test_items_that_retention_removed_make_a_step_useless(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(store, 1, weights(1))
-    prune(store, RUN, [Only(("optimizer",), Last(1))], grace_s=0)
+    newest = save(store, 2, weights(2))
+    prune(store, RUN, [Only(("optimizer",), Last(2))], grace_s=0)
+    for key in delta_stores.packs(store, newest):
+        delta_stores.flip(Path(store.url) / key, 100)
     with follower(store, SeenSteps()) as followed:
         assert followed.poll() is None
+    assert "step 2 is skipped" in caplog.text
     assert "step 1 is skipped" in caplog.text
 
 
@@ -495,4 +499,4 @@ def test_a_pack_that_is_missing_is_damage(store: Store, caplog: pytest.LogCaptur
 def test_wrong_options_are_refused(store: Store, options: dict[str, object], text: str) -> None:
     given = {"run": RUN, "into": SeenSteps(), **options}
     with pytest.raises(ValueError, match=text):
-        Follower(store.url, **given)  # type: ignore[arg-type]
+        Follower(store.url, **given)  # type: ignore[call-overload]
