@@ -206,6 +206,8 @@ class Follower:
         """Release the target and the store. What was published stays."""
         if self._images is not None:
             self._images.close()
+            if self._images.weights is not None:
+                self._target.release(self._images.weights)
         self._target.close()
         self._storage.close()
 
@@ -326,8 +328,10 @@ class Follower:
             return self._images
         if self._images is not None:
             logger.warning("the tensors of run %s have changed: all are read", self.options.run)
-            self._images.close()
-            self._images = None
+            former, self._images = self._images, None
+            former.close()
+            if former.weights is not None:
+                self._target.release(former.weights)
         self._images = StepImages.open(self._target, layout)
         return self._images
 

@@ -229,5 +229,5 @@ def _stopping(follower: Follower) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        for each, handler in former.items():
+            signal.signal(each, handler)
