@@ -74,7 +74,7 @@ FULL_BYTES = 1 << 20
 _RECEIVED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
 
 
-class Follower:
+class RunFollower:
     """Shows a submission's events until the run has ended."""
 
     def __init__(

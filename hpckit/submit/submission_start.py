@@ -100,11 +100,11 @@ def _start_and_follow(run: RunDir, number: int, steps: int | None, detach: bool)
 
     from hpckit.events.event_log import EventTail
     from hpckit.submit.job_submission import submit
-    from hpckit.submit.run_follower import Follower
+    from hpckit.submit.run_follower import RunFollower
 
     console = Console()
     console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
-    follower = Follower(run, number, steps, console, EventTail(run.events, from_end=True))
+    follower = RunFollower(run, number, steps, console, EventTail(run.events, from_end=True))
     with follower.noting_signals():
         job = submit(run, number)
         if detach:

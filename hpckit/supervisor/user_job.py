@@ -83,14 +83,14 @@ def _follow_supervisor(run: RunDir, number: int, steps: int | None) -> int:
     from rich.console import Console
 
     from hpckit.events.event_log import EventTail
-    from hpckit.submit.run_follower import Follower
+    from hpckit.submit.run_follower import RunFollower
     from hpckit.system.child_processes import spawn
 
     print(f"{run.name}  {run.path}", flush=True)
     command, env = supervisor_command(run.submission(number), os.environ)
     run.logs.mkdir(exist_ok=True)
     tail = EventTail(run.events, from_end=True)
-    follower = Follower(run, number, steps, Console(), tail, is_outlived=False)
+    follower = RunFollower(run, number, steps, Console(), tail, is_outlived=False)
     with follower.noting_signals():
         process = spawn(command, env, run.logs / "interactive.log")
         return follower.follow(lambda: process.poll() is None)

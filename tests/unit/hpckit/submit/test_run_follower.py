@@ -15,7 +15,7 @@ from rich.text import Text
 from hpckit.events.event_log import EventLog, EventTail
 from hpckit.events.schema import event_of
 from hpckit.rundir.directory import RunDir
-from hpckit.submit.run_follower import Follower, describe
+from hpckit.submit.run_follower import RunFollower, describe
 from tests.unit.hpckit.specs_and_processes import line_of, python
 
 OTHERS = ("step", "run_started", "run_ended", "agent_started", "worker_started", "node_ended")
@@ -102,7 +102,7 @@ def test_an_error_with_brackets_is_shown_as_it_is(kind: str, field: str, reason:
 
 def follow(run: RunDir, alive: bool) -> tuple[int, str]:
     console = Console(file=io.StringIO(), width=200)
-    follower = Follower(run, 1, 10, console, EventTail(run.events))
+    follower = RunFollower(run, 1, 10, console, EventTail(run.events))
     status = follower.follow(lambda: alive)
     assert isinstance(console.file, io.StringIO)
     return status, console.file.getvalue()
@@ -158,7 +158,7 @@ with RunLock(Path(sys.argv[1]), "supervisor"):
     with python(code, run.lock) as supervisor:
         assert line_of(supervisor) == "held"
         console = Console(file=io.StringIO())
-        assert Follower(run, 1, 10, console, EventTail(run.events)).follow(interrupt) == 75
+        assert RunFollower(run, 1, 10, console, EventTail(run.events)).follow(interrupt) == 75
         assert line_of(supervisor) == "asked to stop"
         assert supervisor.poll() is None
 
@@ -166,7 +166,7 @@ with RunLock(Path(sys.argv[1]), "supervisor"):
 def test_ctrl_c_before_anything_is_followed_is_obeyed_then(tmp_path: Path) -> None:
     file = io.StringIO()
     run = RunDir(tmp_path)
-    follower = Follower(run, 1, 10, Console(file=file, width=200), EventTail(run.events))
+    follower = RunFollower(run, 1, 10, Console(file=file, width=200), EventTail(run.events))
     with follower.noting_signals():
         signal.raise_signal(signal.SIGINT)
         alive = iter([True, False])
@@ -181,7 +181,7 @@ def test_a_supervisor_that_has_not_said_who_it_is_is_asked_later(tmp_path: Path)
     run = RunDir(tmp_path)
     with run.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        follower = Follower(run, 1, 10, Console(file=io.StringIO()), EventTail(run.events))
+        follower = RunFollower(run, 1, 10, Console(file=io.StringIO()), EventTail(run.events))
         follower._ask_to_stop()
 
 
@@ -214,10 +214,10 @@ from pathlib import Path
 from rich.console import Console
 from hpckit.events.event_log import EventTail
 from hpckit.rundir.directory import RunDir
-from hpckit.submit.run_follower import Follower
+from hpckit.submit.run_follower import RunFollower
 run = RunDir(Path(sys.argv[1]))
 tail = EventTail(run.events)
-follower = Follower(run, 1, 10, Console(width=200), tail, is_outlived=sys.argv[2] == "True")
+follower = RunFollower(run, 1, 10, Console(width=200), tail, is_outlived=sys.argv[2] == "True")
 with follower.noting_signals():
     print("follows", flush=True)
     sys.exit(follower.follow(lambda: True))
