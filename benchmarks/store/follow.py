@@ -3,10 +3,10 @@
     python -m benchmarks.store.follow [--steps 12] [--lrs 1e-6 1e-5 1e-4] [--every 1 10]
 
 A byte model of 3.3 million parameters is trained on the sources of Python's standard library, with
-AdamW and float32 master weights: 200 steps at 1e-3, and then at each learning rate by a new
-optimizer, of which the first steps are not measured. Saved are the weights rounded to bfloat16, as
-weights for inference are, once with differences to a keyframe (`depth=1`, the default of
-`Checkpointer`) and once with differences to the save before (`depth=8`).
+AdamW and float32 master weights: `--earlier` steps at 1e-3, and then at each learning rate by a new
+optimizer, of which the first `--settling` steps are not measured. Saved are the weights rounded to
+bfloat16, as weights for inference are, once with differences to a keyframe (`depth=1`, the default
+of `Checkpointer`) and once with differences to the save before (`depth=8`).
 
 - *changed*: the share of the weights whose 16 bits differ from those of the step taken before. The
   field reports about 1 % between two steps of reinforcement learning.
@@ -48,7 +48,6 @@ from checkpointing.format.torch_dtypes import torch_dtype
 from checkpointing.store.write.chunk_encoding import ChunkEncoder
 from checkpointing.store.write.part_writer import WriteOptions
 
-EARLIER, SETTLING = 200, 40  # steps at 1e-3, and at each rate before it is measured
 RUN = "followed"
 LONG = 100_000  # steps: the cosine decay has hardly begun
 
@@ -81,17 +80,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="measured saves of each kind")
     parser.add_argument("--lrs", type=float, nargs="+", default=[1e-6, 1e-5, 1e-4])
     parser.add_argument("--every", type=int, nargs="+", default=[1, 10])
+    parser.add_argument("--earlier", type=int, default=200, help="steps at 1e-3 before all")
+    parser.add_argument("--settling", type=int, default=40, help="steps before each measurement")
     parser.add_argument("--stored", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 8])
     settings = parser.parse_args()
     torch.set_num_threads(1)  # small matrices
     model = build_model()
-    SmallRun(model, EARLIER).train(EARLIER)
+    SmallRun(model, settings.earlier).train(settings.earlier)
     arms: list[FollowedArm] = []
     shares: dict[tuple[float, int], list[float]] = {}
     for lr in settings.lrs:
         run = SmallRun(copy.deepcopy(model), LONG, lr)
-        run.train(SETTLING)
+        run.train(settings.settling)
         for every in settings.every:
             with scratch() as folder:
                 case = FollowedCase(lr, every, settings.steps, settings.stored)
