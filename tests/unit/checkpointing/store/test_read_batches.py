@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.store.read.read_batches import batches, by_place, chain, ranges
+from checkpointing.store.read.read_batches import batches, by_place, chain, needed, ranges
 
 
 def _chunk(pack: int, offset: int, raw_length: int, base: Chunk | None = None) -> Chunk:
@@ -39,8 +40,8 @@ def test_every_chunk_is_in_one_batch_and_in_bounded_memory(chunks: list[Chunk], 
     cut = list(batches(chunks, lambda chunk: chunk, size))
     assert Counter(c for batch in cut for c in batch) == Counter(chunks)
     for batch in cut:
-        needed = {at.place: at.raw_length for chunk in batch for at in chain(chunk)}
-        assert len(batch) == 1 or sum(needed.values()) <= size
+        sizes = {at.place: at.raw_length for chunk in batch for at in chain(chunk)}
+        assert len(batch) == 1 or sum(sizes.values()) <= size
 
 
 @settings(deadline=None)
@@ -88,3 +89,13 @@ def test_a_range_is_of_one_pack_and_nearly_without_gaps(chunks: list[Chunk]) -> 
         for i in range(1, len(group)):
             end = group[i - 1].offset + group[i - 1].length
             assert group[i].offset - end <= (end - group[0].offset) / 16
+
+
+def test_bases_are_needed_up_to_the_first_that_is_held() -> None:
+    root = replace(_chunk(0, 0, 9), id=b"r")
+    middle = replace(_chunk(0, 9, 9, root), id=b"m")
+    chunk = replace(_chunk(0, 18, 9, middle), id=b"c")
+    assert list(needed(chunk, set())) == [chunk, middle, root]
+    assert list(needed(chunk, {b"r"})) == [chunk, middle]
+    assert list(needed(chunk, {b"m"})) == [chunk]
+    assert list(needed(chunk, {b"c"})) == [chunk, middle, root]  # the chunk itself is read
