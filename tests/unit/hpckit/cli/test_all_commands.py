@@ -88,7 +88,7 @@ def test_what_is_not_known_is_refused_on_standard_error(words: tuple[str, ...]) 
     assert "--frobnicate" in result.stderr
 
 
-VALUES = {"--format": "safetensors", "--step": "1", "--keep": "last=1"}
+VALUES = {"--format": "safetensors", "--step": "1", "--keep": "last=1", "--into": "into"}
 """Of the options that have to be given."""
 RUNS = [
     words
