@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpckit.rundir.code_snapshot.module_names import SUPERVISOR_PROCESS, module_in
+from hpckit.rundir.search_path import PYTHON_PATH, without_snapshots
 
 
 class RequeueError(RuntimeError):
@@ -87,10 +88,10 @@ def supervisor_command(
 
 
 def snapshot_variables(code: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables that make imports come from the snapshot and not from where a job was
-    started."""
-    before = env.get("PYTHONPATH")
+    """Returns variables that make imports come from the snapshot, and neither from where a job was
+    started nor from a snapshot of another submission."""
+    before = without_snapshots(env.get(PYTHON_PATH, ""))
     return {
-        "PYTHONPATH": f"{code}{os.pathsep}{before}" if before else str(code),
+        PYTHON_PATH: f"{code}{os.pathsep}{before}" if before else str(code),
         "PYTHONSAFEPATH": "1",
     }

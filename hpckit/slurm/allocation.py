@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,22 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 20.0
 _ARRAY = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
+_OF_FIELDS = (
+    (
+        ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask", "AllocTRES", "TRES"),
+        re.compile(
+            "SLURM_(GPUS(_ON_NODE|_PER_(NODE|SOCKET|TASK))?|SHARDS_ON_NODE|JOB_GPUS"
+            "|(CPUS|MEM|NTASKS)_PER_GPU)"
+        ),
+        "gres",
+    ),
+    (("HetJobId",), re.compile("SLURM_HET_.*"), ""),
+    (("Reservation",), re.compile("SLURM_JOB_RESERVATION"), ""),
+    (("Licenses",), re.compile("SLURM_JOB_LICENSES"), ""),
+    (("Dependency",), re.compile("SLURM_JOB_DEPENDENCY"), ""),
+)
+"""Fields of a job, the variables that Slurm sets if one of the fields has a value, and what the
+value has in it."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +84,16 @@ def leave_array(env: MutableMapping[str, str]) -> None:
 
 def leave_submitting_job(env: MutableMapping[str, str]) -> None:
     """Removes from the environment of a job that a person has submitted inside of another job what
-    that other one was: a task of an array, or requeued. Slurm sets these variables only where they
-    apply, and passes those of the submitter on otherwise. Without an answer of Slurm they stay."""
+    that other one was or had: a task of an array, requeued, GPUs. Slurm sets these variables only
+    where they apply, and passes those of the submitter on otherwise. Without an answer of Slurm
+    they stay."""
     job = env.get("SLURM_JOB_ID")
-    is_doubtful = "SLURM_RESTART_COUNT" in env or any(name in env for name in _ARRAY)
+    names = ("SLURM_RESTART_COUNT", *_ARRAY)
+    is_doubtful = any(name in env for name in names) or next(unset_variables("", env), None)
     if job is None or not is_doubtful or (text := _job_text(job)) is None:
         return
+    for name in list(unset_variables(text, env)):
+        del env[name]
     if field(text, "ArrayJobId") is None:
         leave_array(env)
     restarts = field(text, "Restarts")
@@ -80,6 +101,19 @@ def leave_submitting_job(env: MutableMapping[str, str]) -> None:
         env.pop("SLURM_RESTART_COUNT", None)
     elif restarts is not None and "SLURM_RESTART_COUNT" in env:
         env["SLURM_RESTART_COUNT"] = restarts
+
+
+def unset_variables(text: str, env: Mapping[str, str]) -> Iterator[str]:
+    """Yields the variables of `env` that Slurm does not set for a job, as it has nothing of what
+    they describe. Pure.
+
+    Args:
+        text: the output of `scontrol show job` for the job.
+    """
+    for keys, names, part in _OF_FIELDS:
+        values = [value for key in keys if (value := field(text, key)) not in (None, "(null)")]
+        if not any(part in str(value) for value in values):
+            yield from (name for name in env if names.fullmatch(name))
 
 
 def is_cancelled(job: str) -> bool:

@@ -3,7 +3,8 @@
 A job starts with the environment of the process that submits it, and Slurm's programs read options
 from theirs. So what an allocation, a job step, torchrun, mpiexec or another run has set for itself
 would reach the new job, and what a person has set for `squeue` would change the output that is
-parsed here. `RULES` decides for each variable; those that no rule names are kept.
+parsed here. `RULES` decides for each variable; those that no rule names are kept. Search paths are
+kept without what the job of the caller has added to them (`hpckit.rundir.search_path`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Literal
+
+from hpckit.rundir.search_path import (
+    PYTHON_PATH,
+    is_search_path,
+    without_repeats,
+    without_snapshots,
+)
 
 Use = Literal["submission", "job", "step", "query"]
 """What the environment is for.
@@ -69,8 +77,16 @@ RULES: tuple[VariableRule, ...] = (
         "changes what a query selects, or how it prints it",
         (),
         "(SQUEUE|SINFO|SCONTROL|SACCT|SACCTMGR|SCANCEL|SPRIO|SSHARE|SDIAG)_.*",
-        "SLURM_(TIME_FORMAT|BITSTR_LEN|TOPO_LEN|DEBUG_FLAGS)",
+        "SLURM_(TIME_FORMAT|BITSTR_LEN|TOPO_LEN|DEBUG_FLAGS|JSON|YAML)",
         "SLURM_EXIT_(ERROR|IMMEDIATE)",
+    ),
+    _rule(
+        "is set by srun for the processes of one step: the agents' steps set their own, and the "
+        "supervisor is in none",
+        (),
+        "SLURM_STEP_(?!KILLED_MSG).*",
+        "SLURM_(CPU|MEM)_BIND_.*",
+        "SLURM_(STEPID|GTIDS|SRUN_COMM_HOST|SRUN_COMM_PORT|LAUNCH_NODE_IPADDR)",
     ),
     _rule(
         "describes the job, but srun would read it as a request of the agent's step, which is one "
@@ -79,7 +95,7 @@ RULES: tuple[VariableRule, ...] = (
         "SLURM_GPUS(_PER_(NODE|SOCKET|TASK))?",
         "SLURM_(GPU|TRES|MEM)_BIND.*",
         "SLURM_(GRES|GRES_FLAGS|HINT|OVERCOMMIT|THREADS_PER_CORE)",
-        "SLURM_NTASKS_PER_(CORE|GPU|SOCKET|TRES)",
+        "SLURM_NTASKS_PER_(CORE|GPU|NODE|SOCKET|TRES)",
         "SLURM_(CPUS|MEM|TRES)_PER_(GPU|TASK)",
         "SLURM_DIST(RIBUTION|_PLANESIZE|_LLLP)",
         "SLURM_CPU_BIND.*",
@@ -98,6 +114,7 @@ RULES: tuple[VariableRule, ...] = (
         "SLURM_(SPREAD_JOB|SPREAD_SEGMENTS|CONSOLIDATE_SEGMENTS|CLUSTER_CONSTRAINT)",
         "SLURM_(USE_MIN_NODES|ACCTG_FREQ|BURST_BUFFER|WORKING_DIR|REMOTE_CWD|HOSTFILE)",
         "SLURM_(NCORES_PER_SOCKET|NSOCKETS_PER_NODE|EXTERNAL_LAUNCHER|ARBITRARY_NODELIST)",
+        "SLURM_STEP_KILLED_MSG_NODE_ID",
         "SLURM_PMI.*",
         "SLURMD_DEBUG",
     ),
@@ -164,6 +181,8 @@ def environment_for(
     """
     removed = set(removed_variables(use, env, passed))
     found = {name: value for name, value in env.items() if name not in removed}
+    if use == "submission":
+        found |= {k: v for k, v in shortened_variables(env).items() if k not in removed}
     return found | PARSED if use == "query" else found
 
 
@@ -174,8 +193,20 @@ def removed_variables(
     for name in env:
         rule = rule_of(name)
         is_out = rule is not None and use not in rule.kept
-        if name not in passed and (is_out or (use == "submission" and _is_of_job(name, env))):
+        is_of_job = use == "submission" and (_is_of_job(name, env) or _is_of_snapshot(name, env))
+        if name not in passed and (is_out or is_of_job):
             yield name
+
+
+def shortened_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the search paths that a job is submitted with, as far as they are not those of `env`:
+    without code snapshots and, from inside of a job, without repeated entries."""
+    found = {name: env[name] for name in env if name == PYTHON_PATH}
+    found = {name: without_snapshots(value) for name, value in found.items()}
+    if "SLURM_JOB_ID" in env:
+        paths = {name: found.get(name, env[name]) for name in env if is_search_path(name)}
+        found |= {name: without_repeats(value) for name, value in paths.items()}
+    return {name: value for name, value in found.items() if value not in ("", env[name])}
 
 
 def job_facts(env: Mapping[str, str], passed: Collection[str] = ()) -> dict[str, str]:
@@ -199,3 +230,8 @@ def _is_of_job(name: str, env: Mapping[str, str]) -> bool:
     job = env.get("SLURM_JOB_ID", "")
     pattern = rf"(?<!\d){re.escape(job)}(?!\d)"
     return name in _TEMPORARY and job != "" and re.search(pattern, env[name]) is not None
+
+
+def _is_of_snapshot(name: str, env: Mapping[str, str]) -> bool:
+    """Returns whether the variable has nothing but code snapshots."""
+    return name == PYTHON_PATH and env[name] != "" and without_snapshots(env[name]) == ""

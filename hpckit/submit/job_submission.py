@@ -9,7 +9,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from hpckit.config.spec import RunSpec
 from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, SUPERVISOR, module_in
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.requeue_link import snapshot_variables
-from hpckit.slurm.environment import removed_variables
+from hpckit.slurm.environment import removed_variables, shortened_variables
 from hpckit.submit import batch_script
 
 # submitit's local executor ends jobs after this time; a run ends by its verdict.
@@ -111,8 +111,8 @@ def submit_array(
     paths, numbers = zip(*((str(run.path), number) for run, number in runs), strict=True)
     first, submission = runs[0]
     # submitit submits an array by an executor of its own; no other thread runs here
-    removed = removed_variables("submission", os.environ, batch_script.passed_variables(spec))
-    with _environment(dict.fromkeys(removed)), _executor(spec, place) as executor:
+    changes = _submission_changes(os.environ, batch_script.passed_variables(spec))
+    with _environment(changes), _executor(spec, place) as executor:
         jobs: list[submitit.Job[int]] = executor.map_array(
             _Supervise(first.code(submission)), paths, numbers
         )
@@ -130,8 +130,9 @@ class _EnvironmentExecutor(submitit.SlurmExecutor):
         self._passed = batch_script.passed_variables(spec)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        removed = sorted(removed_variables("submission", os.environ, self._passed))
-        words = [word for name in removed for word in ("-u", name)]
+        changes = sorted(_submission_changes(os.environ, self._passed).items())
+        words = [word for name, value in changes if value is None for word in ("-u", name)]
+        words += [f"{name}={value}" for name, value in changes if value is not None]
         command = super()._make_submission_command(submission_file_path)
         return ["env", *words, *command] if words else command
 
@@ -144,6 +145,13 @@ class _EnvironmentExecutor(submitit.SlurmExecutor):
             return str(found[-1])
         number: str = submitit.SlurmExecutor._get_job_id_from_submission_command(text)
         return number
+
+
+def _submission_changes(env: Mapping[str, str], passed: Collection[str]) -> dict[str, str | None]:
+    """Returns how the environment of `sbatch` differs from `env`. None: it does without the
+    variable."""
+    removed = dict.fromkeys(removed_variables("submission", env, passed))
+    return {**shortened_variables(env), **removed}
 
 
 @contextmanager

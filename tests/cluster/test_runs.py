@@ -14,6 +14,7 @@ import pytest
 
 from hpckit.faults.injection.process_faults import ProcessFault, victims
 from hpckit.rundir.directory import RunDir
+from hpckit.rundir.search_path import without_repeats
 from hpckit.system.atomic_files import read_json
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard
@@ -40,7 +41,10 @@ def test_preempted_and_carried_on_by_the_successor(
     patient: Cluster, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     slurm = Slurm(patient)
-    it = launch(slurm, tmp_path, shards, UNHURRIED)
+    paths = tmp_path / "paths"
+    lines = (f"'echo $PYTHONPATH,$PATH,$LIBPATH >> {paths}'", "'export PATH=/opt:$PATH LIBPATH=/l'")
+    setup = f"cluster.slurm.setup=[{','.join(lines)}]"
+    it = launch(slurm, tmp_path, shards, UNHURRIED, setup)
     it.wait_for_step(23)
     slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true", within_s=PATIENCE_S)
     it.wait_for("run_ended", 2)
@@ -50,6 +54,9 @@ def test_preempted_and_carried_on_by_the_successor(
     assert [life.start_step >= 23 for life in history(it.run).lives] == [False, True]
     first, second = it.events("run_started")
     assert second["job"] == it.events("successor_queued")[0]["job"] != first["job"]
+    before, after = (line.split(",") for line in paths.read_text().splitlines())
+    path = without_repeats(f"/opt:{before[1]}")
+    assert after == [before[0], path, "/l"], "the folders of the first job, once"
     slurm.wait_for_idle()
 
 
@@ -78,10 +85,13 @@ def test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_not
 ) -> None:
     """Both on the same nodes of one host: no port, memory or sweep of one hits the other."""
     here = "cluster.slurm.options={nodelist: 'n[1-2]'}"
-    it = launch(ports, tmp_path / "one", shards, here, UNHURRIED, "user_config.step_s=1")
-    beside = launch(ports, tmp_path / "two", shards, here, "name=t-beside")
+    it = launch(
+        ports, tmp_path / "one", shards, here, UNHURRIED, "user_config.step_s=1", "hang=none"
+    )
     it.wait_for_step(23)
-    beside.wait_for("training_started")
+    with it.paused():  # a busy machine may take longer to start the other run than this one has
+        beside = launch(ports, tmp_path / "two", shards, here, "name=t-beside")
+        beside.wait_for("training_started")
     (agent,) = victims(str(it.run.path), ProcessFault.AGENT, 1)
     agent.kill()
     for run in (it, beside):

@@ -9,11 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, SLURM, Launched
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.run.runs import ALONE, REPO, assert_same_run, command
+from tests.unit.hpckit import slurm as unit_slurm
 
 # Of a rank of torchrun and of mpiexec, of another run, and of a shell that likes its own columns
 OTHERS = {
@@ -26,6 +28,11 @@ OTHERS = {
     **{"SLURM_TIME_FORMAT": "relative", "SRUN_EXPORT_ENV": "NONE", "SCANCEL_STATE": "RUNNING"},
     **{"SLURM_GPUS": "2", "SLURM_GPUS_PER_TASK": "1", "SLURM_OUTER": "1"},
 }
+MANUAL = Path(unit_slurm.__file__).with_name("manual_variables.yaml")
+"""Every variable of Slurm's manual pages."""
+REFUSED = {"SLURM_CONF", "SLURM_CLUSTERS"}
+"""The controller, and a variable that refuses the launch."""
+FOREIGN = "of-another"
 LEFT_OUT = {name for name in OTHERS if name.startswith(("S", "P", "O"))}
 """Those that no part of the run sets for itself."""
 
@@ -47,7 +54,10 @@ def test_a_run_that_is_launched_in_a_job_has_nothing_of_that_job(
 ) -> None:
     """The job has GPUs per task and two tasks, which a step of one agent cannot have."""
     words = shlex.join(inner(tmp_path, shards))
-    others = shlex.join(f"{name}={value}" for name, value in OTHERS.items())
+    named = (names.split() for names in yaml.safe_load(MANUAL.read_text()).values())
+    every = {name for names in named for name in names if not name.startswith("SBATCH_")}
+    set_by_outer = dict.fromkeys(every - REFUSED, FOREIGN) | OTHERS
+    others = shlex.join(f"{name}={value}" for name, value in set_by_outer.items())
     size = ("--nodes=1", "--ntasks=2", "--gpus=2", "--gpus-per-task=1", "--mem=300")
     if where == "allocation":
         script = f"export {others}; echo $SLURM_JOB_ID; {words} >&2"
@@ -64,6 +74,8 @@ def test_a_run_that_is_launched_in_a_job_has_nothing_of_that_job(
     assert it.events("node_lost") == it.events("degraded") == []
     there = worker(tmp_path)
     assert there["SLURM_JOB_ID"] == it.events("run_started")[0]["job"] != outer.strip()
+    assert [name for name, value in there.items() if FOREIGN in value] == []
+    assert not {"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"} & there.keys()
     assert not {"SLURM_GPUS", "SLURM_GPUS_PER_TASK", *LEFT_OUT} & there.keys()
     assert (there["WORLD_SIZE"], there["MASTER_ADDR"]) != ("4", "nowhere")
 

@@ -17,6 +17,7 @@ from hpckit.slurm.allocation import (
     leave_submitting_job,
     shows_user_cancel,
     srun,
+    unset_variables,
 )
 from hpckit.slurm.scontrol import field
 
@@ -85,6 +86,25 @@ def test_a_job_that_is_submitted_in_another_is_not_taken_for_that_one(
     unknown = {"SLURM_JOB_ID": "7", **outer}
     leave_submitting_job(unknown)
     assert unknown == {"SLURM_JOB_ID": "7", **outer}, "Slurm has said nothing"
+
+
+@pytest.mark.parametrize(
+    ("facts", "own"),
+    [
+        ("Reservation=(null) Dependency=(null) TRES=cpu=2,mem=50M", set()),
+        ("TresPerNode=gres:gpu:2", {"SLURM_GPUS_ON_NODE", "SLURM_GPUS"}),
+        ("AllocTRES=cpu=1,gres/gpu=2 TresPerJob=gres/gpu:2", {"SLURM_GPUS_ON_NODE", "SLURM_GPUS"}),
+        ("HetJobId=7 HetJobOffset=0 Reservation=r", {"SLURM_HET_SIZE", "SLURM_JOB_RESERVATION"}),
+        ("Dependency=afterany:5(unfulfilled)", {"SLURM_JOB_DEPENDENCY"}),
+    ],
+)
+def test_a_job_without_gpus_has_no_variables_of_the_gpus_of_another(
+    facts: str, own: set[str]
+) -> None:
+    outer = {"SLURM_GPUS_ON_NODE", "SLURM_GPUS", "SLURM_HET_SIZE", "SLURM_JOB_RESERVATION"}
+    env = dict.fromkeys({*outer, "SLURM_JOB_DEPENDENCY", "SLURM_CPUS_ON_NODE", "PATH"}, "2")
+    text = f"JobId=7 JobName=gres/gpu HetJobId=9 UserId=u(1) {facts} Comment=TresPerNode=gres:gpu:1"
+    assert env.keys() - unset_variables(text, env) == {"SLURM_CPUS_ON_NODE", "PATH", *own}
 
 
 SHOWN = "JobId=7 JobName=a b UserId=u(1) {} TimeLimit=1-00:00:00 Comment=JobState=CANCELLED"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,23 +20,29 @@ from hpckit.slurm.environment import (
     rule_of,
 )
 
+MANUAL: dict[str, list[str]] = {
+    key: names.split()
+    for key, names in yaml.safe_load(
+        Path(__file__).with_name("manual_variables.yaml").read_text()
+    ).items()
+}
 USES: tuple[Use, ...] = ("submission", "job", "step", "query")
 OF_A_JOB = (
     *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
     *("SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_SUBMIT_DIR"),
     *("SLURM_TASKS_PER_NODE", "SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_RESTART_COUNT"),
-    *("SLURM_JOB_END_TIME", "SLURM_CLUSTER_NAME", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NODEID"),
-    *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_HET_SIZE", "SLURM_LAUNCH_NODE_IPADDR"),
-    *("SLURM_MEM_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_TMPDIR", "SLURMD_NODENAME"),
-    *("SLURM_SRUN_COMM_HOST", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_TOPOLOGY_ADDR"),
+    *("SLURM_JOB_END_TIME", "SLURM_CLUSTER_NAME", "SLURM_PROCID", "SLURM_NODEID"),
+    *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_HET_SIZE"),
+    *("SLURM_MEM_PER_NODE", "SLURM_TMPDIR", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"),
     *("SLURM_NETWORK", "SLURM_CPU_FREQ_REQ", "SLURM_NO_KILL", "SLURM_WORKING_CLUSTER"),
+    *("SLURM_JOB_GPUS",),
 )
 READ_BY_SRUN = (
     *("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET"),
     *("SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_TRES", "SLURM_NTASKS_PER_CORE", "SLURM_HINT"),
     *("SLURM_DISTRIBUTION", "SLURM_DIST_PLANESIZE", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU"),
     *("SLURM_TRES_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_BIND"),
-    *("SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_GPU_BIND", "SLURM_TRES_BIND", "SLURM_GRES"),
+    *("SLURM_CPU_BIND", "SLURM_NTASKS_PER_NODE", "SLURM_GPU_BIND", "SLURM_TRES_BIND", "SLURM_GRES"),
     *("SLURM_EXPORT_ENV", "SLURM_THREADS_PER_CORE", "SLURM_OVERCOMMIT"),
 )
 BREAK_STEPS = (
@@ -58,7 +67,32 @@ OF_LAUNCHERS = (
     *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
     *("HPCKIT_RUN", "HPCKIT_NODE", "HPCKIT_STORE_TOKEN", "HPCKIT_JOB", "HPCKIT_SERVICE"),
 )
+OF_A_STEP = (
+    *("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_GPUS", "SLURM_LAUNCH_NODE_IPADDR"),
+    *("SLURM_SRUN_COMM_HOST", "SLURM_GTIDS", "SLURM_CPU_BIND_TYPE", "SLURM_MEM_BIND_LIST"),
+)
 OF_SBATCH = ("SBATCH_JOB_NAME", "SBATCH_TIMELIMIT", "SBATCH_EXPORT", "SALLOC_PARTITION")
+WANTED_BY_STEPS = {
+    "SLURM_CONF": "the controller",
+    "SLURM_JOB_ID": "the job that the step belongs to",
+    "SLURM_UMASK": "the mask that the job was submitted with",
+    **dict.fromkeys(
+        ("SLURM_CPU_FREQ_REQ", "SLURM_GPU_FREQ", "SLURM_NETWORK", "SLURM_PROFILE"),
+        "a request of the job that holds for its steps",
+    ),
+    **dict.fromkeys(("SLURM_NO_KILL", "SLURM_OOMKILLSTEP"), "a policy of the job for its steps"),
+    **dict.fromkeys(
+        ("SLURM_JOB_NAME", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_NPROCS", "SLURM_NTASKS"),
+        "an option on srun's command line wins",
+    ),
+    **dict.fromkeys(("SLURM_MEM_PER_NODE", "SLURM_MPI_TYPE"), "--mem and --mpi win"),
+}
+"""What the srun of an agent reads, with the reason."""
+REQUESTS_OF_JOBS = (
+    *("SLURM_CPU_BIND", "SLURM_GRES", "SLURM_GRES_FLAGS", "SLURM_HINT", "SLURM_MPI_TYPE"),
+    *("SLURM_NO_KILL", "SLURM_TRES_BIND"),
+)
+"""Options of srun that are facts of a job, too."""
 WANTED = (
     *("PATH", "HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_SACK_SOCKET", "HYDRA_FULL_ERROR"),
     *("NCCL_DEBUG", "OMPI_MCA_btl", "PMIX_MCA_gds", "HPCKIT_PYTHON", "HPCKIT_RUNTIME_DIR"),
@@ -70,6 +104,7 @@ EVERYTHING = (
     *BREAK_STEPS,
     *OF_QUERIES,
     *OF_LAUNCHERS,
+    *OF_A_STEP,
     *OF_SBATCH,
     *WANTED,
     *("SLURM_JWT", "CUDA_VISIBLE_DEVICES", "SUBMITIT_EXECUTOR", "TMPDIR", "LC_ALL"),
@@ -100,7 +135,7 @@ def test_a_request_of_the_job_is_hidden_from_srun_and_known_to_the_workers(name:
     assert job_facts({name: "1", "A": "b"}) == {name: "1"}
 
 
-@pytest.mark.parametrize("name", [*BREAK_STEPS, *OF_QUERIES, *OF_LAUNCHERS, *OF_SBATCH])
+@pytest.mark.parametrize("name", [*BREAK_STEPS, *OF_QUERIES, *OF_LAUNCHERS, *OF_A_STEP, *OF_SBATCH])
 def test_an_option_of_a_command_or_a_fact_of_another_launch_is_gone(name: str) -> None:
     assert kept(name) == set()
     assert job_facts({name: "1"}) == {}
@@ -129,6 +164,41 @@ def test_the_output_that_is_parsed_depends_on_no_variable() -> None:
 def test_a_site_may_pass_a_variable_on() -> None:
     env = {"SLURM_MPI_TYPE": "pmix", "PMI_X": "1"}
     assert environment_for("submission", env, ("SLURM_MPI_TYPE",)) == {"SLURM_MPI_TYPE": "pmix"}
+
+
+def test_each_variable_of_the_manuals_that_a_call_gets_is_wanted_with_a_reason() -> None:
+    every = dict.fromkeys((name for names in MANUAL.values() for name in names), "x")
+    assert environment_for("submission", every).keys() == {"SLURM_CONF"}
+    assert environment_for("query", every).keys() == {"SLURM_CONF", *PARSED}
+    read_by_srun = environment_for("step", dict.fromkeys(MANUAL["read_by_srun"], "x"))
+    assert read_by_srun.keys() == WANTED_BY_STEPS.keys()
+    in_job = environment_for("job", every).keys()
+    assert in_job - {*MANUAL["set_by_slurm"]} == {"SLURM_CONF", *REQUESTS_OF_JOBS}
+    not_in_job = {*MANUAL["set_by_slurm"]} - in_job
+    assert {rule.reason.partition(":")[0] for name in not_in_job if (rule := rule_of(name))} == {
+        "is set by srun for the processes of one step",
+        "is an option of a command",
+    }
+
+
+def test_a_chain_of_any_length_has_the_search_paths_of_its_first_job() -> None:
+    """Of one that a job submits, whose set-up lines add the same folders each time."""
+    mine = {"PYTHONPATH": "/r/submissions/001/code:/mine", "PATH": "/bin:/usr/bin", "A": "1:1"}
+    counts = {"__LMOD_REF_COUNT_PATH": "/a:1;/b:1", "__MODULES_SHARE_X": "/a:2:/b:2"}
+    first = environment_for("submission", mine | counts)
+    assert first == {**mine, **counts, "PYTHONPATH": "/mine"}
+    env = first
+    for _ in range(5):
+        job = env | {"SLURM_JOB_ID": "7", "XDG_DATA_DIRS": "/d", "LD_LIBRARY_PATH": "/l"}
+        for name, added in (("PATH", "/opt"), ("PYTHONPATH", "/r/t/submissions/012/code")):
+            job[name] = f"{added}:{job[name]}"
+        env = environment_for("submission", job)
+        assert env == {
+            **first,
+            **{"PATH": "/opt:/bin:/usr/bin", "XDG_DATA_DIRS": "/d", "LD_LIBRARY_PATH": "/l"},
+        }
+    alone = {"PYTHONPATH": "/r/submissions/012/code", "SLURM_JOB_ID": "7"}
+    assert environment_for("submission", alone) == {}
 
 
 def test_each_rule_says_why_and_decides_about_something() -> None:
