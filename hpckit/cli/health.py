@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +12,7 @@ from hpckit.cli.common.run_argument import JsonOption
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
-    from hpckit.config.spec import DeepHealthSpec
+    from hpckit.config.spec import DeepHealthSpec, RunSpec
     from hpckit.trainer.deep_health.health_figures import DeepHealthReport
 
 _MODULE = "hpckit.trainer.deep_health.health_measuring"
@@ -63,45 +61,35 @@ def _measure(
     Raises:
         CommandError: the job did not reach its end.
     """
-    from hpckit.cli.bench.measured_runs import carry_out, check, shared_cores
-    from hpckit.rundir.code_snapshot.snapshot import find_project
-    from hpckit.submit.launch_command import pack
-    from hpckit.submit.preparation import CommandOptions, compose
+    from hpckit.cli.bench.measured_runs import MeasuringProgram, measure
     from hpckit.trainer.deep_health.health_figures import HEALTH_REPORT
 
-    project = find_project(Path.cwd())
-    typed = ["health=deep", *typed]
-    site = compose([*typed, "--", "python", "-m", _MODULE], Path.cwd(), project)
-    deep = site.health.deep
-    if deep is None:
-        raise CommandError("health.deep is null; leave out health=, which is deep here")
-    folder = Path(site.root) / time.strftime("health-%Y%m%d-%H%M%S")
-    file = folder / "health.json"
-    program = ["python", "-m", _MODULE, "--output", str(file), "--device", site.cluster.device]
-    program += ["--seconds", str(deep.seconds), "--timeout-s", str(deep.timeout_s)]
-    slurm = site.cluster.slurm
-    if slurm is not None and slurm.scratch is not None:
-        program += ["--disk", slurm.scratch]
-    if site.checkpoint.url is not None:
-        program += ["--store", site.checkpoint.url]
     # the program is the measurement itself
-    words = [*typed, "name=health", f"root={folder}", "launch.continuation=none"]
-    words += ["health.deep.first=false", "health.deep.after_suspicion=false", "--", *program]
-    spec = compose(words, Path.cwd(), project)
-    check([spec], project, pack)
-    ranks = spec.launch.nodes * spec.launch.nproc_per_node
-    if cores := shared_cores(spec, ranks):
-        out.note(f"{ranks} ranks share {cores} cores, so the figures are not those of hardware")
-    options = CommandOptions("hpckit health", is_queue_checked=False, say=out.note)
-    with out.waiting("measuring"):
-        carry_out(spec, words, project, options)
-    try:
-        return HEALTH_REPORT.validate_json(file.read_bytes()), deep, slurm is not None
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"{file} cannot be read: {error}; the folder {folder} has to be on a file system that "
-            "all nodes share (root=...)"
-        ) from error
+    ours = ("health.deep.first=false", "health.deep.after_suspicion=false")
+    program = MeasuringProgram("health", _MODULE, HEALTH_REPORT, _options, "hardware", ours)
+    report, site = measure(program, ["health=deep", *typed], out)
+    return report, _limits(site), site.cluster.slurm is not None
+
+
+def _limits(site: RunSpec) -> DeepHealthSpec:
+    if site.health.deep is None:
+        raise CommandError("health.deep is null; leave out health=, which is deep here")
+    return site.health.deep
+
+
+def _options(site: RunSpec) -> list[str]:
+    """Returns the options of the program that depend on the site.
+
+    Raises:
+        CommandError: the user has turned the measurement off.
+    """
+    deep, slurm = _limits(site), site.cluster.slurm
+    found = ["--seconds", str(deep.seconds), "--timeout-s", str(deep.timeout_s)]
+    if slurm is not None and slurm.scratch is not None:
+        found += ["--disk", slurm.scratch]
+    if site.checkpoint.url is not None:
+        found += ["--store", site.checkpoint.url]
+    return found
 
 
 def _print(

@@ -70,7 +70,7 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
         return
     read, listed = parse_config(config), parse_records(partitions)
     assert spec.cluster.slurm is not None
-    facts = read_facts(spec.cluster.slurm)
+    facts = read_facts(spec.cluster.slurm, read, listed)
     yield from slurm_settings.findings(read, listed, spec, _qos(read, spec), facts)
     yield from submit_limits.judge_limits(_limits(read, listed, spec), spec.launch.continuation)
 

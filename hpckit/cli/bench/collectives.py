@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,34 +95,11 @@ def _options(operations: str | None, sizes: str | None, budget_s: float) -> list
 
 
 def _measure(typed: Sequence[str], timing: list[str], out: CommandOutput) -> CollectiveReport:
-    from hpckit.cli.bench.measured_runs import carry_out, check, shared_cores
-    from hpckit.rundir.code_snapshot.snapshot import find_project
-    from hpckit.submit.launch_command import pack
-    from hpckit.submit.preparation import CommandOptions, compose
+    from hpckit.cli.bench.measured_runs import MeasuringProgram, measure
     from hpckit.trainer.collectives.collective_figures import REPORT
 
-    project = find_project(Path.cwd())
-    site = compose([*typed, "--", "python", "-m", _MODULE], Path.cwd(), project)
-    folder = Path(site.root) / time.strftime("collectives-%Y%m%d-%H%M%S")
-    file = folder / "collectives.json"
-    program = ["python", "-m", _MODULE, "--output", str(file), "--device", site.cluster.device]
-    words = [*typed, "name=collectives", f"root={folder}", "launch.continuation=none"]
-    words += ["--", *program, *timing]
-    spec = compose(words, Path.cwd(), project)
-    check([spec], project, pack)
-    ranks = spec.launch.nodes * spec.launch.nproc_per_node
-    if cores := shared_cores(spec, ranks):
-        out.note(f"{ranks} ranks share {cores} cores, so the figures are not those of a network")
-    options = CommandOptions("hpckit bench collectives", is_queue_checked=False, say=out.note)
-    with out.waiting("measuring"):
-        carry_out(spec, words, project, options)
-    try:
-        return REPORT.validate_json(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"{file} cannot be read: {error}; the folder {folder} has to be on a file system that "
-            "all nodes share (root=...)"
-        ) from error
+    program = MeasuringProgram("collectives", _MODULE, REPORT, lambda site: timing, "a network")
+    return measure(program, typed, out)[0]
 
 
 def _print(out: CommandOutput, report: CollectiveReport) -> None:

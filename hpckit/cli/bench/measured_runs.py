@@ -6,23 +6,83 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import TypeAdapter
 
 from hpckit.agent.device_assignment import visible_gpus
 from hpckit.cli.common.command_errors import CommandError
+from hpckit.cli.common.command_output import CommandOutput
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.events.event_log import Event, read_events
 from hpckit.report.overview import Queue, look
-from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.code_snapshot.snapshot import Project, find_project
 from hpckit.rundir.directory import RunDir, run_directory
+from hpckit.submit.launch_command import pack
 from hpckit.submit.preflight.checks import preflight
-from hpckit.submit.preparation import CommandOptions, prepare, request
+from hpckit.submit.preparation import CommandOptions, compose, prepare, request
 from hpckit.submit.run_cancellation import cancel_run
 from hpckit.submit.submission_start import start_silently
 
+T = TypeVar("T")
 _TICK_S = {"local": 1.0, "slurm": 3.0}  # each check takes about 20 ms, and queries Slurm
 _CANCEL_S = 120.0
+
+
+@dataclass(frozen=True)
+class MeasuringProgram(Generic[T]):
+    """A program that measures the nodes of a run of its own and writes a report."""
+
+    name: str
+    """The name of the run, of its folder and of the file."""
+    module: str
+    report: TypeAdapter[T]
+    options: Callable[[RunSpec], Sequence[str]]
+    """Returns its options, beside those of every such program, for the spec of the site."""
+    subject: str
+    """What the figures should be of, for a note if they are of shared cores."""
+    overrides: tuple[str, ...] = ()
+    """Overrides of the run, which win over those of the user."""
+
+
+def measure(
+    program: MeasuringProgram[T], typed: Sequence[str], out: CommandOutput
+) -> tuple[T, RunSpec]:
+    """Carry out a program as a run, and return its report and the spec of the site.
+
+    Args:
+        typed: the user's overrides.
+
+    Raises:
+        SpecError: the run cannot start, or Slurm rejects it.
+        CommandError: it did not reach its end, or its report cannot be read.
+    """
+    project, name, module = find_project(Path.cwd()), program.name, program.module
+    site = compose([*typed, "--", "python", "-m", module], Path.cwd(), project)
+    folder = Path(site.root) / time.strftime(f"{name}-%Y%m%d-%H%M%S")
+    file = folder / f"{name}.json"
+    command = ["python", "-m", module, "--output", str(file), "--device", site.cluster.device]
+    words = [*typed, f"name={name}", f"root={folder}", "launch.continuation=none"]
+    words += [*program.overrides, "--", *command, *program.options(site)]
+    spec = compose(words, Path.cwd(), project)
+    check([spec], project, pack)
+    ranks = spec.launch.nodes * spec.launch.nproc_per_node
+    if cores := shared_cores(spec, ranks):
+        figures = f"the figures are not those of {program.subject}"
+        out.note(f"{ranks} ranks share {cores} cores, so {figures}")
+    options = CommandOptions(f"hpckit {name}", is_queue_checked=False, say=out.note)
+    with out.waiting("measuring"):
+        carry_out(spec, words, project, options)
+    try:
+        return program.report.validate_json(file.read_bytes()), site
+    except (OSError, ValueError) as error:
+        raise CommandError(
+            f"{file} cannot be read: {error}; the folder {folder} has to be on a file system that "
+            "all nodes share (root=...)"
+        ) from error
 
 
 def check(

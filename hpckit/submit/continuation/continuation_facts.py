@@ -68,18 +68,23 @@ def describe_choice(choice: ContinuationChoice) -> str:
     return f"launch.continuation=auto picks {choice.how}: {choice.reason}"
 
 
-def read_facts(slurm: SlurmSpec) -> ContinuationFacts:
-    """Returns what Slurm says of the jobs of these options. What it does not say is unknown."""
-    config = parse_config(_output(CONFIG))
+def read_facts(
+    slurm: SlurmSpec, config: Record | None = None, partitions: Sequence[Record] | None = None
+) -> ContinuationFacts:
+    """Returns what Slurm says of the jobs of these options. What it does not say is unknown.
+
+    Args:
+        config, partitions: as `hpckit.slurm.cluster_config` parses them, if they were read already.
+    """
+    config = parse_config(_output(CONFIG)) if config is None else config
     if not config:
         return ContinuationFacts()
     qos = parse_qos(_output(qos_command(slurm.qos))) if slurm.qos and is_by_qos(config) else None
     limits = ""
     if "limits" in config.get("AccountingStorageEnforce", "").lower():
         limits = _output(_limits_command(slurm.account))
-    return facts_of(
-        config, parse_records(_output(PARTITIONS)), slurm, _output(_VERSION), qos, limits
-    )
+    partitions = parse_records(_output(PARTITIONS)) if partitions is None else partitions
+    return facts_of(config, partitions, slurm, _output(_VERSION), qos, limits)
 
 
 def facts_of(
