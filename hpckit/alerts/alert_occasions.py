@@ -18,6 +18,7 @@ from hpckit.events.schema import (
     RunFailed,
     RunStarted,
     SpikeFound,
+    SuccessorBlocked,
 )
 from hpckit.report.progress import describe_spike
 from hpckit.report.run_state import RunState
@@ -109,6 +110,10 @@ def _of_trouble(event: Event) -> AlertOccasion | None:
             return _occasion(event, "no_progress", "no progress", event.what, RunState.RUNNING)
         case Degraded():
             return _occasion(event, "degraded", "degraded", event.what, RunState.RUNNING)
+        case SuccessorBlocked():
+            what = f"job {event.job}, which is to continue the run, cannot start: {event.reason}"
+            words = f"{what}; {event.advice}"
+            return _occasion(event, "degraded", "degraded", words, RunState.RUNNING)
         case SpikeFound():
             return _occasion(event, "degraded", "a spike", describe_spike(event), RunState.RUNNING)
         case NodeUnhealthy():

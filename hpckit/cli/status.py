@@ -41,12 +41,13 @@ def status(
     failed, dead, unknown), verdict (verdict.json of the newest supervisor), step, steps, step_time,
     step_s, tokens_per_s, data_wait, ettr, training_share (shares of the time), loss, saved_step,
     saved_time, generation, nodes, ranks, hosts, interruptions (count by kind), jobs (those that
-    Slurm knows), successor (job), no_successor (why none is queued), refused (what sbatch printed
-    when it refused the last job), failure, degraded, stragglers (ranks that the others wait for),
-    straggler_cost (the newest event of that kind: share, spread and collectives are shares of a
-    step; nodes, ranks, hosts, phases, excesses), health_problems (of health=deep), owner (of the
-    lock), bad_nodes (host, problem, time, is_unhealthy, count, admin: a command for an
-    administrator), problem. Times are seconds since the epoch; unknown values are null.
+    Slurm knows), successor (job), no_successor (why none is queued), successor_blocked (why it
+    cannot start before somebody changes something), refused (what sbatch printed when it refused
+    the last job), failure, degraded, stragglers (ranks that the others wait for), straggler_cost
+    (the newest event of that kind: share, spread and collectives are shares of a step; nodes,
+    ranks, hosts, phases, excesses), health_problems (of health=deep), owner (of the lock),
+    bad_nodes (host, problem, time, is_unhealthy, count, admin: a command for an administrator),
+    problem. Times are seconds since the epoch; unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look

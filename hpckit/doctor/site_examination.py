@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hpckit.config.spec import RunSpec
@@ -29,6 +29,9 @@ from hpckit.slurm.cluster_config import (
     parse_records,
     qos_command,
 )
+from hpckit.slurm.job_ownership import commented_folder
+from hpckit.slurm.pending_reasons import explain
+from hpckit.slurm.squeue import QueueError, SlurmJob, queue
 from hpckit.submit.continuation.continuation_facts import read_facts
 
 
@@ -73,6 +76,31 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
     facts = read_facts(spec.cluster.slurm, read, listed)
     yield from slurm_settings.findings(read, listed, spec, _qos(read, spec), facts)
     yield from submit_limits.judge_limits(_limits(read, listed, spec), spec.launch.continuation)
+    yield from _blocked_jobs()
+
+
+def _blocked_jobs() -> Iterator[Finding]:
+    """Find jobs of the user's runs that do not start before somebody changes something."""
+    try:
+        jobs = queue()
+    except QueueError as error:
+        yield Finding(Level.NOTE, "queued jobs", f"they are unknown: {error}")
+        return
+    yield from judge_queue(jobs)
+
+
+def judge_queue(jobs: Iterable[SlurmJob]) -> Iterator[Finding]:
+    """Yield what keeps jobs of runs from ever starting. Pure.
+
+    Args:
+        jobs: the user's jobs.
+    """
+    for job in jobs:
+        reason, folder = explain(job.reason), commented_folder(job.comment)
+        if job.is_waiting and folder is not None and reason.is_lasting:
+            what = f"job {job.number} of {folder} cannot start: {job.reason}: {reason.meaning}"
+            do = reason.advice.replace("JOB", job.number)
+            yield Finding(Level.WARN, "queued jobs", what, do)
 
 
 def _limits(

@@ -369,6 +369,27 @@ class SuccessorCancelled(RunEvent):
     """Slurm's id of the successor job."""
 
 
+@event_kind("successor_blocked")
+class SuccessorBlocked(RunEvent):
+    """The supervisor emits this when the successor job cannot start before somebody changes
+    something, once for each reason."""
+
+    job: str
+    """Slurm's id of the successor job."""
+    reason: str
+    """What Slurm says, and what it means, as text for people."""
+    advice: str
+    """What to do, as text for people."""
+
+
+@event_kind("successor_unblocked")
+class SuccessorUnblocked(RunEvent):
+    """The supervisor emits this when nothing blocks the successor job any more."""
+
+    job: str
+    """Slurm's id of the successor job."""
+
+
 @event_kind("job_requeued")
 class JobRequeued(RunEvent):
     """The supervisor emits this when Slurm will run its own job again."""

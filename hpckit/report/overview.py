@@ -20,6 +20,7 @@ from hpckit.rundir.fork_record import ForkRecord, read_fork
 from hpckit.rundir.lock import LockOwner, holder
 from hpckit.rundir.supervisor_process import starting_process
 from hpckit.slurm.node_exclusion import ExcludableNode, excludable_nodes
+from hpckit.slurm.pending_reasons import explain
 from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
 from hpckit.system.atomic_files import read_json
 
@@ -86,6 +87,22 @@ class Overview:
         return missing_successor_reason(self.spec, self.progress, self.jobs, has_begun)
 
     @property
+    def blocked(self) -> tuple[str, str] | None:
+        """Return what keeps the waiting job from starting before somebody changes something, and
+        what to do: by Slurm's reason now, else by what the supervisor found while it waits for the
+        job that runs. None: nothing is known to."""
+        job, told = self.waiting_job, self.progress.blocked
+        if job is None:
+            return None
+        reason = explain(job.reason)
+        if reason.is_lasting:
+            return f"{job.reason}: {reason.meaning}", reason.advice.replace("JOB", job.number)
+        has_begun = self.state in (RunState.RUNNING, RunState.STARTING)
+        if told is not None and told.job == job.number and has_begun:
+            return told.reason, told.advice
+        return None
+
+    @property
     def ended_job(self) -> SlurmJob | None:
         """Return the job that began last, if it is over and Slurm remembers it."""
         mine = (job for job in self.jobs if job.number == self.progress.job)
@@ -126,6 +143,7 @@ class Overview:
             "jobs": [asdict(job) for job in self.jobs],
             "successor": p.successor,
             "no_successor": self.no_successor,
+            "successor_blocked": self.blocked[0] if self.blocked else None,
             "refused": p.refused,
             "failure": p.failure,
             "degraded": p.degraded,

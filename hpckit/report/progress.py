@@ -30,8 +30,10 @@ from hpckit.events.schema import (
     StragglerCost,
     StragglerFound,
     StragglerOver,
+    SuccessorBlocked,
     SuccessorCancelled,
     SuccessorQueued,
+    SuccessorUnblocked,
     TrainingStarted,
     Validated,
     WorkerLost,
@@ -83,6 +85,8 @@ class RunProgress:
     get."""
     no_successor: str | None
     """Why there is no successor job, if the supervisor has said so."""
+    blocked: SuccessorBlocked | None
+    """What keeps the successor job from ever starting, if the supervisor has said so."""
     refused: str | None
     """What sbatch printed when it refused the last job that a person submitted for the run."""
     begun: float | None
@@ -142,6 +146,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         successor=_successor(events),
         excluded=excluded_from(events, _successor(events) or _newest_job(events) or ""),
         no_successor=_no_successor(life),
+        blocked=_blocked(life),
         refused=_refused(events),
         begun=begun.time if begun else None,
         is_training=_trains(trained, generation, _last(life, WorkerLost)),
@@ -276,6 +281,13 @@ def _no_successor(life: Sequence[Event]) -> str | None:
             case SuccessorCancelled():
                 found = f"job {event.job} was cancelled"
     return found
+
+
+def _blocked(life: Sequence[Event]) -> SuccessorBlocked | None:
+    """Return what blocks the successor job, unless that is over or another one was queued."""
+    kinds = SuccessorBlocked | SuccessorUnblocked | SuccessorCancelled | SuccessorQueued
+    last = next((event for event in reversed(life) if isinstance(event, kinds)), None)
+    return last if isinstance(last, SuccessorBlocked) else None
 
 
 def _refused(events: Sequence[Event]) -> str | None:

@@ -68,6 +68,8 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
     facts = [Fact("state", _state(it, now))]
     if it.state in (RunState.QUEUED, RunState.WAITING) and it.waiting_job:
         facts += _of_waiting(it, it.waiting_job, now)
+    if it.state in (RunState.RUNNING, RunState.STARTING):
+        facts += _of_blocked(it)
     if it.verdict is not None and it.state is not RunState.QUEUED:
         facts += _of_verdict(it, now)
     if budget is not None:
@@ -173,6 +175,14 @@ def _of_waiting(it: Overview, job: SlurmJob, now: float) -> Iterator[Fact]:
     else:
         yield Fact("begins", "Slurm has not estimated a start time yet")
     yield Fact("to do", advice.replace("JOB", job.number))
+
+
+def _of_blocked(it: Overview) -> Iterator[Fact]:
+    """Yield what keeps the successor of a running job from ever starting, and the advice."""
+    if it.waiting_job is not None and it.blocked is not None:
+        what, advice = it.blocked
+        yield Fact("successor", f"job {it.waiting_job.number} cannot start: {what}")
+        yield Fact("to do", advice)
 
 
 def _of_dependency(it: Overview, job: SlurmJob, meaning: str, advice: str) -> tuple[str, str]:
@@ -304,10 +314,14 @@ def _next(it: Overview) -> str:
                     f"no successor is queued: {it.no_successor}"
                 )
             follows = f"; job {it.progress.successor} follows" if it.progress.successor else ""
+            if follows and it.blocked:
+                follows = f", but only within this job: job {it.progress.successor} cannot start"
             return f"after an interruption it continues automatically {start}{follows}"
         case RunState.QUEUED | RunState.WAITING:
             if it.waiting_job and _exclusion(it, it.waiting_job):
                 return f"it continues {start} when Slurm has nodes for its job (see: to do)"
+            if it.blocked:
+                return f"it continues {start} when its job can start (see: to do)"
             return f"it continues automatically {start}"
         case RunState.ENDED if it.word == "done":
             return f"nothing; the newest checkpoint is at step {saved:,}" if saved else "nothing"

@@ -17,6 +17,7 @@ _IMPOSSIBLE = re.compile(
     r"configuration (is )?not available|[Rr]equ(ir|est)ed nodes? (is |are )?not available"
     r"|Node count specification invalid|[Ii]nvalid feature specification|[Nn]odes are busy"
 )
+_REFUSED = re.compile(r"[Rr]eservation|[Pp]artition|[Aa]ccount|[Qq][Oo][Ss]|[Ll]icense")
 _FIELDS = {
     **{"Partition": "partition", "Features": "constraint", "Reservation": "reservation"},
     **{"Account": "account", "QOS": "qos", "Licenses": "licenses", "ReqNodeList": "nodelist"},
@@ -39,6 +40,12 @@ class PlacementAnswer:
     """Whether nodes that are up now can satisfy it, now or after other jobs; None: unknown."""
     message: str
     """Why not, or why it is unknown; empty if it is possible."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether Slurm would never start it as things are: for lack of nodes, or because of its
+        partition, reservation, account, QOS or license."""
+        return self.is_possible is False or _REFUSED.search(self.message) is not None
 
 
 def start_time(script: str, passed: Collection[str] = ()) -> str:

@@ -6,7 +6,7 @@ After https://slurm.schedmd.com/job_reason_codes.html and squeue(1) of 22.05 to 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _WAIT = "nothing: it starts automatically"
 _SMALLER = "ask for less: launch.nodes, launch.nproc_per_node, cluster.slurm.time_limit"
@@ -21,6 +21,8 @@ class PendingReason:
 
     meaning: str
     advice: str
+    is_lasting: bool = False
+    """Whether the job does not start before somebody changes something."""
 
 
 _EXACT = {
@@ -109,6 +111,15 @@ _EXACT = {
     "DeadLine": PendingReason("it could not end before its deadline", "start it again"),
 }
 
+_LASTING = (
+    *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "JobLaunchFailure"),
+    *("launch_failed_requeued_held", "DependencyNeverSatisfied", "ReservationDeleted"),
+    *("PartitionDown", "PartitionInactive", "PartitionConfig", "PartitionTimeLimit"),
+    *("PartitionNodeLimit", "BadConstraints", "MaxMemPerLimit", "AccountNotAllowed"),
+    *("QOSNotAllowed", "InvalidAccount", "InvalidQOS"),
+)
+_EXACT |= {name: replace(_EXACT[name], is_lasting=True) for name in _LASTING}
+
 # By the limit's place in Slurm's tree; the first group is what is limited, such as GRES or Node.
 _PATTERNS = (
     (
@@ -171,6 +182,11 @@ def explain(code: str) -> PendingReason:
     return PendingReason(
         f'Slurm says "{code}"', "see https://slurm.schedmd.com/job_reason_codes.html"
     )
+
+
+def is_lasting(code: str) -> bool:
+    """Returns whether a job with this reason does not start before somebody changes something."""
+    return explain(code).is_lasting
 
 
 def is_of_nodes(code: str) -> bool:

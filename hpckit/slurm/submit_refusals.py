@@ -51,6 +51,13 @@ _REFUSALS = (
         ),
     ),
     (
+        r"[Pp]artition not available",
+        SubmitRefusal(
+            "its partition does not start jobs at present",
+            "wait until it does, or set cluster.slurm.partition",
+        ),
+    ),
+    (
         r"[Ii]nvalid partition|not permitted to use this partition|No partition specified",
         SubmitRefusal(
             "there is no such partition, or you may not use it", "set cluster.slurm.partition"

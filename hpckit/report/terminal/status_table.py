@@ -100,6 +100,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "failure", p.failure
     if it.no_successor is not None:
         yield "successor", f"none is queued: {it.no_successor}"
+    elif it.blocked is not None and it.waiting_job is not None:
+        yield "blocked", f"job {it.waiting_job.number} cannot start: {'; '.join(it.blocked)}"
     if p.degraded is not None and it.is_alive and p.degraded != it.no_successor:
         yield "degraded", p.degraded
     for straggler in p.stragglers if it.is_alive else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import subprocess
 import threading
 import time
@@ -17,19 +18,30 @@ from hpckit.events.schema import (
     JobRequeued,
     RunEnded,
     RunStarted,
+    SuccessorBlocked,
     SuccessorCancelled,
     SuccessorQueued,
+    SuccessorUnblocked,
 )
 from hpckit.events.since_last_start import since_start
 from hpckit.slurm.allocation import is_requeued
 from hpckit.slurm.scontrol import run_scontrol
 from hpckit.slurm.slurm_query import run_query
+from hpckit.supervisor.continuation.successor_watch import (
+    WATCH_S,
+    SuccessorFate,
+    SuccessorState,
+)
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 15.0
 AGAIN_S = 1.0
-REVIEW_S = 600.0
+REVIEW_EACH = 4
+"""The number of looks at the successor of which one also reviews it."""
+MOST_REPLACED = 5
+"""The number of successors that are replaced in one job, so that a fault of the site does not fill
+the queue."""
 KEEP_S = 10.0
 """Seconds in which a job that leaves tries once more to queue a successor."""
 PATIENCE_S = 60.0
@@ -51,7 +63,8 @@ class JobChain:
         events: EventLog,
         amend: Callable[[str, float], None] = lambda job, within_s: None,
         find: Callable[[], str | None] = lambda: None,
-        review: Callable[[str], None] = lambda job: None,
+        review: Callable[[str], SuccessorState | None] = lambda job: None,
+        look: Callable[[str, float], SuccessorState | None] = lambda job, unseen_s: None,
     ) -> None:
         """
         Args:
@@ -60,13 +73,19 @@ class JobChain:
             amend: updates the successor that is kept, at the end of this job.
             find: returns the number of a pending successor, if there is one: Slurm may have
                 accepted it without an answer. Raises QueueError.
-            review: updates the pending successor every `REVIEW_S` seconds, as this job may be
-                killed at any time.
+            review: updates the pending successor, as this job may be killed at any time, and
+                returns what blocks it, or None.
+            look: returns what has become of the successor, which was in the queue so many seconds
+                ago, or None if Slurm does not answer.
         """
         self._queue, self._events, self._amend, self._find = queue, events, amend, find
-        self._review = review
+        self._review, self._look = review, look
         self.job: str | None = None
+        self._looks = self._replaced = 0
+        self._seen_s = 0.0  # when the successor was in the queue for certain
+        self._blocked: str | None = None  # the reason that was reported
         self._is_kept = self._is_dropped = False
+        self._is_left_alone = False  # somebody wants no successor
         self._problem: str | None = None  # of the last try
         self._wake = threading.Event()
         self._is_queued = threading.Event()
@@ -100,7 +119,8 @@ class JobChain:
         there is a successor."""
         self._is_kept = True
         self._wake.set()
-        self._is_queued.wait(within_s)
+        if not self._is_left_alone:
+            self._is_queued.wait(within_s)
         if self.job is None:
             self._decide()
             _report_no_successor(self._events, self._problem or "Slurm has not answered yet")
@@ -118,11 +138,11 @@ class JobChain:
         self._wake.set()
 
     def _run(self) -> None:
-        while self.job is None and not self._is_decided.is_set():
-            self._try_to_queue()
-        while not self._is_decided.wait(REVIEW_S):
-            if self.job is not None and not self._is_kept:
-                self._review(self.job)
+        while not self._is_decided.is_set():
+            if self.job is None and not self._is_left_alone:
+                self._try_to_queue()
+            elif not self._is_decided.wait(WATCH_S * random.uniform(0.8, 1.2)):
+                self._watch()
         while self._is_dropped and self.job is not None and not self._is_cancelled(self.job):
             time.sleep(AGAIN_S)
 
@@ -137,8 +157,65 @@ class JobChain:
             return
         log.info("successor job %s is queued", job)
         self._events.emit(SuccessorQueued(job=job))
-        self.job = job
+        self.job, self._seen_s = job, time.monotonic()
         self._is_queued.set()
+
+    def _watch(self) -> None:
+        """Looks at the successor, and acts if it is blocked or no longer there."""
+        if (job := self.job) is None or self._is_kept:
+            return
+        self._looks += 1
+        state = self._look(job, time.monotonic() - self._seen_s)
+        if state is None or self._is_kept or self._is_decided.is_set():
+            return
+        is_due = self._looks % REVIEW_EACH == 0 or self._blocked is not None
+        if state.fate is SuccessorFate.WAITS and is_due:
+            state = self._review(job) or state
+        match state.fate:
+            case SuccessorFate.WAITS | SuccessorFate.BLOCKED:
+                self._seen_s = time.monotonic()
+                self._report_blocked(job, state)
+            case SuccessorFate.CANCELLED:
+                self._leave_alone(job, state.reason)
+            case SuccessorFate.LOST:
+                self._replace(job, state.reason)
+            case SuccessorFate.NEVER if (problem := cancel(job)) is None:
+                self._replace(
+                    job, f"job {job} was cancelled, as it could not start: {state.reason}"
+                )
+            case SuccessorFate.NEVER:
+                log.error("job %s is not cancelled: %s", job, problem)
+
+    def _report_blocked(self, job: str, state: SuccessorState) -> None:
+        reason = state.reason if state.fate is SuccessorFate.BLOCKED else None
+        if reason == self._blocked:
+            return
+        self._blocked = reason
+        if reason is None:
+            log.info("successor job %s is no longer blocked", job)
+            self._events.emit(SuccessorUnblocked(job=job))
+        else:
+            log.error("successor job %s cannot start: %s; %s", job, reason, state.advice)
+            self._events.emit(SuccessorBlocked(job=job, reason=reason, advice=state.advice))
+
+    def _leave_alone(self, job: str, reason: str) -> None:
+        """Respects that somebody has cancelled the successor."""
+        self.job, self._is_left_alone, self._problem = None, True, reason
+        self._events.emit(SuccessorCancelled(job=job))
+        what = f"{reason}: no other one is queued; hpckit resume continues the run after this job"
+        log.warning(what)
+        self._events.emit(Degraded(subject=DegradedSubject.SUCCESSOR, what=what))
+
+    def _replace(self, job: str, reason: str) -> None:
+        """Has another successor queued, up to `MOST_REPLACED` times."""
+        if self._replaced == MOST_REPLACED:
+            self._leave_alone(job, f"{reason}, as {MOST_REPLACED} others before")
+            return
+        log.warning("%s: another job is queued", reason)
+        self._replaced += 1
+        self._is_queued.clear()
+        self.job, self._blocked = None, None
+        self._events.emit(SuccessorCancelled(job=job))
 
     def _report_refused(self, error: Exception) -> None:
         """Emits an event on the first refusal, with Slurm's message, which shows what to change."""

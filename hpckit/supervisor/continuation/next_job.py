@@ -16,6 +16,7 @@ from hpckit.slurm.queued_jobs import queued
 from hpckit.supervisor.continuation.expedited_requeue import is_expedited, let_job_end
 from hpckit.supervisor.continuation.expedited_start import config, delay, expedite_start
 from hpckit.supervisor.continuation.job_chain import KEEP_S, JobChain, requeue_job, silent_jobs
+from hpckit.supervisor.continuation.successor_watch import look_at_successor
 from hpckit.supervisor.node_selection.exclude_list import ExcludeList
 from hpckit.supervisor.supervised_run import SupervisedRun
 
@@ -92,7 +93,9 @@ def _queued_successor(supervised: SupervisedRun, job: Allocation) -> Iterator[Jo
         hosts = bad.hosts()
         return bad.record(queue(hosts).job_id, hosts)
 
-    with JobChain(queue_without_bad, events, bad.keep_from, find, bad.review) as chain:
+    with JobChain(
+        queue_without_bad, events, bad.keep_from, find, bad.review, look_at_successor
+    ) as chain:
         yield chain
 
 

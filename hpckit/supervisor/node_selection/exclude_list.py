@@ -23,8 +23,10 @@ from hpckit.slurm.node_exclusion import (
     excluded_from,
 )
 from hpckit.slurm.scontrol import field, run_scontrol, show_job
+from hpckit.slurm.submit_refusals import explain_refusal
 from hpckit.submit import batch_script
 from hpckit.submit.exclusion.partition_nodes import partition_nodes
+from hpckit.supervisor.continuation.successor_watch import SuccessorFate, SuccessorState
 from hpckit.suspects.suspect_folder import read_view
 from hpckit.suspects.suspect_record import within_share
 
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
 AGAIN_S = 0.5
 _UNKNOWN = "the nodes of the partition are unknown"
+_SEE = "sinfo and scontrol show job show what the job may have"
+_AGAIN = "hpckit cancel --save and then hpckit resume KEY=VALUE start it again with other values"
 
 
 class ExcludeList:
@@ -145,15 +149,25 @@ class ExcludeList:
             return None
         return tuple(name for name in names if name not in (*ours, *by_config))
 
-    def review(self, job: str) -> None:
+    def review(self, job: str) -> SuccessorState | None:
         """Gives nodes back to a pending job that Slurm cannot place without them any more, as
-        others have gone meanwhile."""
+        others have gone meanwhile. Returns what else keeps the job from ever starting, or None: as
+        long as it waits for another job, Slurm's reason does not say so."""
         try:
             hosts = excluded_from(read_events(self._run.events), job)
-            if hosts and self._ask(hosts).is_possible is False:
+            answer = self._ask(hosts)
+            if hosts and answer.is_possible is False:
                 self.keep_from(job, _TIMEOUT_S)
+                answer = self._ask(excluded_from(read_events(self._run.events), job))
         except OSError as error:
             log.warning("cannot review the nodes that job %s does without: %s", job, error)
+            return None
+        if not answer.is_refused:
+            return None
+        refusal = explain_refusal(answer.message)
+        meaning, advice = ("", _SEE) if refusal is None else (refusal.meaning, refusal.advice)
+        what = f"{answer.message}: {meaning}" if meaning else answer.message
+        return SuccessorState(SuccessorFate.BLOCKED, what, f"{advice}; {_AGAIN}")
 
     def _report_withdrawn(self, job: str, hosts: list[str]) -> None:
         if not hosts:

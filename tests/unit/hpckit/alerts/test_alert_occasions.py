@@ -59,6 +59,11 @@ def test_an_end_is_reported_by_its_kind(
     ("event", "kind", "words"),
     [
         (
+            ("successor_blocked", {"job": "8", "reason": "JobHeldUser: on hold", "advice": "a"}),
+            "degraded",
+            "job 8, which is to continue the run, cannot start: JobHeldUser: on hold; a",
+        ),
+        (
             ("degraded", {"subject": "tracker", "what": "W&B cannot be reached"}),
             "degraded",
             "W&B cannot be reached",

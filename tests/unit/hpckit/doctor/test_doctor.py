@@ -16,9 +16,11 @@ from hpckit.doctor.finding import Finding, Level, worst
 from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder, judge_places
 from hpckit.doctor.node_probe import srun_words
 from hpckit.doctor.scratch_disks import ScratchDisk
+from hpckit.doctor.site_examination import judge_queue
 from hpckit.doctor.slurm_settings import findings
 from hpckit.doctor.submit_limits import judge_limits, parse_limits
 from hpckit.slurm.cluster_config import grace_of, parse_config, parse_qos, parse_records
+from hpckit.slurm.squeue import parse_queue
 from hpckit.submit.compose import compose_spec
 from tests.unit.hpckit.specs_and_processes import CHECKOUT
 
@@ -337,6 +339,20 @@ def test_the_version_is_told() -> None:
     code = CHECKOUT / "hpckit"
     what = "Preemption-tolerant PyTorch training on Slurm"
     assert (done.exit_code, done.output) == (0, f"hpckit 0.1.0: {what}; from {code}\n")
+
+
+def test_a_queued_job_of_a_run_that_cannot_start_is_told_with_what_to_do() -> None:
+    line = "{}|PENDING|N/A|N/A|1:00|1|low||(null)|{}|name|{}|\n"
+    waiting = (("5", "JobHeldUser", "hpckit:/r/a"), ("6", "Priority", "hpckit:/r/b"))
+    others = (("7", "JobHeldUser", "my own"), ("8", "PartitionDown", "hpckit:/r/c"))
+    mark = "@1"
+    records = "".join(
+        f"{mark}#" + line.format(*one).replace("|", f"{mark}.") for one in (*waiting, *others)
+    )
+    first, second = judge_queue(parse_queue(records, mark))
+    assert first.what.startswith("job 5 of /r/a cannot start: JobHeldUser: its owner has put it")
+    assert (first.level, first.do) == (Level.WARN, "scontrol release 5")
+    assert second.what.startswith("job 8 of /r/c cannot start: PartitionDown")
 
 
 def test_a_job_that_nobody_answers_is_withdrawn(

@@ -251,3 +251,49 @@ def test_a_run_that_was_given_up_is_not_said_to_have_an_error() -> None:
     assert "its jobs gave no new checkpoint" in facts(it)["state"]
     assert "hpckit resume, with other values" in facts(it)["next"]
     assert answer(it, None, NOW).commands[-1] == "hpckit resume '/runs/t 1'"
+
+
+HELD = {"job": "2", "reason": "JobHeldUser: its owner has put it on hold", "advice": "release it"}
+
+
+@pytest.mark.parametrize(
+    ("told", "waits", "what", "advice"),
+    [
+        ([QUEUED], WAITS, None, None),
+        ([QUEUED], WAITS.replace("Dependency", "JobHeldUser"), "", ""),
+        ([QUEUED, event_of(1004, "successor_blocked", HELD)], WAITS, HELD["reason"], "release it"),
+        (
+            [
+                QUEUED,
+                event_of(1004, "successor_blocked", HELD),
+                event_of(1005, "successor_unblocked", {"job": "2"}),
+            ],
+            WAITS,
+            None,
+            None,
+        ),
+        ([QUEUED, event_of(1004, "successor_blocked", HELD | {"job": "3"})], WAITS, None, None),
+    ],
+)
+def test_a_running_job_whose_successor_cannot_start_says_so(
+    told: list[Event], waits: str, what: str | None, advice: str | None
+) -> None:
+    it = overview(RunState.RUNNING, RUNS, waits, events=[*EVENTS, *told])
+    found, page = facts(it), dict(page_of(it, NOW))
+    assert ("blocked" in page) is ("successor" in found) is ("to do" in found) is (what is not None)
+    follows = found["next"].partition("checkpoint at step 40")[2]
+    if what is None:
+        assert follows == "; job 2 follows"
+        assert it.record()["successor_blocked"] is None
+        return
+    assert follows == ", but only within this job: job 2 cannot start"
+    assert found["successor"] == f"job 2 cannot start: {it.record()['successor_blocked']}"
+    assert what in found["successor"]
+    assert (advice or "scontrol release 2") == found["to do"]
+
+
+def test_a_job_that_waits_for_somebody_to_act_does_not_continue_automatically() -> None:
+    it = overview(RunState.WAITING, "2|PENDING|N/A|N/A|1:00|2|low||(null)|PartitionDown|t")
+    assert facts(it)["next"] == (
+        "it continues from the checkpoint at step 40 when its job can start (see: to do)"
+    )
