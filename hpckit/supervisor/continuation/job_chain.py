@@ -179,12 +179,12 @@ class JobChain:
                 self._leave_alone(job, state.reason)
             case SuccessorFate.LOST:
                 self._replace(job, state.reason)
-            case SuccessorFate.NEVER if (problem := cancel(job)) is None:
-                self._replace(
-                    job, f"job {job} was cancelled, as it could not start: {state.reason}"
-                )
             case SuccessorFate.NEVER:
-                log.error("job %s is not cancelled: %s", job, problem)
+                if (problem := cancel(job)) is None:
+                    what = f"job {job} could not start and is cancelled: {state.reason}"
+                    self._replace(job, what)
+                else:
+                    log.error("job %s is not cancelled: %s", job, problem)
 
     def _report_blocked(self, job: str, state: SuccessorState) -> None:
         reason = state.reason if state.fate is SuccessorFate.BLOCKED else None
