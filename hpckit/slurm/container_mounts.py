@@ -42,10 +42,11 @@ def shared_folders(spec: RunSpec, run: RunDir) -> list[Path]:
 
 def python_folders(interpreter: str) -> list[Path]:
     """Returns the folders of a Python interpreter: its environment, and the installation that it
-    was made from."""
+    was made from. If a link leads to the environment, its own place is there, too, as the container
+    may have the link already, in a folder that it mounts by itself."""
     at = Path(interpreter)
     environment = at.parent.parent
-    found = [environment, at.resolve().parent.parent]
+    found = [environment, environment.resolve(), at.resolve().parent.parent]
     try:
         lines = (environment / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
     except OSError:

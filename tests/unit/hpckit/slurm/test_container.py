@@ -81,6 +81,9 @@ def test_an_environment_is_mounted_with_what_it_was_made_from(tmp_path: Path) ->
     (env / "pyvenv.cfg").write_text(f"home = {base}/bin\nversion = 3.11.7\n")
     assert set(python_folders(str(env / "bin" / "python"))) == {base, env}
     assert set(python_folders(str(base / "bin" / "python3.11"))) == {base}
+    (tmp_path / "link").symlink_to(env)
+    linked = tmp_path / "link" / "bin" / "python"
+    assert set(python_folders(str(linked))) == {base, env, tmp_path / "link"}
     spec = site("apptainer", {"cluster.slurm.container.python": None})
     container = run_container(spec, RUN)
     assert container is not None

@@ -1,0 +1,59 @@
+"""A run whose agents and workers are in a real container of apptainer, where it is installed.
+
+`HPCKIT_TEST_IMAGE` names the image, such as a folder with another distribution. Without it, the
+image is an empty one with this machine's /usr.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpckit.faults.injection.process_faults import ProcessFault, victims
+from hpckit.rundir.directory import RunDir
+from tests.cluster.launched import UNHURRIED, launch
+from tests.cluster.slurm import Slurm
+from tests.integration.run.runs import assert_same_run
+
+_FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "home", "run", "var/tmp")
+_LINKS = ("bin", "sbin", "lib", "lib64")
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> tuple[str, str]:
+    """The image, and the options of apptainer for it."""
+    if shutil.which("apptainer") is None:
+        pytest.skip("apptainer is not installed")
+    if (given := os.environ.get("HPCKIT_TEST_IMAGE")) is not None:
+        return given, "--userns"
+    root = tmp_path / "image"
+    for name in _FOLDERS:
+        (root / name).mkdir(parents=True)
+    for name in _LINKS:
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "etc" / "passwd").write_text(f"root:x:{os.getuid()}:{os.getgid()}::/root:/bin/sh\n")
+    (root / "etc" / "group").touch()
+    return str(root), "--userns, --bind, '/usr:/usr'"
+
+
+def test_a_run_in_a_container_of_apptainer_recovers_there_and_has_the_same_losses(
+    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir, image: tuple[str, str]
+) -> None:
+    path, options = image
+    given = f"kind: apptainer, image: {path}, mounts: [], python: null, options: [{options}]"
+    container = f"cluster.slurm.container={{{given}}}"
+    it = launch(ports, tmp_path / "runs", shards, UNHURRIED, "hang=none", container)
+    it.wait_for_step(21)
+    with it.paused():
+        workers = [psutil.Process(event["pid"]) for event in it.events("worker_started")]
+        assert [one.environ()["APPTAINER_CONTAINER"] for one in workers] == [path] * 2
+    victims(str(it.run.path), ProcessFault.WORKER, 1)[0].kill()
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert len(it.events("worker_lost")) >= 1
+    assert it.verdicts() == ["done"], "the rank was replaced within the generation"
