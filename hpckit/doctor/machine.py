@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import resource
@@ -65,6 +66,12 @@ class MachineFacts:
     nccl: str | None = None
     folders: tuple[FolderIdentity, ...] = ()
     """The folders that were asked for."""
+    executable: str = ""
+    """Path of the Python; empty: unknown."""
+    environment: str | None = None
+    """The folder of the active environment of conda or venv; None: there is none."""
+    missing: tuple[str, ...] = ()
+    """Commands of the set-up lines that do not exist there."""
 
 
 def ask(folders: Sequence[str] = ()) -> MachineFacts:
@@ -86,6 +93,8 @@ def ask(folders: Sequence[str] = ()) -> MachineFacts:
         driver_cuda=cuda_of_driver(_lines(("nvidia-smi",))),
         nccl=next((found for one in _NCCL if (found := _version(one))), None),
         folders=tuple(map(identify_folder, folders)),
+        executable=sys.executable,
+        environment=os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX"),
     )
 
 
@@ -126,6 +135,37 @@ def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
     if not facts.has_py_spy:
         do = "pip install py-spy: it also shows the stacks of ranks that hang in C code"
         yield Finding(Level.NOTE, "py-spy", "not installed", do)
+
+
+def judge_setup(node: MachineFacts, here: MachineFacts) -> Iterator[Finding]:
+    """Return the findings about what the set-up lines of a job did on a node. Pure.
+
+    Args:
+        here: the facts of the machine that launches.
+    """
+    for name in node.missing:
+        what = f"{name} in cluster.slurm.setup: no such command on {node.host}"
+        do = f"source the file that defines {name} in a line before it, or leave the line out"
+        if name == "module":
+            do = f"{do}; it is often /etc/profile.d/modules.sh or lmod.sh"
+        yield Finding(Level.FAIL, "setup", what, do)
+    if _minor(node.python) != _minor(here.python):
+        what = f"a job runs Python {node.python} ({node.executable}), and this is {here.python}"
+        do = "set cluster.slurm.python to the same version, or launch with the one of the nodes"
+        yield Finding(Level.FAIL, "Python of a job", what, do)
+    folder = node.environment
+    if folder and folder != here.environment and not _is_in(node.executable, folder):
+        what = f"the set-up lines activate {folder}, but a job runs {node.executable}"
+        do = f"set cluster.slurm.python={folder}/bin/python, or launch with it"
+        yield Finding(Level.WARN, "Python of a job", what, do)
+
+
+def _minor(python: str) -> list[str]:
+    return python.split(".")[:2]
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == "" or Path(path).is_relative_to(folder)
 
 
 def _gpus(facts: MachineFacts, wants_gpus: bool) -> Finding:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,6 +22,9 @@ from hpckit.submit.batch_script import BatchJob, parameters, passed_variables
 
 _QUICK_S, _NODE_S = 20.0, 300.0
 _CANCEL_S = 0.7
+_MISSING = "hpckit-doctor: no command "
+_NOTE_MISSING = f'command_not_found_handle() {{ echo "{_MISSING}$1" >&2; return 127; }}'
+"""A function that bash calls, whatever its language, for a command that does not exist."""
 _OF_RUN = {
     *("job-name", "nodes", "time", "setup", "array-parallelism", "stderr-to-stdout", "use-srun"),
     *("wckey", "output", "error", "signal", "dependency", "requeue", "no-requeue", "no-kill"),
@@ -63,8 +67,12 @@ def ask_node(spec: RunSpec, host: str | None, folders: Sequence[str] = ()) -> Ma
         ProbeError: the node did not answer.
     """
     try:
-        output = _job_output([*srun_words(spec, host), *folders], passed_variables(spec))
-        return TypeAdapter(MachineFacts).validate_json(output)
+        output, errors = _job_output([*srun_words(spec, host), *folders], passed_variables(spec))
+        facts = TypeAdapter(MachineFacts).validate_json(output)
+        found = (line.partition(_MISSING) for line in errors.splitlines())
+        return replace(
+            facts, missing=tuple(dict.fromkeys(name for _, is_it, name in found if is_it))
+        )
     except ValidationError as error:
         raise ProbeError(str(error)) from error
 
@@ -78,7 +86,7 @@ def check_node(spec: RunSpec, host: str) -> list[str]:
     """
     words = srun_words(spec, host, "hpckit.agent.node_health.node_check")
     try:
-        output = _job_output(words, passed_variables(spec), dump_spec(spec))
+        output, _ = _job_output(words, passed_variables(spec), dump_spec(spec))
         return TypeAdapter(list[str]).validate_json(output)
     except ValidationError as error:
         raise ProbeError(str(error)) from error
@@ -115,14 +123,16 @@ def srun_words(
             f"--immediate={_NODE_S:.0f}",
         ),
         *(f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()),
-        *("bash", "-c", "\n".join((*chosen.setup, 'exec "$@"')), "bash"),
+        *("bash", "-c", "\n".join((_NOTE_MISSING, *chosen.setup, 'exec "$@"')), "bash"),
         *(chosen.python or sys.executable, "-m", program),
     ]
 
 
-def _job_output(command: Sequence[str], passed: Collection[str], given: str = "") -> str:
-    """Return the output of srun as `command_output` does. On a timeout srun is asked to cancel its
-    job, because a killed srun would leave it behind.
+def _job_output(
+    command: Sequence[str], passed: Collection[str], given: str = ""
+) -> tuple[str, str]:
+    """Return the output of srun and its errors, as `command_output` does. On a timeout srun is
+    asked to cancel its job, because a killed srun would leave it behind.
 
     Args:
         given: the standard input of the program.
@@ -151,7 +161,7 @@ def _job_output(command: Sequence[str], passed: Collection[str], given: str = ""
     if process.returncode:
         lines = why.strip().splitlines()
         raise ProbeError(lines[-1] if lines else f"exit status {process.returncode}")
-    return output
+    return output, why
 
 
 def _cancel_job(asked: subprocess.Popen[str]) -> None:

@@ -47,7 +47,8 @@ def examine(
     """
     wants_gpus = spec.cluster.device != "cpu"
     yield "here", judge_installation()
-    for one in machine.judge(machine.ask(), wants_gpus):
+    here = machine.ask()
+    for one in machine.judge(here, wants_gpus):
         yield "here", one
     for one in checkpoint_store.findings(spec.checkpoint.url or str(root)):
         yield "checkpoints", one
@@ -56,7 +57,7 @@ def examine(
     for one in _slurm(spec):
         yield "slurm", one
     if asks_node:
-        for one in _node(spec, wants_gpus, host):
+        for one in _node(spec, here, host):
             yield "node", one
 
 
@@ -136,7 +137,7 @@ def _qos(config: Record, spec: RunSpec) -> Record | None:
         return None
 
 
-def _node(spec: RunSpec, wants_gpus: bool, host: str | None) -> Iterator[Finding]:
+def _node(spec: RunSpec, here: machine.MachineFacts, host: str | None) -> Iterator[Finding]:
     shared, own = shared_folders(spec), own_folders(spec)
     folders = list(dict.fromkeys((*shared.values(), *own.values())))
     try:
@@ -145,7 +146,8 @@ def _node(spec: RunSpec, wants_gpus: bool, host: str | None) -> Iterator[Finding
         do = f"the command was: {shlex.join(srun_words(spec, host))}"
         yield Finding(Level.FAIL, "node", f"a node did not answer: {error}", do)
         return
-    yield from machine.judge(facts, wants_gpus)
+    yield from machine.judge(facts, spec.cluster.device != "cpu")
+    yield from machine.judge_setup(facts, here)
     yield from judge_places(shared, own, [identify_folder(one) for one in folders], facts.folders)
     if spec.cluster.slurm is not None and spec.cluster.slurm.container is not None:
         what = f"inspected outside of {spec.cluster.slurm.container.image}, whose Python may differ"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from hpckit.config.spec_parser import SpecError
@@ -19,7 +20,7 @@ _FAST = ("ib", "hsn")
 _PYXIS = "{kind: pyxis, image: registry#name:tag, mounts: [], python: null, options: []}"
 _APPTAINER = "{kind: apptainer, image: /path/train.sif, mounts: [], python: null, options: []}"
 
-Value = str | int | bool | None
+Value = str | int | bool | None | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,16 @@ class SiteChoice:
 
 
 def choose(
-    facts: SiteFacts, machine: MachineFacts, on_node: bool, wanted: SiteRequest
+    facts: SiteFacts,
+    machine: MachineFacts,
+    on_node: bool,
+    wanted: SiteRequest,
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> SiteChoice:
     """Choose the keys of a site.
 
     Args:
+        env: the environment of the shell that describes the site.
         machine: the facts of a node, or of this machine if no node was inspected.
         on_node: whether `machine` is a node.
 
@@ -83,6 +89,7 @@ def choose(
         *_exclusive(partition),
         *_of_machine(machine, on_node),
         _container(facts.has_pyxis, machine, on_node),
+        *_setup(env),
     ]
     return SiteChoice(tuple(keys), name, gpus)
 
@@ -243,6 +250,24 @@ def _of_machine(machine: MachineFacts, on_node: bool) -> Iterator[SiteKey]:
     else:
         why = f"no disk with {SCRATCH_BYTES >> 30} GiB that you may write to {where}"
         yield SiteKey("scratch", None, how, why)
+
+
+def _setup(env: Mapping[str, str]) -> Iterator[SiteKey]:
+    """Yield the key of the set-up lines if modules or an environment of conda are active."""
+    whys = []
+    if modules := [name for name in env.get("LOADEDMODULES", "").split(":") if name]:
+        names = " ".join(modules)
+        whys.append(
+            f"this shell has loaded {names}, and so has a job that it launches; for any shell: "
+            f"[module load {names}]"
+        )
+    if prefix := env.get("CONDA_PREFIX"):
+        whys.append(
+            f"conda's {prefix} is active in this shell and in a job that it launches; the Python "
+            "of a job is that of hpckit launch, unless slurm.python names another one"
+        )
+    if whys:
+        yield SiteKey("setup", (), "found", "; ".join(whys))
 
 
 def _container(has_pyxis: bool, machine: MachineFacts, on_node: bool) -> SiteKey:

@@ -285,7 +285,7 @@ def test_a_node_is_asked_by_the_request_of_a_run() -> None:
     assert {"--gres=gpu:h100:4", "--mem=64G", "--exclusive", "--licenses=fs"} <= {*words}
     assert {"--nodelist=n7", "--time=5", "--nodes=1", "--ntasks=1"} <= {*words}
     assert any(word.startswith("--immediate=") for word in words)
-    assert 'module load it\nexec "$@"' in words
+    assert any(word.endswith('\nmodule load it\nexec "$@"') for word in words)
     of_run = ("--nodes=8", "--signal", "--dependency", "--output", "--no-requeue", "--time=12")
     assert not [word for word in words if word.startswith(of_run)]
 
@@ -339,6 +339,27 @@ def test_the_version_is_told() -> None:
     code = CHECKOUT / "hpckit"
     what = "Preemption-tolerant PyTorch training on Slurm"
     assert (done.exit_code, done.output) == (0, f"hpckit 0.1.0: {what}; from {code}\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "words"),
+    [
+        ({}, None, ""),
+        ({"python": "3.13.1"}, Level.FAIL, "a job runs Python 3.13.1 (/usr/bin/python3), and this"),
+        ({"python": "3.12.9"}, None, ""),
+        ({"missing": ("module",)}, Level.FAIL, "module in cluster.slurm.setup: no such command"),
+        ({"environment": "/conda"}, Level.WARN, "the set-up lines activate /conda, but a job runs"),
+        ({"environment": "/conda", "executable": "/conda/bin/python"}, None, ""),
+        ({"environment": "/usr"}, None, ""),
+    ],
+)
+def test_set_up_lines_are_judged_by_what_they_did_on_a_node(
+    change: dict[str, object], level: Level | None, words: str
+) -> None:
+    here = replace(GOOD, python="3.12.3", executable="/usr/bin/python3")
+    found = list(machine.judge_setup(replace(here, **change), here))  # type: ignore[arg-type]
+    assert [one.level for one in found] == ([] if level is None else [level])
+    assert all(words in one.what and one.do for one in found)
 
 
 def test_a_queued_job_of_a_run_that_cannot_start_is_told_with_what_to_do() -> None:

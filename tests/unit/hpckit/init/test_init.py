@@ -60,6 +60,24 @@ def keys(
     return {key.name: (key.value, key.how, key.why) for key in site.keys}
 
 
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"LOADEDMODULES": "cuda/12:gcc/14"}, ["for any shell: [module load cuda/12 gcc/14]"]),
+        ({"CONDA_PREFIX": "/c"}, ["conda's /c is active", "slurm.python names another one"]),
+        ({"LOADEDMODULES": "a", "CONDA_PREFIX": "/c"}, ["[module load a]; conda's /c is active"]),
+        ({"LOADEDMODULES": "", "CONDA_PREFIX": ""}, None),
+    ],
+)
+def test_modules_and_environments_of_the_shell_are_noted_at_the_set_up_lines(
+    env: dict[str, str], words: list[str] | None
+) -> None:
+    site = choose(FACTS, NODE, True, SiteRequest(), env)
+    found = [key for key in site.keys if key.name == "setup"]
+    assert [key.value for key in found] == ([] if words is None else [()])
+    assert all(word in key.why for key in found for word in words or ())
+
+
 def test_a_partition_with_gpus_comes_before_a_default_without() -> None:
     told = keys()
     assert told["partition"][:2] == ("gpu", "assumed")
@@ -148,7 +166,9 @@ def test_a_partition_that_cannot_be_told_is_refused(
 def test_the_file_composes_to_what_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: str, on_node: bool
 ) -> None:
-    site = choose(FACTS, NODE, on_node, SiteRequest(partition))
+    env = {"LOADEDMODULES": "cuda/12:gcc", "CONDA_PREFIX": "/c"} if on_node else {}
+    site = choose(FACTS, NODE, on_node, SiteRequest(partition), env)
+    assert ("setup" in {key.name for key in site.keys}) is on_node
     text = render("mine", site, FACTS, date(2026, 11, 23))
     project_files.write([project_files.NewFile("conf/cluster/mine.yaml", text)], tmp_path)
     monkeypatch.chdir(tmp_path)
