@@ -44,6 +44,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*/before.py"))
 SHOWN = {
     "README.md": ["gen  nodes"],
     "checkpointing/FORMAT.md": ["<root>/hpckit.json", "8 ", "  0 ", "  0 ", "  0 ", "8 ", "u32"],
+    "docs/site.md": ["slurm:"],
     "docs/tasks/alerts.md": ["gpt-1a2b3c4d: ended"],
     "docs/tasks/dead-run.md": ["$ hpckit why runs/", "runs/NAME-HASH/"],
     "docs/tasks/own-training.md": ["gen  nodes"],
