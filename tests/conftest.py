@@ -71,8 +71,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the marker of its folder, for `pytest -m unit`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test the marker of its folder, for `pytest -m unit`, and leave those marked
+    `thorough` to an effort above 1."""
+    thorough = [item for item in items if item.get_closest_marker("thorough") and EFFORT <= 1]
+    if thorough:
+        config.hook.pytest_deselected(items=thorough)
+        items[:] = [item for item in items if item not in thorough]
     for item in items:
         item.add_marker(marker_of(item.path.relative_to(CHECKOUT)))
 

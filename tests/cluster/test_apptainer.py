@@ -1,4 +1,4 @@
-"""A run whose agents and workers are in a real container of apptainer, where it is installed.
+"""A run whose agents and workers are in a real container of apptainer.
 
 `HPCKIT_TEST_IMAGE` names the image, such as a folder with another distribution. Without it, the
 image is an empty one with this machine's /usr.
@@ -7,7 +7,6 @@ image is an empty one with this machine's /usr.
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import psutil
@@ -26,8 +25,6 @@ _LINKS = ("bin", "sbin", "lib", "lib64")
 @pytest.fixture
 def image(tmp_path: Path) -> tuple[str, str]:
     """The image, and the options of apptainer for it."""
-    if shutil.which("apptainer") is None:
-        pytest.skip("apptainer is not installed")
     if (given := os.environ.get("HPCKIT_TEST_IMAGE")) is not None:
         return given, "--userns"
     root = tmp_path / "image"
@@ -40,6 +37,7 @@ def image(tmp_path: Path) -> tuple[str, str]:
     return str(root), "--userns, --bind, '/usr:/usr'"
 
 
+@pytest.mark.thorough  # apptainer has to be installed
 def test_a_run_in_a_container_of_apptainer_recovers_there_and_has_the_same_losses(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir, image: tuple[str, str]
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.cluster.launched import launch
 from tests.cluster.slurm import Slurm
-from tests.effort import EFFORT
 from tests.integration.run.one_slow_node import SLOWER, losses
 from tests.integration.run.runs import losses as logged
 
@@ -21,7 +20,7 @@ KEYS = (
 )
 
 
-@pytest.mark.skipif(EFFORT <= 1, reason="a spare is replaced by a cheaper test of a run")
+@pytest.mark.thorough  # a spare takes over in a cheaper test of a run
 def test_the_next_job_does_without_a_node_that_takes_twice_as_long(
     ports: Slurm, tmp_path: Path, shards: Path
 ) -> None:
