@@ -32,6 +32,7 @@ from checkpointing.save.save_pipeline import SavePipeline
 from checkpointing.save.save_schedule import SaveSchedule
 from checkpointing.save.shipper import SnapshotShipper
 from checkpointing.service.client.service_client import ServiceClient
+from checkpointing.state.item_adapters import import_state_dicts
 from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
@@ -89,6 +90,7 @@ class Checkpointer:
         elif keywords:
             raise TypeError(f"give options as one value or as keywords, not both: {keywords}")
         self._closed = False
+        import_state_dicts()
         with ExitStack() as undo:
             self._ranks = ranks = RankGroup()
             undo.callback(ranks.close)

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.checkpoint import filesystem
-from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._dtensor_spec import DTensorSpec
-from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
 from torch.nn.modules.batchnorm import _NormBase as BatchNormBase
+
+from checkpointing.distributed_classes import is_dtensor
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.checkpoint.filesystem import _StorageInfo as StorageInfo
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
 
 __all__ = ["BatchNormBase", "FakeTensorMode", "StorageInfo", "StridedShard"]
 
@@ -51,11 +56,30 @@ SINCE = {"torch.distributed.checkpoint.filesystem.CURRENT_DCP_VERSION": (2, 9)}
 DCP_SAVE = ("torch.distributed.checkpoint.state_dict_saver", "_save_state_dict")
 """Module and name of the function in which DCP saves, by which a frame is recognised."""
 
-IS_SHARD_ORDER_KNOWN = any(
-    field.name == "use_strided_shard_as_shard_order" for field in fields(DTensorSpec)
-)
-"""Whether torch has `use_strided_shard_as_shard_order` (since 2.11), with which a StridedShard
-that encodes no order of shards cuts as it does here."""
+_LATER = {
+    "FakeTensorMode": ("torch._subclasses.fake_tensor", "FakeTensorMode"),
+    "StorageInfo": ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    "StridedShard": ("torch.distributed.tensor.placement_types", "_StridedShard"),
+}
+"""Module and name of each class that is imported on first use, because its module takes long to
+import."""
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a class on first use."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LATER[name]
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def is_shard_order_known() -> bool:
+    """Return whether torch has `use_strided_shard_as_shard_order` (since 2.11), with which a
+    StridedShard that encodes no order of shards cuts as it does here."""
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+    return any(field.name == "use_strided_shard_as_shard_order" for field in fields(DTensorSpec))
 
 
 def foreach_copy(
@@ -76,7 +100,7 @@ def version_of(tensor: Tensor) -> int:
 
 def held_tensor(tensor: Tensor) -> Tensor:
     """Return the tensor that a rank holds of a DTensor, itself and no view; others as they are."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return tensor._local_tensor if is_dtensor(tensor) else tensor
 
 
 def spec_of(tensor: DTensor) -> DTensorSpec:
@@ -87,6 +111,8 @@ def spec_of(tensor: DTensor) -> DTensorSpec:
 def dtensor_like(tensor: DTensor, held: Tensor) -> DTensor:
     """Return a DTensor with the spec of `tensor` that holds `held`, which stays on its device:
     from_local() would move it to that of the mesh."""
+    from torch.distributed.tensor import DTensor
+
     return DTensor(held, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
@@ -98,5 +124,8 @@ def names_of_buffers(module: nn.Module) -> list[str]:
 def dcp_version() -> dict[str, str]:
     """Return the version of DCP's format as an argument of Metadata, which torch before 2.9 does
     not have."""
+    from torch.distributed.checkpoint import filesystem
+    from torch.distributed.checkpoint.metadata import Metadata
+
     has_version = any(field.name == "version" for field in fields(Metadata))
     return {"version": filesystem.CURRENT_DCP_VERSION} if has_version else {}

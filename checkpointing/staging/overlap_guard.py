@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from checkpointing.distributed_classes import is_dtensor
 from checkpointing.torch_internals import held_tensor, version_of
 
 
@@ -45,7 +45,7 @@ class Versions:
         self._counters: list[tuple[str, Tensor, int]] = []
         for name, tensor in tensors:
             self._counters.append((name, tensor, version_of(tensor)))
-            if isinstance(tensor, DTensor):  # its local tensor has its own counter
+            if is_dtensor(tensor):  # its local tensor has its own counter
                 held = held_tensor(tensor)
                 self._counters.append((name, held, version_of(held)))
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from checkpointing.distributed_classes import is_dtensor
 from checkpointing.errors import StageError
 from checkpointing.format.replica_differences import NOT_TAKEN
 from checkpointing.format.tiles import Box, Shape
@@ -427,14 +427,14 @@ def _torn(sample: TensorSample, targets: Sequence[Tensor], names: Sequence[str])
 
 def local(tensor: Tensor) -> Tensor:
     """Returns this rank's part of a DTensor; any other tensor itself."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return tensor.detach()
     with torch.no_grad():
         return tensor.to_local()
 
 
 def _like(tensor: Tensor, buffer: Tensor) -> Tensor:
-    return dtensor_like(tensor, buffer) if isinstance(tensor, DTensor) else buffer
+    return dtensor_like(tensor, buffer) if is_dtensor(tensor) else buffer
 
 
 def _finish_copies(tensors: Mapping[str, Tensor]) -> None:

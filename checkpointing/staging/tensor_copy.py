@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from checkpointing.distributed_classes import is_dtensor
 from checkpointing.format.tiles import Box
 from checkpointing.torch_internals import foreach_copy
 
@@ -30,7 +30,7 @@ def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
         box: in the coordinates of that part; None: all of it.
     """
     held = tensor
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         with torch.no_grad():
             held = tensor.to_local()
     if box is not None and box.sizes != held.shape:

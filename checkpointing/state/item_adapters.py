@@ -4,20 +4,13 @@ it back."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from checkpointing.distributed_classes import has_flat_parameters, is_dtensor
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.torch_dtypes import dtype_name
 from checkpointing.format.values.branch_kinds import RECORD, record
@@ -49,7 +42,12 @@ from checkpointing.state.tree import (
 _SMALL = 1 << 20
 """Tensors outside modules and optimizers that have fewer bytes, such as the state of a random
 number generator, are compared among ranks."""
-_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+def import_state_dicts() -> None:
+    """Import torch's functions for the state of modules, so that no save waits for it: the first
+    import takes half as long as that of torch."""
+    import_module("torch.distributed.checkpoint.state_dict")
 
 
 @runtime_checkable
@@ -106,6 +104,8 @@ class ModuleItem(_SameTree):
         self._module = module
 
     def to_save(self) -> Any:
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
         return get_model_state_dict(self._module)
 
     def buffers(self) -> Mapping[str, bool]:
@@ -115,6 +115,8 @@ class ModuleItem(_SameTree):
         return buffer_names(self._module)
 
     def load(self, tree: Any) -> None:
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
         set_model_state_dict(self._module, tree)
 
 
@@ -150,13 +152,26 @@ class FlatOptimizerItem:
         return Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
 
     def load(self, tree: Any) -> None:
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_optimizer_state_dict,
+        )
+
         ways = [_step_options(group) for group in self._optimizer.param_groups]
-        set_optimizer_state_dict(self._module, self._optimizer, tree, options=_FLAT)
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        set_optimizer_state_dict(self._module, self._optimizer, tree, options=options)
         for group, way in zip(self._optimizer.param_groups, ways, strict=True):
             group.update(way)
 
     def _tree(self) -> Branch:
-        return Branch(get_optimizer_state_dict(self._module, self._optimizer, options=_FLAT))
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_optimizer_state_dict,
+        )
+
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        tree = get_optimizer_state_dict(self._module, self._optimizer, options=options)
+        return Branch(tree)
 
 
 class StatefulItem(_SameTree):
@@ -277,7 +292,7 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
         into.plain |= {
             name
             for name, one in mine.tensors.items()
-            if one.nbytes < _SMALL and not isinstance(one, DTensor)
+            if one.nbytes < _SMALL and not is_dtensor(one)
         }
     into.add(mine)
 
@@ -416,7 +431,7 @@ def _item(name: str, state: Mapping[str, Any]) -> Item:
 def _optimizer_item(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> Item:
     module = _module_of(name, optimizer, state)
     if module is not None:
-        if any(isinstance(one, FullyShardedDataParallel) for one in module.modules()):
+        if has_flat_parameters(module):
             return FlatOptimizerItem(optimizer, module)
         return OptimizerItem(name, optimizer, parameter_names(module))
     modules = {n: held for n, held in state.items() if isinstance(held, nn.Module)}

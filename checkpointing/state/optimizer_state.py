@@ -32,10 +32,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from checkpointing.distributed_classes import is_dtensor
 from checkpointing.format.torch_dtypes import dtype_name, torch_dtype
 from checkpointing.format.values.branch_kinds import unescaped
 from checkpointing.format.values.json_values import Json, decode
@@ -365,11 +365,11 @@ class OptimizerItem:
         if key != _COUNT and shape == tuple(parameter.shape):
             with torch.no_grad():
                 return torch.zeros_like(parameter, dtype=kind, requires_grad=False)
-        if key != _COUNT and isinstance(parameter, DTensor):
+        if key != _COUNT and is_dtensor(parameter):
             if self._made is None:
                 self._made = self._make()
             made = self._made[parameter].get(key)
-            if isinstance(made, DTensor) and tuple(made.shape) == shape:
+            if is_dtensor(made) and tuple(made.shape) == shape:
                 return torch.zeros_like(made, dtype=kind)
         is_here = key != _COUNT or parameter in self._counted_on_device
         return torch.zeros(shape, dtype=kind, device=parameter.device if is_here else "cpu")

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from checkpointing.distributed_classes import dtensor_class, is_dtensor
 from checkpointing.format.torch_dtypes import is_placeholder
 from checkpointing.format.values import registered_classes
 from checkpointing.format.values.branch_kinds import BranchKind, branch_kind, escaped
 from checkpointing.format.values.json_values import Json, all_scalar, encode
 from checkpointing.layout.dtensor_placement import local_shard
 
-_TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor)
+_TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class Branch(dict[str, Any]):
@@ -205,14 +205,14 @@ def _check_branch(tree: Any, path: str) -> None:
 
 
 def _check_tensor(tensor: Tensor, path: str) -> None:
-    if type(tensor) not in _TENSOR_TYPES:
+    if type(tensor) not in (*_TENSOR_TYPES, dtensor_class()):
         kind = f"a tensor of class {type(tensor).__qualname__}"
     elif tensor.is_meta:
         kind = "a tensor on the meta device, without data: materialise it first (to_empty)"
     elif tensor.layout is not torch.strided or tensor.is_quantized or is_placeholder(tensor.dtype):
         kind = f"a tensor of layout {tensor.layout}, dtype {tensor.dtype}"
     else:
-        if isinstance(tensor, DTensor):
+        if is_dtensor(tensor):
             local_shard(path, tensor)
         return
     raise TypeError(f"cannot save {path!r}: {kind}; plain dense tensors and DTensors can be saved")

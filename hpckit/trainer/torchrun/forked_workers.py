@@ -22,6 +22,7 @@ from hpckit.trainer.torchrun.first_device_use import FIRST_USE
 # isort: split
 
 import numpy as np
+import torch.distributed.checkpoint.state_dict  # noqa: F401  which a Checkpointer needs
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.launcher.api import elastic_launch
 

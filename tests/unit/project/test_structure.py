@@ -80,7 +80,8 @@ MAY_IMPORT = {
 }
 # Within the libraries. What stands beside their rooms:
 CKPT_LEAVES = {
-    f"checkpointing.{name}" for name in ("errors", "events", "retention", "torch_internals")
+    *("checkpointing.errors", "checkpointing.events", "checkpointing.retention"),
+    *("checkpointing.distributed_classes", "checkpointing.torch_internals"),
 }
 CKPT_STORE = {
     *(*CKPT_LEAVES, "checkpointing.store_url", "checkpointing.storage", "checkpointing.codec"),
@@ -97,6 +98,7 @@ CKPT_ALL = CKPT_STATE | {
 }
 MAY_IMPORT_INSIDE = {
     **{name: {"checkpointing.errors"} for name in (*CKPT_LEAVES, "checkpointing.save_policy")},
+    "checkpointing.torch_internals": {"checkpointing.distributed_classes"},
     "checkpointing": CKPT_ALL | {"checkpointing.follower"},
     "checkpointing.event_file": {"checkpointing.events"},
     "checkpointing.store_url": {"checkpointing.errors"},
@@ -273,6 +275,9 @@ def test_an_import_inside_a_function_counts() -> None:
     assert sorted(imported(ast.parse(text))) == ["hpckit.agent.agent", "hpckit.trainer.run_loop"]
 
 
+HASHES = {"blake3", "xxhash"}
+
+
 def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
     """All modules that a Python process with `arguments` imports."""
     done = subprocess.run(
@@ -324,6 +329,29 @@ def test_what_reads_shards_imports_access_to_s3_for_s3_alone(module: str, light:
     found = modules_of("-c", f"import {module}")
     assert module in found
     assert not found & light
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "packages"),
+    [
+        ("torch", "from checkpointing import *", {"checkpointing", *HASHES, "numpy", "zstandard"}),
+        ("numpy", "from data import Loader, open_dataset", {"data", *HASHES, "numpy"}),
+        ("os", "import hpckit.client", {"hpckit"}),
+        ("os", "import data, checkpointing", {"data", "checkpointing"}),
+    ],
+)
+def test_an_import_waits_for_nothing_that_is_needed_later(
+    first: str, then: str, packages: set[str]
+) -> None:
+    """As torch.distributed.tensor, which takes half as long as torch: a state has no DTensor if the
+    program has not imported it."""
+    code = f"import {first}, sys; had = set(sys.modules); {then}; print(*(set(sys.modules) - had))"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    found = {name.partition(".")[0] for name in done.stdout.split()} - {"__mp_main__"}
+    assert packages >= found - sys.stdlib_module_names
+    assert packages - found <= {*HASHES, "numpy"}
+    assert not found & {"asyncio", "http", "ssl", "sqlite3", "unittest", "xml"}
 
 
 def test_a_dry_run_does_not_import_torch(tmp_path: Path) -> None:

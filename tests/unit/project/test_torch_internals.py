@@ -105,9 +105,9 @@ def _exists(dotted: str) -> bool:
         return False
     if hasattr(owner, name) or not isinstance(owner, type):
         return hasattr(owner, name)
-    code = vars(owner)["__init__"].__code__
+    code = vars(owner)["__init__"].__code__  # of another function once torch.compile was used
     set_by_class = {*code.co_names, *code.co_consts}
-    return name in set_by_class
+    return name in set_by_class or name in owner.__annotations__
 
 
 def _module_of(dotted: str, drop: int) -> Any:

@@ -28,15 +28,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from checkpointing.format.box_coverage import as_array, gap
 from checkpointing.format.tiles import Box
-from checkpointing.layout.dtensor_placement import (
-    LocalShard,
-    _decoded,
-    local_shard,
-    structure,
-)
+from checkpointing.layout.dtensor_cuts import decoded_order
+from checkpointing.layout.dtensor_placement import LocalShard, local_shard, structure
 from checkpointing.layout.tensor_layout import Cells, ShardPart
 from checkpointing.state.item_adapters import to_save
-from checkpointing.torch_internals import IS_SHARD_ORDER_KNOWN
+from checkpointing.torch_internals import is_shard_order_known
 
 
 @contextmanager
@@ -112,7 +108,7 @@ def test_parts_are_what_torch_has_cut_off(
             except AssertionError as error:  # before torch 2.8
                 assert "only allows even sharding" in str(error)  # noqa: PT017  torch's own
                 return
-            if not IS_SHARD_ORDER_KNOWN and _decoded(placements, mesh) is None:
+            if not is_shard_order_known() and decoded_order(placements, mesh) is None:
                 with pytest.raises(TypeError, match=r"cannot save 'w': torch .* may divide"):
                     local_shard("w", shard)
                 return
@@ -136,7 +132,7 @@ def test_what_lies_together_is_one_part() -> None:
 
 
 old_cuts = pytest.mark.xfail(
-    not IS_SHARD_ORDER_KNOWN, reason="before torch 2.11 a _StridedShard cuts otherwise"
+    not is_shard_order_known(), reason="before torch 2.11 a _StridedShard cuts otherwise"
 )
 
 
