@@ -72,7 +72,16 @@ of_dev = extras["dev"][0].partition("[")[2].rstrip("]").split(",")
 asked = [*project["dependencies"], *(text for name in (*of_dev, "dev") for text in extras[name])]
 print("\n".join(text for text in asked if not text.startswith(("hpckit-torch", "torch>="))))
 END
-    grep -v '^torch==' constraints.txt >"$environment/constraints"
+    # An older torch may need an older release of what it requires, such as setuptools
+    "$environment/bin/python" - >"$environment/constraints" <<'END'
+import re
+from importlib.metadata import requires
+
+of_torch = {"torch", *(re.split("[^\\w.-]", text)[0].lower() for text in requires("torch") or ())}
+for line in open("constraints.txt"):
+    if line.partition("==")[0].lower().replace("_", "-") not in of_torch:
+        print(line, end="")
+END
     case $version in
         3.11) pins=(--constraint "$environment/constraints") ;;
         *) pins=() ;;
