@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
-# Checks what pip installs: the wheel and the sdist in empty environments, the packages without the
-# launcher, the launcher beside another project's `hpckit`, and the types for a user's mypy.
+# Checks what pip and uv install: the wheel and the sdist in empty environments, the packages without
+# the launcher, the launcher beside another project's `hpckit`, and the types for a user's mypy and
+# pyright.
 #
 #   tests/installs.sh [PYTHON]       such as tests/installs.sh python3.12
 #
 # It does not install torch: of the launcher it takes what torch does not need.
+#
+#   UV=COMMAND        uv, which installs the wheel too, if it is there
+#   PYRIGHT=COMMAND   pyright, which checks the types too, if it is there
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
+uv=${UV:-uv}
+pyright=${PYRIGHT:-pyright}
+checked=pip
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
@@ -41,9 +48,24 @@ install build hatchling
 wheel=$(echo "$place"/dist/hpckit_torch-*.whl)
 sdist=$(echo "$place"/dist/hpckit_torch-*.tar.gz)
 
+# check_packages NAME: that an environment has what the packages need, and they can be imported
+check_packages() {
+    inside "$1" python -m pip check
+    inside "$1" python -c 'import checkpointing, data, hpckit.client'
+}
+
+make_environment wheel
+install wheel "$wheel"
+check_packages wheel
+if command -v "$uv" >/dev/null; then
+    make_environment uv
+    "$uv" pip install --quiet --python "$place/uv/bin/python" "$wheel"
+    check_packages uv
+    checked+=", uv"
+fi
 make_environment light
 install light "$sdist"
-inside light python -m pip check
+check_packages light
 inside light python - <<'END'
 import sys
 from pathlib import Path
@@ -72,11 +94,25 @@ says() {
     grep -F -- "$1" >/dev/null
 }
 
-# A user's own file, by the types of the wheel
+# A user's own program, by the types of the wheel
 install light mypy
-echo 'from data import Loader
-reveal_type(Loader.state_dict)' >"$place/typed.py"
-inside light mypy --strict typed.py | says 'data.read.loader.Loader' || fail "no types"
+cp tests/versions/typed_program.py "$place/right.py"
+echo 'from checkpointing import Checkpointer
+from data import Loader
+Checkpointer("a", runs="a")
+Loader.state_dicts' >"$place/wrong.py"
+inside light mypy --strict right.py
+wrong=$(inside light mypy --strict wrong.py) && fail "mypy finds no error in a wrong program"
+says 'has no attribute "state_dicts"' <<<"$wrong" || fail "no types: $wrong"
+says 'wrong.py:3: error: No overload variant' <<<"$wrong" || fail "no options: $wrong"
+checked+=", mypy"
+if command -v "$pyright" >/dev/null; then
+    its=("$pyright" --pythonpath "$place/light/bin/python")
+    (cd "$place" && "${its[@]}" right.py) || fail "pyright finds errors"
+    wrong=$(cd "$place" && "${its[@]}" wrong.py) && fail "pyright finds no error in a wrong program"
+    says 'wrong.py:4:8 - error: Cannot access attribute "state_dicts"' <<<"$wrong" || fail "$wrong"
+    checked+=", pyright"
+fi
 
 # Another project's hpckit, installed after this one and before it, and uninstalled
 install light --no-deps hpckit
@@ -109,5 +145,6 @@ install launcher --requirement "$place/asked"
 install launcher --no-deps "$wheel"
 inside launcher python -m pip check
 inside launcher hpckit --version
+inside launcher hpckit --help >/dev/null
 inside launcher python -m hpckit launch --help >/dev/null
-echo "installs: passed with $("$python" -V)"
+echo "installs: passed with $("$python" -V): $checked"
