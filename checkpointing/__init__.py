@@ -37,7 +37,17 @@ if TYPE_CHECKING:
     from checkpointing.format.values.registered_classes import register
     from checkpointing.options import CheckpointerOptions
     from checkpointing.restore.partial_load import load
-    from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
+    from checkpointing.retention import (
+        Best,
+        Buckets,
+        Every,
+        Last,
+        Only,
+        Unevaluated,
+        decide,
+        parse_keep,
+    )
+    from checkpointing.retention_pruner import mark_best
     from checkpointing.runs import fork_run, list_checkpoints, list_run, rename_run, verify
     from checkpointing.save_policy import Auto, Minutes, Steps
     from checkpointing.state.per_rank import PerRank
@@ -74,12 +84,14 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StructureError",
+    "Unevaluated",
     "decide",
     "fork_run",
     "list_checkpoints",
     "list_run",
     "load",
     "local_folder",
+    "mark_best",
     "meant_url",
     "parse_keep",
     "register",
@@ -98,7 +110,11 @@ _MODULES = {
     "restore.partial_load": ("load",),
     "state.per_rank": ("PerRank",),
     "save_policy": ("Auto", "Minutes", "Steps"),
-    "retention": ("Best", "Buckets", "Every", "Last", "Only", "decide", "parse_keep"),
+    "retention": (
+        *("Best", "Buckets", "Every", "Last", "Only", "Unevaluated"),
+        *("decide", "parse_keep"),
+    ),
+    "retention_pruner": ("mark_best",),
     "runs": ("fork_run", "list_checkpoints", "list_run", "rename_run", "verify"),
     "store.catalog": ("CheckpointInfo",),
     "store.checkpoint": ("Checkpoint",),

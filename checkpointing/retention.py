@@ -77,6 +77,35 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Unevaluated:
+    """Keep each checkpoint at a multiple of `n` steps that has no metric whose name begins with
+    `prefix` yet, for up to `seconds`: until an evaluation has given it one.
+
+    The age of a checkpoint is the time from its save to that of the newest one, so that no clock is
+    asked.
+    """
+
+    n: int
+    seconds: float
+    prefix: str = "eval_"
+
+    def __post_init__(self) -> None:
+        _need_count("Unevaluated", self.n)
+        if not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise ValueError(f"Unevaluated(seconds=) must be a number > 0, got {self.seconds!r}")
+
+    def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
+        now = max((c.created for c in newest_first), default=0.0)
+        return {
+            c.id: "not evaluated yet"
+            for c in newest_first
+            if c.step % self.n == 0
+            and now - c.created <= self.seconds
+            and not any(name.startswith(self.prefix) for name in c.metrics)
+        }
+
+
+@dataclass(frozen=True)
 class Buckets:
     """Keep the newest checkpoint of each of the last `n` periods that have one: `Buckets(24, 3600)`
     keeps one an hour for a day of training. Periods are cut by Unix time."""
@@ -106,7 +135,7 @@ class Only:
     """
 
     items: tuple[str, ...]
-    policy: Last | Every | Best | Buckets
+    policy: Last | Every | Best | Buckets | Unevaluated
 
     def __post_init__(self) -> None:
         if not self.items or not all(self.items):
@@ -119,7 +148,7 @@ class Only:
         }
 
 
-KeepPolicy = Last | Every | Best | Buckets | Only
+KeepPolicy = Last | Every | Best | Buckets | Unevaluated | Only
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,15 @@ from dataclasses import replace
 from checkpointing.errors import CheckpointError
 from checkpointing.events import CheckpointPruned, Events
 from checkpointing.retention import Best, KeepPolicy
-from checkpointing.store.deletion.checkpoint_prune import PruneChoice, prune
+from checkpointing.store.deletion.checkpoint_prune import PruneChoice, choose, prune
 from checkpointing.store.pins_and_labels import BEST, marks, put_mark
 from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
+
+
+_MOST_LOOKS = 10
+"""Each further look needs another process that has changed the mark meanwhile."""
 
 
 class Pruner:
@@ -58,8 +62,35 @@ class Pruner:
             return
         had = marks(self._store, self._run).get(BEST)
         if had is None or had.id != best.id:
-            value = best.metrics[policy.metric]
-            put_mark(self._store, best.found.stored.save, BEST, f"{policy.metric} {value:.6g}")
+            mark_best(self._store, self._run, policy, frozenset(self.damaged))
+
+
+def mark_best(
+    store: Store, run: str, policy: Best, ignore: frozenset[str] = frozenset()
+) -> PruneChoice | None:
+    """Give the mark of the best checkpoint to the one that `policy` ranks first, and return it;
+    None if no checkpoint has the metric.
+
+    Several processes may call this at once, as evaluations that end at the same moment do. Each of
+    them looks again after it has written the mark, so that the last writer has seen the metrics of
+    all.
+
+    Args:
+        ignore: ids that do not count.
+
+    Raises:
+        CheckpointError: the store cannot be read or written, or the best checkpoint is being
+            removed.
+    """
+    best: PruneChoice | None = None
+    for _ in range(_MOST_LOOKS):
+        best = best_of(choose(store, run, (), ignore), policy)
+        had = marks(store, run).get(BEST)
+        if best is None or (had is not None and had.id == best.id):
+            break
+        value = best.metrics[policy.metric]
+        put_mark(store, best.found.stored.save, BEST, f"{policy.metric} {value:.6g}")
+    return best
 
 
 def best_of(choices: Sequence[PruneChoice], policy: Best) -> PruneChoice | None:

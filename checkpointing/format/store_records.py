@@ -65,6 +65,8 @@ class CheckpointMark:
     pinned: bool
     why: str
     created: float  # Unix time, seconds
+    # metrics of the checkpoint that were measured after its commit, finite numbers by name
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 def dump_store(record: StoreRecord) -> bytes:
@@ -120,13 +122,21 @@ def load_deletion_mark(data: bytes, where: str) -> DeletionMark:
 
 
 def dump_mark(mark: CheckpointMark) -> bytes:
-    return dump({"format": "hpckit-mark", **_envelope(), **asdict(mark)})
+    body = {"format": "hpckit-mark", **_envelope(), **asdict(mark)}
+    if not mark.metrics:
+        del body["metrics"]  # as marks of earlier releases
+    return dump(body)
 
 
 def load_mark(data: bytes, where: str) -> CheckpointMark:
     read = _open(data, "hpckit-mark", where)
+    values = read.child("metrics") if read.has("metrics") else None
     return CheckpointMark(
-        read.text("id"), read.flag("pinned"), read.text("why"), read.number("created")
+        read.text("id"),
+        read.flag("pinned"),
+        read.text("why"),
+        read.number("created"),
+        {} if values is None else {name: values.number(name) for name in read.object("metrics")},
     )
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing.errors import ServiceError
-from checkpointing.retention import Best, Buckets, Every, KeepPolicy, Last, Only
+from checkpointing.retention import Best, Buckets, Every, KeepPolicy, Last, Only, Unevaluated
 from checkpointing.store.write.chunk_encoding import ChunkEncoder
 from checkpointing.store.write.part_writer import THREADS, WriteOptions
 
 RECOVER_S = 240.0  # seconds in which a starting service may read what lies on its node's own disk
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_POLICIES = {policy.__name__: policy for policy in (Last, Every, Best, Buckets, Only)}
+_POLICIES = {policy.__name__: policy for policy in (Last, Every, Best, Buckets, Unevaluated, Only)}
 
 
 @dataclass(frozen=True)

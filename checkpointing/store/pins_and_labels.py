@@ -4,7 +4,7 @@ any prune."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from checkpointing.errors import CheckpointError, DamagedError, FormatError
 from checkpointing.format import object_keys
@@ -15,6 +15,8 @@ from checkpointing.store.deletion.deletion_marks import marked_for_deletion
 from checkpointing.store.store import Store
 
 PIN = "pin-"
+EVALUATION = "eval-"
+"""The beginning of the names of marks that have the metrics of evaluations."""
 BEST = "best"
 """The mark of the checkpoint that a run's retention policies consider its best."""
 
@@ -47,14 +49,49 @@ def unpin(store: Store, save: SaveId) -> None:
     store.storage.delete([object_keys.mark(save.run, PIN + save.id)])
 
 
-def put_mark(store: Store, save: SaveId, name: str, why: str, *, pinned: bool = False) -> None:
+def put_metrics(store: Store, save: SaveId, metrics: Mapping[str, float], why: str) -> None:
+    """Give a checkpoint metrics that were measured after its commit, in place of those that an
+    earlier call has given it.
+
+    Args:
+        metrics: finite numbers by name.
+
+    Raises:
+        CheckpointError: as `put_mark`.
+    """
+    put_mark(store, save, EVALUATION + save.id, why, metrics=metrics)
+
+
+def marked_metrics(marks: Iterable[CheckpointMark]) -> dict[str, dict[str, float]]:
+    """Return, by the ids of checkpoints, the metrics that marks have given them."""
+    found: dict[str, dict[str, float]] = {}
+    for mark in marks:
+        if mark.metrics:
+            found.setdefault(mark.id, {}).update(mark.metrics)
+    return found
+
+
+def remove_metrics(store: Store, saves: Iterable[SaveId]) -> None:
+    """Remove the marks with the metrics of checkpoints that were removed."""
+    store.storage.delete([object_keys.mark(one.run, EVALUATION + one.id) for one in saves])
+
+
+def put_mark(
+    store: Store,
+    save: SaveId,
+    name: str,
+    why: str,
+    *,
+    pinned: bool = False,
+    metrics: Mapping[str, float] | None = None,
+) -> None:
     """Give a checkpoint a name, which another one may have had before.
 
     Raises:
         CheckpointError: the checkpoint does not exist; or a prune has begun to remove it, and then
             the mark was made all the same, in case the checkpoint stays.
     """
-    mark = CheckpointMark(save.id, pinned, why, time.time())
+    mark = CheckpointMark(save.id, pinned, why, time.time(), metrics or {})
     key = object_keys.mark(save.run, object_keys.check_mark(name))
     # first, or the name would be lost to the checkpoint that had it before
     _manifest_of(store, save)
@@ -91,11 +128,12 @@ def marks(store: Store, run: str) -> Mapping[str, CheckpointMark]:
 
 def pins(store: Store, run: str) -> dict[str, str]:
     """Return the ids that are pinned, with the reason."""
-    return {
-        m.id: f"pinned: {m.why}" if m.why else "pinned"
-        for m in marks(store, run).values()
-        if m.pinned
-    }
+    return pinned_by(marks(store, run).values())
+
+
+def pinned_by(marks: Iterable[CheckpointMark]) -> dict[str, str]:
+    """Return the ids that marks pin, with the reason."""
+    return {m.id: f"pinned: {m.why}" if m.why else "pinned" for m in marks if m.pinned}
 
 
 def _manifest_of(store: Store, save: SaveId) -> str:

@@ -40,6 +40,23 @@ _NO_ALERTS: dict[str, Any] = {
     "max_per_hour": 20,
 }
 
+_NO_EVAL: dict[str, Any] = {
+    **dict.fromkeys(("every", "entry", "metric")),
+    "item": "model",
+    "mode": "max",
+    "backlog": "each",
+    "max_pending": 4,
+    "retries": 2,
+    "keep_hours": 24.0,
+    "nproc_per_node": 1,
+    "time_limit": "01:00:00",
+    "slurm": {
+        **dict.fromkeys(("partition", "account", "qos", "constraint", "cpus_per_node", "memory")),
+        "nice": 1000,
+        "options": {},
+    },
+}
+
 ADDED: tuple[AddedKey, ...] = (
     AddedKey("hang.start_s", None),
     AddedKey("hang.validate_s", None),
@@ -78,6 +95,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("elastic.evict_most", 2),
     AddedKey("elastic.evict_within_hours", 24.0),
     AddedKey("elastic.evict_evidence_minutes", 10.0),
+    AddedKey("eval", _NO_EVAL),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -42,6 +42,7 @@ _NOT_IDENTITY = (
     ("checkpoint",),
     ("metrics",),
     ("alerts",),
+    ("eval",),
     ("debug", "ledger"),
     ("debug", "deterministic"),
     ("debug", "canary", "steps"),

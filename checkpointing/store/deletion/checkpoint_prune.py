@@ -17,7 +17,13 @@ from checkpointing.retention import Decision, KeepPolicy, decide
 from checkpointing.store.catalog import CatalogEntry, committed
 from checkpointing.store.deletion.manifest_removal import marking_for_deletion, revisions
 from checkpointing.store.deletion.pack_sweep import GRACE_S, SweepResult, sweep
-from checkpointing.store.pins_and_labels import pins
+from checkpointing.store.pins_and_labels import (
+    marked_metrics,
+    marks,
+    pinned_by,
+    pins,
+    remove_metrics,
+)
 from checkpointing.store.repair import manifest_revision
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
@@ -31,6 +37,8 @@ class PruneChoice:
 
     found: CatalogEntry
     decision: Decision
+    marked: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Metrics that marks have given it after its commit."""
 
     @property
     def id(self) -> str:
@@ -46,7 +54,7 @@ class PruneChoice:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        return self.found.document.header.metrics
+        return {**self.found.document.header.metrics, **self.marked}
 
     @property
     def is_suspect(self) -> bool:
@@ -97,9 +105,12 @@ def choose(
             pinned.
     """
     found = [f for f in committed(store, run)[0] if f.stored.save.id not in ignore]
-    rows = [_row(f) for f in found]
-    decisions = decide(rows, policies, pins(store, run))
-    return [PruneChoice(f, decisions[f.stored.save.id]) for f in found]
+    named = marks(store, run).values()
+    given = marked_metrics(named)
+    rows = [_row(f, given.get(f.stored.save.id, {})) for f in found]
+    decisions = decide(rows, policies, pinned_by(named))
+    ids = [f.stored.save.id for f in found]
+    return [PruneChoice(f, decisions[i], given.get(i, {})) for f, i in zip(found, ids, strict=True)]
 
 
 def prune(
@@ -146,6 +157,9 @@ def _apply(store: Store, run: str, changes: Sequence[PruneChoice], result: Prune
                 result.removed.append(choice.id)
             else:
                 _reduce(store, run, choice, result)
+    removed = [c.found.stored.save for c in changes if c.marked and c.id in result.removed]
+    if removed:
+        remove_metrics(store, removed)
 
 
 def _reduce(store: Store, run: str, choice: PruneChoice, result: PruneResult) -> None:
@@ -163,7 +177,7 @@ def _reduce(store: Store, run: str, choice: PruneChoice, result: PruneResult) ->
         result.reduced.append(choice.id)
 
 
-def _row(found: CatalogEntry) -> _Row:
+def _row(found: CatalogEntry, marked: Mapping[str, float]) -> _Row:
     header = found.document.header
-    save = header.save
-    return _Row(save.step, save.id, header.created, header.metrics, header.is_suspect)
+    save, metrics = header.save, {**header.metrics, **marked}
+    return _Row(save.step, save.id, header.created, metrics, header.is_suspect)

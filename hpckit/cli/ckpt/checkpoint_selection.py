@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from checkpointing.errors import DamagedError, FormatError
@@ -160,7 +160,8 @@ def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> 
     named, problems = readable_marks(place.store, run)
     for problem in problems:
         note(f"warning: {problem}")
-    picked = pick(catalog.list_checkpoints(place.store, run, refused={}), named, text, where)
+    listed = catalog.list_checkpoints(place.store, run, refused={})
+    picked = pick(with_marked_metrics(listed, named), named, text, where)
     if picked.remark:
         note(picked.remark)
     return picked.info
@@ -182,6 +183,17 @@ def _found(place: StoreLocation, info: CheckpointInfo) -> CatalogEntry:
             f"{place.text} {info.id} --from OTHER` can take the manifest from another store"
         )
     raise CommandUsageError(f"step {info.step} ({info.id}) was removed in the meantime")
+
+
+def with_marked_metrics(
+    infos: Sequence[CheckpointInfo], named: Mapping[str, CheckpointMark]
+) -> list[CheckpointInfo]:
+    """Return checkpoints of one run with the metrics that its marks give them."""
+    given = pins_and_labels.marked_metrics(named.values())
+    return [
+        replace(info, metrics={**info.metrics, **given[info.id]}) if info.id in given else info
+        for info in infos
+    ]
 
 
 def readable_marks(store: Store, run: str) -> tuple[Mapping[str, CheckpointMark], list[str]]:

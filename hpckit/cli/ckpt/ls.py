@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from checkpointing.format.store_records import CheckpointMark
 from checkpointing.store.catalog import CheckpointInfo, list_checkpoints
-from hpckit.cli.ckpt.checkpoint_selection import readable_marks
+from hpckit.cli.ckpt.checkpoint_selection import readable_marks, with_marked_metrics
 from hpckit.cli.ckpt.store_location import StoreLocation, opened
 from hpckit.cli.common.command_output import (
     CommandOutput,
@@ -45,7 +46,8 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
     with opened(place, run) as at:
         with out.waiting("reading manifests"):
             infos = list_checkpoints(at.store, at.run, refused={})
-            labels, marks_are_whole = _labels(at, out)
+            found = _read_marks(at, out)
+            infos, labels = found.complete(infos), found.labels
         _print(out, at, infos, labels)
         out.document(
             {
@@ -53,22 +55,45 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
                 "checkpoints": [_plain(info, labels) for info in infos],
             }
         )
-    is_whole = marks_are_whole and not any(info.state in UNUSABLE for info in infos)
+    is_whole = found.are_whole and not any(info.state in UNUSABLE for info in infos)
     return 0 if is_whole else DAMAGED
 
 
-def _labels(at: StoreLocation, out: CommandOutput) -> tuple[Labels, bool]:
-    """Return the labels of checkpoints, and whether all of them could be read."""
-    labels: dict[tuple[str, str], list[str]] = {}
-    is_whole = True
+@dataclass
+class _Marks:
+    """The marks of all runs that are listed."""
+
+    by_run: dict[str, Mapping[str, CheckpointMark]] = field(default_factory=dict)
+    are_whole: bool = True
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of checkpoints; the mark of an evaluation is shown by its metrics."""
+        labels: dict[tuple[str, str], list[str]] = {}
+        for run, named in self.by_run.items():
+            for name, mark in named.items():
+                if not mark.metrics:
+                    labels.setdefault((run, mark.id), []).append(label(name, mark.pinned))
+        return labels
+
+    def complete(self, infos: list[CheckpointInfo]) -> list[CheckpointInfo]:
+        """Return checkpoints with the metrics that marks give them."""
+        runs = {info.run: [one for one in infos if one.run == info.run] for info in infos}
+        return [
+            info
+            for run, mine in runs.items()
+            for info in with_marked_metrics(mine, self.by_run.get(run, {}))
+        ]
+
+
+def _read_marks(at: StoreLocation, out: CommandOutput) -> _Marks:
+    found = _Marks()
     for run in at.runs if at.run is None else (at.run,):
-        named, problems = readable_marks(at.store, run)
-        is_whole = is_whole and not problems
+        found.by_run[run], problems = readable_marks(at.store, run)
+        found.are_whole = found.are_whole and not problems
         for problem in problems:
             out.note(f"warning: {problem}")
-        for name, mark in named.items():
-            labels.setdefault((run, mark.id), []).append(label(name, mark.pinned))
-    return labels, is_whole
+    return found
 
 
 def label(name: str, pinned: bool) -> str:

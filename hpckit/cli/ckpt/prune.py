@@ -132,7 +132,7 @@ def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[PruneChoice]
     """Return a metric or item of the policies that no checkpoint has: with a typo, a policy would
     keep nothing."""
     documents = [choice.found.document for choice in choices]
-    metrics = sorted({name for d in documents for name in d.header.metrics})
+    metrics = sorted({name for choice in choices for name in choice.metrics})
     items = sorted({name for d in documents for name in d.items})
     for policy in policies:
         inner = policy.policy if isinstance(policy, Only) else policy

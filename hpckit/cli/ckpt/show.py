@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -73,7 +73,13 @@ def show(
         chosen = choose(at, step, out.note)
         named, _ = readable_marks(at.store, chosen.run)  # problems were noted by `choose`
         marks = {name: m for name, m in named.items() if m.id == chosen.save.id}
-        labels = [label(n, m.pinned) + (f": {m.why}" if m.why else "") for n, m in marks.items()]
+        labels = [
+            label(n, m.pinned) + (f": {m.why}" if m.why else "")
+            for n, m in marks.items()
+            if not m.metrics  # which are shown
+        ]
+        metrics = {name: v for m in marks.values() for name, v in m.metrics.items()}
+        metrics = {**chosen.found.document.header.metrics, **metrics}
         tables, problems = _tables(chosen.found)
     rows = sorted(
         (row(name, spec, t) for t in tables.values() for name, spec in t.tensors.items()),
@@ -83,12 +89,13 @@ def show(
     every = {n: v for t in tables.values() for n, v in t.values.items()}
     values = {n: readable(v) for n, v in every.items() if matches(n, tensor)}
     most = max(len(wanted), len(values)) if all_ else limit
-    _print_header(out, chosen.found, at.store.url, labels)
+    _print_header(out, chosen.found, at.store.url, labels, metrics)
     _print_tensors(out, wanted, most)
     _print_values(out, values, most)
     for problem in problems:
         out.line(f"damaged: {problem}")
-    out.document(_plain(chosen.found, labels, wanted[:most], len(wanted), values, problems))
+    body = _plain(chosen.found, labels, wanted[:most], len(wanted), values, problems)
+    out.document({**body, "metrics": metrics})
     return DAMAGED if problems else 0
 
 
@@ -119,12 +126,18 @@ def _tables(found: CatalogEntry) -> tuple[dict[str, ItemTable], list[str]]:
     return tables, problems
 
 
-def _print_header(out: CommandOutput, found: CatalogEntry, url: str, labels: Sequence[str]) -> None:
+def _print_header(
+    out: CommandOutput,
+    found: CatalogEntry,
+    url: str,
+    labels: Sequence[str],
+    metrics: Mapping[str, float],
+) -> None:
     header, items = found.document.header, found.document.items
     raw = sum(item.raw_bytes for item in items.values())
     stored = sum(item.stored_bytes for item in items.values())
     revision = f", revision {header.revision}" if header.revision else ""
-    metrics = ", ".join(f"{name} {number(v)}" for name, v in sorted(header.metrics.items()))
+    values = ", ".join(f"{name} {number(v)}" for name, v in sorted(metrics.items()))
     lines = {
         "checkpoint": f"step {header.save.step}, {header.save.id}{revision}",
         "run": f"{header.save.run} in {url}",
@@ -132,7 +145,7 @@ def _print_header(out: CommandOutput, found: CatalogEntry, url: str, labels: Seq
         "imported": f"from {header.source}" if header.source else "",
         "size": f"{size(stored)} stored, {size(raw)} raw, {ratio(raw, stored)}, in "
         f"{count(len(found.document.packs()), 'pack')}",
-        "metrics": metrics,
+        "metrics": values,
         "marks": ", ".join(labels),
         "taken out": ", ".join(header.dropped),
     }
@@ -222,7 +235,6 @@ def _plain(
         "step": header.save.step,
         "created": header.created,
         "world_size": header.world_size,
-        "metrics": dict(header.metrics),
         "revision": header.revision,
         "dropped": list(header.dropped),
         "source": header.source,

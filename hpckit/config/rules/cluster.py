@@ -56,11 +56,9 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
         key = f"cluster.slurm.options.{option}"
         if option in _KEYS:
             yield f"{key}: use cluster.slurm.{_KEYS[option]} instead"
-        elif option in _OWN_OPTIONS:
-            yield f"{key}: hpckit sets this option itself"
-        elif not _OPTION.fullmatch(option):
-            yield f"{key}: use the long name of an sbatch option, without leading dashes"
-    if slurm.time_limit is not None and slurm.notice_s >= _seconds(slurm.time_limit):
+        elif problem := option_problem(option):
+            yield f"{key}: {problem}"
+    if slurm.time_limit is not None and slurm.notice_s >= limit_seconds(slurm.time_limit):
         yield (
             f"cluster.slurm.notice_s: {slurm.notice_s} seconds before the end leave no time to "
             f"train in a job of cluster.slurm.time_limit={slurm.time_limit}: raise the time limit, "
@@ -81,7 +79,16 @@ def site_violations(slurm: SlurmSpec) -> Iterator[str]:
         yield from _container(slurm.container)
 
 
-def _seconds(limit: str) -> int:
+def option_problem(option: str) -> str | None:
+    """Returns why a further option of sbatch cannot be given, or None if it can."""
+    if option in _OWN_OPTIONS:
+        return "hpckit sets this option itself"
+    if not _OPTION.fullmatch(option):
+        return "use the long name of an sbatch option, without leading dashes"
+    return None
+
+
+def limit_seconds(limit: str) -> int:
     """Returns the seconds of a time limit [D-]HH:MM:SS."""
     days, _, clock = limit.rpartition("-")
     hours, minutes, seconds = map(int, clock.split(":"))

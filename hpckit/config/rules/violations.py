@@ -10,6 +10,7 @@ from hpckit.config.rules.alerts import alert_violations
 from hpckit.config.rules.cluster import site_violations
 from hpckit.config.rules.command import command_violations
 from hpckit.config.rules.debug import debug_violations, drill_violations
+from hpckit.config.rules.evaluation import evaluation_violations
 from hpckit.config.rules.experts import expert_violations
 from hpckit.config.rules.fine_tuning import tuning_violations
 from hpckit.config.rules.metrics import metrics_violations
@@ -34,7 +35,7 @@ def violations(spec: RunSpec) -> list[str]:
     """
     is_ours = is_built_in(spec)
     found = [*_addresses(spec), *_cluster(spec), *_elastic(spec), *command_violations(spec)]
-    found += alert_violations(spec)
+    found += [*alert_violations(spec), *evaluation_violations(spec)]
     if spec.command is not None:
         return [*found, *_checkpoint(spec), *drill_violations(spec), *secret_violations(spec)]
     if is_ours:

@@ -20,6 +20,7 @@ from hpckit.config.spec.cluster import (
 from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
+from hpckit.config.spec.evaluation import EvalSlurmSpec, EvalSpec
 from hpckit.config.spec.fault_tolerance import (
     DeepHealthSpec,
     ElasticSpec,
@@ -62,6 +63,8 @@ __all__ = [
     "DrillSpec",
     "ElasticSpec",
     "EmailSpec",
+    "EvalSlurmSpec",
+    "EvalSpec",
     "ExpertsSpec",
     "GptSpec",
     "HangSpec",

@@ -14,6 +14,7 @@ from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec
 from hpckit.config.spec.debug import DebugSpec
 from hpckit.config.spec.earlier_attributes import EarlierAttributes
+from hpckit.config.spec.evaluation import EvalSpec
 from hpckit.config.spec.fault_tolerance import (
     ElasticSpec,
     HangSpec,
@@ -64,6 +65,7 @@ class RunSpec(EarlierAttributes, group=""):
     checkpoint: CheckpointSpec
     metrics: MetricsSpec
     alerts: AlertsSpec
+    eval: EvalSpec
     debug: DebugSpec
     user_config: dict[str, Any]
     """Your own keys. hpckit passes them to `entry` and never reads them."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing import Best, Buckets, Every, Last, Only, decide, parse_keep
+from checkpointing import Best, Buckets, Every, Last, Only, Unevaluated, decide, parse_keep
 from checkpointing.retention import Decision, KeepPolicy
 
 HOUR = 3600.0
@@ -88,6 +88,19 @@ def test_buckets_keep_the_newest_of_each_of_the_last_periods() -> None:
     assert whole(decide(found, [Buckets(1, 90.0)]))["6"] == ("newest", "one per 90 s")
 
 
+def test_what_waits_for_its_evaluation_stays_until_it_has_a_metric_or_is_too_old() -> None:
+    found = [
+        Ckpt(10, "waits", 100.0),
+        Ckpt(20, "evaluated", 110.0, {"loss": 1.0, "eval_accuracy": 0.5}),
+        Ckpt(25, "not chosen", 120.0),
+        Ckpt(0, "too old", 59.0),
+        Ckpt(31, "newest", 160.0),
+    ]
+    decisions = decide(found, [Last(1), Unevaluated(10, 100.0)])
+    assert going(decisions) == {"evaluated", "not chosen", "too old"}
+    assert whole(decisions)["waits"] == ("not evaluated yet",)
+
+
 def test_only_keeps_items_of_what_its_policy_keeps() -> None:
     decisions = decide(at(0, 10, 20, 25), [Last(1), Only(("model",), Every(10))])
     assert decisions == {
@@ -135,6 +148,7 @@ WHOLE = st.one_of(
     st.builds(Every, st.integers(1, 30)),
     st.builds(Best, st.just("loss"), st.sampled_from(["min", "max"]), st.integers(1, 3)),
     st.builds(Buckets, COUNTS, st.sampled_from([1.0, 3.5, 10.0])),
+    st.builds(Unevaluated, COUNTS, st.sampled_from([1.0, 3.5, 100.0])),
 )
 ITEMS = st.lists(st.sampled_from(["model", "optimizer", "ema"]), min_size=1, max_size=2)
 POLICIES = st.lists(WHOLE | st.builds(Only, ITEMS.map(tuple), WHOLE), max_size=3)

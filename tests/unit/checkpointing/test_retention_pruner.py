@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpointing.events import Events
-from checkpointing.retention import Best, Every, KeepPolicy, Last
-from checkpointing.retention_pruner import Pruner
+from checkpointing.retention import Best, Every, KeepPolicy, Last, Unevaluated
+from checkpointing.retention_pruner import Pruner, mark_best
 from checkpointing.store.catalog import list_checkpoints
-from checkpointing.store.pins_and_labels import marks, put_mark
+from checkpointing.store.pins_and_labels import marks, put_mark, put_metrics
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.checkpoint_selection import pick
 from hpckit.cli.common.store_errors import CommandUsageError
@@ -57,3 +58,47 @@ def test_a_mark_of_what_is_gone_gives_way_to_the_metric(tmp_path: Path) -> None:
     put_mark(store, save_all(store, RUN, {9: {"model/w": 9}})[0], "mine", "")
     with pytest.raises(CommandUsageError, match="'mine'"):
         pick(left, marks(store, RUN), "mine", "here")
+
+
+def best_step(store: Store) -> int:
+    return int(marks(store, RUN)["best"].id.partition("-")[0])
+
+
+def test_metrics_of_evaluations_decide_what_stays_and_what_is_best(tmp_path: Path) -> None:
+    """The mark of an evaluation goes with its checkpoint; `best` follows the later ones."""
+    store = Store.open(str(tmp_path / "store"), create=True)
+    accuracy = Best("eval_accuracy", "max")
+    keep: list[KeepPolicy] = [Last(1), accuracy, Unevaluated(2, 3600.0)]
+    saves = save_all(store, RUN, {step: {"model/w": step} for step in (1, 2, 3, 4)})
+    pruner = Pruner(store, RUN, keep, Events(None, 0))
+    pruner.prune(newest=saves[-1].id)
+    assert [one.step for one in list_checkpoints(store, RUN)] == [2, 4]  # both wait
+    assert mark_best(store, RUN, accuracy) is None
+    put_metrics(store, saves[3], {"eval_accuracy": 0.5}, "")
+    mark_best(store, RUN, accuracy)
+    assert best_step(store) == 4
+    put_metrics(store, saves[1], {"eval_accuracy": 0.75}, "")
+    mark_best(store, RUN, accuracy)
+    assert best_step(store) == 2
+    (last,) = save_all(store, RUN, {6: {"model/w": 6}})
+    pruner.prune(newest=last.id)
+    assert [one.step for one in list_checkpoints(store, RUN)] == [2, 6]
+    assert {name for name in marks(store, RUN) if name != "best"} == {f"eval-{saves[1].id}"}
+
+
+def test_of_two_evaluations_that_end_together_both_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one gets its metrics between the choice of the best and the mark."""
+    store = Store.open(str(tmp_path / "store"), create=True)
+    saves = save_all(store, RUN, {step: {"model/w": step} for step in (1, 2)})
+    accuracy = Best("eval_accuracy", "max")
+    put_metrics(store, saves[0], {"eval_accuracy": 0.5}, "")
+
+    def put_mark_late(*arguments: Any, **options: Any) -> None:
+        put_metrics(store, saves[1], {"eval_accuracy": 0.75}, "")
+        put_mark(*arguments, **options)
+
+    monkeypatch.setattr("checkpointing.retention_pruner.put_mark", put_mark_late)
+    mark_best(store, RUN, accuracy)
+    assert best_step(store) == 2

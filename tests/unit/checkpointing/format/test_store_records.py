@@ -51,7 +51,9 @@ def test_leases_are_read_back(lease: Lease) -> None:
 
 @given(
     st.builds(DeletionMark, KEY_LISTS, KEY_LISTS),
-    st.builds(CheckpointMark, KEYS, st.booleans(), KEYS, FLOATS),
+    st.builds(
+        CheckpointMark, KEYS, st.booleans(), KEYS, FLOATS, st.dictionaries(KEYS, FLOATS, max_size=3)
+    ),
 )
 def test_tombs_and_marks_are_read_back(tomb: DeletionMark, mark: CheckpointMark) -> None:
     assert store_records.load_deletion_mark(store_records.dump_deletion_mark(tomb), "there") == tomb
@@ -105,6 +107,16 @@ def test_fields_that_are_missing_or_of_another_type_are_damage(
             load_it(dump({k: v for k, v in body.items() if k != name}), "there")
         with pytest.raises((DamagedError, FormatError)):
             load_it(dump({**body, name: None}), "there")
+
+
+def test_a_mark_without_metrics_is_written_as_before_there_were_any() -> None:
+    mark = CheckpointMark("0000000001-0123abcd", False, "", 1.5e9, {"eval_accuracy": 0.5})
+    body, _ = load(store_records.dump_mark(mark))
+    assert body["metrics"] == {"eval_accuracy": 0.5}
+    with pytest.raises(DamagedError, match="'eval_accuracy'"):
+        store_records.load_mark(dump({**body, "metrics": {"eval_accuracy": "high"}}), "there")
+    plain, _ = load(store_records.dump_mark(CheckpointMark(mark.id, False, "", 1.5e9)))
+    assert "metrics" not in plain
 
 
 def test_another_hash_is_refused() -> None:
