@@ -46,6 +46,7 @@ def load(
     step: int | None = None,
     rename: Mapping[str, str] | None = None,
     strict: bool = True,
+    checkpoint_id: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> LoadResult:
     """Load what `state` names from a checkpoint, in place, whatever else the checkpoint holds.
@@ -64,6 +65,7 @@ def load(
         step: None: the newest step.
         rename: maps prefixes of names in the state to prefixes of names in the checkpoint; the
             longest prefix that matches is used.
+        checkpoint_id: the id of the checkpoint, if the step was saved more than once.
         strict: raise if the items of the state differ from those of the checkpoint; if False, load
             what both have. Shapes and dtypes must match in any case.
 
@@ -76,7 +78,8 @@ def load(
     try:
         store = ranks.all_or_none(lambda: Store.open(root, options=options))
         try:
-            return _Loader(store, run, ranks, rename or {}).load(state, step, strict=strict)
+            loader = _Loader(store, run, ranks, rename or {}, checkpoint_id)
+            return loader.load(state, step, strict=strict)
         finally:
             store.close()
     finally:
@@ -93,8 +96,16 @@ def renamed(name: str, rename: Mapping[str, str]) -> str:
 
 
 class _Loader:
-    def __init__(self, store: Store, run: str, ranks: RankGroup, rename: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        ranks: RankGroup,
+        rename: Mapping[str, str],
+        checkpoint_id: str | None,
+    ) -> None:
         self._store, self._run, self._ranks, self._rename = store, run, ranks, rename
+        self._id = checkpoint_id
         self._staging = StagingBuffers()
 
     def load(self, state: dict[str, Any], step: int | None, *, strict: bool) -> LoadResult:
@@ -119,8 +130,10 @@ class _Loader:
     def _find(self, step: int | None) -> StoredManifest:
         found = [f.stored for f in committed(self._store, self._run)[0]]
         fitting = [s for s in found if step is None or s.save.step == step]
+        fitting = [s for s in fitting if self._id is None or s.save.id == self._id]
         if not fitting:
             which = "checkpoint" if step is None else f"checkpoint of step {step}"
+            which = which if self._id is None else f"checkpoint {self._id}"
             steps = sorted({s.save.step for s in found})
             raise FileNotFoundError(
                 f"no {which} of run {self._run!r} in {self._store.url}; its steps are {steps}"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hpckit.cli import alerts, bench, ckpt, data, drill, nodes, plan
+from hpckit.cli import alerts, bench, ckpt, data, drill, evaluation, nodes, plan
 from hpckit.cli.cancel import cancel
 from hpckit.cli.common.exit_status import TOLD
 from hpckit.cli.cost import cost
@@ -55,6 +55,7 @@ app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.add_typer(alerts.app, name="alerts")
+app.add_typer(evaluation.app, name="eval")
 app.add_typer(plan.app, name="plan")
 app.add_typer(drill.app, name="drill")
 app.add_typer(nodes.app, name="nodes")

@@ -93,6 +93,8 @@ class DegradedSubject(StrEnum):
     """The nodes were not measured, or not completely."""
     METRICS = "metrics"
     """The exporter cannot publish metrics."""
+    EVALUATION = "evaluation"
+    """Checkpoints are not evaluated, or later."""
     SUSPECT_LIST = "suspect_list"
     """The suspect list cannot be read or written, or its hook fails."""
 
@@ -593,6 +595,66 @@ class Validated(RunEvent):
     """The number of finished steps."""
     seconds: Seconds | None = None
     """The seconds that the validation took."""
+
+
+@event_kind("evaluation_submitted")
+class EvaluationSubmitted(RunEvent):
+    """The supervisor emits this when it has submitted the evaluation of a checkpoint, or has found
+    that a former supervisor did."""
+
+    step: Count
+    """The number of finished steps in the checkpoint."""
+    id: str
+    """The name of the checkpoint in its store."""
+    job: str | None = None
+    """Slurm's id of the job, of a task of an array with its number; absent outside of Slurm."""
+    pid: Count | None = None
+    """The process id of the evaluation; absent on Slurm."""
+
+
+@event_kind("evaluation_skipped")
+class EvaluationSkipped(RunEvent):
+    """The supervisor emits this when it leaves the evaluation of a checkpoint out."""
+
+    step: Count
+    """The number of finished steps in the checkpoint."""
+    id: str
+    """The name of the checkpoint in its store."""
+    why: str
+    """The reason, as text for people."""
+
+
+@event_kind("evaluation_started")
+class EvaluationStarted(RunEvent):
+    """The process of an evaluation emits this, in its own file, each time that it starts."""
+
+    step: Count
+    """The number of finished steps in the checkpoint."""
+    id: str
+    """The name of the checkpoint in its store."""
+    host: str
+    """The machine."""
+    pid: Count
+    """The process id."""
+    job: str | None = None
+    """Slurm's id of the job; absent outside of Slurm."""
+    nproc: Count = 1
+    """The number of processes that evaluate."""
+
+
+@event_kind("evaluation_ended")
+class EvaluationEnded(RunEvent):
+    """The process of an evaluation emits this, in its own file, with the metrics, which are fields
+    whose names begin with `eval_`."""
+
+    step: Count
+    """The number of finished steps in the checkpoint."""
+    id: str
+    """The name of the checkpoint in its store."""
+    seconds: Seconds
+    """The seconds since its start."""
+    error: str | None = None
+    """Why it has failed, as text for people; absent if it has succeeded."""
 
 
 @event_kind("not_finite")

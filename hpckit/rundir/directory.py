@@ -12,6 +12,8 @@
     logs/supervisor.log agent-n0.log
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
     checkpoints/ tensorboard/ ledger/ profile/ report/
+    evaluations/ID/                                events, log and lock of the evaluation of the
+                                                   checkpoint with this id
     alerts.json                                    up to which event alerts were sent
     trackers/ mlflow/                              delivery marks of trackers, and their files
     orphans/JOB                                    written by agents that ended the job, as its
@@ -110,6 +112,14 @@ class RunDir:
     @property
     def fork(self) -> Path:
         return self.path / "fork.json"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
+
+    def evaluation(self, checkpoint: str) -> Path:
+        """Returns the folder of the evaluation of the checkpoint with this id."""
+        return self.evaluations / checkpoint
 
     def orphan(self, job: str) -> Path:
         return self.path / "orphans" / job

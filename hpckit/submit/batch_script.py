@@ -104,7 +104,7 @@ def parameters(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
         "stderr_to_stdout": True,
         "use_srun": False,
         "additional_parameters": _options(spec, place) | _elastic(spec),
-        **(_gpus(slurm, spec.launch.nproc_per_node) if spec.cluster.device != "cpu" else {}),
+        **(gpu_options(slurm, spec.launch.nproc_per_node) if spec.cluster.device != "cpu" else {}),
     }
     # submitit's defaults may not suit a site: five minutes, and its own workload key
     given = {key: value for key, value in wanted.items() if value is not None}
@@ -164,7 +164,8 @@ def _options(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
     return {key: value for key, value in {**further, **ours}.items() if value is not None}
 
 
-def _gpus(slurm: SlurmSpec, per_node: int) -> dict[str, Any]:
+def gpu_options(slurm: SlurmSpec, per_node: int) -> dict[str, Any]:
+    """Returns the arguments of submitit that request GPUs, as the site wants it."""
     what = f"{slurm.gpu_type}:{per_node}" if slurm.gpu_type else per_node
     match slurm.gpus:
         case "gpus-per-node":

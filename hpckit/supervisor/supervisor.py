@@ -17,10 +17,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from checkpointing.service.client.service_stop import end_services
+from hpckit.agent.device_assignment import visible_gpus
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.last_step import planned_steps
 from hpckit.events.event_log import EventLog, read_events
@@ -123,8 +125,13 @@ def _supervise(
     with JobRequeue(run, supervised.spec, events, own) as requeue, hold_run(supervised):
         if is_needless(run, supervised.job_number, events):
             return 0
-        with _sent_alerts(supervised), report:  # an error of this job is sent, too
+        with (
+            _sent_alerts(supervised),  # an error of this job is sent, too
+            _evaluations(supervised, gpus) as announce_end,
+            report,
+        ):
             verdict = supervise_job(supervised, controls, requeue, gpus)
+            announce_end(verdict.final)
         if verdict.final:
             requeue.withdraw()
     return verdict.exit_status
@@ -137,6 +144,20 @@ def _sent_alerts(supervised: SupervisedRun) -> AbstractContextManager[None]:
     from hpckit.alerts.alert_watch import sent_alerts  # imports http and email
 
     return sent_alerts(supervised.run, supervised.spec, supervised.events)
+
+
+def _evaluations(
+    supervised: SupervisedRun, gpus: tuple[str, ...] | None
+) -> AbstractContextManager[Callable[[bool], None]]:
+    """Has checkpoints evaluated for the duration of a block, if the spec wants it. What it returns
+    is called with whether the verdict is final."""
+    if supervised.spec.eval.every is None or supervised.spec.command is not None:
+        return nullcontext(lambda is_final: None)
+    from hpckit.evaluation.evaluation_watch import evaluated_run  # most runs do without it
+
+    run, spec, number = supervised.run, supervised.spec, supervised.submission
+    there = visible_gpus(os.environ) if gpus is None else gpus
+    return evaluated_run(run, spec, number, supervised.events, there)
 
 
 def _measure_nodes(resources: JobResources) -> None:

@@ -8,9 +8,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from checkpointing import Auto, Best, Checkpointer, Every, Last, Minutes, SaveError, Steps
+from checkpointing import (
+    Auto,
+    Best,
+    Checkpointer,
+    Every,
+    Last,
+    Minutes,
+    SaveError,
+    Steps,
+    Unevaluated,
+)
 from checkpointing.save_policy import SavePolicy
-from hpckit.config.spec import CheckpointSpec, KeepSpec
+from hpckit.config.rules.evaluation import EVAL_PREFIX, best_policy
+from hpckit.config.spec import CheckpointSpec, EvalSpec, KeepSpec
 from hpckit.rundir.directory import checkpoint_root, run_name
 from hpckit.rundir.fork_record import read_fork
 from hpckit.trainer.errors import TrainingError
@@ -52,7 +63,7 @@ class RunCheckpoints:
             checkpoint_root(context.cfg, run),
             run=run_name(context.cfg),
             every=policy,
-            keep=retention_policies(spec.keep),
+            keep=retention_policies(spec.keep, context.cfg.eval),
             compress=spec.compress,
             depth=spec.depth,
             replicas=spec.replicas,
@@ -108,8 +119,11 @@ class RunCheckpoints:
 
     def is_due(self, step: int) -> bool:
         """Whether the state after `step` is to be saved: the policy says so, or the step was
-        validated with the metric that chooses the best checkpoint. The same on all ranks."""
-        return self._is_due(step) or self._validations.has_best_metric(step)
+        validated with the metric that chooses the best checkpoint, or it is to be evaluated. The
+        same on all ranks."""
+        is_due = self._is_due(step) or self._validations.has_best_metric(step)
+        every = self._context.cfg.eval.every
+        return is_due or (every is not None and step % every == 0)
 
     def save(self, step: int, state: Mapping[str, Any], metrics: StepMetrics) -> None:
         """Start to save `state` after `step`, unless it is the state that was restored. Collective.
@@ -180,11 +194,17 @@ def limit_clock_checks(
     return lambda step: is_check_due(step) and due(step)
 
 
-def retention_policies(spec: KeepSpec) -> list[Last | Every | Best]:
+def retention_policies(
+    spec: KeepSpec, evaluation: EvalSpec
+) -> list[Last | Every | Best | Unevaluated]:
     """Return the policies that say which checkpoints are kept."""
-    policies: list[Last | Every | Best] = [Last(spec.last)]
+    policies: list[Last | Every | Best | Unevaluated] = [Last(spec.last)]
     if spec.every is not None:
         policies.append(Every(spec.every))
     if spec.best is not None:
         policies.append(Best(spec.best))
+    if (best := best_policy(evaluation)) is not None:
+        policies.append(best)
+    if evaluation.every is not None:
+        policies.append(Unevaluated(evaluation.every, 3600 * evaluation.keep_hours, EVAL_PREFIX))
     return policies

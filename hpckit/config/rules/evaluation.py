@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from checkpointing import Best
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.cluster import option_problem
-from hpckit.config.spec import RunSpec
+from hpckit.config.spec import EvalSpec, RunSpec
 
 EVAL_PREFIX = "eval_"
 """Prefix of the names of metrics of evaluations."""
@@ -15,6 +16,11 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./@-]{0,99}")
 """What names of metrics may be."""
 _KEYS = {"partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint"}
 _KEYS |= {"mem": "memory", "cpus-per-task": "cpus_per_node", "nice": "nice"}
+
+
+def best_policy(spec: EvalSpec) -> Best | None:
+    """Returns the policy that keeps the best checkpoint by `eval.metric`, or None without one."""
+    return None if spec.metric is None else Best(f"{EVAL_PREFIX}{spec.metric}", spec.mode)
 
 
 def evaluation_violations(spec: RunSpec) -> Iterator[str]:

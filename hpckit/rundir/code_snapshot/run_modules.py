@@ -1,5 +1,5 @@
 """The modules of the project that a run starts with: its entry point, or the script of its
-program."""
+program, and the function that evaluates its checkpoints."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def run_files(
         foreign: top-level packages that are not the project's.
     """
     found = set() if entry is None else imported_files(root, entry, foreign)
+    if spec.eval.entry is not None:
+        found |= imported_files(root, spec.eval.entry.partition(":")[0], foreign)
     if spec.command is None:
         return found
     arguments = spec.command.arguments

@@ -25,6 +25,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.slurm.container_mounts import mount_problems
 from hpckit.submit.preflight.dataset_checks import check_dataset
 from hpckit.submit.preflight.entry_point import entry_problems
+from hpckit.submit.preflight.evaluation_entry import evaluation_entry_problems
 from hpckit.submit.preflight.remote_python import check_python
 from hpckit.submit.preflight.torch_version import torch_problems
 from hpckit.submit.preflight.writable_folder import unwritable
@@ -135,7 +136,8 @@ def _name_problems(spec: RunSpec, project: Project) -> list[str]:
 def _program_problems(spec: RunSpec, project: Project) -> list[str]:
     """Returns the reasons why a worker cannot call the training function or run the program."""
     if spec.command is None:
-        return entry_problems(spec.entry or "", project.root)
+        problems = entry_problems(spec.entry or "", project.root)
+        return [*problems, *evaluation_entry_problems(spec, project.root)]
     slurm = spec.cluster.slurm
     is_elsewhere = slurm is not None and bool(slurm.container or slurm.python)
     cwd = Path(spec.command.cwd or ".")

@@ -7,39 +7,49 @@ import ast
 import difflib
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hpckit.earlier_names import current
 
+SignatureProblems = Callable[[str, Path, "list[ast.stmt]"], list[str]]
 
-def entry_problems(entry: str, root: Path) -> list[str]:
+
+def entry_problems(
+    entry: str, root: Path, key: str = "entry", signature: SignatureProblems | None = None
+) -> list[str]:
     """Returns the reasons why a worker that runs the project in `root` cannot call `entry`; empty
-    if it can."""
+    if it can.
+
+    Args:
+        key: the key of the config that names the function.
+        signature: returns what is wrong with the parameters of the function, from `entry`, its
+            source and the statements of that; None: it has to take the config alone.
+    """
     module, _, function = entry.partition(":")
     source = find_source(current(module), [str(root), *sys.path])
     if source is None and module.endswith(".py"):
         return [
-            f"entry: write the module without .py: entry={module.removesuffix('.py')}:{function}"
+            f"{key}: write the module without .py: {key}={module.removesuffix('.py')}:{function}"
         ]
     if source is None:
         return [
-            f"entry: there is no module {module} in {root} or installed; MODULE:FUNCTION is a "
+            f"{key}: there is no module {module} in {root} or installed; MODULE:FUNCTION is a "
             "file MODULE.py there, a folder's with a dot, as mycode.train:main"
         ]
     try:
         with tokenize.open(source) as file:
             body = ast.parse(file.read(), str(source)).body
     except (SyntaxError, ValueError) as error:
-        return [f"entry: {source} is no Python source: {error}"]
+        return [f"{key}: {source} is no Python source: {error}"]
     names = dict(_bound(body))
     if names.get(function, "*" in names):
-        return _signature_problems(entry, source, body)
+        return (signature or _signature_problems)(entry, source, body)
     if function in names:
-        return [f"entry: {function} in {source} is a value, and no function that takes the config"]
+        return [f"{key}: {function} in {source} is a value, and no function that takes the config"]
     near = difflib.get_close_matches(function, names, n=1)
     hint = f"; did you mean {module}:{near[0]}?" if near else ""
-    return [f"entry: {source} defines no function {function}{hint}"]
+    return [f"{key}: {source} defines no function {function}{hint}"]
 
 
 def _signature_problems(entry: str, source: Path, body: list[ast.stmt]) -> list[str]:
@@ -47,7 +57,7 @@ def _signature_problems(entry: str, source: Path, body: list[ast.stmt]) -> list[
     is here and each one of that name has such a reason. A decorator may change the parameters, so
     nothing is known of a decorated function."""
     module, _, name = entry.partition(":")
-    found = [_misfit(node) for node in _definitions(body, name)]
+    found = [_misfit(node) for node in definitions_of(body, name)]
     if not found or None in found:
         return []
     line, why = next(one for one in reversed(found) if one is not None)
@@ -57,7 +67,7 @@ def _signature_problems(entry: str, source: Path, body: list[ast.stmt]) -> list[
     ]
 
 
-def _definitions(body: Iterable[ast.stmt], name: str) -> Iterator[ast.stmt]:
+def definitions_of(body: Iterable[ast.stmt], name: str) -> Iterator[ast.stmt]:
     """Yields every statement of a module that binds `name`."""
     for node in body:
         if any(bound == name for bound, _ in _bound([node])):

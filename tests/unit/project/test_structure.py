@@ -57,9 +57,12 @@ MAY_IMPORT = {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.earlier_names"),
         *("hpckit.suspects", *LIBRARIES),
     },
+    "hpckit.evaluation": {
+        *(*NODE, "hpckit.trainer", "hpckit.agent", "hpckit.submit", *LIBRARIES),
+    },
     "hpckit.supervisor": {
         *(*NODE, "hpckit.suspects", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
-        *("hpckit.alerts", *LIBRARIES),
+        *("hpckit.alerts", "hpckit.evaluation", *LIBRARIES),
     },
     "hpckit.faults": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
@@ -75,7 +78,7 @@ MAY_IMPORT = {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
         *("hpckit.supervisor", "hpckit.faults", "hpckit.doctor", "hpckit.init", "hpckit.version"),
         *("hpckit.alerts", "hpckit.suspects", "hpckit.distribution", "hpckit.earlier_names"),
-        *("hpckit", *LIBRARIES),
+        *("hpckit", "hpckit.evaluation", *LIBRARIES),
     },
 }
 # Within the libraries. What stands beside their rooms:

@@ -1,0 +1,24 @@
+"""`hpckit eval`, which evaluates a checkpoint, or lists the evaluations of a run. It imports
+evaluation and report inside functions."""
+
+from __future__ import annotations
+
+import typer
+
+from hpckit.cli.common.default_command import DefaultCommandGroup
+from hpckit.cli.evaluation.by_hand import by_hand
+from hpckit.cli.evaluation.ls import ls
+
+
+class _Evaluating(DefaultCommandGroup):
+    default = "run"
+
+
+app = typer.Typer(
+    cls=_Evaluating,
+    no_args_is_help=True,
+    help="Evaluate checkpoints of runs, and list their evaluations.\n\n"
+    "hpckit eval RUN@STEP is hpckit eval run RUN@STEP.",
+)
+app.command("run")(by_hand)
+app.command("ls")(ls)
