@@ -42,7 +42,9 @@ def cost(
     All the time for which jobs of the run have held nodes is divided: steps that count (trained,
     and in them checkpoint stalls, waiting for data, validation and stragglers), what was lost to
     each kind of interruption (its detection, restart and repeated steps), start-up, idle nodes and
-    the end. A supervisor that was killed counts up to its last event.
+    the end. A supervisor that was killed counts up to its last event. Evaluations of checkpoints
+    (eval.every) count with a node each; on the machine of the run, only while the run does not hold
+    it; and one that was killed does not count.
 
     Keys of --json: runs (of each: runs, node_hours by cause, total_node_hours, gpu_hours, trained:
     a share, queued_hours between jobs, energy_kwh if Slurm measures it, ettr, money), and sum (the

@@ -47,7 +47,8 @@ def status(
     (the newest event of that kind: share, spread and collectives are shares of a step; nodes,
     ranks, hosts, phases, excesses), health_problems (of health=deep), owner (of the lock),
     bad_nodes (host, problem, time, is_unhealthy, count, admin: a command for an administrator),
-    problem. Times are seconds since the epoch; unknown values are null.
+    evaluations (as of hpckit eval ls), problem. Times are seconds since the epoch; unknown values
+    are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look

@@ -50,6 +50,7 @@ _NO_EVAL: dict[str, Any] = {
     "keep_hours": 24.0,
     "nproc_per_node": 1,
     "time_limit": "01:00:00",
+    "nice": 10,
     "slurm": {
         **dict.fromkeys(("partition", "account", "qos", "constraint", "cpus_per_node", "memory")),
         "nice": 1000,

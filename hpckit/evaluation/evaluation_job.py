@@ -53,8 +53,6 @@ from hpckit.system.child_processes import spawn
 log = logging.getLogger(__name__)
 
 WORKER = "hpckit.evaluation.evaluation_worker"
-_NICE = 19
-"""The lowest priority of a process."""
 _MARGIN_S = 30.0
 """Seconds before the time limit of a job at which its evaluation is ended, so that it says why; at
 most a tenth of the limit."""
@@ -90,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = RunDir(given.run)
     spec = read_spec(run.spec(given.submission))
     if given.background:
-        os.nice(_NICE)
+        os.nice(spec.eval.nice)
     failed = 0
     with _turn(run, is_alone=given.background):
         for id_ in ids_of_task(given.ids, os.environ):

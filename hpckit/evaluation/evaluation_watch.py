@@ -99,7 +99,7 @@ class EvaluationWatch:
         most = spec.eval.max_pending if self._kind == "slurm" else 1
         self._limits = EvaluationLimits(most, spec.eval.retries, spec.eval.backlog)
         self._known: list[Event] = []
-        self._emitted: set[Event] = set()
+        self._emitted: set[tuple[str, float, str]] = set()
         self._own: dict[str, list[Event]] = {}
         self._missed: Counter[tuple[str, int]] = Counter()
         self._checked_s = float("-inf")
@@ -137,7 +137,11 @@ class EvaluationWatch:
             is_ending = self._ending.is_set()
             for event in tail.read():
                 # those that it has emitted itself are known, also if they could not be written
-                if isinstance(event, kinds) and is_valid(event) and event not in self._emitted:
+                if (
+                    isinstance(event, kinds)
+                    and is_valid(event)
+                    and _key(event) not in self._emitted
+                ):
                     self._known.append(event)
             self._act(is_ending)
             if is_ending:
@@ -223,7 +227,7 @@ class EvaluationWatch:
 
     def _emit(self, event: Event) -> None:
         self._known.append(event)
-        self._emitted.add(event)
+        self._emitted.add(_key(event))
         self._events.emit(event)
 
     def _note_failure(
@@ -249,6 +253,11 @@ class EvaluationWatch:
 
     def _degrade(self, what: str) -> None:
         self._events.emit(Degraded(subject=DegradedSubject.EVALUATION, what=what))
+
+
+def _key(event: Event) -> tuple[str, float, str]:
+    """Returns what an event has in common with itself as it is read back: the log adds fields."""
+    return event.kind, event.time, str(event.get("id"))
 
 
 def _job_and_pid(fields: dict[str, Any] | None) -> tuple[Any, Any]:

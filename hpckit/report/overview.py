@@ -12,6 +12,7 @@ from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.events.event_log import Event
 from hpckit.events.event_validation import read_valid_events
+from hpckit.report.evaluation.evaluation_records import EvaluationRecord, known_and_waiting
 from hpckit.report.progress import RunProgress, build_progress
 from hpckit.report.run_state import RunState, decide, is_current
 from hpckit.report.straggler_summary import cost_record
@@ -51,6 +52,8 @@ class Overview:
     one."""
     fork: ForkRecord | None = None
     """Where the run was forked from."""
+    evaluations: tuple[EvaluationRecord, ...] = ()
+    """The evaluations of its checkpoints, by step."""
 
     @property
     def is_slurm(self) -> bool:
@@ -152,6 +155,7 @@ class Overview:
             "health_problems": list(p.health_problems),
             "owner": asdict(self.owner) if self.owner else None,
             "bad_nodes": [{**asdict(one), "admin": one.for_admin} for one in self.bad],
+            "evaluations": [one.record() for one in self.evaluations],
             "problem": self.problem,
         }
 
@@ -217,6 +221,7 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         bad=excludable_nodes(events, time.time()),
         namesakes=_namesakes(jobs or (), found or ()),
         fork=read_fork(run),
+        evaluations=tuple(known_and_waiting(run, events, spec)),
     )
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from hpckit.cli.common.command_errors import reported_errors
 from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
-
-if TYPE_CHECKING:
-    from hpckit.report.evaluation.evaluation_records import EvaluationRecord
-    from hpckit.rundir.directory import RunDir
 
 _COLOURS = {"done": "green", "running": "cyan", "failed": "red", "left out": "yellow"}
 
@@ -32,7 +26,8 @@ def ls(run: RunPath, json: JsonOption = False) -> None:
     with reported_errors(json):
         out, found = CommandOutput(json), submitted_run(run)
         records = known_and_waiting(found, read_valid_events(found).events, last_spec(found))
-        shown = [_plain(found, one) for one in records]
+        logs = (str(found.evaluation(one.id) / LOG) for one in records)
+        shown = [{**one.record(), "log": log} for one, log in zip(records, logs, strict=True)]
         out.document({"run": found.name, "evaluations": shown})
         if not records:
             out.note(f"no checkpoint of {found.name} was evaluated, and none waits for it")
@@ -47,19 +42,3 @@ def ls(run: RunPath, json: JsonOption = False) -> None:
             if one.error is not None:
                 out.line(f"step {one.step}: {clean(one.error)}")
         out.dim(f"logs: {found.evaluations}/ID/{LOG}")
-
-
-def _plain(run: RunDir, one: EvaluationRecord) -> dict[str, Any]:
-    from hpckit.report.evaluation.evaluation_records import LOG
-
-    return {
-        "step": one.step,
-        "id": one.id,
-        "state": str(one.state),
-        "metrics": one.metrics,
-        "error": one.error,
-        "jobs": [event.job or event.pid for event in one.submitted],
-        "starts": len(one.attempts),
-        "seconds": one.success.seconds if one.success is not None else None,
-        "log": str(run.evaluation(one.id) / LOG),
-    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hpckit.config.spec.field_types import (
@@ -77,5 +78,8 @@ class EvalSpec:
     """Processes of an evaluation, by torchrun if there are several; on GPUs, one for each."""
     time_limit: TimeLimit
     """Time limit of an evaluation, which fails then."""
+    nice: Annotated[int, Field(ge=0, le=19)]
+    """By how much the priority of an evaluation on this machine is lowered (nice); 19: it runs when
+    nothing else does."""
     slurm: EvalSlurmSpec
     """Options of the jobs; they are used with cluster=slurm alone."""

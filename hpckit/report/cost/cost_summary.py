@@ -11,8 +11,16 @@ from hpckit.config.spec import RunSpec
 from hpckit.events.event_validation import read_valid_events
 from hpckit.events.schema import Event, RunStarted
 from hpckit.report.cost.energy import known_joules
-from hpckit.report.cost.node_hours import TRAINED, held_nodes, node_seconds, queued_seconds
+from hpckit.report.cost.node_hours import (
+    EVALUATION,
+    TRAINED,
+    evaluation_seconds,
+    held_nodes,
+    node_seconds,
+    queued_seconds,
+)
 from hpckit.report.ettr import ettr
+from hpckit.report.evaluation.evaluation_records import EvaluationRecord, read_evaluations
 from hpckit.report.history import History, build_history
 from hpckit.report.performance.measured_step_time import step_time
 from hpckit.report.performance.speed_report import last_spec
@@ -84,7 +92,10 @@ def read_cost(run: RunDir, prices: Prices, now: float | None = None) -> RunCost:
     until = (time.time() if now is None else now) if is_alive else _last_time(events)
     jobs = {event.job for event in events if isinstance(event, RunStarted) and event.job}
     history = build_history(events, alive=is_alive)
-    return cost_of(run.name, history, events, spec, until, prices, known_joules(jobs))
+    evaluations = read_evaluations(run, events)
+    return cost_of(
+        run.name, history, events, spec, until, prices, known_joules(jobs), evaluations, time.time()
+    )
 
 
 def cost_of(
@@ -95,6 +106,8 @@ def cost_of(
     until: float,
     prices: Prices | None = None,
     joules: Mapping[str, float] | None = None,
+    evaluations: Sequence[EvaluationRecord] = (),
+    now: float | None = None,
 ) -> RunCost:
     """Return the cost of a run from its history and its events. Pure.
 
@@ -103,6 +116,8 @@ def cost_of(
         until: up to when a supervisor that has not ended counts, in seconds since the epoch.
         prices: prices of an hour, if they are known.
         joules: energy by job, of those for which it is known.
+        evaluations: those of its checkpoints.
+        now: up to when an evaluation that runs counts, in seconds since the epoch; None: `until`.
     """
     nodes = spec.launch.nodes + spec.elastic.spares if spec is not None else 1
     held = held_nodes(events, nodes, until)
@@ -111,12 +126,20 @@ def cost_of(
     measured = step_time(history)
     per_node = _gpus_per_node(spec, has_gpu_memory=measured.is_gpu)
     gpu_hours = None if per_node is None else total * per_node
+    is_own = spec is not None and spec.cluster.kind == "slurm"
+    end = until if now is None else now
+    evaluated = evaluation_seconds(evaluations, held, end, is_own_node=is_own) / _HOUR_S
+    if evaluated > 0:
+        hours[EVALUATION] = evaluated
+        total += evaluated
+        if gpu_hours is not None and spec is not None:
+            gpu_hours += evaluated * spec.eval.nproc_per_node
     jobs = {event.job for event in events if isinstance(event, RunStarted) and event.job}
     joules = joules or {}
     is_measured = jobs and jobs <= joules.keys()
     return RunCost(
         names=(name,),
-        node_hours=hours,
+        node_hours=dict(sorted(hours.items(), key=lambda item: -item[1])),
         gpu_hours=gpu_hours,
         queued_hours=queued_s / _HOUR_S,
         energy_kwh=sum(joules[job] for job in jobs) / _KWH_J if is_measured else None,

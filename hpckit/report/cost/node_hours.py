@@ -25,6 +25,7 @@ from hpckit.events.schema import (
     StragglerOver,
     TrainingStarted,
 )
+from hpckit.report.evaluation.evaluation_records import EvaluationRecord
 from hpckit.report.history import History, TrainingAttempt
 
 TRAINED = "trained"
@@ -36,6 +37,7 @@ BETWEEN = "between steps"
 START = "start-up"
 END = "end: last save and exit"
 SPARES = "idle nodes"
+EVALUATION = "evaluation"
 LOST = "lost: "
 """The begin of the causes that are interruptions, such as "lost: preempted"."""
 SPIKE = "spike"
@@ -110,6 +112,37 @@ def node_seconds(
         found[START] += max(0.0, left_s) * job.nodes
     by_size = sorted(found.items(), key=lambda item: -item[1])
     return {cause: seconds for cause, seconds in by_size if seconds > 0}
+
+
+def evaluation_seconds(
+    evaluations: Iterable[EvaluationRecord],
+    held: Sequence[HeldNodes],
+    until: float,
+    *,
+    is_own_node: bool,
+) -> float:
+    """Return the node-seconds of evaluations, each of which has one node.
+
+    A start without an end, of one that was killed, does not count, as it is not known how long it
+    has run.
+
+    Args:
+        held: when the run has held its nodes.
+        until: up to when one that runs now counts, in seconds since the epoch.
+        is_own_node: whether evaluations have nodes of their own; if not, they share that of the
+            run, and count only while the run does not hold it.
+    """
+    seconds = 0.0
+    for evaluation in evaluations:
+        for number, (start, end) in enumerate(evaluation.attempts, 1):
+            is_now = evaluation.is_running and number == len(evaluation.attempts)
+            if end is None and not is_now:
+                continue
+            ended = max(start.time, until if end is None else start.time + end.seconds)
+            shared = () if is_own_node else held
+            overlaps = (min(ended, h.ended) - max(start.time, h.begun) for h in shared)
+            seconds += ended - start.time - sum(max(0.0, overlap) for overlap in overlaps)
+    return seconds
 
 
 def queued_seconds(held: Sequence[HeldNodes]) -> float:

@@ -89,6 +89,19 @@ class EvaluationRecord:
             return EvaluationState.FAILED
         return EvaluationState.PENDING if self.submitted else EvaluationState.WAITING
 
+    def record(self) -> dict[str, Any]:
+        """Return the evaluation as JSON values."""
+        return {
+            "step": self.step,
+            "id": self.id,
+            "state": str(self.state),
+            "metrics": self.metrics,
+            "error": self.error,
+            "jobs": [event.job or event.pid for event in self.submitted],
+            "starts": len(self.attempts),
+            "seconds": self.success.seconds if self.success is not None else None,
+        }
+
     @property
     def has_failed_last(self) -> bool:
         """Whether what was submitted last has ended with an error."""

@@ -8,6 +8,9 @@ from hpckit.report.history import names_of
 from hpckit.report.page.page_content import Curve, PageContent
 from hpckit.report.page.page_document import Plot, PlotLine, PlotMark
 
+_COLOURS = 3
+"""Colours that the plots of metrics take in turn."""
+
 
 def loss_plot(it: PageContent) -> Plot | None:
     """Return the plot of the loss. None: no loss is finite."""
@@ -23,6 +26,19 @@ def speed_plot(it: PageContent) -> Plot | None:
     """Return the plot of the speed. None: no step was recorded."""
     line = PlotLine(it.speed.unit, it.speed.points, colour=2)
     return _plot("Speed over steps", it.speed.unit, [line], marks(it), from_zero=True)
+
+
+def evaluation_plots(it: PageContent) -> list[Plot]:
+    """Return a plot for each metric of evaluations that has a finite value."""
+    plots = (
+        _plot(
+            f"{name} over steps",
+            name,
+            [PlotLine(name, curve.points, colour=number % _COLOURS, has_dots=True)],
+        )
+        for number, (name, curve) in enumerate(it.evaluation)
+    )
+    return [plot for plot in plots if plot is not None]
 
 
 def overlaid(

@@ -53,6 +53,7 @@ def record(it: PageContent) -> dict[str, Any]:
                 ("again", it.again),
                 ("validation", it.validation),
                 ("speed", it.speed),
+                *it.evaluation,
             )
         },
         "saved": [{**asdict(one), "reuse": one.reuse} for one in it.saved],

@@ -25,6 +25,7 @@ from hpckit.events.schema import (
     StragglerFound,
 )
 from hpckit.report.cost.cost_summary import RunCost, cost_of
+from hpckit.report.evaluation.evaluation_lines import metric_curves
 from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point, downsample
@@ -127,6 +128,8 @@ class PageContent:
     """Losses of steps that do not count: repeated later, or lost."""
     validation: Curve
     speed: Curve
+    evaluation: tuple[tuple[str, Curve], ...]
+    """The metrics of evaluations by name."""
     saved: tuple[SavedCheckpoint, ...]
     intake: LoaderTotals | None
     findings: tuple[RunFinding, ...]
@@ -158,11 +161,22 @@ def build_content(
         history=history,
         answer=answer(overview, budget, now),
         in_steps=step_time(history),
-        cost=cost_of(overview.run.name, history, events, overview.spec, until),
+        cost=cost_of(
+            overview.run.name,
+            history,
+            events,
+            overview.spec,
+            until,
+            evaluations=overview.evaluations,
+        ),
         loss=_curve("loss", _values(kept, "loss")),
         again=_curve("loss", sorted(_values(((e.step, e) for e in history.repeated), "loss"))),
         validation=_curve("loss", _values(sorted(history.validated.items()), "val_loss")),
         speed=_speed(kept),
+        evaluation=tuple(
+            (name, _curve(name, values))
+            for name, values in metric_curves(overview.evaluations).items()
+        ),
         saved=tuple(_saved(history.committed, left)),
         intake=_loader_totals(kept, events),
         findings=tuple(_findings(events)),

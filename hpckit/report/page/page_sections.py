@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from hpckit.report.evaluation.evaluation_lines import metric_lines, state_words
 from hpckit.report.page.attempt_timeline import attempts
-from hpckit.report.page.curve_plots import loss_plot, speed_plot
+from hpckit.report.page.curve_plots import evaluation_plots, loss_plot, speed_plot
 from hpckit.report.page.page_content import Curve, PageContent, SavedCheckpoint
 from hpckit.report.page.page_document import (
     Block,
@@ -37,6 +38,8 @@ def sections_of(it: PageContent) -> Iterator[Section]:
     if it.history.lives:
         yield Section("Loss", tuple(_loss(it)))
         yield Section("Speed", tuple(_speed(it)))
+        if it.overview.evaluations:
+            yield Section("Evaluation", tuple(_evaluation(it)))
         yield Section("Attempts", tuple(attempts(it)))
         yield Section("Where the time went", tuple(time_blocks(it)))
         yield Section("Data", tuple(data_blocks(it)))
@@ -136,6 +139,13 @@ def _speed(it: PageContent) -> Iterator[Block]:
     yield from _notes(it.speed, "records")
     if reached := speed_words(it.in_steps):
         yield FactsBlock((("speed", reached),))
+
+
+def _evaluation(it: PageContent) -> Iterator[Block]:
+    spec, found = it.overview.spec, it.overview.evaluations
+    lines = metric_lines(found, spec.eval if spec is not None else None)
+    yield FactsBlock((*lines, ("evaluations", state_words(found) or "none")))
+    yield from evaluation_plots(it)
 
 
 def _notes(curve: Curve, what: str) -> Iterator[TextBlock]:

@@ -12,6 +12,9 @@ from rich.table import Table
 from checkpointing import CheckpointError
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_validation import ValidatedEvents, read_valid_events
+from hpckit.events.schema import Event
+from hpckit.report.evaluation.evaluation_lines import metric_lines
+from hpckit.report.evaluation.evaluation_records import known_and_waiting
 from hpckit.report.history import History, Interruption, TrainingAttempt, build_history, names_of
 from hpckit.report.overview import read_verdict
 from hpckit.report.performance.speed_report import last_spec, speed_facts
@@ -42,7 +45,7 @@ def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> 
     console.print(_generations(history))
     if history.interruptions:
         console.print(_LOST, style="dim", highlight=False)
-    for name, text in _facts(run, history):
+    for name, text in _facts(run, history, told.events):
         console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
     return True
 
@@ -68,7 +71,7 @@ def _row(life: TrainingAttempt, gap: Interruption | None) -> list[str]:
     return [*row, f"{gap.lost_s:.1f} s", split]
 
 
-def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
+def _facts(run: RunDir, history: History, events: Sequence[Event]) -> Iterator[tuple[str, str]]:
     yield "verdict", _verdict(run)
     last = history.steps_kept
     repeated = sum(gap.repeated for gap in history.interruptions)
@@ -86,8 +89,12 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
         yield "spike", escape(describe_spike(spike))
     if history.validated:
         yield "validation", _validation(history)
+    spec = last_spec(run)
+    evaluations = known_and_waiting(run, events, spec)
+    for name, text in metric_lines(evaluations, spec.eval if spec is not None else None):
+        yield name, escape(text)
     yield "checkpoints", _checkpoints(run, history)
-    yield from speed_facts(history, last_spec(run))
+    yield from speed_facts(history, spec)
 
 
 def _validation(history: History) -> str:

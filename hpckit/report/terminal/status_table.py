@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpckit.config.parallel_degrees import describe
+from hpckit.report.evaluation.evaluation_lines import state_words
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
 from hpckit.slurm.pending_reasons import explain
@@ -83,6 +84,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "loss", f"{p.loss:.4f}"
     if p.validated is not None:
         yield "validated", p.validated
+    if (evaluated := state_words(it.evaluations)) is not None:
+        yield "evaluated", evaluated
     yield "saved", _saved(it, now)
     if p.generation:
         yield "generation", str(p.generation)

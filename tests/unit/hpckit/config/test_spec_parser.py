@@ -261,6 +261,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "eval.keep_hours": 2.0,
     "eval.nproc_per_node": 2,
     "eval.time_limit": "00:10:00",
+    "eval.nice": 19,
     "eval.slurm.partition": "eval",
     "eval.slurm.account": "p200",
     "eval.slurm.qos": "low",
