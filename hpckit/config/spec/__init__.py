@@ -9,7 +9,7 @@ list of violations.
 from __future__ import annotations
 
 from hpckit.config.spec.alerts import AlertKind, AlertsSpec, EmailSpec, WebhookSpec
-from hpckit.config.spec.checkpoint import CheckpointSpec, KeepSpec
+from hpckit.config.spec.checkpoint import CheckpointSpec, EvalSlurmSpec, EvalSpec, KeepSpec
 from hpckit.config.spec.cluster import (
     ClusterSpec,
     ContainerSpec,
@@ -20,7 +20,6 @@ from hpckit.config.spec.cluster import (
 from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
-from hpckit.config.spec.evaluation import EvalSlurmSpec, EvalSpec
 from hpckit.config.spec.fault_tolerance import (
     DeepHealthSpec,
     ElasticSpec,

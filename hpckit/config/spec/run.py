@@ -8,13 +8,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hpckit.config.spec.alerts import AlertsSpec
-from hpckit.config.spec.checkpoint import CheckpointSpec
+from hpckit.config.spec.checkpoint import CheckpointSpec, EvalSpec
 from hpckit.config.spec.cluster import ClusterSpec, LaunchSpec
 from hpckit.config.spec.command import CommandSpec
 from hpckit.config.spec.data import DataSpec
 from hpckit.config.spec.debug import DebugSpec
 from hpckit.config.spec.earlier_attributes import EarlierAttributes
-from hpckit.config.spec.evaluation import EvalSpec
 from hpckit.config.spec.fault_tolerance import (
     ElasticSpec,
     HangSpec,

@@ -102,7 +102,7 @@ CKPT_ALL = CKPT_STATE | {
 MAY_IMPORT_INSIDE = {
     **{name: {"checkpointing.errors"} for name in (*CKPT_LEAVES, "checkpointing.save_policy")},
     "checkpointing.torch_internals": {"checkpointing.distributed_classes"},
-    "checkpointing": CKPT_ALL | {"checkpointing.follower"},
+    "checkpointing": CKPT_ALL | {"checkpointing.follower", "checkpointing.retention_pruner"},
     "checkpointing.event_file": {"checkpointing.events"},
     "checkpointing.store_url": {"checkpointing.errors"},
     "checkpointing.storage": {"checkpointing.errors", "checkpointing.store_url"},
