@@ -28,7 +28,7 @@ from typing import Any
 
 from checkpointing import CheckpointError, Store, mark_best
 from checkpointing.store.catalog import CatalogEntry, committed
-from checkpointing.store.pins_and_labels import put_metrics
+from checkpointing.store.pins_and_labels import marked_metrics, marks, put_metrics
 from checkpointing.store.sessions.session import leased
 from hpckit.config.rules.cluster import limit_seconds
 from hpckit.config.rules.evaluation import EVAL_PREFIX, METRIC_NAME, best_policy
@@ -74,6 +74,8 @@ class EvaluationRequest:
     """Of the checkpoint."""
     code: tuple[Path, ...] = ()
     """Folders whose modules come before those of the code snapshot."""
+    is_added: bool = False
+    """Whether metrics that the checkpoint has from another function stay."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,6 +179,9 @@ def _measure_and_store(request: EvaluationRequest, folder: Path) -> dict[str, fl
         found = _checkpoint(store, name, request.id)
         with leased(store, found.stored, log.warning):
             metrics = checked_metrics(_measure(request, folder), spec.eval)
+        if request.is_added:
+            earlier = marked_metrics(marks(store, name).values()).get(request.id, {})
+            metrics = {**earlier, **metrics}
         entry = spec.eval.entry or ""
         put_metrics(store, found.stored.save, metrics, f"evaluated by {entry}")
         if (policy := best_policy(spec.eval)) is not None:

@@ -40,8 +40,8 @@ def by_hand(
 
     It does what the jobs of eval.every do: it calls eval.entry of the run's newest submission, with
     the code that was copied then. A checkpoint that was evaluated before is evaluated again, and
-    the mark best follows eval.metric. With --entry, the metrics of another function take the place
-    of those before.
+    the mark best follows eval.metric. With --entry, the metrics of another function are added to
+    those before.
 
     Keys of --json: run, step, id, metrics (value by name), log.
     """
@@ -98,4 +98,4 @@ def _request(given: str, entry: str | None, out: CommandOutput) -> EvaluationReq
     # the code of now, which reads the run, then that of the run
     own = Path(hpckit.__file__).parents[1]
     code = (own, *here, run.project_code(submission))
-    return EvaluationRequest(run, submission, spec, id_, code)
+    return EvaluationRequest(run, submission, spec, id_, code, is_added=entry is not None)
