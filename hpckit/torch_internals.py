@@ -74,6 +74,12 @@ INTERNALS = {
     "and its command line is not.",
     "torch.distributed.run.parse_args": "As for config_from_args.",
     "torch.distributed.launcher.api.LaunchConfig": "As for config_from_args.",
+    "torch.distributed.distributed_c10d._world": "hpckit.hangs.own_snapshot, which looks these "
+    "three up among the loaded modules, knows no process groups: stacks alone are compared.",
+    "torch.distributed.ProcessGroup._get_sequence_number_for_group": "As above.",
+    "torch._C._distributed_c10d._dump_fr_trace_json | "
+    "torch._C._distributed_c10d._dump_nccl_trace_json": "At a hang, the collectives before the "
+    "present one are not compared.",
     "torch.distributed.elastic.multiprocessing.api.signal": "Before 2.10, torchrun ends workers at "
     "signals that are for the supervisor. Later it has --signals-to-handle.",
 }

@@ -164,6 +164,10 @@ class Agent:
                 self._workers.ask(WorkerRequest[message["request"]])
             case "end" if self._workers is not None:
                 self._workers.end()
+            case "examine" if self._workers is not None:
+                self._workers.examine()
+            case "finding" if self._workers is not None:
+                self._workers.conclude(message["text"])
             case "look" if self._health_check is None:
                 self._health_check = start_health_check(self._spec, self._run)
             case "quit":
@@ -251,6 +255,9 @@ class Agent:
             self._send_hello(self._health_check.result())
             self._health_check = None
         report = self._workers.poll() if self._workers is not None else None
+        if self._workers is not None:
+            for message in self._workers.messages():
+                self._channel.send({**message, "generation": self._workers.at.generation})
         if self._workers is not None and report is not None:
             generation, self._workers = self._workers.at.generation, None
             if self._exporter is not None:

@@ -135,14 +135,20 @@ def write_hang(
     attempt: int,
     stacks: Sequence[Path],
     phase: WorkerPhase = WorkerPhase.TRAINING,
+    explanation: str | None = None,
 ) -> None:
-    """Writes a hang where `first_error` finds it, as an error of the lowest of these ranks."""
+    """Writes a hang where `first_error` finds it, as an error of the lowest of these ranks.
+
+    Args:
+        explanation: what the hang comes from; None: it is unknown.
+    """
     what = _HANGS.get(phase, "no step was finished")
     rank = min((int(digits) for path in stacks if (digits := path.stem[4:]).isdigit()), default=0)
     error = WorkerError(
         rank,
         HANG,
-        f"{what} after step {step}; stacks: {', '.join(map(str, stacks)) or 'none'}",
+        f"{what} after step {step}{f': {explanation}' if explanation else ''}; "
+        f"stacks: {', '.join(map(str, stacks)) or 'none'}",
         "",
         time.time(),
     )

@@ -102,7 +102,8 @@ def _of_trouble(event: Event) -> AlertOccasion | None:
             ranks = ", ".join(map(str, event.local_ranks))
             what = (
                 f"{count(len(event.local_ranks), 'rank')} of node {event.node} (local {ranks}) "
-                f"finished no step after step {event.step:,} and will be restarted; their stacks: "
+                f"finished no step after step {event.step:,} and will be restarted; "
+                f"{f'{event.explanation}; ' if event.explanation else ''}their stacks: "
                 f"{', '.join(event.stacks) or 'none'}"
             )
             return _occasion(event, "no_progress", "no progress", what, RunState.RUNNING)

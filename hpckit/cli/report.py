@@ -64,13 +64,15 @@ def report(
     excess), straggler_cost (windows, traces, share, spread: means over them;
     newest, or null), evictions (step, hosts, ranks, share, by, reason),
     eviction_results (step, hosts, before_s, after_s, restart_s, saved_s,
-    has_paid), checkpoints, samples, validated; time (all, steps, start, lost,
-    restore: a part of lost; else), in_steps (steps, seconds, parts, tokens_per_s,
-    mfu, peak_bytes, is_gpu, traced, exposed), bottleneck (input, storage,
+    has_paid), hangs (step, cause, culprits, hosts, text), checkpoints,
+    samples, validated; time (all, steps, start, lost, restore: a part of
+    lost; else), in_steps (steps, seconds, parts, tokens_per_s, mfu,
+    peak_bytes, is_gpu, traced, exposed), bottleneck (input, storage,
     training, kernel, or null), advice; status (as of hpckit status), as_of,
-    wall_s, went_into, cost (as of hpckit cost), why, alerts (what is missing),
-    curves (at most 500 columns of steps), saved (checkpoints), intake, findings,
-    damage. Its keys for several runs: names, config (values that differ), runs.
+    wall_s, went_into, cost (as of hpckit cost), why, alerts (what is
+    missing), curves (at most 500 columns of steps), saved (checkpoints),
+    intake, findings, damage. Its keys for several runs: names, config (values
+    that differ), runs.
     Times are seconds.
     """
     with reported_errors(json):

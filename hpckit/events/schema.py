@@ -465,6 +465,35 @@ class HangDetected(RunEvent):
     """The ranks of these workers among those of their node."""
     stacks: list[str]
     """The files with their stacks and with the collectives of the node."""
+    explanation: str | None = None
+    """What the hang comes from, as in `hang_explained`; absent if it was not known in time."""
+
+
+@event_kind("hang_explained")
+class HangExplained(RunEvent):
+    """The supervisor emits this at a hang, when it has compared what all ranks were doing."""
+
+    step: Count
+    """The number of steps that the slowest rank had finished."""
+    cause: str
+    """The cause: `stuck` (ranks have not entered a collective in which others wait), `mismatch`
+    (ranks have entered different collectives), `cycle` (ranks wait for each other in several
+    groups), `transfer` (all ranks have entered a collective that does not end), `slow` (ranks
+    advance), or `unknown`."""
+    text: str
+    """The ranks, hosts, lines and collectives in words."""
+    culprits: list[Count]
+    """The first 64 of the ranks that the others wait for; empty if they are unknown."""
+    hosts: list[str]
+    """The hosts of these ranks."""
+    waiting: Count
+    """The number of ranks that wait for others."""
+    examined: Count
+    """The number of ranks whose nodes have answered."""
+    seconds: Seconds
+    """The seconds from the first alarm to this finding."""
+    snapshots: str
+    """The file with what each rank was doing."""
 
 
 @event_kind("all_reduce")

@@ -74,6 +74,8 @@ class WorkerEnvironment:
     """Whether no other node can hold a part of a usable snapshot in its memory."""
     is_health_check: bool = False
     """Whether the worker measures its node, and does not train."""
+    snapshots: str | None = None
+    """Address of the `SnapshotExchange` of the node; None: the agent asks no questions."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnvironment:
@@ -90,6 +92,7 @@ class WorkerEnvironment:
             heartbeat_table=get(f"{_PREFIX}BOARD"),
             is_memory_here=get(f"{_PREFIX}MEMORY_HERE") == "1",
             is_health_check=get(f"{_PREFIX}HEALTH_CHECK") == "1",
+            snapshots=env.get(f"{_PREFIX}SNAPSHOTS"),
         )
 
     def attach_heartbeats(self) -> HeartbeatWriter:
@@ -121,9 +124,10 @@ def worker_variables(
     *,
     is_memory_here: bool = False,
     is_health_check: bool = False,
+    snapshots: str | None = None,
 ) -> dict[str, str]:
     """Returns the variables that an agent adds for its workers."""
-    return {
+    return ({} if snapshots is None else {f"{_PREFIX}SNAPSHOTS": snapshots}) | {
         f"{_PREFIX}DEVICE": device,
         f"{_PREFIX}BOARD": heartbeat_table,
         f"{_PREFIX}MEMORY_HERE": str(int(is_memory_here)),

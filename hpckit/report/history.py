@@ -21,6 +21,7 @@ from hpckit.events.schema import (
     Event,
     GenerationEnded,
     GenerationStarted,
+    HangExplained,
     RunEnded,
     RunStarted,
     SpikeFound,
@@ -114,6 +115,8 @@ class History:
     """Events of slow nodes that were replaced."""
     eviction_results: tuple[StragglerEvictionResult, ...]
     """Whether that has paid."""
+    hangs: tuple[HangExplained, ...]
+    """Events of hangs, with what they came from."""
     samples: int | None
     """Number of samples of the dataset; None: documents were packed, and not counted by step."""
     loader: str | None
@@ -166,6 +169,10 @@ class History:
                 for event in self.evictions
             ],
             "eviction_results": [event.fields for event in self.eviction_results],
+            "hangs": [
+                {name: event[name] for name in ("step", "cause", "culprits", "hosts", "text")}
+                for event in self.hangs
+            ],
             "checkpoints": [event.step for event in self.committed],
             "validated": [
                 {name: found for name, found in event.fields.items() if _is_of_validation(name)}
@@ -215,6 +222,7 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         eviction_results=tuple(
             event for event in events if isinstance(event, StragglerEvictionResult)
         ),
+        hangs=tuple(event for event in events if isinstance(event, HangExplained)),
         samples=started[-1].samples if started else None,
         loader=started[-1].loader if started else None,
         started=events[0].time if events else 0.0,

@@ -79,6 +79,13 @@ class Overview:
         return tuple(job for job in self.jobs if not job.is_over)
 
     @property
+    def hang(self) -> str | None:
+        """What the newest hang came from, while it matters: of a run that goes on, or has ended
+        without having reached its end."""
+        is_well = self.is_ended and self.word in ("done", "stopped")
+        return None if is_well else self.progress.hang
+
+    @property
     def waiting_job(self) -> SlurmJob | None:
         """Return the job that has not begun: the first, or the successor job."""
         return next((job for job in reversed(self.jobs) if job.is_waiting), None)
@@ -152,6 +159,7 @@ class Overview:
             "degraded": p.degraded,
             "stragglers": list(p.stragglers),
             "straggler_cost": cost_record(p.straggler_cost) if p.straggler_cost else None,
+            "hang": p.hang,
             "health_problems": list(p.health_problems),
             "owner": asdict(self.owner) if self.owner else None,
             "bad_nodes": [{**asdict(one), "admin": one.for_admin} for one in self.bad],

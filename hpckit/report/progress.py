@@ -17,6 +17,7 @@ from hpckit.events.schema import (
     Event,
     GenerationEnded,
     GenerationStarted,
+    HangExplained,
     JobRefused,
     JobRequeued,
     NodesExcluded,
@@ -107,6 +108,8 @@ class RunProgress:
     """What the newest window of traced steps of the present attempt has shown."""
     health_problems: tuple[str, ...]
     """What the newest measurement of the nodes (`health.deep`) has found."""
+    hang: str | None
+    """What the newest hang came from."""
     differing: str | None
     """What replicas differed at the last save at which any did, since the newest supervisor
     began."""
@@ -157,6 +160,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         stragglers=_stragglers(life[life.index(trained) :] if trained else []),
         straggler_cost=present_cost(life),
         health_problems=tuple(measured.found) if measured else (),
+        hang=_hang(_last(life, HangExplained)),
         differing=_differing(_last(life, ReplicasDiffer)),
     )
 
@@ -213,6 +217,15 @@ def validated_words(event: Validated) -> str:
 
 def _validated(event: Validated | None) -> str | None:
     return f"{validated_words(event)} at step {event.step:,}" if event else None
+
+
+def describe_hang(event: HangExplained) -> str:
+    """Describe a hang and what it came from."""
+    return f"after step {event.step:,}: {event.text}"
+
+
+def _hang(event: HangExplained | None) -> str | None:
+    return None if event is None else describe_hang(event)
 
 
 def _differing(event: ReplicasDiffer | None) -> str | None:

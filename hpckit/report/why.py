@@ -83,6 +83,8 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
     facts += _of_refusals(it)
     if (degraded := it.progress.degraded) is not None and _is_told(it, degraded):
         facts.append(Fact("degraded", degraded))
+    if it.hang is not None:
+        facts.append(Fact("hang", it.hang))
     if it.progress.differing is not None:
         facts.append(Fact("replicas differ", it.progress.differing))
     if it.is_alive:

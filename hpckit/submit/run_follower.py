@@ -44,6 +44,7 @@ from hpckit.events.schema import (
     GenerationEnded,
     GenerationStarted,
     HangDetected,
+    HangExplained,
     LeaveRequested,
     NodesChosen,
     NodeUnhealthy,
@@ -299,6 +300,8 @@ def describe(event: Event) -> str | None:
         case HangDetected():
             what = f"[yellow]hang[/] on node {get('node')} after step {get('step')}"
             return f"{what}: stacks in {escape(' '.join(get('stacks', [])) or 'none')}"
+        case HangExplained():
+            return f"[yellow]hang[/] after step {get('step')}: {escape(str(get('text')))}"
         case NodeUnhealthy():
             where = get("host") or f"node {get('node')}"
             return f"[yellow]{where} is left out[/]: {escape('; '.join(get('problems', [])))}"

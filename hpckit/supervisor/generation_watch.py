@@ -19,6 +19,7 @@ from hpckit.events.schema import (
 )
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.rendezvous_names import participants
+from hpckit.supervisor.agents.hang_inquiry import HangInquiry
 from hpckit.supervisor.generation_history import GenerationHistory
 from hpckit.supervisor.job_resources import JobResources
 from hpckit.supervisor.node_selection.straggler_eviction import (
@@ -52,6 +53,14 @@ class GenerationWatch:
         self._next_read_s = 0.0
         self._request = WorkerRequest.NONE  # passed on to the agents
         self._deadline_s: float | None = None  # for their reports after a request
+        supervised = resources.supervised
+        self._hangs = HangInquiry(
+            resources.agents,
+            supervised.events,
+            supervised.run,
+            number,
+            supervised.spec.launch.nproc_per_node,
+        )
         self._eviction: EvictionDecision | None = None
         self._answer: EvictionAnswer | None = None  # the newest one, which is reported
 
@@ -69,6 +78,7 @@ class GenerationWatch:
         while agents.is_running():
             asked = self._resources.read_requests()
             self._read_agents()
+            self._hangs.poll()
             self._read_events_if_due()
             if asked > self._request:
                 self._pass_on(asked)
@@ -78,6 +88,7 @@ class GenerationWatch:
                     REPORT_MARGIN_S
                 )  # the failed part of one node ends the generation
             time.sleep(TICK_S)
+        self._hangs.close()
         self._read_events()
         if self._request is not WorkerRequest.NONE:
             asked = self._resources.controls.requests.wait_until_known()

@@ -22,9 +22,11 @@ from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, read_spec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import WorkerStarted
+from hpckit.hangs.own_snapshot import describe_worker
 from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
 from hpckit.ipc.memory_kinds import MemoryKind
 from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
+from hpckit.ipc.snapshot_exchange import SnapshotResponder
 from hpckit.system.atomic_files import read_json, write_json
 from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
 from hpckit.trainer.errors import TrainingError
@@ -60,6 +62,8 @@ def main() -> int:
     if "SLURM_JOB_ID" in os.environ:
         install_signal_guard(env.attach_heartbeats().request)
     _print_stacks_on_signal(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
+    if env.snapshots is not None:
+        SnapshotResponder(env.snapshots, env.local_rank, describe_worker).start()
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
         events.emit(WorkerStarted(rank=env.rank, attempt=env.attempt, pid=os.getpid()))
     has_observed_steps = False

@@ -3,7 +3,9 @@ generation.
 
 torch's process group writes them when a collective times out, and on request through a pipe, as is
 done for ranks that hang before they are ended. The variables are those of ProcessGroupNCCL
-(docs.pytorch.org, torch_nccl_environment_variables).
+(docs.pytorch.org, torch_nccl_environment_variables), of which torch 2.13 has renamed two to
+`TORCH_FR_...` and still reads the others. The files are pickles for torch's own analyser
+(`python -m torch.distributed.flight_recorder.fr_trace`); hpckit does not read them.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ class FlightRecorder:
         """Returns the environment variables for the ranks."""
         return {
             "TORCH_NCCL_TRACE_BUFFER_SIZE": str(COLLECTIVES),
+            "TORCH_FR_BUFFER_SIZE": str(COLLECTIVES),
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(self._logs / "nccl-rank"),
+            "TORCH_FR_DUMP_TEMP_FILE": str(self._logs / "nccl-rank"),
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(self._pipes / "rank"),
         }
 

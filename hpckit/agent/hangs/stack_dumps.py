@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +23,10 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 3.0
 """Seconds for a worker to write its stacks, or for py-spy to read them."""
 _POLL_S = 0.05
+_AT_ONCE = 16
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_TGKILL = {"x86_64": 234, "aarch64": 131}
+"""Numbers of the system call by the machine; glibc has no function for it before 2.30."""
 _UNRESPONSIVE_STATES = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, "gone")
 """States in which a process handles no signal but SIGKILL."""
 
@@ -34,7 +41,9 @@ def write_stacks(pids: Iterable[int], folder: Path) -> list[Path]:
         folder: where workers write their stacks: the logs of the generation on this node.
     """
     paths = {pid: path for pid in pids if (path := stacks_path(folder, pid)) is not None}
-    _dump_by_workers({pid: path for pid, path in paths.items() if not _dump_by_py_spy(pid, path)})
+    with ThreadPoolExecutor(_AT_ONCE, "py-spy") as threads:
+        is_done = dict(zip(paths, threads.map(_dump_by_py_spy, paths, paths.values()), strict=True))
+    _dump_by_workers({pid: path for pid, path in paths.items() if not is_done[pid]})
     return [path for path in paths.values() if _size(path)]
 
 
@@ -54,11 +63,14 @@ def rank_of(pid: int) -> int | None:
         return None
 
 
-def _dump_by_py_spy(pid: int, path: Path) -> bool:
+def py_spy_dump(pid: int) -> str | None:
+    """Returns the stacks of a process by py-spy; None: it is not installed, or not permitted."""
     tool = shutil.which("py-spy")
-    if tool is None:
-        return False
-    done = _run([tool, "dump", "--pid", str(pid)])
+    return None if tool is None else _run([tool, "dump", "--pid", str(pid)])
+
+
+def _dump_by_py_spy(pid: int, path: Path) -> bool:
+    done = py_spy_dump(pid)
     if done is None:
         return False
     with path.open("a") as file:
@@ -72,10 +84,15 @@ def _dump_by_workers(paths: Mapping[int, Path]) -> None:
     waiting = [
         pid for pid in paths if _state(pid) not in _UNRESPONSIVE_STATES and _request_dump(pid)
     ]
-    deadline = time.monotonic() + PATIENCE_S
-    while waiting and time.monotonic() < deadline:
+    begun_s = time.monotonic()
+    is_repeated = False
+    while waiting and time.monotonic() < begun_s + PATIENCE_S:
         time.sleep(_POLL_S)
         waiting = [pid for pid in waiting if _size(paths[pid]) == before[pid]]
+        if not is_repeated and time.monotonic() > begun_s + PATIENCE_S / 2:
+            is_repeated = True
+            for pid in waiting:
+                _ask_other_threads(pid)
     silent = [pid for pid, path in paths.items() if _size(path) == before[pid]]
     for pid in silent:
         with paths[pid].open("a") as file:
@@ -91,6 +108,16 @@ def _request_dump(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _ask_other_threads(pid: int) -> None:
+    """Sends the signal to the other threads of a process whose main thread does not handle it, as
+    when it waits in the kernel: any of them writes the stacks of all."""
+    number = _TGKILL.get(os.uname().machine)
+    with suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            if int(thread.name) != pid and number is not None:
+                _LIBC.syscall(number, pid, int(thread.name), int(STACKS_SIGNAL))
 
 
 def _run(command: Sequence[str]) -> str | None:

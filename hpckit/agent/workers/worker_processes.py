@@ -10,11 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hpckit.agent.error_repetition import ErrorRepetition
 from hpckit.agent.exit_report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.agent.hangs import hang_detection, stack_dumps
+from hpckit.agent.hangs.hang_examination import Collected, HangExamination
 from hpckit.agent.hangs.nccl_flight_recorder import FlightRecorder
+from hpckit.agent.hangs.snapshot_collection import SnapshotCollector
 from hpckit.agent.workers.forkserver_client import ForkServerClient
 from hpckit.agent.workers.launcher_error import LOG, launcher_error
 from hpckit.agent.workers.memory_exhaustion import MemoryExhaustion
@@ -30,6 +33,7 @@ from hpckit.events.event_log import EventLog
 from hpckit.events.schema import HangDetected, NodeEnded, OutOfMemory, WorkerLost
 from hpckit.ipc.heartbeat_table import Heartbeat, HeartbeatTable, WorkerRequest
 from hpckit.ipc.process_environment import STORE_TOKEN, NodeEnvironment, worker_variables
+from hpckit.ipc.snapshot_exchange import SnapshotExchange
 from hpckit.system.child_processes import kill_all, spawn
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,8 @@ log = logging.getLogger(__name__)
 STEP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """Signals that Slurm may send to all processes of a step, at which torchrun would end or end its
 workers."""
+SOON_S = 1.0
+"""Ranks whose limit ends so soon after that of another one count as overdue with it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,10 @@ class Workers:
         self._exhaustion = MemoryExhaustion(logs)
         self._repetition = ErrorRepetition(logs, at.run.events)
         self._table, path = HeartbeatTable.create(spec.launch.nproc_per_node)
+        self._exchange = SnapshotExchange(spec.launch.nproc_per_node)
+        first_rank = meet.place * spec.launch.nproc_per_node
+        self._collector = SnapshotCollector(self._exchange, first_rank, logs, self._table.slots)
+        self._examination = HangExamination(self._collect)
         env = (
             os.environ
             | variables_of(spec.cluster.slurm)
@@ -91,6 +101,7 @@ class Workers:
                 path,
                 is_memory_here=means.is_memory_here,
                 is_health_check=means.is_health_check,
+                snapshots=self._exchange.address,
             )
         )
         env |= torchrun_variables(means.threads) | {STORE_TOKEN: meet.token}
@@ -124,6 +135,18 @@ class Workers:
         """Has the workers killed at the next `poll`."""
         self._end_now = True
 
+    def examine(self) -> None:
+        """Examines what the workers are doing, as workers of another node hang."""
+        self._examination.examine()
+
+    def conclude(self, finding: str) -> None:
+        """Takes what a hang comes from, in words."""
+        self._examination.conclude(finding)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Returns the messages to the supervisor since the last call."""
+        return self._examination.messages()
+
     def poll(self) -> ExitReport | None:
         """Returns how the workers ended, after their end or after ending them for a reason; None:
         they go on."""
@@ -147,6 +170,7 @@ class Workers:
 
     def _close(self) -> None:
         self._events.close()
+        self._exchange.close()
         if self._recorder is not None:
             self._recorder.close()
 
@@ -192,36 +216,60 @@ class Workers:
             self._events.emit(OutOfMemory(local_rank=rank, **asdict(failure)))
 
     def _kill_hung(self, slots: Sequence[Heartbeat]) -> None:
-        """Kills hung workers after dumping their stacks; torchrun restarts them, also on other
-        nodes, where their peers hang, too."""
-        hung = hang_detection.hung_workers(slots, time.monotonic(), self._spec.hang)
-        new = {rank: slot for rank, slot in hung.items() if slot.pid not in self._known_hung}
-        if not new:
+        """Kills hung workers after all nodes have examined theirs; torchrun restarts them, also on
+        other nodes, where their peers hang, too."""
+        now_s = time.monotonic()
+        hung = hang_detection.hung_workers(slots, now_s, self._spec.hang)
+        hung = {rank: slot for rank, slot in hung.items() if slot.pid not in self._known_hung}
+        if hung and not self._examination.has_alarm:
+            soon = hang_detection.hung_workers(slots, now_s + SOON_S, self._spec.hang)
+            overdue = {slot.pid for slot in (hung | soon).values()}
+            peers = hang_detection.peers_of_programs(slots, hung)
+            signalled = overdue | {slot.pid for slot in peers.values()}
+            self._examination.raise_alarm(overdue, signalled, hang_detection.attempts(slots))
+        if not self._examination.is_decided():
             return
-        self._known_hung |= {slot.pid for slot in new.values()}
-        step, phase = min((slot.step, slot.phase) for slot in new.values())
-        for rank, slot in new.items():
+        finding, files = self._examination.finding, self._examination.files
+        self._examination.reset()
+        if hung:
+            self._end_hung(hung, slots, finding, files)
+        else:
+            log.warning("workers that hung have advanced, and are not ended: %s", finding)
+
+    def _end_hung(
+        self,
+        hung: Mapping[int, Heartbeat],
+        slots: Sequence[Heartbeat],
+        finding: str | None,
+        files: Sequence[Path],
+    ) -> None:
+        self._known_hung |= {slot.pid for slot in hung.values()}
+        step, phase = min((slot.step, slot.phase) for slot in hung.values())
+        for rank, slot in hung.items():
             doing = slot.phase.name.lower()
             log.error(
                 "worker %d (process %d) hangs after step %d, %s", rank, slot.pid, slot.step, doing
             )
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
-        files = self._collectives(slots)
-        peers = hang_detection.peers_of_programs(slots, new)
-        pids = [slot.pid for slot in (*new.values(), *peers.values())]
-        files += stack_dumps.write_stacks(pids, logs)
         self._events.emit(
             HangDetected(
                 step=step,
                 phase=phase.name.lower(),
-                local_ranks=list(new),
+                local_ranks=list(hung),
                 stacks=[str(path) for path in files],
+                explanation=finding,
             )
         )
-        write_hang(logs, step, hang_detection.attempts(slots), files, phase)
-        for slot in new.values():
+        write_hang(logs, step, hang_detection.attempts(slots), files, phase, finding)
+        for slot in hung.values():
             with suppress(ProcessLookupError):
                 os.kill(slot.pid, signal.SIGKILL)
+
+    def _collect(self, overdue: Collection[int], signalled: Collection[int]) -> Collected:
+        """Collects what the workers are doing, in a thread of the examination."""
+        collectives = self._collectives(self._table.slots()) if overdue else []
+        snapshots, files = self._collector.collect(overdue, signalled)
+        return snapshots, [*collectives, *files]
 
     def _collectives(self, slots: Sequence[Heartbeat]) -> list[Path]:
         """Dumps the collectives of all ranks of the node, as what the others wait for shows which

@@ -15,6 +15,7 @@ from hpckit.events.schema import (
     DeepHealthProblemFound,
     Degraded,
     Event,
+    HangExplained,
     NodeLost,
     NodeUnhealthy,
     SpikeFound,
@@ -30,7 +31,7 @@ from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point, downsample
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
-from hpckit.report.progress import describe_spike, describe_straggler
+from hpckit.report.progress import describe_hang, describe_spike, describe_straggler
 from hpckit.report.straggler_summary import describe_cost, describe_eviction, describe_result
 from hpckit.report.why import Explanation, RetryBudget, answer
 
@@ -271,6 +272,9 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
             case StragglerEvictionResult():
                 where = ", ".join(event.hosts)
                 yield RunFinding(event.time, "eviction", where, describe_result(event))
+            case HangExplained():
+                on_hosts = ", ".join(event.hosts) or where
+                yield RunFinding(event.time, "hang", on_hosts, describe_hang(event))
             case Degraded():
                 yield RunFinding(event.time, "degraded", where, event.what)
             case ReplicasDiffer():

@@ -18,7 +18,7 @@ from hpckit.report.evaluation.evaluation_records import known_and_waiting
 from hpckit.report.history import History, Interruption, TrainingAttempt, build_history, names_of
 from hpckit.report.overview import read_verdict
 from hpckit.report.performance.speed_report import last_spec, speed_facts
-from hpckit.report.progress import describe_spike, validated_words
+from hpckit.report.progress import describe_hang, describe_spike, validated_words
 from hpckit.report.remaining_checkpoints import left_checkpoints
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
@@ -87,6 +87,8 @@ def _facts(run: RunDir, history: History, events: Sequence[Event]) -> Iterator[t
         yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
     for spike in history.spikes:
         yield "spike", escape(describe_spike(spike))
+    for hang in history.hangs:
+        yield "hang", escape(describe_hang(hang))
     if history.validated:
         yield "validation", _validation(history)
     spec = last_spec(run)

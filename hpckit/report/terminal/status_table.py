@@ -109,6 +109,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "degraded", p.degraded
     for straggler in p.stragglers if it.is_alive else ():
         yield "straggler", straggler
+    if it.hang is not None:
+        yield "hang", it.hang
     for found in p.health_problems:
         yield "health", found
     for bad in it.bad:

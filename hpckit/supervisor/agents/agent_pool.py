@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from hpckit.agent.agent import GenerationStart
 from hpckit.agent.exit_report import ExitReport, NodeExit, load_report
@@ -27,6 +27,7 @@ RESTART_S, MOST_RESTART_S = 10.0, 300.0
 """First and longest delay in seconds before an agent is started again on a node that has none; the
 delay doubles with each try."""
 _GOOD_EXITS = (NodeExit.DONE, NodeExit.LEFT)
+_T = TypeVar("_T")
 
 
 class AgentHandle:
@@ -46,6 +47,8 @@ class AgentHandle:
         self.hello: Message | None = None
         self.report: ExitReport | None = None  # of the present generation
         self.signals: list[str] = []  # received by the agent and not read yet
+        self.hangs: list[int] = []  # attempts in which ranks hang, not read yet
+        self.examined: list[list[Any]] = []  # snapshots of its ranks, not read yet
 
     @property
     def is_there(self) -> bool:
@@ -77,6 +80,10 @@ class AgentHandle:
                     self.problems = [*message.get("problems", ()), *self._clock_problems(message)]
                 case "signal":
                     self.signals.append(str(message["name"]))
+                case "hang" if message["generation"] == generation:
+                    self.hangs.append(int(message["attempt"]))
+                case "examined" if message["generation"] == generation:
+                    self.examined.append(list(message["ranks"]))
                 case "ended" if message["generation"] == generation:
                     self.report = load_report(message["report"])
 
@@ -269,6 +276,33 @@ class AgentPool:
             agent.signals.clear()
         return found
 
+    @property
+    def generation_size(self) -> int:
+        """Number of nodes of this generation."""
+        return len(self._current_nodes)
+
+    def active_nodes(self) -> frozenset[int]:
+        """Returns the nodes of this generation whose agents are there and have not reported."""
+        return frozenset(agent.node for agent in self._active_agents())
+
+    def take_hangs(self) -> list[tuple[int, int]]:
+        """Returns node and attempt of each hang that agents have reported since the last call."""
+        return [(a.node, n) for a in self._agents.values() for n in _taken(a.hangs)]
+
+    def take_examined(self) -> list[tuple[int, list[Any]]]:
+        """Returns node and snapshots, as JSON values, of each examination since the last call."""
+        return [(a.node, ranks) for a in self._agents.values() for ranks in _taken(a.examined)]
+
+    def ask_examination(self) -> None:
+        """Has all agents of this generation examine their ranks."""
+        self._send_to_active({"kind": "examine"})
+
+    def send_finding(self, nodes: Collection[int], words: str) -> None:
+        """Tells the agents of these nodes what the hang comes from."""
+        for agent in self._active_agents():
+            if agent.node in nodes:
+                agent.channel.send({"kind": "finding", "text": words})
+
     def lost(self) -> list[int]:
         """Returns the nodes of this generation that are lost and have not reported."""
         gone = [
@@ -353,3 +387,10 @@ class AgentPool:
     def _send_to_active(self, message: dict[str, Any]) -> None:
         for agent in self._active_agents():
             agent.channel.send(message)
+
+
+def _taken(items: list[_T]) -> list[_T]:
+    """Empties a list, and returns what was in it."""
+    found = items[:]
+    items.clear()
+    return found

@@ -44,13 +44,16 @@ MAY_IMPORT = {
     "hpckit.slurm": {*LOW, "hpckit.rundir", "hpckit.events", "checkpointing"},
     "hpckit.suspects": {*LOW, "hpckit.slurm"},
     "hpckit.ipc": {*LOW, "hpckit.rundir", "hpckit.events", "checkpointing"},
+    "hpckit.hangs": set(),
     "hpckit.client": {"hpckit.ipc"},
     "hpckit.integrations": {"hpckit.client", "checkpointing"},  # which nothing here imports
     "hpckit.report": {*RECORDS, *LIBRARIES},
     "hpckit.planner": {*LOW, "checkpointing"},
     "hpckit.exporter": {*RECORDS, "hpckit.report", "checkpointing"},
-    "hpckit.trainer": {*RECORDS, "hpckit.planner", "hpckit.torch_internals", *LIBRARIES},
-    "hpckit.agent": {*NODE, *LIBRARIES},
+    "hpckit.trainer": {
+        *(*RECORDS, "hpckit.planner", "hpckit.torch_internals", "hpckit.hangs", *LIBRARIES),
+    },
+    "hpckit.agent": {*NODE, "hpckit.hangs", *LIBRARIES},
     "hpckit.alerts": {*RECORDS, "hpckit.report", "hpckit.agent", "checkpointing"},
     "hpckit.submit": {
         "hpckit.alerts",
@@ -62,7 +65,7 @@ MAY_IMPORT = {
     },
     "hpckit.supervisor": {
         *(*NODE, "hpckit.suspects", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
-        *("hpckit.alerts", "hpckit.evaluation", *LIBRARIES),
+        *("hpckit.alerts", "hpckit.evaluation", "hpckit.hangs", *LIBRARIES),
     },
     "hpckit.faults": {
         *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
