@@ -19,6 +19,7 @@ _IMPORTED = [  # what is not here, each child imports by itself
     "torch.distributed.pipelining",
     "tests.faults.crashing",
     "tests.faults.following",
+    "tests.faults.hanging_ranks",
     "tests.faults.storming",
     "tests.integration.checkpoint.killed_trainers",
     "tests.integration.rank_worlds",

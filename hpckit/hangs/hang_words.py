@@ -34,29 +34,27 @@ def describe_finding(finding: HangFinding) -> str:
         return _mismatch(finding)
     if finding.cause is HangCause.TRANSFER:
         return _transfer(groups[0])
-    of_culprits = [one for one in groups if named & set(one.ranks)]
-    of_waiting = [one for one in groups if waiting & set(one.ranks)]
+    of_culprits = [part for one in groups if (part := one.among(named))]
+    of_waiting = [part for one in groups if (part := one.among(waiting))]
     if finding.cause is HangCause.SLOW:
         return _slow(of_culprits, of_waiting)
     if not named:
-        head = _CAUSES[finding.cause]
-        return f"{head}: {_listed(groups)}"
-    has_waiting = bool(of_waiting)
-    verb = "has not entered it" if len(named) == 1 else "have not entered it"
-    is_collective = any(one.activity is RankActivity.COLLECTIVE for one in of_waiting)
-    culprits = "; ".join(
-        _culprit(one, verb if has_waiting and is_collective else None)
-        for one in of_culprits[:MOST_GROUPS]
-    )
+        return f"{_CAUSES[finding.cause]}: {_listed(groups)}"
     if finding.cause is HangCause.CYCLE:
-        return f"ranks wait for each other: {_listed(groups)}; {culprits}"
-    if not has_waiting:
+        return f"{_cycle(of_culprits)}: {_listed(groups)}"
+    is_entered = any(one.activity is RankActivity.COLLECTIVE for one in of_waiting)
+    culprits = "; ".join(_culprit(one, is_entered) for one in of_culprits[:MOST_GROUPS])
+    if not of_waiting:
         return f"{culprits}; no rank is known to wait for another"
     return f"{_listed(of_waiting)}; {culprits}"
 
 
+def _cycle(culprits: Sequence[StackGroup]) -> str:
+    who = "; ".join(f"{_who(one)}{hosts_in_words(one.hosts)}" for one in culprits)
+    return f"ranks wait for each other, in another order than most: {who}"
+
+
 _CAUSES = {
-    HangCause.STUCK: "ranks hang",
     HangCause.CYCLE: "ranks wait for each other, and the order of no majority is known",
     HangCause.UNKNOWN: "the rank that the others wait for is unknown",
 }
@@ -96,13 +94,14 @@ def _state(group: StackGroup) -> str:
     return f"{verb} in {place}" if place else f"{verb} at an unknown place"
 
 
-def _culprit(group: StackGroup, verb: str | None) -> str:
-    who = f"{_who(group)}{hosts_in_words(group.hosts)}"
-    is_one = len(group.ranks) == 1
-    subject = "it" if is_one else "they"
-    head = f"{who} {verb}: {subject} {_state(group)}" if verb else f"{who} {_state(group)}"
+def _culprit(group: StackGroup, is_entered_by_others: bool) -> str:
+    who, state = f"{_who(group)}{hosts_in_words(group.hosts)}", _state(group)
     notes = f" ({'; '.join(group.sample.notes[:3])})" if group.sample.notes else ""
-    return f"{head}{notes}"
+    if not is_entered_by_others:
+        return f"{who} {state}{notes}"
+    if len(group.ranks) == 1:
+        return f"{who} has not entered it: it {state}{notes}"
+    return f"{who} have not entered it: they {state}{notes}"
 
 
 def call_in_words(rank: RankSnapshot) -> str:

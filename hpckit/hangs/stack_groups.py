@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -54,11 +54,29 @@ def activity_of(rank: RankSnapshot) -> RankActivity:
 class StackGroup:
     """Ranks that do the same at the same place."""
 
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    activity: RankActivity
-    sample: RankSnapshot
-    """One of these ranks."""
+    members: tuple[RankSnapshot, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(one.rank for one in self.members)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(sorted({one.host for one in self.members if one.host}))
+
+    @property
+    def sample(self) -> RankSnapshot:
+        """One of these ranks."""
+        return self.members[0]
+
+    @property
+    def activity(self) -> RankActivity:
+        return activity_of(self.sample)
+
+    def among(self, ranks: Collection[int]) -> StackGroup | None:
+        """Returns the members that are in `ranks`; None: there is none."""
+        members = tuple(one for one in self.members if one.rank in ranks)
+        return StackGroup(members) if members else None
 
 
 def group_ranks(ranks: Iterable[RankSnapshot]) -> list[StackGroup]:
@@ -68,15 +86,9 @@ def group_ranks(ranks: Iterable[RankSnapshot]) -> list[StackGroup]:
     for rank in ranks:
         found.setdefault(_likeness(rank), []).append(rank)
     groups = [
-        StackGroup(
-            ranks=tuple(sorted(one.rank for one in alike)),
-            hosts=tuple(sorted({one.host for one in alike if one.host})),
-            activity=activity_of(alike[0]),
-            sample=alike[0],
-        )
-        for alike in found.values()
+        StackGroup(tuple(sorted(alike, key=lambda one: one.rank))) for alike in found.values()
     ]
-    return sorted(groups, key=lambda one: (-len(one.ranks), one.ranks))
+    return sorted(groups, key=lambda one: (-len(one.members), one.ranks))
 
 
 def _likeness(rank: RankSnapshot) -> object:

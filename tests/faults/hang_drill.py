@@ -27,7 +27,6 @@ from hpckit.ipc.heartbeat_table import HeartbeatTable
 from hpckit.ipc.snapshot_exchange import SnapshotExchange
 from tests.faults.hanging_ranks import (
     KINDS,
-    STEPS,
     WORLD,
     can_cut,
     cut_network,

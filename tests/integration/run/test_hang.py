@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from hpckit.events.event_log import read_events
@@ -11,12 +13,26 @@ from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import (
     ALONE,
     PACED,
+    REPO,
     assert_same_run,
     command,
     complete,
     history,
     started,
 )
+
+
+def told(command: str, run: RunDir) -> str:
+    """What `hpckit why` or `hpckit status` prints of the run, on one line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hpckit", command, str(run.path)],
+        env={**os.environ, "COLUMNS": "2000"},
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return " ".join(done.stdout.split())
 
 
 def test_a_rank_that_stops_is_found_with_those_that_wait_for_it(
@@ -28,14 +44,23 @@ def test_a_rank_that_stops_is_found_with_those_that_wait_for_it(
         os.kill(stopped["pid"], signal.SIGSTOP)
         first = it.wait_for("hang")
         second = it.wait_for("hang", 2)
+        found = it.wait_for("hang_explained")
+        answers = [told(name, it.run) for name in ("why", "status")]
         status, output = it.finish()
     assert status == 0, output
     assert_same_run(it.run, reference)
     lives = history(it.run).lives
     assert [life.generation for life in lives] == [1, 1], "they were to restart in place"
     assert lives[1].start_step >= 20
-    found = (Path(path) for event in (first, second) for path in event["stacks"])
-    paths = sorted(found, key=lambda path: path.name)
+    assert (found["cause"], found["culprits"]) == ("stuck", [1])
+    assert (found["examined"], found["waiting"]) == (2, 1)
+    assert "rank 0 waits in all_reduce" in found["text"]
+    assert "rank 1 on" in found["text"]
+    assert "it is stopped by a signal or a debugger" in found["text"]
+    assert all(found["text"] in answer for answer in (*answers, output))
+    assert first["explanation"] == second["explanation"] == found["text"]
+    stacks = (Path(path) for event in (first, second) for path in event["stacks"])
+    paths = sorted(stacks, key=lambda path: path.name)
     assert [path.name for path in paths] == ["rank0.stacks", "rank1.stacks"]
     waiting, silent = (path.read_text() for path in paths)
     assert "language_model.py" in waiting

@@ -1,0 +1,25 @@
+"""Ranks that hang in many ways: who is named, and where he is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.effort import some
+from tests.faults.hang_drill import drill
+from tests.faults.hanging_ranks import KINDS, WORLD, can_cut
+from tests.forkserver import fork_server
+
+USUAL = ("skipped", "kernel_io", "slow")
+"""One by the collectives, one by what the kernel says, and one that is no hang."""
+OTHERS = tuple(kind for kind in KINDS if kind not in USUAL)
+
+
+@pytest.mark.parametrize("kind", some(USUAL, OTHERS))
+def test_the_rank_that_hangs_is_named(kind: str, tmp_path: Path) -> None:
+    if kind == "cut" and not can_cut():
+        pytest.skip("this user cannot make a network")
+    culprit = list(KINDS).index(kind) % WORLD
+    found = drill(kind, culprit, tmp_path, fork_server())
+    assert found.problem is None
