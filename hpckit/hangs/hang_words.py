@@ -3,7 +3,7 @@ entered it, with rank, host and line. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hpckit.hangs.culprit_search import HangCause, HangFinding
 from hpckit.hangs.rank_snapshot import CollectiveCall, ProcessState, RankSnapshot
@@ -42,11 +42,11 @@ def describe_finding(finding: HangFinding) -> str:
         return f"{_CAUSES[finding.cause]}: {_listed(groups)}"
     if finding.cause is HangCause.CYCLE:
         return f"{_cycle(of_culprits)}: {_listed(groups)}"
-    is_entered = any(one.activity is RankActivity.COLLECTIVE for one in of_waiting)
+    is_entered = any(one.sample.call or one.sample.pending for one in of_waiting)
     culprits = "; ".join(_culprit(one, is_entered) for one in of_culprits[:MOST_GROUPS])
     if not of_waiting:
         return f"{culprits}; no rank is known to wait for another"
-    return f"{_listed(of_waiting)}; {culprits}"
+    return f"{_listed(of_waiting, _waits)}; {culprits}"
 
 
 def _cycle(culprits: Sequence[StackGroup]) -> str:
@@ -60,12 +60,23 @@ _CAUSES = {
 }
 
 
-def _listed(groups: Sequence[StackGroup]) -> str:
-    parts = [_doing(one) for one in groups[:MOST_GROUPS]]
+def _listed(groups: Sequence[StackGroup], words: Callable[[StackGroup], str] | None = None) -> str:
+    parts = [(words or _doing)(one) for one in groups[:MOST_GROUPS]]
     if len(groups) > MOST_GROUPS:
         rest = sum(len(one.ranks) for one in groups[MOST_GROUPS:])
         parts.append(f"{rest} further ranks are at {len(groups) - MOST_GROUPS} other places")
     return "; ".join(parts)
+
+
+def _waits(group: StackGroup) -> str:
+    """Returns what a group waits for, whose ranks wait for others."""
+    sample = group.sample
+    if sample.call is not None or sample.pending is None:
+        return _doing(group)
+    verb = "waits" if len(group.ranks) == 1 else "wait"
+    place = place_of_stack(sample.frames)
+    at = f" in {place}" if place else ""
+    return f"{_who(group)} {verb}{at} for {_in_words(sample, sample.pending)}"
 
 
 def _who(group: StackGroup) -> str:
@@ -107,9 +118,12 @@ def _culprit(group: StackGroup, is_entered_by_others: bool) -> str:
 def call_in_words(rank: RankSnapshot) -> str:
     """Returns the collective that a rank is in, in words, such as
     `all_reduce #5123 of group tp3 (float32[4096])`."""
-    call = rank.call
-    assert call is not None
-    group = rank.group_of_call
+    assert rank.call is not None
+    return _in_words(rank, rank.call)
+
+
+def _in_words(rank: RankSnapshot, call: CollectiveCall) -> str:
+    group = rank.group_of(call)
     number = f" #{group.sequence}" if group is not None and group.sequence is not None else ""
     if call.peer is not None:
         number = f" with rank {call.peer}"
@@ -118,7 +132,7 @@ def call_in_words(rank: RankSnapshot) -> str:
 
 
 def _group_name(rank: RankSnapshot, call: CollectiveCall) -> str:
-    group = rank.group_of_call
+    group = rank.group_of(call)
     return (group.description if group is not None else "") or call.group or "unknown"
 
 

@@ -81,6 +81,7 @@ def _own_snapshot(is_second_look: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "threads": threads[:MOST_THREADS],
         "call": None,
+        "pending": None,
         "groups": None,
         "collections": gc.get_stats()[2]["collections"],
         "error": None,
@@ -90,7 +91,9 @@ def _own_snapshot(is_second_look: bool) -> dict[str, Any]:
         return found
     try:
         found["call"] = _call_in(main_frame, c10d)
-        found["groups"] = _groups(c10d, is_second_look)
+        entries = _entries(is_second_look)
+        found["groups"] = _groups(c10d, entries)
+        found["pending"] = _pending(entries)
     except _ERRORS as error:  # another release of torch; the stacks are known nevertheless
         found["error"] = repr(error)[:MOST_CHARACTERS]
     return found
@@ -147,10 +150,9 @@ def _peer_of(operation: str, values: Mapping[str, Any]) -> int | None:
     return peer if isinstance(peer, int) else None
 
 
-def _groups(c10d: ModuleType, is_second_look: bool) -> list[dict[str, Any]]:
+def _groups(c10d: ModuleType, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the process groups of this rank."""
     world, found = c10d._world, []
-    entries = _entries(is_second_look)
     records = _newest(entries)
     # nothing was dropped yet, so that a group without entries has had no collective
     are_all_there = min((int(one["record_id"]) for one in entries), default=1) == 0
@@ -201,6 +203,17 @@ def _entries(is_second_look: bool) -> list[dict[str, Any]]:
     if dump is None or (nccl is not None and not is_second_look):
         return []
     return list(json.loads(dump(True, False)).get("entries", []))
+
+
+def _pending(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the newest collective that has not ended; None: there is none, or it is unknown."""
+    open_entries = (one for one in reversed(entries) if not (one["is_p2p"] or one["retired"]))
+    entry = next(open_entries, None)
+    if entry is None:
+        return None
+    operation = str(entry["profiling_name"]).rpartition(":")[2]
+    group, size = str(entry["process_group"][0]), _recorded_size(entry)
+    return {"operation": operation, "group": group, "size": size, "peer": None}
 
 
 def _newest(entries: list[dict[str, Any]]) -> dict[str, list[list[Any]]]:

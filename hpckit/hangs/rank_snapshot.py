@@ -102,6 +102,9 @@ class RankSnapshot:
     """The stack of its main thread, innermost frame first; empty: unknown."""
     call: CollectiveCall | None = None
     """The collective that its main thread is in."""
+    pending: CollectiveCall | None = None
+    """The newest collective that it has started and that has not ended, as torch has recorded it.
+    The rank may be elsewhere meanwhile."""
     groups: tuple[ProcessGroupState, ...] | None = None
     """Its process groups; None: unknown."""
     is_moving: bool = False
@@ -116,8 +119,11 @@ class RankSnapshot:
     @property
     def group_of_call(self) -> ProcessGroupState | None:
         """The process group of its call; None: it is in no call, or the group is unknown."""
-        name = self.call.group if self.call is not None else None
-        return next((one for one in self.groups or () if one.name == name), None)
+        return self.group_of(self.call) if self.call is not None else None
+
+    def group_of(self, call: CollectiveCall) -> ProcessGroupState | None:
+        """Returns the process group of a call of this rank; None: it is unknown."""
+        return next((one for one in self.groups or () if one.name == call.group), None)
 
     def record(self) -> dict[str, Any]:
         """Returns the snapshot as JSON values, within the limits of size."""
@@ -153,6 +159,7 @@ def load_snapshot(values: Mapping[str, Any]) -> RankSnapshot:
             step=int(values["step"]),
             frames=load_frames(values["frames"]),
             call=load_call(values["call"]),
+            pending=load_call(values["pending"]),
             groups=load_groups(values["groups"]),
             is_moving=bool(values["is_moving"]),
             is_overdue=bool(values["is_overdue"]),

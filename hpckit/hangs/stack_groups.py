@@ -96,7 +96,8 @@ def _likeness(rank: RankSnapshot) -> object:
     frames = tuple(
         (one.file, one.function, 0 if is_library(one) else one.line) for one in rank.frames
     )
-    return rank.state, call, frames
+    pending = (rank.pending.operation, rank.pending.group) if rank.pending else None
+    return rank.state, call, pending, frames
 
 
 def is_library(frame: StackFrame) -> bool:

@@ -202,7 +202,7 @@ KINDS = {
         Kind(slow, HangCause.SLOW, ("no rank hangs", "slow, hanging_ranks.py:")),
         Kind(cut, HangCause.TRANSFER, ("all ranks have entered all_reduce",)),
         Kind(garbage, says=("garbage, hanging_ranks.py:",)),
-        Kind(endless, says=("endless, hanging_ranks.py:")),
+        Kind(endless, says=("endless, hanging_ranks.py:",)),
         Kind(native, says=("native, hanging_ranks.py:", "hold the GIL")),
         Kind(order, HangCause.CYCLE, ("wait for each other",)),
         Kind(early, says=("early, hanging_ranks.py:", "Thread.join")),

@@ -184,6 +184,7 @@ class SnapshotCollector:
             state=state,
             frames=frames,
             call=rank_snapshot.load_call(answer.get("call")),
+            pending=rank_snapshot.load_call(answer.get("pending")),
             groups=rank_snapshot.load_groups(answer.get("groups")),
             is_moving=_is_moving(first, second),
             notes=tuple(notes),
@@ -215,6 +216,7 @@ def _parsed(answer: bytes | None, rank: int) -> Mapping[str, Any] | None:
     try:
         found = json.loads(answer)
         rank_snapshot.load_call(found["call"])
+        rank_snapshot.load_call(found["pending"])
         rank_snapshot.load_groups(found["groups"])
         for one in found["threads"]:
             rank_snapshot.load_frames(one["frames"])

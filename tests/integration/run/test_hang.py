@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,9 +55,8 @@ def test_a_rank_that_stops_is_found_with_those_that_wait_for_it(
     assert lives[1].start_step >= 20
     assert (found["cause"], found["culprits"]) == ("stuck", [1])
     assert (found["examined"], found["waiting"]) == (2, 1)
-    assert "rank 0 waits in all_reduce" in found["text"]
-    assert "rank 1 on" in found["text"]
-    assert "it is stopped by a signal or a debugger" in found["text"]
+    assert re.match(r"rank 0 waits in .* (for )?\w+ #\d+ of group ", found["text"])
+    assert re.search(r"; rank 1 on .* has not entered it: it is stopped by a signal", found["text"])
     assert all(found["text"] in answer for answer in (*answers, output))
     assert first["explanation"] == second["explanation"] == found["text"]
     stacks = (Path(path) for event in (first, second) for path in event["stacks"])

@@ -53,7 +53,7 @@ def waiting(
         step,
         (inner, StackFrame("/home/u/train.py", line, "main")),
         call,
-        groups or None,
+        groups=groups or None,
         is_overdue=True,
     )
 
@@ -73,9 +73,8 @@ def elsewhere(
         state,
         9,
         frames,
-        None,
-        groups or None,
-        is_moving,
+        groups=groups or None,
+        is_moving=is_moving,
         is_overdue=True,
         notes=notes,
     )

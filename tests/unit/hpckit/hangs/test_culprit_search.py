@@ -94,6 +94,27 @@ CASES: dict[str, tuple[list[RankSnapshot], HangCause, tuple[int, ...], str]] = {
         (2,),
         "rank 2 on n0 is in next, data.py:88",
     ),
+    "the collective is waited for elsewhere": (
+        [
+            replace(
+                elsewhere(0, group((0, 1), 7), frames=(STEP,)),
+                pending=CollectiveCall("all_reduce", "0", "int32[1]"),
+            ),
+            elsewhere(1, frames=(), state=ProcessState.STOPPED),
+        ],
+        HangCause.STUCK,
+        (1,),
+        "rank 0 waits in main, train.py:31 for all_reduce #7 of group default_pg (int32[1]); rank "
+        "1 on n0 has not entered it: it is stopped by a signal or a debugger",
+    ),
+    "stuck with a collective that has not ended": (
+        world(
+            replace(elsewhere(2, group(ALL, 6)), pending=CollectiveCall("all_reduce", "0", "x[1]"))
+        ),
+        HangCause.STUCK,
+        (2,),
+        "rank 2 on n0 has not entered it: it is in next, data.py:88",
+    ),
     "through two groups": (
         # 0 waits for 1 in tp0, 1 for 3 in dp1, 2 for 3 in tp1
         [
