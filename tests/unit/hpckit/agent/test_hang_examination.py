@@ -45,9 +45,7 @@ def test_ranks_are_ended_after_the_finding_of_the_supervisor() -> None:
 def test_a_node_without_an_alarm_answers_and_ends_nothing() -> None:
     it = HangExamination(lambda overdue, signalled: ([], []))
     it.examine()
-    found: list[str] = []
-    until(lambda: bool(found.extend(kinds(it)) or found))
-    assert found == ["examined"]
+    until(lambda: "examined" in kinds(it))
     it.conclude("rank 3 of another node is stuck")
     assert not it.is_decided()
 
