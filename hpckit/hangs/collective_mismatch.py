@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from hpckit.hangs.rank_snapshot import GroupKey, RankSnapshot
+from hpckit.hangs.hang_snapshot import GroupKey, HangSnapshot
 from hpckit.hangs.stack_groups import program_line
 
 _SAME_SIZE = frozenset(
@@ -46,7 +46,7 @@ class CollectiveMismatch:
     """The ranks that differ from most others; empty: there is no majority."""
 
 
-def find_mismatch(ranks: Iterable[RankSnapshot]) -> CollectiveMismatch | None:
+def find_mismatch(ranks: Iterable[HangSnapshot]) -> CollectiveMismatch | None:
     """Returns the first collective, by its number, in which ranks disagree; None: they agree as far
     as is known."""
     entered: dict[tuple[GroupKey, int], dict[int, EnteredCall]] = {}
@@ -62,7 +62,7 @@ def find_mismatch(ranks: Iterable[RankSnapshot]) -> CollectiveMismatch | None:
     return None
 
 
-def entered_calls(rank: RankSnapshot) -> dict[tuple[GroupKey, int], EnteredCall]:
+def entered_calls(rank: HangSnapshot) -> dict[tuple[GroupKey, int], EnteredCall]:
     """Returns the collectives that a rank is known to have entered, by group and number."""
     found = {
         (group.key, one.sequence): EnteredCall(one.operation, one.size, None)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hpckit.hangs.collective_mismatch import CollectiveMismatch, find_mismatch
-from hpckit.hangs.rank_snapshot import (
+from hpckit.hangs.hang_snapshot import (
     GroupKey,
+    HangSnapshot,
     ProcessGroupState,
     ProcessState,
-    RankSnapshot,
     expanded,
 )
 from hpckit.hangs.stack_groups import RankActivity, StackGroup, activity_of, group_ranks
@@ -55,7 +55,7 @@ class HangFinding:
     mismatch: CollectiveMismatch | None = None
 
 
-def find_culprits(snapshots: Sequence[RankSnapshot], world_size: int) -> HangFinding:
+def find_culprits(snapshots: Sequence[HangSnapshot], world_size: int) -> HangFinding:
     """Returns what a hang comes from.
 
     Args:
@@ -64,14 +64,14 @@ def find_culprits(snapshots: Sequence[RankSnapshot], world_size: int) -> HangFin
     """
     ranks = {one.rank: one for one in snapshots}
     for rank in range(world_size):
-        ranks.setdefault(rank, RankSnapshot(rank, "", ProcessState.UNREACHABLE))
+        ranks.setdefault(rank, HangSnapshot(rank, "", ProcessState.UNREACHABLE))
     search = _CulpritSearch(ranks)
     found = search.find()
     return replace(found, groups=tuple(group_ranks(ranks[one] for one in sorted(ranks))))
 
 
 class _CulpritSearch:
-    def __init__(self, ranks: Mapping[int, RankSnapshot]) -> None:
+    def __init__(self, ranks: Mapping[int, HangSnapshot]) -> None:
         self._ranks = ranks
         self._activity = {rank: activity_of(one) for rank, one in ranks.items()}
         self._groups = _states_by_group(ranks.values())
@@ -218,7 +218,7 @@ def _is_below(state: ProcessGroupState, sequence: int) -> bool:
 
 
 def _states_by_group(
-    ranks: Iterable[RankSnapshot],
+    ranks: Iterable[HangSnapshot],
 ) -> dict[GroupKey, dict[int, ProcessGroupState]]:
     found: dict[GroupKey, dict[int, ProcessGroupState]] = {}
     for rank in ranks:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hpckit.hangs.culprit_search import HangCause, HangFinding
-from hpckit.hangs.rank_snapshot import CollectiveCall, ProcessState, RankSnapshot
+from hpckit.hangs.hang_snapshot import CollectiveCall, HangSnapshot, ProcessState
 from hpckit.hangs.stack_groups import (
     RankActivity,
     StackGroup,
@@ -115,14 +115,14 @@ def _culprit(group: StackGroup, is_entered_by_others: bool) -> str:
     return f"{who} have not entered it: they {state}{notes}"
 
 
-def call_in_words(rank: RankSnapshot) -> str:
+def call_in_words(rank: HangSnapshot) -> str:
     """Returns the collective that a rank is in, in words, such as
     `all_reduce #5123 of group tp3 (float32[4096])`."""
     assert rank.call is not None
     return _in_words(rank, rank.call)
 
 
-def _in_words(rank: RankSnapshot, call: CollectiveCall) -> str:
+def _in_words(rank: HangSnapshot, call: CollectiveCall) -> str:
     group = rank.group_of(call)
     number = f" #{group.sequence}" if group is not None and group.sequence is not None else ""
     if call.peer is not None:
@@ -131,12 +131,12 @@ def _in_words(rank: RankSnapshot, call: CollectiveCall) -> str:
     return f"{call.operation}{number} of group {_group_name(rank, call)}{size}"
 
 
-def _group_name(rank: RankSnapshot, call: CollectiveCall) -> str:
+def _group_name(rank: HangSnapshot, call: CollectiveCall) -> str:
     group = rank.group_of(call)
     return (group.description if group is not None else "") or call.group or "unknown"
 
 
-def _at(rank: RankSnapshot) -> str:
+def _at(rank: HangSnapshot) -> str:
     line = program_line(rank.frames)
     return f" at {line}" if line else ""
 
@@ -164,7 +164,7 @@ def _mismatch(finding: HangFinding) -> str:
     return f"{head}: {'; '.join(parts[:MOST_GROUPS])}{tail}"
 
 
-def _name_of_group(name: str, ranks: Mapping[int, RankSnapshot]) -> str:
+def _name_of_group(name: str, ranks: Mapping[int, HangSnapshot]) -> str:
     groups = (group for one in ranks.values() for group in one.groups or ())
     return next((one.description for one in groups if one.name == name and one.description), name)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-from hpckit.hangs.rank_snapshot import (
+from hpckit.hangs.hang_snapshot import (
     MOST_CHARACTERS,
     MOST_FRAMES,
     MOST_GROUPS,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 
-from hpckit.hangs.rank_snapshot import (
+from hpckit.hangs.hang_snapshot import (
+    HangSnapshot,
     ProcessState,
-    RankSnapshot,
     StackFrame,
     compressed,
 )
@@ -37,7 +37,7 @@ class RankActivity(StrEnum):
     """Nothing is known of its stack."""
 
 
-def activity_of(rank: RankSnapshot) -> RankActivity:
+def activity_of(rank: HangSnapshot) -> RankActivity:
     """Returns what a rank does."""
     if rank.state is not ProcessState.ALIVE:
         return RankActivity.STUCK
@@ -54,7 +54,7 @@ def activity_of(rank: RankSnapshot) -> RankActivity:
 class StackGroup:
     """Ranks that do the same at the same place."""
 
-    members: tuple[RankSnapshot, ...]
+    members: tuple[HangSnapshot, ...]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class StackGroup:
         return tuple(sorted({one.host for one in self.members if one.host}))
 
     @property
-    def sample(self) -> RankSnapshot:
+    def sample(self) -> HangSnapshot:
         """One of these ranks."""
         return self.members[0]
 
@@ -79,10 +79,10 @@ class StackGroup:
         return StackGroup(members) if members else None
 
 
-def group_ranks(ranks: Iterable[RankSnapshot]) -> list[StackGroup]:
+def group_ranks(ranks: Iterable[HangSnapshot]) -> list[StackGroup]:
     """Returns the ranks by likeness, the largest group first. Ranks are alike if they have the same
     state and their stacks have the same functions, and the same lines in the program."""
-    found: dict[object, list[RankSnapshot]] = {}
+    found: dict[object, list[HangSnapshot]] = {}
     for rank in ranks:
         found.setdefault(_likeness(rank), []).append(rank)
     groups = [
@@ -91,7 +91,7 @@ def group_ranks(ranks: Iterable[RankSnapshot]) -> list[StackGroup]:
     return sorted(groups, key=lambda one: (-len(one.members), one.ranks))
 
 
-def _likeness(rank: RankSnapshot) -> object:
+def _likeness(rank: HangSnapshot) -> object:
     call = (rank.call.operation, rank.call.group, rank.call.peer) if rank.call else None
     frames = tuple(
         (one.file, one.function, 0 if is_library(one) else one.line) for one in rank.frames

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from hpckit.hangs.rank_snapshot import StackFrame
+from hpckit.hangs.hang_snapshot import StackFrame
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) ")
 _FAULTHANDLER = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')

@@ -21,8 +21,8 @@ from hpckit.agent.hangs.hang_examination import HangExamination
 from hpckit.agent.hangs.snapshot_collection import SnapshotCollector
 from hpckit.config.spec import HangSpec
 from hpckit.hangs.culprit_search import HangCause, find_culprits
+from hpckit.hangs.hang_snapshot import load_snapshot
 from hpckit.hangs.hang_words import describe_finding
-from hpckit.hangs.rank_snapshot import load_snapshot
 from hpckit.ipc.heartbeat_table import HeartbeatTable
 from hpckit.ipc.snapshot_exchange import SnapshotExchange
 from tests.faults.hanging_ranks import (

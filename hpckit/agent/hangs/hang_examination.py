@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.hangs.rank_snapshot import RankSnapshot
+from hpckit.hangs.hang_snapshot import HangSnapshot
 
 log = logging.getLogger(__name__)
 
 DECISION_S = 20.0
 """Seconds after the alarm when an agent ends its ranks without a finding of the supervisor."""
 
-Collected = tuple[Sequence[RankSnapshot], Sequence[Path]]
+Collected = tuple[Sequence[HangSnapshot], Sequence[Path]]
 
 
 class HangExamination:

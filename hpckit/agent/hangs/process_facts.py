@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from hpckit.hangs.rank_snapshot import ProcessState
+from hpckit.hangs.hang_snapshot import ProcessState
 
 MOST_CHILDREN = 4
 """Child processes that are named."""

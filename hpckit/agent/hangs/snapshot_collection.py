@@ -19,8 +19,8 @@ from typing import Any
 from hpckit.agent.hangs import process_facts as facts
 from hpckit.agent.hangs import stack_dumps
 from hpckit.agent.hangs.process_facts import ProcessFacts
-from hpckit.hangs import rank_snapshot, stack_text
-from hpckit.hangs.rank_snapshot import ProcessState, RankSnapshot, StackFrame
+from hpckit.hangs import hang_snapshot, stack_text
+from hpckit.hangs.hang_snapshot import HangSnapshot, ProcessState, StackFrame
 from hpckit.ipc.heartbeat_table import Heartbeat
 from hpckit.ipc.snapshot_exchange import SnapshotExchange
 
@@ -52,7 +52,7 @@ class _Look:
     def frames(self) -> tuple[StackFrame, ...]:
         threads = (self.answer or {}).get("threads", ())
         main = next((one["frames"] for one in threads if one["is_main"]), ())
-        return rank_snapshot.load_frames(main)
+        return hang_snapshot.load_frames(main)
 
     @property
     def entered(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class SnapshotCollector:
 
     def collect(
         self, overdue: Collection[int], signalled: Collection[int]
-    ) -> tuple[list[RankSnapshot], list[Path]]:
+    ) -> tuple[list[HangSnapshot], list[Path]]:
         """Returns the snapshots of all workers that have begun, and the files with the stacks of
         those in `signalled`.
 
@@ -148,7 +148,7 @@ class SnapshotCollector:
             if look.answer is None or pids[rank] not in signalled:
                 continue
             threads = [
-                (str(one["name"]), rank_snapshot.load_frames(one["frames"]))
+                (str(one["name"]), hang_snapshot.load_frames(one["frames"]))
                 for one in look.answer.get("threads", ())
             ]
             path = self._path(pids[rank], self._first_rank + rank)
@@ -165,7 +165,7 @@ class SnapshotCollector:
         children: Mapping[int, list[int]],
         written: tuple[StackFrame, ...],
         is_first: bool,
-    ) -> RankSnapshot:
+    ) -> HangSnapshot:
         first, second = looks
         rank = stack_dumps.rank_of(pid)
         rank = self._first_rank + local_rank if rank is None else rank
@@ -178,14 +178,14 @@ class SnapshotCollector:
         if _is_child_program(frames):
             frames, state, notes = _of_child_program(below, state, notes)
         notes = _notes_of(first, second, state) + notes
-        return RankSnapshot(
+        return HangSnapshot(
             rank=rank,
             host=socket.gethostname(),
             state=state,
             frames=frames,
-            call=rank_snapshot.load_call(answer.get("call")),
-            pending=rank_snapshot.load_call(answer.get("pending")),
-            groups=rank_snapshot.load_groups(answer.get("groups")),
+            call=hang_snapshot.load_call(answer.get("call")),
+            pending=hang_snapshot.load_call(answer.get("pending")),
+            groups=hang_snapshot.load_groups(answer.get("groups")),
             is_moving=_is_moving(first, second),
             notes=tuple(notes),
         )
@@ -215,11 +215,11 @@ def _parsed(answer: bytes | None, rank: int) -> Mapping[str, Any] | None:
         return None
     try:
         found = json.loads(answer)
-        rank_snapshot.load_call(found["call"])
-        rank_snapshot.load_call(found["pending"])
-        rank_snapshot.load_groups(found["groups"])
+        hang_snapshot.load_call(found["call"])
+        hang_snapshot.load_call(found["pending"])
+        hang_snapshot.load_groups(found["groups"])
         for one in found["threads"]:
-            rank_snapshot.load_frames(one["frames"])
+            hang_snapshot.load_frames(one["frames"])
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         log.warning("local rank %d described itself in a way that is not known: %r", rank, error)
         return None

@@ -11,8 +11,8 @@ from typing import Any
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import HangExplained
 from hpckit.hangs.culprit_search import HangFinding, find_culprits
+from hpckit.hangs.hang_snapshot import HangSnapshot, load_snapshot
 from hpckit.hangs.hang_words import describe_finding
-from hpckit.hangs.rank_snapshot import RankSnapshot, load_snapshot
 from hpckit.rundir.directory import RunDir
 from hpckit.supervisor.agents.agent_pool import AgentPool
 from hpckit.system.atomic_files import write_json
@@ -41,7 +41,7 @@ class HangInquiry:
         self._generation, self._ranks_per_node = generation, ranks_per_node
         self._begun_s: float | None = None
         self._attempt = 0
-        self._found: dict[int, list[RankSnapshot]] = {}
+        self._found: dict[int, list[HangSnapshot]] = {}
         self._awaited: frozenset[int] = frozenset()
         self._last: tuple[int, float, str] | None = None  # attempt, time and words of a finding
         self._count = 0
@@ -102,7 +102,7 @@ class HangInquiry:
         self,
         finding: HangFinding,
         words: str,
-        snapshots: Sequence[RankSnapshot],
+        snapshots: Sequence[HangSnapshot],
         seconds: float,
         path: str,
     ) -> HangExplained:
@@ -122,7 +122,7 @@ class HangInquiry:
         )
 
 
-def _loaded(ranks: Sequence[Any], node: int) -> list[RankSnapshot]:
+def _loaded(ranks: Sequence[Any], node: int) -> list[HangSnapshot]:
     found = []
     for values in ranks:
         try:

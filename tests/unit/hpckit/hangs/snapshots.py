@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpckit.hangs.rank_snapshot import (
+from hpckit.hangs.hang_snapshot import (
     CollectiveCall,
+    HangSnapshot,
     ProcessGroupState,
     ProcessState,
-    RankSnapshot,
     RecordedCall,
     StackFrame,
     compressed,
@@ -42,11 +42,11 @@ def waiting(
     step: int = 9,
     peer: int | None = None,
     line: int = 31,
-) -> RankSnapshot:
+) -> HangSnapshot:
     """A rank in a collective of the first of its groups."""
     inner = StackFrame(C10D, 3252, operation)
     call = CollectiveCall(operation, groups[0].name if groups else "0", size, peer)
-    return RankSnapshot(
+    return HangSnapshot(
         rank,
         f"n{rank // 8}",
         ProcessState.ALIVE,
@@ -65,9 +65,9 @@ def elsewhere(
     state: ProcessState = ProcessState.ALIVE,
     is_moving: bool = False,
     notes: tuple[str, ...] = (),
-) -> RankSnapshot:
+) -> HangSnapshot:
     """A rank in no collective."""
-    return RankSnapshot(
+    return HangSnapshot(
         rank,
         f"n{rank // 8}",
         state,

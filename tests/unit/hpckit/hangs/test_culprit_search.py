@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 
 from hpckit.hangs.culprit_search import HangCause, find_culprits
-from hpckit.hangs.hang_words import describe_finding
-from hpckit.hangs.rank_snapshot import (
+from hpckit.hangs.hang_snapshot import (
     CollectiveCall,
+    HangSnapshot,
     ProcessState,
-    RankSnapshot,
     RecordedCall,
     StackFrame,
     load_snapshot,
 )
+from hpckit.hangs.hang_words import describe_finding
 from tests.unit.hpckit.hangs.snapshots import C10D, LOADING, STEP, elsewhere, group, waiting
 
 ALL = range(4)
@@ -30,7 +30,7 @@ IN_TORCH = (StackFrame(C10D, 1700, "all_reduce"), STEP)
 OTHER = (StackFrame("/home/u/other.py", 5, "save"), STEP)
 
 
-def world(*changed: RankSnapshot, size: int = 4) -> list[RankSnapshot]:
+def world(*changed: HangSnapshot, size: int = 4) -> list[HangSnapshot]:
     """Ranks that wait in collective 7, but for these."""
     known = {one.rank: one for one in changed}
     return [known.get(rank) or waiting(rank, group(range(size), 7)) for rank in range(size)]
@@ -40,7 +40,7 @@ def recorded(*calls: tuple[int, str, str]) -> tuple[RecordedCall, ...]:
     return tuple(RecordedCall(*call) for call in calls)
 
 
-CASES: dict[str, tuple[list[RankSnapshot], HangCause, tuple[int, ...], str]] = {
+CASES: dict[str, tuple[list[HangSnapshot], HangCause, tuple[int, ...], str]] = {
     "a loader": (
         world(elsewhere(2, group(ALL, 6))),
         HangCause.STUCK,
@@ -292,7 +292,7 @@ CASES: dict[str, tuple[list[RankSnapshot], HangCause, tuple[int, ...], str]] = {
 }
 
 
-def found_for(ranks: Sequence[RankSnapshot], size: int) -> tuple[HangCause, tuple[int, ...], str]:
+def found_for(ranks: Sequence[HangSnapshot], size: int) -> tuple[HangCause, tuple[int, ...], str]:
     """What is found from the ranks, as they come over the wire."""
     wire = [load_snapshot(json.loads(json.dumps(one.record()))) for one in ranks]
     finding = find_culprits(wire, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpckit.hangs.rank_snapshot import StackFrame
+from hpckit.hangs.hang_snapshot import StackFrame
 from hpckit.hangs.stack_text import main_stack, parse_threads, render_threads
 
 FAULTHANDLER = """

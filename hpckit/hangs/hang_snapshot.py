@@ -90,7 +90,7 @@ class ProcessGroupState:
 
 
 @dataclass(frozen=True)
-class RankSnapshot:
+class HangSnapshot:
     """What one rank was doing at a hang."""
 
     rank: int
@@ -145,14 +145,14 @@ def _bounded(group: ProcessGroupState) -> dict[str, Any]:
     return {**asdict(group), "ranks": ranks, "records": records}
 
 
-def load_snapshot(values: Mapping[str, Any]) -> RankSnapshot:
-    """Inverts `RankSnapshot.record`.
+def load_snapshot(values: Mapping[str, Any]) -> HangSnapshot:
+    """Inverts `HangSnapshot.record`.
 
     Raises:
         ValueError: the values do not describe a snapshot.
     """
     try:
-        return RankSnapshot(
+        return HangSnapshot(
             rank=int(values["rank"]),
             host=str(values["host"]),
             state=ProcessState(values["state"]),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.hangs.rank_snapshot import (
+from hpckit.hangs.hang_snapshot import (
     MOST_FRAMES,
     MOST_GROUPS,
     RecordedCall,
