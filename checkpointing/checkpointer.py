@@ -200,6 +200,7 @@ class Checkpointer:
         metrics: Mapping[str, float] | None = None,
         *,
         deadline_s: float | None = None,
+        certified: str = "",
     ) -> None:
         """Start a save; returns once everything that may change at any time is copied.
 
@@ -220,6 +221,8 @@ class Checkpointer:
             deadline_s: seconds within which the save should be durable: compression is reduced for
                 that, and a snapshot that the store would have too late is first copied to `local`
                 ("checkpoint_tier").
+            certified: how the caller has checked, on all ranks, that they compute rightly from this
+                state, such as "bits"; it is stored with the checkpoint. "": it has not.
 
         Raises:
             TypeError, ValueError: something in `state` or `metrics` cannot be saved.
@@ -228,7 +231,7 @@ class Checkpointer:
                 values, see `differing`.
         """
         self._need_open()
-        self._saves.save(step, state, metrics, deadline_s)
+        self._saves.save(step, state, metrics, deadline_s, certified)
 
     def wait(self) -> None:
         """Block until the newest save is committed or has failed. Collective.

@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._autograd import DeviceType
-from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed._functional_collectives import (
+    AsyncCollectiveTensor,
+    all_to_all_single_autograd,
+)
 from torch.distributed.elastic.multiprocessing import api as worker_processes
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, parse_args
@@ -51,6 +54,8 @@ INTERNALS = {
     "torch.cuda.memory._dump_snapshot": "No memory snapshot. In torch's documentation.",
     "torch.distributed._functional_collectives.all_to_all_single_autograd": "No expert "
     "parallelism.",
+    "torch.distributed._functional_collectives.AsyncCollectiveTensor": "Checks of computations may "
+    "read a gradient before its collective has ended.",
     "torch.distributed._composable.replicate_with_fsdp.replicate": "A mesh of replicas has a "
     "second dimension of size 1. Over one dimension since 2.10.",
     "torch.distributed._tools.fsdp2_mem_tracker.FSDPMemTracker._root_mod": "No fake step.",
@@ -142,6 +147,13 @@ def replicate_over_one_dimension() -> Callable[..., Any] | None:
     except ImportError:
         return None
     return replicate if "mesh" in inspect.signature(replicate).parameters else None
+
+
+def awaited(tensor: Tensor) -> Tensor:
+    """Return the result of the collective that `tensor` stands for, or `tensor` itself."""
+    if isinstance(tensor, AsyncCollectiveTensor):
+        return tensor.wait()
+    return tensor
 
 
 def has_triton() -> bool:

@@ -55,6 +55,7 @@ class ManifestHeader:
     dropped: tuple[str, ...] = ()  # items that it had and that retention removed
     source: str = ""  # the source of an imported checkpoint, for display
     marked: MarkedDifferences | None = None  # its difference mark; None: no known differences
+    certified: str = ""  # how its ranks' computations were compared; "": it is not certified
 
     @property
     def is_suspect(self) -> bool:
@@ -147,6 +148,7 @@ def _build(kind: str, content: ManifestContent, more: Mapping[str, Any]) -> byte
         "revision": header.revision,
         "dropped": list(header.dropped),
         **({"source": header.source} if header.source else {}),
+        **({"certified": header.certified} if header.certified else {}),
         "items": summaries,
         **more,
     }
@@ -233,6 +235,7 @@ def _header(read: JsonReader, save: SaveId) -> ManifestHeader:
         dropped=tuple(read.texts("dropped")),
         marked=load_marked(read.child("differing")) if read.has("differing") else None,
         source=read.text("source") if read.has("source") else "",
+        certified=read.text("certified") if read.has("certified") else "",
     )
 
 

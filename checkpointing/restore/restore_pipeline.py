@@ -116,11 +116,17 @@ class RestorePipeline:
         assert metadata is not None
         assert planned is not None
         if resumed.has_moved or not self._saves.shipper.reuses_left_arena:
-            self._saves.save(resumed.step, state, metadata.metrics, None)
+            self._saves.save(resumed.step, state, metadata.metrics, None, metadata.certified)
             self._saves.shipper.settle()
             return
         request = SaveRequest(
-            resumed.step, metadata.values, metadata.metrics, time.time(), time.monotonic(), None
+            resumed.step,
+            metadata.values,
+            metadata.metrics,
+            time.time(),
+            time.monotonic(),
+            None,
+            certified=metadata.certified,
         )
         self._saves.save_restored(request, found.slot, planned, metadata.fingerprints)
 

@@ -54,6 +54,7 @@ class SavePipeline:
         state: Mapping[str, Any],
         metrics: Mapping[str, float] | None,
         deadline_s: float | None,
+        certified: str = "",
     ) -> None:
         """Start a save; see `Checkpointer.save`."""
         started_s = time.monotonic()
@@ -70,7 +71,14 @@ class SavePipeline:
         is_compared = self._options.check.is_due(self._saves)
         self._saves += 1
         request = SaveRequest(
-            step, leaves.values, numbers, time.time(), started_s, deadline_s, is_compared
+            step,
+            leaves.values,
+            numbers,
+            time.time(),
+            started_s,
+            deadline_s,
+            is_compared,
+            certified,
         )
         try:
             self._ship(request, planned, leaves)

@@ -39,6 +39,7 @@ class SaveRequest:
     started_s: float  # monotonic
     deadline_s: float | None
     is_compared: bool = False  # whether replicas are compared at this save
+    certified: str = ""  # as of `ManifestHeader`
 
 
 class SnapshotShipper(ABC):
@@ -207,6 +208,7 @@ class SnapshotShipper(ABC):
             request.created,
             request.deadline_s,
             fingerprints,
+            request.certified,
         )
 
     def _fingerprints(

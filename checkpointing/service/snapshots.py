@@ -85,6 +85,7 @@ class RankSnapshot:
     deadline_s: float | None = None  # seconds from its arrival within which it should be durable
     # of the groups of the layout, as in a part record; empty: not compared
     fingerprints: bytes = b""
+    certified: str = ""  # as of `ManifestHeader`
 
     @property
     def replicas(self) -> RankFingerprints | None:

@@ -45,6 +45,7 @@ class CheckpointInfo:
     differing: str | None = None  # the tensors of which ranks held different replicas
     is_suspect: bool = False  # so that `restore` prefers another checkpoint
     source: str = ""  # the source of an imported checkpoint
+    certified: str = ""  # how its ranks' computations were compared; "": it is not certified
 
     @property
     def save(self) -> SaveId:
@@ -240,6 +241,7 @@ def info_of(found: CatalogEntry) -> CheckpointInfo:
         problem=f"without {', '.join(header.dropped)}" if header.dropped else None,
         differing=summary(header.marked) if header.marked else None,
         is_suspect=header.is_suspect,
+        certified=header.certified,
     )
 
 

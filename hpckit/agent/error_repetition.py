@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from checkpointing.events import CheckpointCommitted
-from hpckit.agent.exit_report import HANG, WorkerError, first_error
+from hpckit.agent.exit_report import FAULTY_NODE, HANG, WorkerError, first_error
 from hpckit.events.event_log import Event, EventTail
 from hpckit.events.schema import CheckpointReported
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
@@ -19,7 +19,7 @@ MOST_REPEATS = 3
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 _UNCLEAR = re.compile(r"DataLoader worker \(pid|\bNCCL\b|[Tt]imed? ?out|[Cc]onnection")
 """Messages of errors that the loss of another process may cause."""
-_UNCLEAR_TYPES = frozenset({HANG, "ProgramError"})
+_UNCLEAR_TYPES = frozenset({HANG, FAULTY_NODE, "WrongComputationError", "ProgramError"})
 """Types of errors whose traceback does not say what failed."""
 
 
@@ -72,11 +72,12 @@ class ErrorRepetition:
         self.repeats = 0
         """Number of attempts up to the last one that ended at the same place, without a new
         checkpoint between them; 0: the last one may not be repeated."""
+        self._has_faulty_node = False
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether another attempt would end at the same place."""
-        return self.repeats >= MOST_REPEATS
+        """Whether another attempt on these nodes would end at the same place."""
+        return self.repeats >= MOST_REPEATS or self._has_faulty_node
 
     def look(self, slots: Sequence[Heartbeat], *, is_over: bool = False) -> None:
         """Takes note of the attempts that have ended since the last call.
@@ -90,7 +91,9 @@ class ErrorRepetition:
             slot.phase is WorkerPhase.FAILED and slot.attempt == present for slot in slots
         )
         while self._count < present + has_failed:
-            self._add(place_of(first_error(self._logs, self._count)))
+            error = first_error(self._logs, self._count)
+            self._has_faulty_node |= error is not None and error.type == FAULTY_NODE
+            self._add(place_of(error))
             self._count += 1
 
     def _add(self, place: str | None) -> None:

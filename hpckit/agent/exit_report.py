@@ -17,6 +17,9 @@ from hpckit.text.error_words import error_words
 
 HANG = "Hang"
 """Error type of a worker that hung."""
+FAULTY_NODE = "FaultyNodeError"
+"""Error type of a worker whose node, or a peer's, computes wrongly: another generation, with other
+nodes, is needed."""
 _ATTEMPT = re.compile(r"\.attempt(\d+)\.")
 
 

@@ -65,6 +65,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("data.cache_local", False),
     AddedKey("data.check", "auto"),
     AddedKey("checkpoint.check_replicas", 1),
+    AddedKey("checkpoint.certify", None),
     AddedKey("checkpoint.may_differ", []),
     AddedKey("command", None),
     AddedKey("data.dtype", None),

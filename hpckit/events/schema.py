@@ -89,6 +89,8 @@ class DegradedSubject(StrEnum):
     """Batches of a loader without a state were read again and discarded on a resume."""
     PROFILER = "profiler"
     """A trace of the profiler is lost."""
+    CERTIFICATION = "certification"
+    """No checkpoint is certified, though `checkpoint.certify` asks for it."""
     HEALTH_CHECK = "health_check"
     """The nodes were not measured, or not completely."""
     METRICS = "metrics"
@@ -713,6 +715,52 @@ class SpikeFound(RunEvent):
     """The position after the last one."""
     is_left_out: bool
     """Whether the run continues without these samples; false: there were too many spikes."""
+
+
+@event_kind("certified")
+class CheckpointCertified(RunEvent):
+    """Rank 0 emits this when every rank has computed the gradients of another one's micro-batch
+    and found the same, before the checkpoint of the step is saved."""
+
+    step: Count
+    """The number of finished steps."""
+    how: str
+    """How gradients were compared: `bits`, or `band` where computing them again gives slightly
+    different ones."""
+    tensors: Count
+    """The number of gradients of a rank that were compared."""
+    seconds: Seconds
+    """The seconds that the check took, on the slowest rank."""
+    step_s: Seconds
+    """The seconds of a step, on the fastest rank."""
+    next_step: Count
+    """The least step of the next check."""
+
+
+@event_kind("wrong_computation")
+class WrongComputation(RunEvent):
+    """Rank 0 emits this when ranks have computed different gradients from one micro-batch, before
+    the attempt ends for it. No checkpoint of the step is saved."""
+
+    step: Count
+    """The number of finished steps."""
+    good_step: Count
+    """The last step of which all ranks computed alike, or at which checks began. Checkpoints that
+    were made since are not used."""
+    ranks: list[int]
+    """The ranks that were wrong; or of which one was, if it is not known which."""
+    hosts: list[str]
+    """The name of the node of each of them."""
+    nodes: list[int]
+    """The number of the node of each of them in its job."""
+    tensors: list[str]
+    """The first of the parameters whose gradients differ."""
+    is_persistent: bool
+    """Whether they were wrong again when they computed the same once more."""
+    is_excluded: bool
+    """Whether the node is left out because of it."""
+    what: str
+    """What was found, as text for people."""
 
 
 @event_kind("data_bound")

@@ -16,6 +16,7 @@ from hpckit.events.schema import (
     StragglerEvicted,
     StragglerKept,
     TrainingStarted,
+    WrongComputation,
 )
 from hpckit.ipc.heartbeat_table import WorkerRequest
 from hpckit.ipc.rendezvous_names import participants
@@ -122,6 +123,8 @@ class GenerationWatch:
                     self._consider_eviction(event)
                 case TrainingStarted():
                     self._history.snapshot_holders.record_training(self._history.nodes)
+                case WrongComputation() if event.is_excluded:
+                    self._leave_out(event)
                 case ForkUnusable():
                     self._report_unusable_fork(event.why)
 
@@ -176,6 +179,13 @@ class GenerationWatch:
             self._resources.agents.leave_out(node, [problem])
         self._pass_on(WorkerRequest.PREEMPT)
         self._deadline_s = time.monotonic() + self._resources.supervised.report_limit_s
+
+    def _leave_out(self, event: WrongComputation) -> None:
+        """Has later generations do without the nodes that compute wrongly."""
+        for node in sorted(set(event.nodes)):
+            self._resources.agents.leave_out(node, [event.what])
+        agents = self._resources.agents
+        self._resources.problems.report_unhealthy(self._number, agents.unhealthy())
 
     def _report_unusable_fork(self, why: str) -> None:
         """Reports once for a job that workers are not forked from a preloaded process."""

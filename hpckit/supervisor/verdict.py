@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpckit.agent.error_repetition import MOST_REPEATS, place_of
-from hpckit.agent.exit_report import HANG, ExitReport, NodeExit, WorkerError
+from hpckit.agent.exit_report import FAULTY_NODE, HANG, ExitReport, NodeExit, WorkerError
 from hpckit.agent.verdict_record import Verdict, VerdictKind
 from hpckit.config.spec import RetrySpec
 from hpckit.events.schema import Event, GenerationEnded, GenerationStarted
@@ -195,7 +195,8 @@ def _failure(error: WorkerError | None) -> tuple[VerdictKind, str]:
         return VerdictKind.CRASH, "workers were killed without reporting an error"
     if error.memory is not None:
         return VerdictKind.OOM, f"{_ADVICE[error.memory]}: {error}"
-    return VerdictKind.HANG if error.type == HANG else VerdictKind.CRASH, str(error)
+    kinds = {HANG: VerdictKind.HANG, FAULTY_NODE: VerdictKind.INFRA}
+    return kinds.get(error.type, VerdictKind.CRASH), str(error)
 
 
 def _judge_requested(ending: GenerationEnd) -> Verdict:

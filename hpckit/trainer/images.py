@@ -17,7 +17,7 @@ from hpckit.planner.model.image_layers import per_sample
 from hpckit.trainer.batches.labelled_images import ImageCrop, LabelledImages, stack
 from hpckit.trainer.batches.loaders import build_validation, open_loader
 from hpckit.trainer.language_model import initialize_parameters
-from hpckit.trainer.models.batch_norm import BatchNormMoments
+from hpckit.trainer.models.batch_norm import BatchNormMoments, own_moments
 from hpckit.trainer.optim import build_ema, build_optimizer, set_lr
 from hpckit.trainer.parallel.parallel_model import ParallelModel, StepGradients
 from hpckit.trainer.run_loop import TrainingRun, training_run
@@ -61,10 +61,19 @@ def main(cfg: RunSpec) -> None:
         run.when_new(partial(initialize_parameters, cfg.init_from, parallel_model, ema, run))
         if parallel_model.attention:
             run.emit_event(AttentionChosen(backend=parallel_model.attention))
+
+        def compute_alone(*micro_batch: Tensor) -> None:
+            with own_moments(model):  # the other ranks compute other micro-batches meanwhile
+                gradients.compute_alone(*micro_batch)
+            moments.forget()
+            accuracies.clear()
+
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients, colours)):
             with run.timed("host_to_device"):
                 images, labels = on_device(batch.data, colours)
             lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
+            if cfg.checkpoint.certify is not None:
+                run.note_computation(compute_alone, *gradients.first_micro_batch(images, labels))
             optimizer.zero_grad()
             loss = gradients(images, labels)
             with run.timed("optimizer"):

@@ -55,6 +55,8 @@ def main(cfg: RunSpec) -> None:
             with run.timed("host_to_device"):
                 given = next_token_batch(batch.data.to(run.device))
             lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
+            if cfg.checkpoint.certify is not None:
+                run.note_computation(gradients.compute_alone, *gradients.first_micro_batch(*given))
             optimizer.zero_grad()
             loss = gradients(*given)
             with run.timed("optimizer"):

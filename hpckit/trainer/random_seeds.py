@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -33,6 +35,24 @@ def seed_all(seed: int) -> None:
         torch.cuda.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Put the random number generators that `seed_all` seeds into their present state again at the
+    end of the block."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    state = torch.default_generator.get_state()
+    is_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda_state = torch.cuda.get_rng_state() if is_cuda else None
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+        if cuda_state is not None:
+            torch.cuda.set_rng_state(cuda_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 @lru_cache(maxsize=1)

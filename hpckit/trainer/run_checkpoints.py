@@ -125,23 +125,46 @@ class RunCheckpoints:
         every = self._context.cfg.eval.every
         return is_due or (every is not None and step % every == 0)
 
-    def save(self, step: int, state: Mapping[str, Any], metrics: StepMetrics) -> None:
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        metrics: StepMetrics,
+        certify: Callable[[], str],
+    ) -> None:
         """Start to save `state` after `step`, unless it is the state that was restored. Collective.
+
+        Args:
+            certify: as `ComputationCheck.certify`.
 
         Raises:
             NotFiniteError, TrainingError: as `FiniteCheck`.
+            WrongComputationError, TrainingError: as `certify`.
             checkpointing.SaveError: an earlier save has failed, or this one cannot begin.
         """
         if step == self._unchanged_step and not self._validations.has_best_metric(step):
             return
         self._finite_check.require(step, metrics.means(NAMES))
         self._finite_check.require_parameters(step, state)
+        certified = certify()
         saved = {**metrics.newest, **self._validations.metrics(step)}
         metrics.flush()  # the records of all steps that are saved have to exist
-        self._checkpointer.save(step, dict(state), metrics=saved, deadline_s=self._deadline_s())
+        self._checkpointer.save(
+            step,
+            dict(state),
+            metrics=saved,
+            deadline_s=self._deadline_s(),
+            certified=certified,
+        )
         self._snapshot_waits.expect()
 
-    def save_last(self, step: int, state: Mapping[str, Any], metrics: StepMetrics) -> None:
+    def save_last(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        metrics: StepMetrics,
+        certify: Callable[[], str],
+    ) -> None:
         """Save `state` and wait until the save is committed. A failed save is repeated for a while,
         since the loss of these steps would cost far more.
 
@@ -150,7 +173,7 @@ class RunCheckpoints:
         """
         for tries_left in reversed(range(LAST_SAVE_TRIES)):
             try:
-                self.save(step, state, metrics)
+                self.save(step, state, metrics, certify)
                 self._checkpointer.wait()
                 return
             except SaveError:

@@ -17,12 +17,13 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from checkpointing import PerRank
 from hpckit.config.last_step import last_step
@@ -37,6 +38,7 @@ from hpckit.trainer.batches.step_source import (
     StepSource,
     StepSourceOptions,
 )
+from hpckit.trainer.certification.computation_check import ComputationCheck
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import Value
 from hpckit.trainer.precision.canary import build_canary
@@ -113,6 +115,7 @@ class TrainingRun:
         self._initialize: Callable[[], None] = _keep_parameters
         self._records: RunRecords | None = None  # until `steps`, which has the loader
         self._spikes: SpikeMonitor | None = None  # until `steps`, which has the loader
+        self._check = ComputationCheck(context) if cfg.checkpoint.certify is not None else None
         self._loader_state: dict[str, Any] = {}
         """What is saved of the loader of `steps`, by the name under which it is tracked."""
 
@@ -209,6 +212,27 @@ class TrainingRun:
             raise TrainingError("run.log belongs inside the loop over run.steps(loader)")
         self._records.metrics.log(values)
 
+    def note_computation(self, compute: Callable[..., object], *tensors: Tensor) -> None:
+        """Name what this rank computes in this step, so that another rank can compute it again for
+        `checkpoint.certify`.
+
+        Call it in each step, on all ranks. After some of the steps, each rank calls its own
+        `compute` with its own tensors, and then with those of another rank, and all compare the
+        gradients. Gradients, buffers and random number generators are afterwards as they were
+        before; what else `compute` changes stays changed.
+
+        Args:
+            compute: computes the gradients of one micro-batch with the tracked modules: a forward
+                and a backward pass, without the optimizer and without collectives of its own. It
+                is called as `compute(*tensors)`.
+            tensors: the micro-batch, all that `compute` needs of it. At most eight.
+
+        Raises:
+            TrainingError: another rank cannot be sent these tensors.
+        """
+        if self._check is not None:
+            self._check.note(compute, tensors)
+
     def emit_event(self, kind: str | Event, **fields: Any) -> None:
         """Write an event of the run on rank 0, once for all ranks.
 
@@ -250,7 +274,8 @@ class TrainingRun:
             )
         self._report(WorkerPhase.SAVING)
         if self._records and (is_leaving or self._canary is None):  # no run resumes from a canary
-            self._checkpoints.save_last(self._step, self._state(), self._records.metrics)
+            certify = _leave_uncertified if is_leaving else self._certify
+            self._checkpoints.save_last(self._step, self._state(), self._records.metrics, certify)
         self._checkpoints.close()
         if self._canary and not is_leaving:
             self.emit_event(CanaryEnded(**self._canary.end(is_first=self.rank == 0)))
@@ -320,14 +345,16 @@ class TrainingRun:
     def _resume(self, source: StepSource) -> None:
         """Restore the state of the run, or initialize its parameters. Collective."""
         begun_s = time.monotonic()
-        spikes = self._spikes
-        problem = None if spikes is None else spikes.problem_of_state
-        restored = self._checkpoints.restore(self._state(), problem)
+        spikes, state = self._spikes, self._state()
+        restored = self._checkpoints.restore(state, partial(self._problem_of_state, state["run"]))
         if restored is None:
             self._initialize()
         if spikes is not None:
             spikes.leave_out()
         self._step = restored or 0
+        if self._check is not None:
+            modules = {n: held for n, held in self.tracked.items() if isinstance(held, nn.Module)}
+            self._check.begin(self._step, modules)
         skipped = source.resume(self._step, partial(self._report, WorkerPhase.STARTING))
         if skipped is not None:
             log.warning("%s", skipped)
@@ -346,6 +373,19 @@ class TrainingRun:
             )
         )
 
+    def _problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
+        """Return why the restored state must not be used; None if it may be.
+
+        Args:
+            saved: what was saved of the run.
+        """
+        problem = None if self._check is None else self._check.problem_of_state(saved)
+        return problem or (self._spikes and self._spikes.problem_of_state())
+
+    def _certify(self) -> str:
+        """Return how the present state was certified; "": it was not. Collective."""
+        return "" if self._check is None else self._check.certify(self._step)
+
     def _is_leaving(self) -> bool:
         """Whether all ranks have agreed to leave; asks them at this step boundary."""
         agreement = self._agreement
@@ -356,6 +396,8 @@ class TrainingRun:
     def _end_step(self, records: RunRecords, begun: int | None, *, is_last: bool) -> None:
         """End the step that began at the position `begun` of the loader. Collective."""
         metrics = records.metrics
+        if self._check is not None:
+            self._check.note_step()
         is_recorded = records.end_step(self._step, is_last=is_last)
         if self._spikes is not None:
             self._spikes.check(self._step, begun or 0, metrics.means(NAMES))
@@ -374,12 +416,13 @@ class TrainingRun:
         if self._checkpoints.is_due(self._step):
             self._report(WorkerPhase.SAVING)  # with bucket staging, a save may wait for the store
             with self.timed("checkpoint_stall"):
-                self._checkpoints.save(self._step, self._state(), records.metrics)
+                self._checkpoints.save(self._step, self._state(), records.metrics, self._certify)
             self._report(WorkerPhase.TRAINING)
 
     def _state(self) -> dict[str, Any]:
         canary = {"canary": self._canary} if self._canary else {}
-        return {**self.tracked, **self._loader_state, **canary, "run": {"step": self._step}}
+        run = {"step": self._step, **(self._check.saved if self._check else {})}
+        return {**self.tracked, **self._loader_state, **canary, "run": run}
 
     def _report(self, phase: WorkerPhase) -> None:
         self._heartbeats.report(phase, self._step)
@@ -387,6 +430,11 @@ class TrainingRun:
 
 def _loader_of(held: Any) -> Any:
     return held.held if isinstance(held, PerRank) else held
+
+
+def _leave_uncertified() -> str:
+    """Certify nothing, where there is no time for it."""
+    return ""
 
 
 def _keep_parameters() -> None:

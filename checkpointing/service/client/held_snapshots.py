@@ -48,6 +48,7 @@ class SnapshotMetadata:
     metrics: Mapping[str, float]
     fingerprints: bytes = b""  # as of `Snapshot`
     digests: Mapping[str, str] = field(default_factory=dict)  # as of `Snapshot`
+    certified: str = ""  # as of `ManifestHeader`
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def load_snapshot_metadata(plain: dict[str, Any]) -> SnapshotMetadata:
         plain["metrics"],
         bytes.fromhex(plain["fingerprints"]),
         plain.get("digests", {}),
+        plain.get("certified", ""),
     )
 
 

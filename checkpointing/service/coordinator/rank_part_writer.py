@@ -93,7 +93,13 @@ class RankPartWriter:
             done=done,
         )
         world_size = snapshot.generation.world_size
-        header = ManifestHeader(save, snapshot.created, world_size, snapshot.metrics)
+        header = ManifestHeader(
+            save,
+            snapshot.created,
+            world_size,
+            snapshot.metrics,
+            certified=snapshot.certified,
+        )
         write_part(self.store, header, snapshot.rank, written, snapshot.replicas)
         return written
 

@@ -95,6 +95,7 @@ def dump_snapshot(snapshot: RankSnapshot) -> dict[str, Any]:
         "created": snapshot.created,
         "deadline_s": snapshot.deadline_s,
         "fingerprints": snapshot.fingerprints.hex(),
+        **({"certified": snapshot.certified} if snapshot.certified else {}),
     }
 
 
@@ -124,6 +125,8 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, SnapshotLayout
         raise ServiceError(
             "the message is not a valid snapshot: its values or metrics have no names"
         )
+    if not isinstance(snapshot.certified, str):
+        raise ServiceError("the message is not a valid snapshot: certified is no text")
     return snapshot
 
 

@@ -61,6 +61,10 @@ class PruneChoice:
         return self.found.document.header.is_suspect
 
     @property
+    def certified(self) -> str:
+        return self.found.document.header.certified
+
+    @property
     def drops(self) -> tuple[str, ...]:
         """The items that are removed while others stay. No item is removed if nothing would stay:
         policies that name only items which do not exist (a typing error) keep all of it."""
@@ -89,6 +93,7 @@ class _Row:
     created: float
     metrics: Mapping[str, float]
     is_suspect: bool = False
+    certified: str = ""
 
 
 def choose(
@@ -180,4 +185,6 @@ def _reduce(store: Store, run: str, choice: PruneChoice, result: PruneResult) ->
 def _row(found: CatalogEntry, marked: Mapping[str, float]) -> _Row:
     header = found.document.header
     save, metrics = header.save, {**header.metrics, **marked}
-    return _Row(save.step, save.id, header.created, metrics, header.is_suspect)
+    return _Row(
+        save.step, save.id, header.created, metrics, header.is_suspect, header.certified
+    )

@@ -27,6 +27,8 @@ from hpckit.cli.common.store_errors import DAMAGED, guarded, repair_advice
 from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption
 
 COLORS = {"committed": "green", "partial": "yellow", "incomplete": "yellow"}  # others: red
+CERTIFIED = "certified"
+"""The word in a table for a checkpoint at whose step all ranks computed alike."""
 UNUSABLE = ("damaged", "unreadable")
 _NUMBERS = ("step", "stored", "raw", "ratio", "ranks", "tensors")
 
@@ -48,6 +50,9 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
             infos = list_checkpoints(at.store, at.run, refused={})
             found = _read_marks(at, out)
             infos, labels = found.complete(infos), found.labels
+            for info in infos:
+                if info.certified:
+                    labels.setdefault((info.run, info.id), []).append(CERTIFIED)
         _print(out, at, infos, labels)
         out.document(
             {

@@ -146,6 +146,7 @@ def _print_header(
         "size": f"{size(stored)} stored, {size(raw)} raw, {ratio(raw, stored)}, in "
         f"{count(len(found.document.packs()), 'pack')}",
         "metrics": values,
+        "certified": clean(f"by equal gradients ({header.certified})") if header.certified else "",
         "marks": ", ".join(labels),
         "taken out": ", ".join(header.dropped),
     }
@@ -238,6 +239,7 @@ def _plain(
         "revision": header.revision,
         "dropped": list(header.dropped),
         "source": header.source,
+        "certified": header.certified,
         "differing": dump_marked(header.marked) if header.marked else None,
         "marks": list(labels),
         "items": {name: vars(item) for name, item in found.document.items.items()},

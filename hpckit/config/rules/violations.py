@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from checkpointing import meant_url
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.alerts import alert_violations
+from hpckit.config.rules.checkpoint import checkpoint_violations
 from hpckit.config.rules.cluster import site_violations
 from hpckit.config.rules.command import command_violations
 from hpckit.config.rules.debug import debug_violations, drill_violations
@@ -37,14 +38,19 @@ def violations(spec: RunSpec) -> list[str]:
     found = [*_addresses(spec), *_cluster(spec), *_elastic(spec), *command_violations(spec)]
     found += [*alert_violations(spec), *evaluation_violations(spec)]
     if spec.command is not None:
-        return [*found, *_checkpoint(spec), *drill_violations(spec), *secret_violations(spec)]
+        return [
+            *found,
+            *checkpoint_violations(spec),
+            *drill_violations(spec),
+            *secret_violations(spec),
+        ]
     if is_ours:
         found += [*model_violations(spec), *expert_violations(spec), *token_file_violations(spec)]
         found += precision_memory_violations(spec)
     found += _worlds(spec)
     if is_ours:
         found += optim_violations(spec)
-    found += _checkpoint(spec)
+    found += checkpoint_violations(spec)
     found += [*tuning_violations(spec), *validation_violations(spec)]
     found += [*metrics_violations(spec), *debug_violations(spec)]
     return [*found, *secret_violations(spec)]
@@ -140,15 +146,3 @@ def _worlds(spec: RunSpec) -> Iterator[str]:
     yield from dict.fromkeys(
         found for count in nodes for found in world_size_violations(spec, count)
     )
-
-
-def _checkpoint(spec: RunSpec) -> Iterator[str]:
-    ckpt = spec.checkpoint
-    given = {
-        "every_steps": ckpt.every_steps,
-        "every_minutes": ckpt.every_minutes,
-        "mtbf_hours": ckpt.mtbf_hours,
-    }
-    names = [f"checkpoint.{name}" for name, value in given.items() if value is not None]
-    if len(names) > 1:
-        yield f"{names[-1]}: set only one of {', '.join(names)}, and the others to null"

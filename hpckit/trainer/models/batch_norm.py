@@ -5,6 +5,8 @@ Ioffe & Szegedy, "Batch Normalization" (2015).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,7 +36,7 @@ class BatchNorm(nn.Module):
         """`sync`: whether the moments are those of the micro-batches of all ranks together, which
         have to be of equal size."""
         super().__init__()
-        self._sync = sync
+        self.sync = sync
         self.weight = nn.Parameter(torch.empty(channels))
         self.bias = nn.Parameter(torch.empty(channels))
         for name in ("running_mean", "running_var", "batch_mean", "batch_var"):
@@ -47,7 +49,7 @@ class BatchNorm(nn.Module):
         if not self.training:
             running = self.running_mean, self.running_var
             return functional.batch_norm(x, *running, *scale, eps=EPSILON)
-        if self._sync and dist.is_initialized():
+        if self.sync and dist.is_initialized():
             return self._normalise_over_ranks(x, *scale)
         batch = self.batch_mean, self.batch_var
         return functional.batch_norm(x, *batch, *scale, training=True, momentum=1.0, eps=EPSILON)
@@ -87,6 +89,12 @@ class BatchNormMoments:
             foreach_add_(self._sums, self._batch)
             self._micro_batches += 1
 
+    def forget(self) -> None:
+        """Forget the micro-batches since the last update."""
+        if self._running:
+            foreach_zero_([*self._sums, *self._batch])
+        self._micro_batches = 0
+
     @torch.no_grad()
     def update(self) -> None:
         """Update the running moments at the end of a step. Collective if the model has batch
@@ -100,9 +108,20 @@ class BatchNormMoments:
         for running, moment in zip(self._running, found, strict=True):
             # a step that an overflow in fp16 skips must not change the running moments
             running.lerp_(torch.where(moment.isfinite(), moment, running), MOMENTUM)
-        # also the moments of the newest micro-batch, since infinity with a weight of 0 gives NaN
-        foreach_zero_([*self._sums, *self._batch])
-        self._micro_batches = 0
+        self.forget()  # also the newest one, since infinity with a weight of 0 gives NaN
+
+
+@contextmanager
+def own_moments(model: nn.Module) -> Iterator[None]:
+    """Have `model` compute with the moments of this rank's micro-batches alone in this block."""
+    norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.sync]
+    for norm in norms:
+        norm.sync = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.sync = True
 
 
 def _mean_over_ranks(x: Tensor) -> Tensor:

@@ -69,6 +69,29 @@ def start_reduce(
     return wait
 
 
+def gather_rows(row: Sequence[int]) -> list[list[int]]:
+    """Return the integers, as many as in `row`, that each rank has given. Collective."""
+    mine = torch.tensor(row, dtype=torch.int64, device=collective_device())
+    world = dist.get_world_size()
+    found = torch.empty(world * len(row), dtype=torch.int64, device=mine.device)
+    all_gather_single(found, mine)
+    rows: list[list[int]] = found.view(world, len(row)).tolist()
+    return rows
+
+
+def rows_of_rank_0(rows: Sequence[Sequence[int]], width: int) -> list[list[int]]:
+    """Return the rows of rank 0, any number of them, each of `width` integers. Collective."""
+    device = collective_device()
+    count = torch.tensor([len(rows)], device=device)
+    dist.broadcast(count, 0)
+    found = torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1, width)
+    if dist.get_rank() != 0:
+        found = torch.empty(int(count.item()), width, dtype=torch.int64, device=device)
+    dist.broadcast(found, 0)
+    given: list[list[int]] = found.tolist()
+    return given
+
+
 def collective_device() -> str:
     """Return the type of the device on which tensors have to be for a collective of all ranks."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"

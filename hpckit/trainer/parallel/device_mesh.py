@@ -70,6 +70,16 @@ def coordinate_in(mesh: DeviceMesh) -> MeshCoordinate:
     return MeshCoordinate(data, size, is_first, mesh.size() // size)
 
 
+def data_rings(mesh: DeviceMesh) -> list[list[int]]:
+    """Return for each part of the model the ranks that have it, in the order of
+    `MeshCoordinate.data`."""
+    names = mesh.mesh_dim_names or ()
+    order = [*(n for n in names if n not in DATA), *(n for n in names if n in DATA)]
+    ranks = mesh.mesh.permute([names.index(name) for name in order])
+    rings: list[list[int]] = ranks.reshape(-1, data_mesh(mesh).size()).tolist()
+    return rings
+
+
 def stage_of(mesh: DeviceMesh) -> int:
     """Return the number of this rank's pipeline stage, 0 without a pipeline; the ranks of a stage
     have the same amount of computation."""

@@ -20,6 +20,7 @@ from hpckit.config.rules.precision_and_memory import masks_attention
 from hpckit.config.spec import InitFromSpec, ParallelSpec, ResnetSpec, RunSpec
 from hpckit.trainer.device.attention_kernel import attention_in_use, choose_attention
 from hpckit.trainer.device.block_compilation import compile_blocks
+from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.initial_weights import load_initial_weights
 from hpckit.trainer.memory.activation_recompute import recompute
 from hpckit.trainer.models.base_model import Model
@@ -246,6 +247,18 @@ class StepGradients:
         """
         return self._passes(inputs, targets, documents) / self._scale.value
 
+    def first_micro_batch(self, *given: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the first of the micro-batches into which the arguments of a call are divided, as
+        the arguments of `compute_alone`."""
+        if isinstance(self._passes, PipelineExecutor):
+            raise TrainingError("no single micro-batch can be computed in a pipeline")
+        return self._passes.first(*given)
+
+    def compute_alone(self, *micro_batch: Tensor) -> None:
+        """Add the gradients of one micro-batch to those of the parameters, as a part of a step."""
+        assert isinstance(self._passes, GradientAccumulation)
+        self._passes.compute_alone(*micro_batch)
+
     @torch.no_grad()
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the outputs of the model, computed in the same micro-batches: the losses of tokens
@@ -282,6 +295,18 @@ class GradientAccumulation:
                 (loss / count).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses).mean()
+
+    def first(
+        self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the arguments of the first micro-batch, as `StepGradients` does."""
+        return next(self._split(inputs, targets, documents))
+
+    def compute_alone(self, *given: Tensor) -> None:
+        """Add the gradients of one micro-batch, as `StepGradients` does."""
+        before_micro_batch(self._model, self._parallel, is_last=True)
+        loss = self._loss_of(self._model(*given), given[1])
+        (loss / self._micro_batches).backward()  # type: ignore[no-untyped-call]
 
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         """Return the outputs of the model, as `StepGradients` does."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-import torch.distributed as dist
-
 from data import Loader
 from hpckit.events.event_log import read_events
 from hpckit.events.schema import SpikeFound
 from hpckit.trainer.batches.step_source import StepSource
 from hpckit.trainer.errors import TrainingError
-from hpckit.trainer.parallel.collectives import collective_device
+from hpckit.trainer.parallel.collectives import rows_of_rank_0
 from hpckit.trainer.rank_setup import RankContext
 from hpckit.trainer.spikes.rollback_plan import (
     Rollback,
@@ -111,11 +108,4 @@ class SpikeMonitor:
 
 def _of_rank_0(made: list[Rollback]) -> list[Rollback]:
     """Return what rank 0 has read, since other ranks may read older events. Collective."""
-    device = collective_device()
-    count = torch.tensor([len(made)], device=device)
-    dist.broadcast(count, 0)
-    rows = torch.tensor(made, dtype=torch.int64, device=device).reshape(-1, 3)
-    if dist.get_rank() != 0:
-        rows = torch.empty(int(count.item()), 3, dtype=torch.int64, device=device)
-    dist.broadcast(rows, 0)
-    return [Rollback(*row) for row in rows.tolist()]
+    return [Rollback(*row) for row in rows_of_rank_0(made, len(Rollback._fields))]

@@ -194,6 +194,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "checkpoint.local": "/nvme/hpckit",
     "checkpoint.staging": "buckets",
     "checkpoint.check_replicas": 5,
+    "checkpoint.certify": "auto",
     "checkpoint.may_differ": ["model/*.usage"],
     "checkpoint.keep.last": 4,
     "checkpoint.keep.every": 50,
