@@ -19,6 +19,7 @@ from hpckit.events.schema import (
     RunStarted,
     SpikeFound,
     SuccessorBlocked,
+    WrongComputation,
 )
 from hpckit.report.progress import describe_spike
 from hpckit.report.run_state import RunState
@@ -117,6 +118,9 @@ def _of_trouble(event: Event) -> AlertOccasion | None:
             return _occasion(event, "degraded", "degraded", words, RunState.RUNNING)
         case SpikeFound():
             return _occasion(event, "degraded", "a spike", describe_spike(event), RunState.RUNNING)
+        case WrongComputation():
+            headline = "a rank computed wrongly"
+            return _occasion(event, "degraded", headline, event.what, RunState.RUNNING)
         case NodeUnhealthy():
             what = (
                 f"node {event.host or event.node} is left out: {'; '.join(event.problems)}"

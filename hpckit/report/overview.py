@@ -145,6 +145,8 @@ class Overview:
             "loss": p.loss,
             "saved_step": p.saved_step,
             "saved_time": p.saved_time,
+            "certified_step": p.certified_step,
+            "wrong": p.wrong,
             "generation": p.generation,
             "nodes": p.nodes,
             "ranks": p.ranks,

@@ -11,6 +11,7 @@ from typing import TypeVar
 from checkpointing.events import CheckpointCommitted, ReplicasDiffer
 from hpckit.config.rules.validation import PREFIX
 from hpckit.events.schema import (
+    CheckpointCertified,
     CheckpointReported,
     DeepHealthEnded,
     Degraded,
@@ -38,6 +39,7 @@ from hpckit.events.schema import (
     TrainingStarted,
     Validated,
     WorkerLost,
+    WrongComputation,
 )
 from hpckit.report.ettr import ettr, training_share
 from hpckit.report.straggler_summary import describe_cost, present_cost
@@ -110,6 +112,10 @@ class RunProgress:
     """What the newest measurement of the nodes (`health.deep`) has found."""
     hang: str | None
     """What the newest hang came from."""
+    certified_step: int | None
+    """The newest step at which all ranks computed alike (`checkpoint.certify`)."""
+    wrong: str | None
+    """Which rank computed wrongly at the newest check, if ranks did not compute alike."""
     differing: str | None
     """What replicas differed at the last save at which any did, since the newest supervisor
     began."""
@@ -161,6 +167,8 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         straggler_cost=present_cost(life),
         health_problems=tuple(measured.found) if measured else (),
         hang=_hang(_last(life, HangExplained)),
+        certified_step=_certified(_last(events, CheckpointCertified)),
+        wrong=_wrong(events),
         differing=_differing(_last(life, ReplicasDiffer)),
     )
 
@@ -226,6 +234,16 @@ def describe_hang(event: HangExplained) -> str:
 
 def _hang(event: HangExplained | None) -> str | None:
     return None if event is None else describe_hang(event)
+
+
+def _certified(event: CheckpointCertified | None) -> int | None:
+    return None if event is None else event.step
+
+
+def _wrong(events: Sequence[Event]) -> str | None:
+    kinds = (CheckpointCertified, WrongComputation)
+    newest = next((one for one in reversed(events) if isinstance(one, kinds)), None)
+    return newest.what if isinstance(newest, WrongComputation) else None
 
 
 def _differing(event: ReplicasDiffer | None) -> str | None:

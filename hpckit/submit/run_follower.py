@@ -38,6 +38,7 @@ from checkpointing.events import (
 from hpckit.agent.verdict_record import EXIT_STATUS, LEAVES, REFUSED, VerdictKind
 from hpckit.events.event_log import Event, EventTail
 from hpckit.events.schema import (
+    CheckpointCertified,
     DataBound,
     DeepHealthEnded,
     Degraded,
@@ -62,6 +63,7 @@ from hpckit.events.schema import (
     TrainingStarted,
     Validated,
     WorkerLost,
+    WrongComputation,
 )
 from hpckit.report.progress import describe_straggler, validated_words
 from hpckit.report.straggler_summary import describe_cost, describe_eviction, describe_result
@@ -325,6 +327,12 @@ def describe(event: Event) -> str | None:
             why = get("reason") or get("error")
             what = event.kind.removeprefix("checkpoint_")
             return f"[red]checkpoint {get('step')} {what}[/]: {escape(str(why))}"
+        case CheckpointCertified():
+            return (
+                f"all ranks compute alike at step {get('step')}, checked in {get('seconds'):.1f} s"
+            )
+        case WrongComputation():
+            return f"[red]wrong computation[/]: {escape(str(get('what')))}"
         case ReplicasDiffer():
             what = escape(str(get("summary")))
             return f"[red]replicas differ[/] at step {get('step')}: {what}"

@@ -72,7 +72,7 @@ class _Marks:
     are_whole: bool = True
 
     @property
-    def labels(self) -> Labels:
+    def labels(self) -> dict[tuple[str, str], list[str]]:
         """The labels of checkpoints; the mark of an evaluation is shown by its metrics."""
         labels: dict[tuple[str, str], list[str]] = {}
         for run, named in self.by_run.items():

@@ -24,6 +24,7 @@ from hpckit.events.schema import (
     StragglerEvicted,
     StragglerEvictionResult,
     StragglerFound,
+    WrongComputation,
 )
 from hpckit.report.cost.cost_summary import RunCost, cost_of
 from hpckit.report.evaluation.evaluation_lines import metric_curves
@@ -258,6 +259,8 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
             case AgentKilled():
                 text = "its agent was killed and replaced; snapshots in the node's memory were kept"
                 yield RunFinding(event.time, "killed agent", where, text)
+            case WrongComputation():
+                yield RunFinding(event.time, "wrong computation", where, event.what)
             case SpikeFound():
                 yield RunFinding(event.time, "spike", where, describe_spike(event))
             case StragglerFound():

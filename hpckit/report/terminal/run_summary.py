@@ -165,7 +165,10 @@ def _checkpoints(run: RunDir, history: History) -> str:
     except (CheckpointError, FileNotFoundError) as error:
         return f"{len(history.committed)} committed, but they cannot be read: {escape(str(error))}"
     there = [info for info in left if info.state != "damaged"]
-    steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
+    steps = ", ".join(
+        f"{info.step} (certified)" if info.certified else str(info.step)
+        for info in sorted(there, key=lambda i: i.step)
+    )
     size = max((info.raw_bytes for info in there), default=0) / 2**20
     return (
         f"{len(history.committed)} committed, {len(there)} kept"

@@ -111,6 +111,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "straggler", straggler
     if it.hang is not None:
         yield "hang", it.hang
+    if p.wrong is not None:
+        yield "wrong rank", p.wrong
     for found in p.health_problems:
         yield "health", found
     for bad in it.bad:
@@ -153,7 +155,8 @@ def _saved(it: Overview, now: float) -> str:
         return "no checkpoint yet"
     behind = p.step - p.saved_step
     lag = f", {count(behind, 'step')} behind" if behind > 0 else ""
-    return f"step {p.saved_step:,}, {ago(p.saved_time, now)}{lag}"
+    certified = "" if p.certified_step is None else f"; certified: step {p.certified_step:,}"
+    return f"step {p.saved_step:,}, {ago(p.saved_time, now)}{lag}{certified}"
 
 
 def _job(job: SlurmJob, it: Overview, now: float) -> str:

@@ -1,5 +1,5 @@
-"""Sends the tensors of a micro-batch to another rank as bytes, with their shapes and strides: kernels
-may compute otherwise with other strides."""
+"""Sends the tensors of a micro-batch to another rank as bytes, with their shapes and strides, as
+kernels may compute otherwise with other strides."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ class ComputationCheck:
 
     @property
     def saved(self) -> dict[str, int]:
-        """What has to be saved with a state, for `problem_of_state`; nothing as long as there was no
-        difference."""
+        """What has to be saved with a state, for `problem_of_state`; nothing as long as ranks have
+        never computed differently."""
         return {"differences": len(self._doubtful)} if self._doubtful else {}
 
     def problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
@@ -151,8 +151,8 @@ class ComputationCheck:
         self._noted = now
 
     def certify(self, step: int) -> str:
-        """Check the state after `step` if a check is due, and return how it was certified: "bits" or
-        "band"; "" if it was not.
+        """Check the state after `step` if a check is due, and return how it was certified: "bits",
+        "band", or "" if it was not.
 
         Raises:
             WrongComputationError: ranks have computed differently.
@@ -177,9 +177,14 @@ class ComputationCheck:
         first = [self._computed(step, shift) for shift in (0, 1)]
         check_us = int(1e6 * (time.perf_counter() - begun_s))
         step_us = int(1e6 * (median(self._steps) if self._steps else 0.0))
-        rows = gather_rows([*(one.digest for one in first), check_us, step_us, self._kind()])
+        taken = int((first[0].fingerprints != 0).any())
+        digests = [one.digest for one in first]
+        rows = gather_rows([*digests, check_us, step_us, self._kind(), taken])
         if len({row[4] for row in rows}) > 1:
             self._give_up("the ranks have different devices, threads or versions of torch")
+            return ""
+        if not all(row[5] for row in rows):
+            self._give_up("the named computation gives no tracked parameter a gradient")
             return ""
         how = "bits"
         if any(differs([rows[rank][:2] for rank in ring]) for ring in self._rings):
@@ -219,8 +224,8 @@ class ComputationCheck:
     def _look_closer(
         self, step: int, first: Sequence[CapturedGradients], digests: Sequence[Sequence[int]]
     ) -> str:
-        """Compute all once more, and a third micro-batch where there is a third rank. Returns "band"
-        if the differences are those of kernels that are not deterministic.
+        """Compute all once more, and a third micro-batch where there is a third rank, and return
+        "band" if the differences are those of kernels that are not deterministic.
 
         Raises:
             WrongComputationError, TrainingError: a rank is wrong.
@@ -279,7 +284,7 @@ class ComputationCheck:
     def _exceeding(
         self, first: Sequence[CapturedGradients], again: Sequence[CapturedGradients]
     ) -> list[bool]:
-        """Return for each rank whether its gradients of another one's micro-batch are outside of the
+        """Return for each rank whether its gradients of another one's micro-batch are outside the
         band around those of their owner."""
         device = collective_device()
         pairs = [(a.figures, b.figures) for a, b in zip(first, again, strict=False)]

@@ -1,5 +1,5 @@
-"""Which checkpoints are not used after ranks have computed differently: those made since all of them
-computed alike. Pure."""
+"""Which checkpoints are not used after ranks have computed differently: those that were made since
+all of them computed alike. Pure."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ def figures(gradient: Tensor) -> Tensor:
 
 
 def _parameters(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of `module` as its forward pass has them. Of FSDP2, these are others than
-    those that are saved: each module has its own while it is gathered, and keeps them."""
+    """Yield the parameters of `module` as its forward pass has them. Those of FSDP2 are not the ones
+    that are saved: each module has others while it is gathered, always the same ones."""
     units = {part for part in module.modules() if isinstance(part, FSDPModule)}
     if not units:
         yield from module.named_parameters(name)

@@ -34,19 +34,19 @@ from hpckit.trainer.rank_setup import RankContext
 from tests.integration.rank_worlds import run_world
 from tests.unit.hpckit.trainer.bit_flips import flip_products
 
-WORLD, STEPS, CHECKS = 4, 2, 4
-COMMON = ("train.global_batch=16", "train.micro_batch=2", "launch.nodes=4", "cluster.device=cpu")
-TEXT = ("model.layers=2", "model.heads=4", "model.seq_len=16", *COMMON)
-IMAGES = ("experiment=images", "data.shards=/data", *COMMON)
+WORLD, STEPS, CHECKS = 4, 2, 2
+COMMON = ("train.global_batch=8", "train.micro_batch=1", "launch.nodes=4", "cluster.device=cpu")
+TEXT = ("model.layers=1", "model.heads=4", "model.seq_len=16", *COMMON)
+IMAGES = ("experiment=images", "data.shards=/data", *COMMON, "model=resnet_nano")
 KINDS = {
     "ddp": (*TEXT, "parallel=ddp"),
     "zero1": (*TEXT, "parallel=zero1", "memory.activation_checkpointing=full"),
     "fsdp": (*TEXT, "parallel=fsdp", "memory.activation_checkpointing=selective"),
     "hsdp": (*TEXT, "parallel=hsdp", "parallel.shard=2", "precision=bf16"),
-    "ddp_tp": (*TEXT, "parallel=ddp", "parallel.tensor=2", "train.micro_batch=4"),
-    "fsdp_tp": (*TEXT, "parallel=fsdp_tp", "parallel.tensor=2", "train.micro_batch=4"),
+    "ddp_tp": (*TEXT, "parallel=ddp", "parallel.tensor=2"),
+    "fsdp_tp": (*TEXT, "parallel=fsdp_tp", "parallel.tensor=2"),
     "images": (*IMAGES, "parallel=fsdp"),
-    "sync_norm": (*IMAGES, "parallel=ddp", "model.sync_batch_norm=true"),
+    "sync_norm": (*IMAGES, "parallel=ddp", "model.sync_norm=true"),
 }
 
 

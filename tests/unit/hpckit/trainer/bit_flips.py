@@ -12,7 +12,7 @@ BIT = 1 << 19
 
 
 def flip_products(model: nn.Module, calls: Sequence[int] = ()) -> None:
-    """Have the first linear or convolutional layer of `model` return a wrong element from now on.
+    """Have the first linear or convolutional layer of `model` return a wrong last element from now on.
 
     Args:
         calls: numbers of the forward passes, from 0, in which it does; none: in all.
@@ -27,9 +27,8 @@ def flip_products(model: nn.Module, calls: Sequence[int] = ()) -> None:
     def flip(_: nn.Module, given: object, product: Tensor) -> Tensor:
         if calls and passes - 1 not in calls:
             return product
-        wrong = product.detach().float().contiguous()
-        wrong = wrong.clone()
-        wrong.view(torch.int32).view(-1)[1] ^= BIT
+        wrong = product.detach().float().clone(memory_format=torch.contiguous_format)
+        wrong.view(torch.int32).view(-1)[-1] ^= BIT
         return product + (wrong - product.detach().float()).to(product.dtype)
 
     model.register_forward_pre_hook(count)
