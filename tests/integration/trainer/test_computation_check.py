@@ -36,7 +36,7 @@ from tests.unit.hpckit.trainer.bit_flips import flip_products
 
 WORLD, STEPS, CHECKS = 4, 2, 2
 COMMON = ("train.global_batch=8", "train.micro_batch=1", "launch.nodes=4", "cluster.device=cpu")
-TEXT = ("model.layers=1", "model.heads=4", "model.seq_len=16", *COMMON)
+TEXT = ("model=gpt_nano", "model.layers=1", "model.heads=4", "model.seq_len=16", *COMMON)
 IMAGES = ("experiment=images", "data.shards=/data", *COMMON, "model=resnet_nano")
 KINDS = {
     "ddp": (*TEXT, "parallel=ddp"),
