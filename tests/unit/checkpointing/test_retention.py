@@ -22,6 +22,7 @@ class Ckpt:
     created: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     is_suspect: bool = False
+    certified: str = ""
 
 
 def at(*steps: int) -> list[Ckpt]:
@@ -60,6 +61,12 @@ def test_the_newest_whose_replicas_agree_stays() -> None:
     }
     assert set(whole(decide(bad, [Last(1)]))) == {"50"}
     assert set(whole(decide([*at(60), *bad], [Last(1)]))) == {"60"}
+
+
+def test_the_newest_certified_one_stays() -> None:
+    certified = [Ckpt(step, str(step), certified="bits") for step in (10, 20)]
+    decisions = decide([*certified, *at(30, 40)], [Last(1)])
+    assert whole(decisions) == {"40": ("newest", "last 1"), "20": ("newest certified",)}
 
 
 def test_every_takes_the_first_at_or_after_a_multiple() -> None:

@@ -380,6 +380,13 @@ class Checkpoint:
         return {name: plain(value) for name, value in self.header["metrics"].items()}
 
     @property
+    def certified(self) -> str | None:
+        """How its ranks were found to compute alike, if they were."""
+        found = self.header.get("certified")
+        need(found is None or (isinstance(found, str) and found != ""), "certified is no text")
+        return found
+
+    @property
     def items(self) -> list[str]:
         return sorted(self.header["items"])
 

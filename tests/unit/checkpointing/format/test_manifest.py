@@ -155,3 +155,11 @@ def test_a_source_is_kept_and_is_no_field_where_there_is_none() -> None:
     named = replace(made, header=replace(made.header, source="/data/exported (safetensors)"))
     assert document(build_manifest(named)).header.source == "/data/exported (safetensors)"
     assert assemble(split(named, 2)).header.source == "/data/exported (safetensors)"
+
+
+def test_a_certificate_is_kept_and_is_no_field_where_there_is_none() -> None:
+    made = whole()
+    assert b'"certified"' not in build_manifest(made)
+    certified = replace(made, header=replace(made.header, certified="bits"))
+    assert document(build_manifest(certified)).header.certified == "bits"
+    assert assemble(split(certified, 2)).header.certified == "bits"

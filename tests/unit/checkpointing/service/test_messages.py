@@ -50,7 +50,10 @@ def test_layouts() -> None:
     assert (LAYOUT.bytes, LAYOUT.end) == (48 + 8, 128)
 
 
-@pytest.mark.parametrize("snapshot", [SNAPSHOT, replace(SNAPSHOT, deadline_s=None)])
+@pytest.mark.parametrize(
+    "snapshot",
+    [SNAPSHOT, replace(SNAPSHOT, deadline_s=None), replace(SNAPSHOT, certified="bits")],
+)
 def test_snapshots(snapshot: RankSnapshot) -> None:
     plain = sent(dump_snapshot(snapshot))
     assert load_snapshot(plain, {"digest": LAYOUT}) == snapshot
@@ -71,6 +74,7 @@ def test_a_snapshot_of_a_layout_that_was_never_sent() -> None:
         {"slot": None},
         {"created": "now"},
         {"deadline_s": "soon"},
+        {"certified": 1},
         {"generation": {"id": "no hex", "world_size": 1}},
         {"generation": 1},
         {"unknown": 1},
