@@ -124,7 +124,7 @@ def figures(gradient: Tensor) -> Tensor:
 
 
 def _parameters(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of `module` as its forward pass has them. Those of FSDP2 are not the ones
+    """Yield the parameters of `module` as its forward pass has them. Those of FSDP2 are not those
     that are saved: each module has others while it is gathered, always the same ones."""
     units = {part for part in module.modules() if isinstance(part, FSDPModule)}
     if not units:

@@ -14,7 +14,7 @@ from hpckit.agent.error_repetition import (
     count_repeats,
     place_of,
 )
-from hpckit.agent.exit_report import HANG, WorkerError
+from hpckit.agent.exit_report import FAULTY_NODE, HANG, WorkerError
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import CheckpointReported
 from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
@@ -46,6 +46,8 @@ def test_type_step_and_lines_make_the_place() -> None:
         replace(ERROR, memory=MemoryKind.HOST),
         replace(ERROR, traceback=""),
         replace(ERROR, type=HANG),
+        replace(ERROR, type=FAULTY_NODE),
+        replace(ERROR, type="WrongComputationError"),
         replace(ERROR, type="ProgramError", message="bash exited with status 137"),
         replace(ERROR, type="DistBackendError", message="NCCL error: remote process exited"),
         replace(ERROR, type="RuntimeError", message="Watchdog caught collective: timed out"),
@@ -99,6 +101,14 @@ def test_three_attempts_that_end_at_one_place_are_enough(tmp_path: Path) -> None
         watch.look(failed(attempt))
         watch.look(failed(attempt))
         assert watch.repeats == attempt + 1
+    assert watch.is_hopeless
+
+
+def test_no_attempt_follows_on_a_faulty_node(tmp_path: Path) -> None:
+    watch = ErrorRepetition(tmp_path, tmp_path / "events.jsonl")
+    error = replace(ERROR, type=FAULTY_NODE, time=0.0)
+    write_json(tmp_path / "rank1.attempt0.error.json", asdict(error))
+    watch.look(failed(0))
     assert watch.is_hopeless
 
 

@@ -92,6 +92,10 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
         ({"optim.scale": "sqrt"}, "optim.scale"),
         ({"checkpoint.every_minutes": 5.0}, "checkpoint.every_minutes"),
         ({"checkpoint.mtbf_hours": 5.0}, "checkpoint.mtbf_hours"),
+        (
+            {"checkpoint.certify": "auto", "parallel.pipeline": 2, "launch.nodes": 2},
+            "checkpoint.certify",
+        ),
         ({"debug.drill.preempt_at": [5, 5]}, "debug.drill.preempt_at"),
         ({"debug.drill.preempt_at": [7, 5]}, "debug.drill.preempt_at"),
         ({"train.steps": 200, "debug.drill.preempt_at": [200]}, "debug.drill.preempt_at"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.agent.exit_report import HANG, ExitReport, NodeExit, WorkerError
+from hpckit.agent.exit_report import FAULTY_NODE, HANG, ExitReport, NodeExit, WorkerError
 from hpckit.agent.verdict_record import EXIT_STATUS, LEAVES, Verdict, VerdictKind
 from hpckit.agent.verdict_record import REFUSED as NOT_STARTED
 from hpckit.config.spec import RetrySpec
@@ -43,6 +43,7 @@ def error(rank: int = 0, time: float = 1.0) -> WorkerError:
 
 GPU = WorkerError(1, "OutOfMemoryError", "CUDA out of memory.", "", 1.0, MemoryKind.GPU)
 HOST = WorkerError(1, "MemoryError", "", "", 1.0, MemoryKind.HOST)
+FAULTY = WorkerError(1, FAULTY_NODE, "rank 1 computed wrong gradients", "", 1.0)
 HUNG = WorkerError(1, HANG, "no step was finished after step 5", "", 1.0)
 
 
@@ -132,6 +133,7 @@ def test_for_good_is_said_in_the_words_of_who_refused() -> None:
         (ending(PREEMPT, [DONE], is_time_up=True), VerdictKind.DONE, True),
         (ending(PREEMPT, [FAILED], error=GPU), VerdictKind.PREEMPTED, False),
         (ending(NONE, [FAILED], error=HUNG), VerdictKind.HANG, False),
+        (ending(NONE, [FAILED, FAILED], error=FAULTY), VerdictKind.INFRA, False),
         (ending(NONE, [STOPPED, FAILED], error=GPU), VerdictKind.OOM, False),
         (ending(NONE, [FAILED], error=HOST), VerdictKind.OOM, False),
         (ending(NONE, [FAILED], is_killed=True), VerdictKind.OOM, False),

@@ -12,7 +12,8 @@ BIT = 1 << 19
 
 
 def flip_products(model: nn.Module, calls: Sequence[int] = ()) -> None:
-    """Have the first linear or convolutional layer of `model` return a wrong last element from now on.
+    """Have the last element that the first linear or convolutional layer of `model` returns be
+    wrong from now on.
 
     Args:
         calls: numbers of the forward passes, from 0, in which it does; none: in all.
