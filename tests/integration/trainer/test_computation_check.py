@@ -180,7 +180,7 @@ ALWAYS: tuple[int, ...] = ()
 
 
 def test_a_rank_that_computes_wrongly_is_named(tmp_path: Path) -> None:
-    kinds = [("ddp", 2, ALWAYS), ("ddp", 1, (0,)), ("fsdp", 0, (1,)), ("hsdp", 0, ALWAYS)]
+    kinds = [("ddp", 2, ALWAYS), ("fsdp", 0, (1,)), ("hsdp", 0, ALWAYS)]
     kinds += [("images", 1, ALWAYS), ("ddp_tp", 1, (0,))]
     cases = [
         (compose_spec([*KINDS[kind], "checkpoint.certify=1"]), faulty, calls)

@@ -92,10 +92,6 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
         ({"optim.scale": "sqrt"}, "optim.scale"),
         ({"checkpoint.every_minutes": 5.0}, "checkpoint.every_minutes"),
         ({"checkpoint.mtbf_hours": 5.0}, "checkpoint.mtbf_hours"),
-        (
-            {"checkpoint.certify": "auto", "parallel.pipeline": 2, "launch.nodes": 2},
-            "checkpoint.certify",
-        ),
         ({"debug.drill.preempt_at": [5, 5]}, "debug.drill.preempt_at"),
         ({"debug.drill.preempt_at": [7, 5]}, "debug.drill.preempt_at"),
         ({"train.steps": 200, "debug.drill.preempt_at": [200]}, "debug.drill.preempt_at"),
@@ -104,6 +100,12 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
 def test_what_cannot_work_together_is_refused_by_its_key(changes: dict[str, Any], key: str) -> None:
     (line,) = complaints(changes)
     assert line.startswith(f"{key}: ")
+
+
+@pytest.mark.parametrize("degree", ["parallel.pipeline", "parallel.expert"])
+def test_gradients_cannot_be_compared_where_no_rank_computes_all(degree: str) -> None:
+    found = complaints({"checkpoint.certify": "auto", degree: 2, "launch.nodes": 2})
+    assert any(line.startswith(f"checkpoint.certify: must be null with {degree}") for line in found)
 
 
 def test_all_that_an_optimizer_has_no_use_for_is_said_at_once() -> None:
