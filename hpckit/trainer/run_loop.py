@@ -380,7 +380,9 @@ class TrainingRun:
             saved: what was saved of the run.
         """
         problem = None if self._check is None else self._check.problem_of_state(saved)
-        return problem or (self._spikes and self._spikes.problem_of_state())
+        if problem is None and self._spikes is not None:
+            problem = self._spikes.problem_of_state()
+        return problem
 
     def _certify(self) -> str:
         """Return how the present state was certified; "": it was not. Collective."""

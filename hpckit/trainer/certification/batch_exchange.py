@@ -84,7 +84,8 @@ def _of_row(row: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def _layout(tensor: Tensor) -> tuple[list[int], list[int]]:
     """Return the sizes, and the dimensions in the order in which they lie in memory."""
-    order = sorted(range(tensor.ndim), key=lambda one: (-tensor.stride(one), one))
+    strides = tensor.stride()
+    order = sorted(range(tensor.ndim), key=lambda one: (-strides[one], one))
     return list(tensor.shape), order
 
 

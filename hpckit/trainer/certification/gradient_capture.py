@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +74,8 @@ class GradientCapture:
                 parameter.grad = None
                 undo.callback(partial(setattr, parameter, "grad", held[number]))
                 hook = partial(_take, taken.setdefault(number, []))
-                undo.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
+                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                undo.callback(handle.remove)
             compute()
         return CapturedGradients(
             torch.tensor([_combined(taken[n]) for n in range(len(parameters))], dtype=torch.int64),
@@ -126,7 +128,7 @@ def figures(gradient: Tensor) -> Tensor:
 def _parameters(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the parameters of `module` as its forward pass has them. Those of FSDP2 are not those
     that are saved: each module has others while it is gathered, always the same ones."""
-    units = {part for part in module.modules() if isinstance(part, FSDPModule)}
+    units: set[nn.Module] = {part for part in module.modules() if isinstance(part, FSDPModule)}
     if not units:
         yield from module.named_parameters(name)
         return
@@ -134,10 +136,10 @@ def _parameters(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Paramete
     for part, path in names.items():
         if part not in units:
             continue
-        assert isinstance(part, FSDPModule)
-        part.unshard()
+        gathered: Any = part  # an FSDPModule, which torch does not declare as a module
+        gathered.unshard()
         yield from _own_parameters(path, part, units)
-        part.reshard()
+        gathered.reshard()
     if module not in units:
         yield from _own_parameters(name, module, units)
 

@@ -247,12 +247,14 @@ class StepGradients:
         """
         return self._passes(inputs, targets, documents) / self._scale.value
 
-    def first_micro_batch(self, *given: Tensor | None) -> tuple[Tensor, ...]:
+    def first_micro_batch(
+        self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """Return the first of the micro-batches into which the arguments of a call are divided, as
         the arguments of `compute_alone`."""
         if isinstance(self._passes, PipelineExecutor):
             raise TrainingError("no single micro-batch can be computed in a pipeline")
-        return self._passes.first(*given)
+        return self._passes.first(inputs, targets, documents)
 
     def compute_alone(self, *micro_batch: Tensor) -> None:
         """Add the gradients of one micro-batch to those of the parameters, as a part of a step."""

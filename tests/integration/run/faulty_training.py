@@ -53,7 +53,7 @@ def main(cfg):
             run.log(loss=loss.detach())
 """
 TRAINING = "\n\n".join(
-    [inspect.getsource(bit_flips), *map(inspect.getsource, (network, batch, compute)), MAIN]
+    [inspect.getsource(bit_flips), *(inspect.getsource(f) for f in (network, batch, compute)), MAIN]
 )
 
 

@@ -69,7 +69,7 @@ class Training:
         if self.check is not None:
             self.check.begin(0, {"model": self.model})
         if not self._is_images:  # dropout, whose numbers depend on the state of the generator
-            block = next(iter(self.model.blocks.values()))
+            block = self.model.get_submodule("blocks.0")
             block.register_forward_hook(lambda _, __, out: functional.dropout(out, 0.1))
 
     def step(self, number: int) -> None:
@@ -240,7 +240,7 @@ def test_a_band_is_measured_where_kernels_are_not_deterministic(tmp_path: Path) 
 
 def alone(rank: int, tmp: Path) -> list[str]:
     spec = compose_spec([*KINDS["ddp"], "checkpoint.certify=auto"])
-    made = []
+    made = list[str]()
     for calls in ([0], ALWAYS, None):
         events = tmp / f"events{len(made)}.jsonl"
         check = check_of(spec, make_mesh("cpu", spec.parallel), events)

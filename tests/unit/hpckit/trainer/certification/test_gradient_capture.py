@@ -38,7 +38,7 @@ def test_parameters_and_buffers_are_left_as_they_were() -> None:
     after = [*model.parameters(), *model.buffers()]
     assert all(map(torch.equal, before, after))
     assert [parameter.grad for parameter in model.parameters()] == gradients
-    assert all(map(torch.equal, copies, gradients))
+    assert all(map(torch.equal, copies, [one for one in gradients if one is not None]))
     flip_products(model)
     wrong = capture.take(lambda: model(given).square().sum().backward())
     assert wrong.digest != found[0].digest
