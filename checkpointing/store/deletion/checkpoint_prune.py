@@ -185,6 +185,4 @@ def _reduce(store: Store, run: str, choice: PruneChoice, result: PruneResult) ->
 def _row(found: CatalogEntry, marked: Mapping[str, float]) -> _Row:
     header = found.document.header
     save, metrics = header.save, {**header.metrics, **marked}
-    return _Row(
-        save.step, save.id, header.created, metrics, header.is_suspect, header.certified
-    )
+    return _Row(save.step, save.id, header.created, metrics, header.is_suspect, header.certified)
