@@ -31,7 +31,7 @@ from checkpointing.store.catalog import CatalogEntry, committed
 from checkpointing.store.pins_and_labels import marked_metrics, marks, put_metrics
 from checkpointing.store.sessions.session import leased
 from hpckit.config.rules.cluster import limit_seconds
-from hpckit.config.rules.evaluation import EVAL_PREFIX, METRIC_NAME, best_policy
+from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX, METRIC_NAME, best_policy
 from hpckit.config.spec import EvalSpec, RunSpec
 from hpckit.config.spec_parser import read_spec
 from hpckit.evaluation.evaluation_jobs import job_fields
@@ -250,7 +250,9 @@ def checked_metrics(found: Any, spec: EvalSpec) -> dict[str, float]:
             )
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value):
-            raise EvaluationError(f"{entry} returned {name}={value!r}, which is no finite number")
+            raise EvaluationError(
+                f"{entry} returned {name}={value!r}, which is not a finite number"
+            )
     if spec.metric is not None and spec.metric not in found:
         names = ", ".join(sorted(found))
         raise EvaluationError(f"{entry} returned no {spec.metric} (eval.metric), but {names}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from checkpointing.events import CheckpointCommitted, CheckpointStarted
 from data.order.skipped_ranges import SkippedRanges
-from hpckit.config.rules.validation import PREFIX
+from hpckit.config.rules.validation_and_evaluation import PREFIX
 from hpckit.events.schema import (
     CheckpointReported,
     Event,

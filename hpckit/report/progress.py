@@ -9,7 +9,7 @@ from statistics import median
 from typing import TypeVar
 
 from checkpointing.events import CheckpointCommitted, ReplicasDiffer
-from hpckit.config.rules.validation import PREFIX
+from hpckit.config.rules.validation_and_evaluation import PREFIX
 from hpckit.events.schema import (
     CheckpointCertified,
     CheckpointReported,

@@ -20,7 +20,7 @@ from checkpointing import (
     Unevaluated,
 )
 from checkpointing.save_policy import SavePolicy
-from hpckit.config.rules.evaluation import EVAL_PREFIX, best_policy
+from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX, best_policy
 from hpckit.config.spec import CheckpointSpec, EvalSpec, KeepSpec
 from hpckit.rundir.directory import checkpoint_root, run_name
 from hpckit.rundir.fork_record import read_fork

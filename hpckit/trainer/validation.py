@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from data import Batch
 from hpckit.config.last_step import last_step
-from hpckit.config.rules.validation import PREFIX
+from hpckit.config.rules.validation_and_evaluation import PREFIX
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventTail
 from hpckit.events.schema import Validated

@@ -126,7 +126,7 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, SnapshotLayout
             "the message is not a valid snapshot: its values or metrics have no names"
         )
     if not isinstance(snapshot.certified, str):
-        raise ServiceError("the message is not a valid snapshot: certified is no text")
+        raise ServiceError("the message is not a valid snapshot: certified is not a text")
     return snapshot
 
 

@@ -11,7 +11,6 @@ from hpckit.config.rules.checkpoint import checkpoint_violations
 from hpckit.config.rules.cluster import site_violations
 from hpckit.config.rules.command import command_violations
 from hpckit.config.rules.debug import debug_violations, drill_violations
-from hpckit.config.rules.evaluation import evaluation_violations
 from hpckit.config.rules.experts import expert_violations
 from hpckit.config.rules.fine_tuning import tuning_violations
 from hpckit.config.rules.metrics import metrics_violations
@@ -20,7 +19,10 @@ from hpckit.config.rules.optim import optim_violations
 from hpckit.config.rules.precision_and_memory import precision_memory_violations
 from hpckit.config.rules.secrets import secret_violations
 from hpckit.config.rules.token_files import token_file_violations
-from hpckit.config.rules.validation import validation_violations
+from hpckit.config.rules.validation_and_evaluation import (
+    evaluation_violations,
+    validation_violations,
+)
 from hpckit.config.rules.world_size import degree_violations, world_size_violations
 from hpckit.config.spec import RunSpec
 

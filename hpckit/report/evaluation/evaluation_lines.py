@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hpckit.config.rules.evaluation import EVAL_PREFIX
+from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX
 from hpckit.config.spec import EvalSpec
 from hpckit.report.evaluation.evaluation_records import EvaluationRecord, EvaluationState
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from checkpointing.events import CheckpointCommitted
 from hpckit.config.last_step import last_step
-from hpckit.config.rules.evaluation import EVAL_PREFIX
+from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX
 from hpckit.config.spec import RunSpec
 from hpckit.events.event_log import EventTail
 from hpckit.events.event_validation import is_valid

@@ -60,9 +60,9 @@ def parameter_problem(given: ast.arguments, *, builds_model: bool) -> str | None
         )
     if "model" in names and not builds_model:
         return (
-            "has the parameter model, which hpckit builds for its own training functions alone; "
-            "take load and call load({'model': your_model}), or take safetensors, a folder"
+            "has the parameter model, which hpckit builds only for its own training functions; "
+            "use load and call load({'model': your_model}), or use safetensors, a folder"
         )
     if not set(names) & set(WEIGHTS):
-        return f"has none of the parameters {', '.join(WEIGHTS)}, by which it gets the weights"
+        return f"needs one of the parameters {', '.join(WEIGHTS)}, by which it gets the weights"
     return None

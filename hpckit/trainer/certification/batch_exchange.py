@@ -27,7 +27,7 @@ def problem_of(tensors: Sequence[object]) -> str | None:
         return f"{len(tensors)} tensors; at most {MOST_TENSORS} can be"
     for one in tensors:
         if not isinstance(one, Tensor):
-            return f"a {type(one).__name__}, which is no tensor"
+            return f"a {type(one).__name__}, which is not a tensor"
         if one.dtype not in DTYPES or one.ndim > MOST_DIMENSIONS:
             return f"a tensor of {one.dtype} with {one.ndim} dimensions"
     return None

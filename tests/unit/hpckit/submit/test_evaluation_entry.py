@@ -17,7 +17,7 @@ from tests.unit.hpckit.specs_and_processes import make_spec
         ("model", None),
         ("cfg, load, *, step, device", None),
         ("safetensors, limit=10", None),
-        ("cfg", "has none of the parameters model, load, safetensors"),
+        ("cfg", "needs one of the parameters model, load, safetensors"),
         ("model, dataset", "has the parameter dataset"),
         ("model, /", "has parameters without names"),
     ],

@@ -1,4 +1,5 @@
-"""Rules for evaluations, as pure functions."""
+"""Rules for validation within a run, and for evaluations of its checkpoints beside it, as pure
+functions."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.cluster import option_problem
 from hpckit.config.spec import EvalSpec, RunSpec
 
+PREFIX = "val_"
+"""Prefix of the names of validation metrics."""
 EVAL_PREFIX = "eval_"
 """Prefix of the names of metrics of evaluations."""
 METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./@-]{0,99}")
@@ -67,3 +70,17 @@ def evaluation_violations(spec: RunSpec) -> Iterator[str]:
             "eval.every: evaluations run outside of containers, and cluster.slurm.container is "
             "given; evaluate in the container by hand: hpckit eval RUN@STEP"
         )
+
+
+def validation_violations(spec: RunSpec) -> Iterator[str]:
+    """Yields the violations of these rules, one line each, the key first."""
+    every, shards, best = spec.train.validate_every, spec.data.validation, spec.checkpoint.keep.best
+    is_ours = is_built_in(spec)
+    if is_ours and every is not None and shards is None:
+        yield f"data.validation: is required when train.validate_every={every}"
+    if is_ours and every is None and shards is not None:
+        yield (
+            "data.validation: is used only when train.validate_every has a value, and that is null"
+        )
+    if best is not None and best.startswith(PREFIX) and every is None:
+        yield f"checkpoint.keep.best: {best} requires validation; set train.validate_every"
