@@ -34,7 +34,7 @@ def test_a_model_of_the_users_own_is_not_built_for_them(tmp_path: Path) -> None:
     spec = make_spec({"entry": "mine:train", "eval.entry": "mine:evaluate"})
     (problem,) = evaluation_entry_problems(spec, tmp_path)
     assert problem.startswith("eval.entry: mine:evaluate")
-    assert "take load and call load" in problem
+    assert "use load and call load" in problem
     ours = make_spec({"eval.entry": "mine:evaluate"})
     assert evaluation_entry_problems(ours, tmp_path) == []
     (missing,) = evaluation_entry_problems(make_spec({"eval.entry": "mine:eval"}), tmp_path)
