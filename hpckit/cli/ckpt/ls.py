@@ -132,7 +132,7 @@ def _print(
     if any(info.items for info in infos):
         out.dim(
             "stored: what a checkpoint refers to, shared or not, without the bases of its "
-            "differences; `hpckit ckpt du {at.text}` shows what they need together"
+            f"differences; `hpckit ckpt du {at.text}` shows what they need together"
         )
     if at.is_guess:
         out.note(f"the store has {count(len(at.runs), 'run')}: --run shows others")

@@ -123,7 +123,9 @@ def test_ls_and_du_say_the_same_and_why_not(store: Store) -> None:
     body = document("du", store.url)
     assert {c["id"]: c["stored"] for c in body["checkpoints"]} == stored
     assert any(c["stored"] != c["total"] for c in body["checkpoints"])  # bases
-    assert "without the bases" in ok("ls", store.url)
+    listed = " ".join(ok("ls", store.url).split())
+    assert "without the bases" in listed
+    assert f"`hpckit ckpt du {store.url}`" in listed
     assert "stored: as in ls" in ok("du", store.url)
 
 
