@@ -23,7 +23,7 @@ MOST_BYTES = _REGION - _HEADER.size
 
 
 class SnapshotExchange:
-    """The agent's side of the exchange with the `ranks` workers of its node."""
+    """The agent's side of the exchange with the `ranks` workers of its node. Thread-safe."""
 
     def __init__(self, ranks: int) -> None:
         self._handle = os.memfd_create("hpckit-snapshots", os.MFD_CLOEXEC)
@@ -32,6 +32,8 @@ class SnapshotExchange:
         self._map = mmap.mmap(self._handle, ranks * _REGION)
         self._pipes = [os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) for _ in range(ranks)]
         self._number = 0
+        self._is_closed = False
+        self._lock = threading.Lock()  # a thread may still ask when the workers have ended
 
     @property
     def address(self) -> str:
@@ -40,28 +42,37 @@ class SnapshotExchange:
         return ":".join(map(str, (os.getpid(), self._handle, *readers)))
 
     def ask(self) -> int:
-        """Asks all workers, and returns the number of the question."""
-        self._number += 1
-        for _, writer in self._pipes:
-            with suppress(BlockingIOError):  # its worker reads nothing
-                os.write(writer, struct.pack("=q", self._number))
-        return self._number
+        """Asks all workers, and returns the number of the question. After `close`, nobody is
+        asked, as the numbers of the pipes may be those of other files."""
+        with self._lock:
+            self._number += 1
+            for _, writer in () if self._is_closed else self._pipes:
+                with suppress(BlockingIOError):  # its worker reads nothing
+                    os.write(writer, struct.pack("=q", self._number))
+            return self._number
 
     def answer(self, rank: int, number: int) -> bytes | None:
         """Returns the answer of local rank `rank` to a question; None: it has not answered."""
         offset = rank * _REGION
-        answered, length = _HEADER.unpack_from(self._map, offset)
-        if answered != number or not 0 <= length <= MOST_BYTES:
-            return None
-        return self._map[offset + _HEADER.size : offset + _HEADER.size + length]
+        with self._lock:
+            if self._is_closed:
+                return None
+            answered, length = _HEADER.unpack_from(self._map, offset)
+            if answered != number or not 0 <= length <= MOST_BYTES:
+                return None
+            return self._map[offset + _HEADER.size : offset + _HEADER.size + length]
 
     def close(self) -> None:
-        """Ends the exchange; the threads of workers end."""
-        for reader, writer in self._pipes:
-            os.close(reader)
-            os.close(writer)
-        self._map.close()
-        os.close(self._handle)
+        """Ends the exchange; the threads of workers end. A second call has no effect."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            for reader, writer in self._pipes:
+                os.close(reader)
+                os.close(writer)
+            self._map.close()
+            os.close(self._handle)
 
 
 class SnapshotResponder(threading.Thread):

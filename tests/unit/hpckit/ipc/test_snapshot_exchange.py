@@ -71,6 +71,22 @@ def test_questions_that_nobody_reads_do_not_block(exchange: SnapshotExchange) ->
     until(lambda: exchange.answer(1, exchange.ask()) is not None or last < 0)
 
 
+def test_a_question_after_the_end_is_written_to_no_file_that_has_its_number_now() -> None:
+    exchange = SnapshotExchange(1)
+    exchange.close()
+    exchange.close()
+    readers, writers = zip(*(os.pipe2(os.O_NONBLOCK) for _ in range(4)), strict=True)
+    try:
+        number = exchange.ask()
+        assert exchange.answer(0, number) is None
+        for reader in readers:
+            with pytest.raises(BlockingIOError):
+                os.read(reader, 1)
+    finally:
+        for handle in (*readers, *writers):
+            os.close(handle)
+
+
 def test_a_program_without_torch_has_stacks_alone() -> None:
     with ThreadPoolExecutor(1) as threads:
         answer = json.loads(threads.submit(describe_worker, 1).result())
