@@ -72,7 +72,8 @@ class JobChain:
                 SubprocessError.
             amend: updates the successor that is kept, at the end of this job.
             find: returns the number of a pending successor, if there is one: Slurm may have
-                accepted it without an answer. Raises QueueError.
+                accepted it without an answer, or a person may have queued it in place of one that
+                was lost. Raises QueueError.
             review: updates the pending successor, as this job may be killed at any time, and
                 returns what blocks it, or None.
             look: returns what has become of the successor, which was in the queue so many seconds
@@ -149,7 +150,8 @@ class JobChain:
     def _try_to_queue(self) -> None:
         self._wake.clear()
         try:
-            job = (self._find() if self._problem is not None else None) or self._queue()
+            may_be_there = self._problem is not None or self._replaced > 0
+            job = (self._find() if may_be_there else None) or self._queue()
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             self._report_refused(error)
             if not (self._is_decided.is_set() or self._wake.is_set()):
@@ -180,10 +182,12 @@ class JobChain:
             case SuccessorFate.LOST:
                 self._replace(job, state.reason)
             case SuccessorFate.NEVER:
+                self._is_queued.clear()  # a job that leaves now waits for the other one
                 if (problem := cancel(job)) is None:
                     what = f"job {job} could not start and is cancelled: {state.reason}"
                     self._replace(job, what)
                 else:
+                    self._is_queued.set()
                     log.error("job %s is not cancelled: %s", job, problem)
 
     def _report_blocked(self, job: str, state: SuccessorState) -> None:

@@ -93,9 +93,8 @@ def _queued_successor(supervised: SupervisedRun, job: Allocation) -> Iterator[Jo
         hosts = bad.hosts()
         return bad.record(queue(hosts).job_id, hosts)
 
-    with JobChain(
-        queue_without_bad, events, bad.keep_from, find, bad.review, look_at_successor
-    ) as chain:
+    look = partial(look_at_successor, own=job.job)
+    with JobChain(queue_without_bad, events, bad.keep_from, find, bad.review, look) as chain:
         yield chain
 
 

@@ -73,6 +73,8 @@ def judge_successor(
     if job.state == "CANCELLED":
         what = f"job {number}, which was to continue the run, was cancelled"
         return SuccessorState(SuccessorFate.CANCELLED, what)
+    if job.state == "REVOKED":  # another cluster of the federation has it
+        return SuccessorState(SuccessorFate.WAITS)
     if job.is_over:
         what = f"job {number} has ended ({job.state}) before this job"
         return SuccessorState(SuccessorFate.LOST, what)
@@ -100,14 +102,40 @@ def parse_memory_s(config: str) -> float | None:
     return None if found is None else float(found[1]) or float("inf")
 
 
-def look_at_successor(number: str, unseen_s: float) -> SuccessorState | None:
+def is_trustworthy(state: SuccessorState, jobs: Sequence[SlurmJob], own: str) -> bool:
+    """Returns whether one may act on what an answer of Slurm says of a successor. An answer without
+    this job, which runs, may lack the successor, too: the jobs of a hidden partition are not shown,
+    and a controller may have lost its state. If Slurm has given up this job, the successor is not
+    its own any more. Pure.
+
+    Args:
+        jobs: the user's jobs, as Slurm has answered.
+        own: the number of this job.
+    """
+    if state.fate in (SuccessorFate.WAITS, SuccessorFate.BLOCKED):
+        return True
+    return any(job.is_active for job in jobs if includes(job.number, own))
+
+
+def look_at_successor(
+    number: str, unseen_s: float, own: str | None = None
+) -> SuccessorState | None:
     """Returns what has become of a successor job by one call of squeue, or None if Slurm does not
-    answer. The arguments are those of `judge_successor`."""
+    answer, or does not know this job. The other arguments are those of `judge_successor`.
+
+    Args:
+        own: the number of this job. None: the answer is trusted.
+    """
     try:
-        return judge_successor(number, queue(), unseen_s, _remembered_s)
+        jobs = queue()
     except QueueError as error:
         log.warning("cannot look at job %s: %s", number, error)
         return None
+    state = judge_successor(number, jobs, unseen_s, _remembered_s)
+    if own is not None and not is_trustworthy(state, jobs, own):
+        log.warning("squeue does not show job %s, which runs: %s", own, state.reason)
+        return None
+    return state
 
 
 def _remembered_s() -> float | None:

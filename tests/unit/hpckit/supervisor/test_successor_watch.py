@@ -15,6 +15,7 @@ from hpckit.supervisor.continuation.job_chain import MOST_REPLACED, JobChain
 from hpckit.supervisor.continuation.successor_watch import (
     SuccessorFate,
     SuccessorState,
+    is_trustworthy,
     judge_successor,
     parse_memory_s,
 )
@@ -42,6 +43,7 @@ LINE = "{}|{}|N/A|N/A|1:00|1|low||{}|{}|name\n"
         ("8", "DEADLINE", "DeadLine", LOST),
         ("8", "FAILED", "NonZeroExitCode", LOST),
         ("8", "RUNNING", "None", WAITS),
+        ("8", "REVOKED", "None", WAITS),
         ("7", "PENDING", "JobHeldUser", LOST),
     ],
 )
@@ -71,6 +73,25 @@ def test_a_job_that_slurm_may_have_forgotten_after_a_cancellation_is_not_replace
 ) -> None:
     memory_s = parse_memory_s(f"MaxJobCount = 10000\nMinJobAge               = {age}\n")
     assert judge_successor("8", [], unseen_s, lambda: memory_s).fate is fate
+
+
+@pytest.mark.parametrize(
+    ("own", "is_trusted"),
+    [
+        (("7", "RUNNING"), True),
+        (("7", "COMPLETING"), True),
+        (("7", "NODE_FAIL"), False),  # Slurm has given it up
+        (("9", "RUNNING"), False),  # the answer lacks this job
+    ],
+)
+def test_nothing_is_done_on_an_answer_that_lacks_this_job(
+    own: tuple[str, str], is_trusted: bool
+) -> None:
+    jobs = parse_queue(LINE.format(*own, "", "None"))
+    for fate in SuccessorFate:
+        found = is_trustworthy(SuccessorState(fate), jobs, "7")
+        assert found is (is_trusted or fate in (WAITS, BLOCKED))
+        assert is_trustworthy(SuccessorState(fate), [], "7") is (fate in (WAITS, BLOCKED))
 
 
 @pytest.fixture
@@ -129,6 +150,18 @@ def test_one_that_is_lost_or_can_never_start_is_replaced(folder: Path, events: E
         ("successor_queued", "3"),
     ]
     assert (folder / "asked").read_text() == "--state=PENDING 2\n"
+
+
+def test_one_that_is_lost_is_not_replaced_beside_another_one(
+    folder: Path, events: EventLog
+) -> None:
+    def look(job: str, unseen_s: float) -> SuccessorState:
+        return SuccessorState(LOST if job == "1" else WAITS, "job 1 is gone")
+
+    numbers = iter(["1"])
+    with JobChain(lambda: next(numbers), events, find=lambda: "44", look=look) as chain:
+        until(lambda: chain.job == "44")
+        assert chain.keep(0)
 
 
 def test_a_site_that_loses_each_successor_gets_only_a_few(folder: Path, events: EventLog) -> None:
