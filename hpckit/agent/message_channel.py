@@ -62,8 +62,8 @@ class Channel:
         return self._is_over or self._silence_s > (SUSPECT_S if self.is_suspect else SILENT_S)
 
     def send(self, message: Message) -> None:
-        """Sends a message as plain JSON. What does not fit into the pipe goes with the next message
-        or heartbeat."""
+        """Sends a message as plain JSON. What does not fit into the pipe goes with the next call of
+        `receive`, message or heartbeat."""
         self._put(json.dumps(message).encode() + b"\n")
 
     def send_heartbeat(self) -> None:
@@ -81,6 +81,8 @@ class Channel:
                 self._silence_s = 0.0
                 self._unread += data
             self._is_over = True
+        if self._unsent:
+            self._put(b"")  # a long message needs the pipe many times
         *lines, self._unread = self._unread.split(b"\n")
         return [message for line in lines if line and (message := _parse(line))]
 

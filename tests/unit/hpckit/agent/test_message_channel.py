@@ -73,6 +73,16 @@ def test_what_a_full_pipe_has_no_room_for_comes_later(pair: Pair) -> None:
     assert got == messages
 
 
+def test_a_long_message_is_sent_on_while_its_side_reads(pair: Pair) -> None:
+    message = {"kind": "long", "padding": "x" * 500_000}
+    pair.here.send(message)
+    got: list[Message] = []
+    while not got:
+        got += pair.there.receive()
+        assert pair.here.receive() == []
+    assert got == [message]
+
+
 def test_it_is_over_when_the_other_side_has_ended(pair: Pair) -> None:
     pair.there.send({"kind": "last word"})
     assert not pair.here.is_over
