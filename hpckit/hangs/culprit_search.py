@@ -83,6 +83,8 @@ class _CulpritSearch:
         self._in_torch = frozenset(
             rank for rank, activity in self._activity.items() if activity in _WAITS
         )
+        self._outside = frozenset(ranks.keys() - self._in_torch)
+        self._later: dict[tuple[GroupKey, int], frozenset[int]] = {}  # by a number of collectives
         self._awaited = {rank: self._awaited_by(rank) for rank in ranks}
 
     def find(self) -> HangFinding:
@@ -141,9 +143,9 @@ class _CulpritSearch:
         if activity is RankActivity.ELSEWHERE and not self._is_ahead(rank):
             return frozenset()
         if activity in _WAITS and not self._groups:
-            return frozenset(self._ranks.keys() - self._in_torch)
-        own = (group.key for group in snapshot.groups or ())
-        return frozenset().union(*(self._later_than(rank, key) for key in own))
+            return self._outside
+        parts = {self._later_than(rank, group.key) for group in snapshot.groups or ()}
+        return parts.pop() if len(parts) == 1 else frozenset().union(*parts)
 
     def _later_than(self, rank: int, key: GroupKey) -> frozenset[int]:
         """Returns the members of a group that have entered fewer of its collectives than `rank`, or
@@ -152,13 +154,16 @@ class _CulpritSearch:
         state = states.get(rank)
         if state is None or state.sequence is None:
             return frozenset()
-        if state.sequence == self._last[key]:
+        sequence = state.sequence
+        if sequence == self._last[key]:
             return self._late[key]
-        return frozenset(
-            one
-            for one in self._late[key]
-            if one not in states or _is_below(states[one], state.sequence)
-        )
+        if (key, sequence) not in self._later:  # once for all ranks, of which there are thousands
+            self._later[key, sequence] = frozenset(
+                one
+                for one in self._late[key]
+                if one not in states or _is_below(states[one], sequence)
+            )
+        return self._later[key, sequence]
 
     def _is_ahead(self, rank: int) -> bool:
         """Returns whether a rank that is in no function of torch.distributed waits nevertheless, as
