@@ -18,6 +18,8 @@ _IMPOSSIBLE = re.compile(
     r"|Node count specification invalid|[Ii]nvalid feature specification|[Nn]odes are busy"
 )
 _REFUSED = re.compile(r"[Rr]eservation|[Pp]artition|[Aa]ccount|[Qq][Oo][Ss]|[Ll]icense")
+_LIMIT = re.compile(r"violates accounting/QOS policy")
+"""The answer where the user has as many jobs as he may have, of which the waiting one is one."""
 _FIELDS = {
     **{"Partition": "partition", "Features": "constraint", "Reservation": "reservation"},
     **{"Account": "account", "QOS": "qos", "Licenses": "licenses", "ReqNodeList": "nodelist"},
@@ -45,7 +47,10 @@ class PlacementAnswer:
     def is_refused(self) -> bool:
         """Whether Slurm would never start it as things are: for lack of nodes, or because of its
         partition, reservation, account, QOS or license."""
-        return self.is_possible is False or _REFUSED.search(self.message) is not None
+        is_limit = _LIMIT.search(self.message) is not None
+        return self.is_possible is False or (
+            not is_limit and _REFUSED.search(self.message) is not None
+        )
 
 
 def start_time(script: str, passed: Collection[str] = ()) -> str:

@@ -29,6 +29,26 @@ def test_only_an_answer_about_nodes_is_one(
     assert "allocation failure" not in found.message
 
 
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("allocation failure: Requested node configuration is not available", True),
+        ("allocation failure: Requested reservation is invalid", True),
+        ("allocation failure: Invalid account or account/partition combination specified", True),
+        (
+            "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size "
+            "and/or time limits)",
+            False,
+        ),
+        ("allocation failure: Unable to contact slurm controller (connect failure)", False),
+    ],
+)
+def test_a_limit_of_submitted_jobs_does_not_refuse_the_one_that_waits(
+    text: str, is_refused: bool
+) -> None:
+    assert parse_placement(1, text).is_refused is is_refused
+
+
 def test_a_job_is_described_by_what_it_requested() -> None:
     text = (
         "JobId=7 JobName=a Account=physics QOS=(null) Partition=low Reservation=mine NumNodes=2-4 "
