@@ -24,7 +24,9 @@ def is_search_path(name: str) -> bool:
 
 def without_repeats(value: str) -> str:
     """Returns a search path without entries that it has further ahead already, which find
-    nothing."""
+    nothing. One with an address such as s3://bucket/a is not split, as ":" is a part of that."""
+    if "://" in value:
+        return value
     return os.pathsep.join(dict.fromkeys(value.split(os.pathsep)))
 
 

@@ -156,7 +156,7 @@ RULES: tuple[VariableRule, ...] = (
         "is set by hpckit for the processes of one run",
         (),
         "HPCKIT_(RUN|SUBMISSION|GENERATION|NODES?|JOB|JOB_HOST|STORE_TOKEN|ATTEMPT|DEVICE)",
-        "HPCKIT_(BOARD|MEMORY_HERE|HEALTH_CHECK|SERVICE)",
+        "HPCKIT_(BOARD|MEMORY_HERE|HEALTH_CHECK|SERVICE|SNAPSHOTS)",
     ),
 )
 """The rules in the order in which they are looked up; the first that matches decides."""

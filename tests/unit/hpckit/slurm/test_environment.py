@@ -66,6 +66,7 @@ OF_LAUNCHERS = (
     *("OMPI_MCA_ess_base_jobid", "HYDRA_HOST_FILE", "HYDRA_LAUNCHER", "HYDI_CONTROL_FD"),
     *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
     *("HPCKIT_RUN", "HPCKIT_NODE", "HPCKIT_STORE_TOKEN", "HPCKIT_JOB", "HPCKIT_SERVICE"),
+    "HPCKIT_SNAPSHOTS",
 )
 OF_A_STEP = (
     *("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_GPUS", "SLURM_LAUNCH_NODE_IPADDR"),
@@ -184,6 +185,7 @@ def test_each_variable_of_the_manuals_that_a_call_gets_is_wanted_with_a_reason()
 def test_a_chain_of_any_length_has_the_search_paths_of_its_first_job() -> None:
     """Of one that a job submits, whose set-up lines add the same folders each time."""
     mine = {"PYTHONPATH": "/r/submissions/001/code:/mine", "PATH": "/bin:/usr/bin", "A": "1:1"}
+    mine["DATA_PATH"] = "s3://one/a:s3://two/a"
     counts = {"__LMOD_REF_COUNT_PATH": "/a:1;/b:1", "__MODULES_SHARE_X": "/a:2:/b:2"}
     first = environment_for("submission", mine | counts)
     assert first == {**mine, **counts, "PYTHONPATH": "/mine"}
