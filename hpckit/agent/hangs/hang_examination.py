@@ -29,13 +29,16 @@ class HangExamination:
 
     Args:
         collect: returns the snapshots of the node's ranks and the files with stacks, given the
-            processes that are overdue and those that may be sent a signal for their stacks. It is
-            called in a thread, as it may wait for a disk that hangs.
+            processes that are overdue and those that may be sent a signal for their stacks. Both
+            sets grow if the watch finds ranks that hang during an examination for another node. It
+            is called in a thread, as it may wait for a disk that hangs.
     """
 
     def __init__(self, collect: Callable[[Collection[int], Collection[int]], Collected]) -> None:
         self._collect = collect
         self._thread: threading.Thread | None = None
+        self._overdue: set[int] = set()
+        self._signalled: set[int] = set()
         self._collected: Collected | None = None
         self._is_sent = False
         self._alarm_s: float | None = None
@@ -98,10 +101,14 @@ class HangExamination:
     def _start(self, overdue: Collection[int], signalled: Collection[int]) -> None:
         is_running = self._thread is not None and self._thread.is_alive()
         if is_running:  # what it finds serves both
+            self._overdue |= set(overdue)
+            self._signalled |= set(signalled)
             return
+        self._overdue, self._signalled = set(overdue), set(signalled)
         self._collected, self._is_sent = None, False
+        sets = (self._overdue, self._signalled)
         self._thread = threading.Thread(
-            target=self._run, args=(overdue, signalled), name="hang examination", daemon=True
+            target=self._run, args=sets, name="hang examination", daemon=True
         )
         self._thread.start()
 
@@ -110,4 +117,6 @@ class HangExamination:
             self._collected = self._collect(overdue, signalled)
         except OSError as error:
             log.error("the ranks of this node could not be examined: %s", error)
-            self._collected = ([], [])
+        finally:
+            if self._collected is None:  # nobody waits for an examination that has failed
+                self._collected = ([], [])

@@ -47,9 +47,10 @@ class ProcessFacts:
 def process_facts(pid: int) -> ProcessFacts:
     """Returns what the kernel says about a process."""
     try:
-        fields = (_PROC / f"{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        text = (_PROC / f"{pid}/task/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ProcessFacts(ProcessState.ENDED)
+    fields = text.rpartition(")")[2].split()
     state = _STATES.get(fields[0], ProcessState.ALIVE)
     ticks = int(fields[11]) + int(fields[12])
     return ProcessFacts(state, ticks / os.sysconf("SC_CLK_TCK"), _read(_PROC / f"{pid}/wchan"))
@@ -58,7 +59,7 @@ def process_facts(pid: int) -> ProcessFacts:
 def _read(path: Path) -> str:
     """Returns the content of a file of /proc; empty if the kernel refuses it or has none."""
     try:
-        text = path.read_text().strip()
+        text = path.read_text(errors="replace").strip()  # a long name may end within a character
     except OSError:
         return ""
     return "" if text == "0" else text

@@ -90,17 +90,19 @@ class SnapshotCollector:
             overdue: the processes that have finished no step for too long.
             signalled: the processes that may be sent a signal to write their stacks, if they do not
                 answer. A program may handle that signal in its own way, so only ranks that hang are
-                sent one.
+                sent one. Both sets may grow during the call, by ranks that are overdue only then.
         """
         slots = self._slots()
         pids = {rank: slot.pid for rank, slot in enumerate(slots) if slot.pid}
         first = self._look(pids)
-        files = self._write_answered(first, pids, signalled)
         silent = [pids[rank] for rank, look in first.items() if look.answer is None]
         offsets = {pid: _size(self._path(pid, -1)) for pid in silent}
-        files += stack_dumps.write_stacks([pid for pid in silent if pid in signalled], self._logs)
+        early = set(signalled)
+        files = self._write_stacks(first, pids, early)
         time.sleep(max(0.0, SECOND_LOOK_S - (time.monotonic() - min_time(first.values()))))
         second = self._look(pids)
+        if late := set(signalled) - early:
+            files += self._write_stacks(second, pids, late)
         children = facts.children_by_parent()
         later = self._slots()
         snapshots = []
@@ -138,6 +140,15 @@ class SnapshotCollector:
 
     def _path(self, pid: int, rank: int) -> Path:
         return stack_dumps.stacks_path(self._logs, pid) or self._logs / f"rank{rank}.stacks"
+
+    def _write_stacks(
+        self, looks: Mapping[int, _Look], pids: Mapping[int, int], signalled: Collection[int]
+    ) -> list[Path]:
+        """Writes the stacks of the ranks in `signalled`, or has them written, and returns the
+        files."""
+        silent = [pids[rank] for rank, look in looks.items() if look.answer is None]
+        files = self._write_answered(looks, pids, signalled)
+        return files + stack_dumps.write_stacks([p for p in silent if p in signalled], self._logs)
 
     def _write_answered(
         self, looks: Mapping[int, _Look], pids: Mapping[int, int], signalled: Collection[int]

@@ -267,8 +267,11 @@ class Workers:
 
     def _collect(self, overdue: Collection[int], signalled: Collection[int]) -> Collected:
         """Collects what the workers are doing, in a thread of the examination."""
-        collectives = self._collectives(self._table.slots()) if overdue else []
+        is_early = bool(overdue)
+        collectives = self._collectives(self._table.slots()) if is_early else []
         snapshots, files = self._collector.collect(overdue, signalled)
+        if overdue and not is_early:  # they hang since an examination for another node
+            collectives = self._collectives(self._table.slots())
         return snapshots, [*collectives, *files]
 
     def _collectives(self, slots: Sequence[Heartbeat]) -> list[Path]:

@@ -50,6 +50,27 @@ def test_a_node_without_an_alarm_answers_and_ends_nothing() -> None:
     assert not it.is_decided()
 
 
+def test_ranks_that_hang_during_an_examination_for_another_node_are_a_part_of_it() -> None:
+    may_end, asked = threading.Event(), []
+
+    def collect(overdue: Collection[int], signalled: Collection[int]) -> Collected:
+        asked.append((set(overdue), set(signalled)))
+        may_end.wait(60)
+        asked.append((set(overdue), set(signalled)))
+        return [], []
+
+    it = HangExamination(collect)
+    it.examine()
+    until(lambda: len(asked) == 1)
+    it.raise_alarm({7}, {7, 8}, 0)
+    may_end.set()
+    until(lambda: len(asked) == 2)
+    assert asked == [(set(), set()), ({7}, {7, 8})]
+    until(lambda: "examined" in kinds(it))
+    it.conclude("rank 3 is stuck")
+    assert it.is_decided()
+
+
 def test_a_supervisor_that_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
