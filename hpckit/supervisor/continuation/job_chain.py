@@ -122,12 +122,12 @@ class JobChain:
         self._wake.set()
         if not self._is_left_alone:
             self._is_queued.wait(within_s)
-        if self.job is None:
+        if (job := self.job) is None:
             self._decide()
             _report_no_successor(self._events, self._problem or "Slurm has not answered yet")
         else:
-            self._amend(self.job, within_s)
-        return self.job is not None
+            self._amend(job, within_s)
+        return job is not None
 
     def drop(self) -> None:
         """Cancels the successor, as the run has ended finally. Returns immediately."""
