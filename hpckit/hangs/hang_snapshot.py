@@ -4,7 +4,7 @@ to the supervisor. Its size is bounded, so that the snapshots of thousands of ra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -129,7 +129,9 @@ class HangSnapshot:
         """Returns the snapshot as JSON values, within the limits of size."""
         groups = None if self.groups is None else [_bounded(g) for g in self.groups[:MOST_GROUPS]]
         return {
-            **asdict(self),
+            **{one.name: getattr(self, one.name) for one in fields(self)},  # asdict is slow
+            "call": None if self.call is None else asdict(self.call),
+            "pending": None if self.pending is None else asdict(self.pending),
             "frames": [
                 [one.file[-MOST_CHARACTERS:], one.line, one.function[:MOST_CHARACTERS]]
                 for one in self.frames[:MOST_FRAMES]
@@ -142,7 +144,8 @@ class HangSnapshot:
 def _bounded(group: ProcessGroupState) -> dict[str, Any]:
     records = [[r.sequence, r.operation, r.size] for r in group.records[-MOST_RECORDS:]]
     ranks = [list(one) for one in group.ranks[:MOST_GROUPS]]
-    return {**asdict(group), "ranks": ranks, "records": records}
+    own = {"name": group.name, "description": group.description, "sequence": group.sequence}
+    return {**own, "ranks": ranks, "records": records}
 
 
 def load_snapshot(values: Mapping[str, Any]) -> HangSnapshot:

@@ -3,6 +3,7 @@ of all nodes examine theirs, and their snapshots are compared."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from hpckit.hangs.hang_snapshot import HangSnapshot, load_snapshot
 from hpckit.hangs.hang_words import describe_finding
 from hpckit.rundir.directory import RunDir
 from hpckit.supervisor.agents.agent_pool import AgentPool
-from hpckit.system.atomic_files import write_json
+from hpckit.system.atomic_files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class HangInquiry:
         self._last = (self._attempt, time.monotonic(), words)
         record = {"text": words, "cause": finding.cause, "ranks": [s.record() for s in snapshots]}
         try:
-            write_json(path, record)
+            write_text(path, json.dumps(record) + "\n")  # indented, it would be many times slower
         except OSError as error:
             log.error("the snapshots of the ranks could not be written: %s", error)
 
