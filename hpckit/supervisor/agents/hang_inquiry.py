@@ -11,7 +11,7 @@ from typing import Any
 
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import HangExplained
-from hpckit.hangs.culprit_search import HangFinding, find_culprits
+from hpckit.hangs.culprit_search import HangCause, HangFinding, find_culprits
 from hpckit.hangs.hang_snapshot import HangSnapshot, load_snapshot
 from hpckit.hangs.hang_words import describe_finding
 from hpckit.rundir.directory import RunDir
@@ -92,7 +92,9 @@ class HangInquiry:
         path = self._run.generation_logs(self._generation) / f"hang{self._count}.json"
         self._events.emit(self._event(finding, words, snapshots, seconds, str(path)))
         self._pool.send_finding(self._pool.active_nodes(), words)
-        self._last = (self._attempt, time.monotonic(), words)
+        # ranks that have advanced are not ended, so that they may hang in the same attempt
+        is_over = finding.cause is not HangCause.SLOW
+        self._last = (self._attempt, time.monotonic(), words) if is_over else None
         record = {"text": words, "cause": finding.cause, "ranks": [s.record() for s in snapshots]}
         try:
             write_text(path, json.dumps(record) + "\n")  # indented, it would be many times slower

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,3 +79,19 @@ def test_all_nodes_are_asked_once_and_told(tmp_path: Path, monkeypatch: pytest.M
     assert len(read_json(Path(first["snapshots"]))["ranks"]) == 2
     assert (second["examined"], second["attempt"]) == (0, 2)
     assert "a node that has not answered" in second["text"]
+
+
+def test_a_hang_after_a_slow_step_is_inquired_into(tmp_path: Path) -> None:
+    run, agents = RunDir(tmp_path), Agents()
+    run.generation_logs(4).mkdir(parents=True)
+    slow = (waiting(0, group(range(2), 7)), elsewhere(1, group(range(2), 6)))
+    answers = ([replace(one, has_advanced=True).record() for one in slow], RANKS)
+    with EventLog(run.events) as events:
+        inquiry = HangInquiry(cast("AgentPool", agents), events, run, 4, 1)
+        for ranks in answers:
+            agents.hangs = [(0, 1)]
+            inquiry.poll()
+            agents.examined = [(0, ranks[:1]), (1, ranks[1:])]
+            inquiry.poll()
+    assert agents.asked == 2
+    assert [event["cause"] for event in read_events(run.events)] == ["slow", "stuck"]
