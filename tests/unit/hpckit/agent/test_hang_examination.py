@@ -51,7 +51,8 @@ def test_a_node_without_an_alarm_answers_and_ends_nothing() -> None:
 
 
 def test_ranks_that_hang_during_an_examination_for_another_node_are_a_part_of_it() -> None:
-    may_end, asked = threading.Event(), []
+    may_end = threading.Event()
+    asked: list[tuple[set[int], set[int]]] = []
 
     def collect(overdue: Collection[int], signalled: Collection[int]) -> Collected:
         asked.append((set(overdue), set(signalled)))
