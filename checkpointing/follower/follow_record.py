@@ -143,6 +143,13 @@ def replace_file(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def remove_temporaries(path: Path) -> None:
+    """Remove what a `replace_file` of this path has left that was killed; nothing may replace it
+    meanwhile."""
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
+        temporary.unlink(missing_ok=True)
+
+
 def _slots(ids: ChunkIds) -> list[dict[str, Any]]:
     by_name: dict[str, list[tuple[Box, bytes]]] = {}
     for (name, box), id_ in ids.items():

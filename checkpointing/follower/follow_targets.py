@@ -19,6 +19,7 @@ from checkpointing.follower.follow_record import (
     WEIGHTS,
     FollowRecord,
     read_record,
+    remove_temporaries,
     replace_file,
     write_record,
 )
@@ -151,8 +152,8 @@ class CallbackTarget:
     def publish(self, image: WeightImage, step: PublishedStep) -> None:
         from checkpointing.follower.torch_views import tensors_of
 
-        self._front, self._back = image, self._front
         self._on_step(step.step, tensors_of(image.fd, image.layout), step.changed)
+        self._front, self._back = image, self._front  # if it has failed, the step is made again
 
     def write_record(self, record: FollowRecord) -> None:
         pass
@@ -181,6 +182,7 @@ class _FolderTarget:
             raise CheckpointError(
                 f"another process follows a run into {folder}: end it, or choose another place"
             ) from None
+        remove_temporaries(self._state / _RECORD)
 
     def record(self) -> FollowRecord | None:
         return read_record(self._state / _RECORD)
@@ -302,6 +304,7 @@ class SharedTarget(_FolderTarget):
         folder.mkdir(mode=0o700, exist_ok=True)
         check_owner(folder)
         super().__init__(folder, _STATE, is_memory=True)
+        remove_temporaries(folder / CURRENT)
         try:
             self._sequence = read_current(folder).sequence
         except (CheckpointError, FileNotFoundError):

@@ -295,18 +295,21 @@ class Follower:
             for name, spec in layout.stored.items()
             for box, chunk in checkpoint.table(item_of(name)).chunks[name].items()
         ]
-        step = stored.save.step
+        step, committed = stored.save.step, stored.modified
         image = self._target.begin(step, layout)
-        images.make(checkpoint, wanted, image)
-        ids = {} if images.weights is None else images.weights.ids
-        names = [layout.names[name] for name in changed_names(wanted, ids)]
-        held = HeldStep(step, stored.save.session, header.created)
-        file = self._target.file_name(step)
-        self._target.write_record(self._record(held, layout, file, image))
-        committed = stored.modified
-        self._target.publish(
-            image, PublishedStep(stored.save.run, step, stored.save.id, committed, names)
-        )
+        try:
+            images.make(checkpoint, wanted, image)
+            ids = {} if images.weights is None else images.weights.ids
+            names = [layout.names[name] for name in changed_names(wanted, ids)]
+            held = HeldStep(step, stored.save.session, header.created)
+            file = self._target.file_name(step)
+            self._target.write_record(self._record(held, layout, file, image))
+            self._target.publish(
+                image, PublishedStep(stored.save.run, step, stored.save.id, committed, names)
+            )
+        except BaseException:
+            self._target.release(image)  # its file may have no name any more
+            raise
         self._replace_weights(images, image)
         self._held = held
         return FollowedStep(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from checkpointing.store.write.part_writer import WriteOptions
 from tests.unit.checkpointing.follower.followed_stores import (
     RUN,
     SeenSteps,
+    bits,
     changed,
     expected,
     follower,
@@ -349,6 +351,46 @@ def test_an_outage_that_lasts_is_an_error(store: Store, broken: list[BrokenStora
             next(followed.steps())
 
 
+def test_a_step_that_fails_leaves_no_open_file(
+    store: Store, tmp_path: Path, broken: list[BrokenStorage]
+) -> None:
+    def fail() -> None:
+        raise StoreError("no answer")
+
+    into, tensors = tmp_path / "into", save_steps(store, 1)
+    with follower(store, into) as followed:
+        for _ in range(2):
+            broken[0].before_reads.append(fail)
+            with pytest.raises(StoreError, match="no answer"):
+                followed.poll()
+        assert not [path for path in _open_files() if "step-1" in path]
+        assert followed.poll() is not None
+    assert written(into) == expected(tensors[-1])
+
+
+def test_after_an_error_of_the_function_the_next_step_is_whole(store: Store) -> None:
+    """The weights that are held stay as they are: numbers that are cast cannot be compared."""
+    seen, failing = SeenSteps(), [2]
+
+    def given(step: int, tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> None:
+        seen(step, tensors, names)
+        if step in failing:
+            raise ValueError(step)
+
+    one, other = np.full((300, 400), 1.0, np.float32), np.full((300, 400), 2.0, np.float32)
+    with follower(store, given, dtype="bfloat16") as followed:
+        save(store, 1, {"model/a": one, "model/b": other})
+        followed.poll()
+        save(store, 2, {"model/a": one + 2, "model/b": other + 2})
+        with pytest.raises(ValueError, match="2"):
+            followed.poll()
+        save(store, 3, {"model/a": other, "model/b": one})
+        followed.poll()
+    assert seen.steps == [1, 2, 3]
+    bits_of = {name: bits(torch.from_numpy(a).bfloat16()) for name, a in (("a", other), ("b", one))}
+    assert seen.tensors[-1] == bits_of
+
+
 def test_a_run_that_begins_again_is_followed(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -447,6 +489,19 @@ def test_what_is_damaged_while_it_follows_is_read_again(store: Store, tmp_path: 
     assert written(into) == expected(now)
 
 
+def test_what_a_killed_follower_was_writing_is_removed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkpointing.follower.follow_targets.MEMORY", tmp_path)
+    folder = tmp_path / "hpckit-x"
+    follower(store, "shm:x").close()
+    left = [folder / ".current.0123abcd.tmp", folder / "state/.record.0123abcd.tmp"]
+    for path in left:
+        path.write_bytes(b"{")
+    follower(store, "shm:x").close()
+    assert not [path for path in left if path.exists()]
+
+
 def test_one_follower_at_a_time(store: Store, tmp_path: Path) -> None:
     with (
         follower(store, tmp_path / "into"),
@@ -500,3 +555,13 @@ def test_wrong_options_are_refused(store: Store, options: dict[str, object], tex
     given = {"run": RUN, "into": SeenSteps(), **options}
     with pytest.raises(ValueError, match=text):
         Follower(store.url, **given)  # type: ignore[call-overload]
+
+
+def _open_files() -> list[str]:
+    """The paths of the files that this process has open; that of a descriptor which another thread
+    closes meanwhile is left out."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return found
