@@ -51,15 +51,16 @@ def unpin(store: Store, save: SaveId) -> None:
 
 def put_metrics(store: Store, save: SaveId, metrics: Mapping[str, float], why: str) -> None:
     """Give a checkpoint metrics that were measured after its commit, in place of those that an
-    earlier call has given it.
+    earlier call has given it. They do not keep it from a prune.
 
     Args:
         metrics: finite numbers by name.
 
     Raises:
-        CheckpointError: as `put_mark`.
+        CheckpointError: it does not exist.
     """
-    put_mark(store, save, EVALUATION + save.id, why, metrics=metrics)
+    _write_mark(store, save, EVALUATION + save.id, why, metrics=metrics)
+    _manifest_of(store, save)
 
 
 def marked_metrics(marks: Iterable[CheckpointMark]) -> dict[str, dict[str, float]]:
@@ -76,26 +77,14 @@ def remove_metrics(store: Store, saves: Iterable[SaveId]) -> None:
     store.storage.delete([object_keys.mark(one.run, EVALUATION + one.id) for one in saves])
 
 
-def put_mark(
-    store: Store,
-    save: SaveId,
-    name: str,
-    why: str,
-    *,
-    pinned: bool = False,
-    metrics: Mapping[str, float] | None = None,
-) -> None:
+def put_mark(store: Store, save: SaveId, name: str, why: str, *, pinned: bool = False) -> None:
     """Give a checkpoint a name, which another one may have had before.
 
     Raises:
         CheckpointError: the checkpoint does not exist; or a prune has begun to remove it, and then
             the mark was made all the same, in case the checkpoint stays.
     """
-    mark = CheckpointMark(save.id, pinned, why, time.time(), metrics or {})
-    key = object_keys.mark(save.run, object_keys.check_mark(name))
-    # first, or the name would be lost to the checkpoint that had it before
-    _manifest_of(store, save)
-    store.storage.replace(key, dump_mark(mark))
+    _write_mark(store, save, name, why, pinned=pinned)
     # The mark is written before this look: a prune first marks for deletion, then looks at the
     # checkpoint marks. Deletion marks are read before manifests: what a deletion mark that is over
     # named is gone.
@@ -106,6 +95,23 @@ def put_mark(
             f"prune may be removing checkpoint {save.id} of run {save.run!r}: check whether it "
             "still exists, and if so mark it again"
         )
+
+
+def _write_mark(
+    store: Store,
+    save: SaveId,
+    name: str,
+    why: str,
+    *,
+    pinned: bool = False,
+    metrics: Mapping[str, float] | None = None,
+) -> None:
+    """Write a mark of a checkpoint that exists."""
+    mark = CheckpointMark(save.id, pinned, why, time.time(), metrics or {})
+    key = object_keys.mark(save.run, object_keys.check_mark(name))
+    # first, or the name would be lost to the checkpoint that had it before
+    _manifest_of(store, save)
+    store.storage.replace(key, dump_mark(mark))
 
 
 def marks(store: Store, run: str) -> Mapping[str, CheckpointMark]:

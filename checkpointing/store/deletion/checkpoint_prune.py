@@ -21,7 +21,6 @@ from checkpointing.store.pins_and_labels import (
     marked_metrics,
     marks,
     pinned_by,
-    pins,
     remove_metrics,
 )
 from checkpointing.store.repair import manifest_revision
@@ -152,7 +151,10 @@ def _apply(store: Store, run: str, changes: Sequence[PruneChoice], result: Prune
     with marking_for_deletion(
         store, [key for keys in removable.values() for key in keys]
     ) as removal:
-        pinned = pins(store, run)  # read after the mark for deletion, which `pin` looks for
+        named = marks(
+            store, run
+        ).values()  # read after the mark for deletion, which `pin` looks for
+        pinned, marked = pinned_by(named), marked_metrics(named)
         for choice in changes:
             save = choice.found.stored.save
             if why := pinned.get(choice.id) or removal.why_needed(save):
@@ -162,7 +164,7 @@ def _apply(store: Store, run: str, changes: Sequence[PruneChoice], result: Prune
                 result.removed.append(choice.id)
             else:
                 _reduce(store, run, choice, result)
-    removed = [c.found.stored.save for c in changes if c.marked and c.id in result.removed]
+    removed = [c.found.stored.save for c in changes if c.id in marked and c.id in result.removed]
     if removed:
         remove_metrics(store, removed)
 

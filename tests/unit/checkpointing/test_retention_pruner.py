@@ -12,7 +12,9 @@ from checkpointing.events import Events
 from checkpointing.retention import Best, Every, KeepPolicy, Last, Unevaluated
 from checkpointing.retention_pruner import Pruner, mark_best
 from checkpointing.store.catalog import list_checkpoints
+from checkpointing.store.deletion import checkpoint_prune, manifest_removal
 from checkpointing.store.pins_and_labels import marks, put_mark, put_metrics
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.checkpoint_selection import pick
 from hpckit.cli.common.store_errors import CommandUsageError
@@ -102,3 +104,26 @@ def test_of_two_evaluations_that_end_together_both_count(
     monkeypatch.setattr("checkpointing.retention_pruner.put_mark", put_mark_late)
     mark_best(store, RUN, accuracy)
     assert best_step(store) == 2
+
+
+def test_metrics_that_come_during_a_prune_go_or_stay_with_their_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prune has chosen before they come, and has marked both checkpoints for deletion."""
+    store = Store.open(str(tmp_path / "store"), create=True)
+    saves = save_all(store, RUN, {step: {"model/w": step} for step in (1, 2, 3)})
+
+    def put_metrics_late(*arguments: Any) -> Any:
+        for save in saves[:2]:
+            put_metrics(store, save, {"eval_accuracy": 0.5}, "")
+        return manifest_removal.revisions(*arguments)
+
+    monkeypatch.setattr(checkpoint_prune, "revisions", put_metrics_late)
+    with Session(store, RUN) as session, session.reading(saves[0].manifest()):
+        found = checkpoint_prune.prune(store, RUN, [Last(1)])
+        assert (found.removed, [*found.spared]) == ([saves[1].id], [saves[0].id])
+        with manifest_removal.marking_for_deletion(store, [saves[0].manifest()]):
+            put_metrics(store, saves[0], {"eval_accuracy": 0.75}, "")
+    assert {name: dict(mark.metrics) for name, mark in marks(store, RUN).items()} == {
+        f"eval-{saves[0].id}": {"eval_accuracy": 0.75}
+    }
