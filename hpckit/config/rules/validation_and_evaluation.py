@@ -62,6 +62,8 @@ def evaluation_violations(spec: RunSpec) -> Iterator[str]:
             yield f"{key}: use eval.slurm.{_KEYS[option]} instead"
         elif option == "time":
             yield f"{key}: use eval.time_limit instead"
+        elif option == "comment":
+            yield f"{key}: hpckit finds evaluations by their comments"
         elif problem := option_problem(option):
             yield f"{key}: {problem}"
     slurm = spec.cluster.slurm

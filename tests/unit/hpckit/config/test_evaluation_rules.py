@@ -24,6 +24,11 @@ ENTRY = {"eval.entry": "mine:evaluate"}
         ({"eval.slurm.options": {"nice": 5}}, {}, "use eval.slurm.nice instead"),
         ({"eval.slurm.options": {"time": "1"}}, {}, "use eval.time_limit instead"),
         ({"eval.slurm.options": {"array": "0-3"}}, {}, "hpckit sets this option itself"),
+        (
+            {"eval.slurm.options": {"comment": "x"}},
+            {},
+            "hpckit finds evaluations by their comments",
+        ),
         ({**ENTRY, "eval.every": 10}, {"cluster": "site_pyxis"}, "run outside of containers"),
         ({**ENTRY, "eval.every": 10}, {"command": "program"}, "how a program stores"),
     ],
