@@ -44,6 +44,7 @@ def plan_evaluations(
     limits: EvaluationLimits,
     lost: Collection[str] = (),
     *,
+    removed: Collection[str] = (),
     is_last: bool = False,
 ) -> EvaluationPlan:
     """Returns which evaluations are submitted now.
@@ -51,12 +52,15 @@ def plan_evaluations(
     Args:
         evaluations: those of the chosen checkpoints, by step.
         lost: ids of those whose last submission exists no more, without a result.
+        removed: ids of checkpoints that are not in the store any more.
         is_last: whether nothing can be submitted later, so that all that wait are.
     """
     waiting = [one for one in evaluations if _is_waiting(one, lost)]
+    skip = [(one, "retention has removed the checkpoint") for one in waiting if one.id in removed]
+    waiting = [one for one in waiting if one.id not in removed]
     spent = [one for one in waiting if len(one.submitted) > limits.retries]
     waiting = [one for one in waiting if len(one.submitted) <= limits.retries]
-    skip = [(one, _why_given_up(one)) for one in spent]
+    skip += [(one, _why_given_up(one)) for one in spent]
     places = len(waiting) if is_last else max(0, limits.max_pending - _pending(evaluations, lost))
     if limits.backlog == "newest" and places:
         places = min(places, limits.max_pending)

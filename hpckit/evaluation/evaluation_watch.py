@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from checkpointing.events import CheckpointCommitted
+from checkpointing.events import CheckpointCommitted, CheckpointPruned
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
 from hpckit.evaluation.evaluation_jobs import (
@@ -132,7 +132,7 @@ class EvaluationWatch:
 
     def _serve(self) -> None:
         tail = EventTail(self._run.events)
-        kinds = (CheckpointCommitted, EvaluationSubmitted, EvaluationSkipped)
+        kinds = (CheckpointCommitted, CheckpointPruned, EvaluationSubmitted, EvaluationSkipped)
         while True:
             is_ending = self._ending.is_set()
             for event in tail.read():
@@ -152,7 +152,8 @@ class EvaluationWatch:
         evaluations = self._evaluations()
         lost = self._lost(evaluations)
         is_last = is_ending and self._is_final
-        plan = plan_evaluations(evaluations, self._limits, lost, is_last=is_last)
+        removed = {one.id for one in self._known if isinstance(one, CheckpointPruned) and one.id}
+        plan = plan_evaluations(evaluations, self._limits, lost, removed=removed, is_last=is_last)
         for one, why in plan.skip:
             self._skip(one, why)
         if not plan.submit or (is_ending and not self._is_final):

@@ -92,6 +92,14 @@ def test_what_is_submitted_now_and_what_is_left_out(
     assert steps(plan) == (submit, skip)
 
 
+def test_what_retention_has_removed_is_left_out_unless_it_is_done_or_pending() -> None:
+    evaluations = [evaluation(step, word) for step, word in enumerate(("", "sf", "s", "sd", ""), 1)]
+    removed = {id_of(step) for step in (1, 2, 3, 4)}
+    plan = plan_evaluations(evaluations, EvaluationLimits(4, 1), removed=removed)
+    assert steps(plan) == ([5], [1, 2])
+    assert all(why == "retention has removed the checkpoint" for _, why in plan.skip)
+
+
 def test_the_chosen_checkpoints_are_those_at_multiples_and_the_last_one() -> None:
     events = [committed(step) for step in (5, 10, 15, 20, 23)]
     again = committed(10, "01234567")  # after a rollback: other weights at the same step

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from checkpointing.events import CheckpointPruned
 from hpckit.evaluation import evaluation_watch
 from hpckit.evaluation.evaluation_jobs import EvaluationSubmitError
 from hpckit.evaluation.evaluation_watch import EvaluationWatch
@@ -124,6 +125,19 @@ def test_places_that_become_free_are_taken_and_the_next_supervisor_submits_the_r
     second.close()  # nothing can be submitted later
     assert [step for step, _ in watched.submitted()] == [10, 20, 30, 40, 50]
     assert len(watched.queue.jobs) == 4
+
+
+def test_what_was_pruned_before_is_not_submitted(watched: Watched) -> None:
+    """As in a run whose config has got eval.every later."""
+    for step in (10, 20):
+        watched.events.emit(committed(step))
+    watched.events.emit(CheckpointPruned(step=10, id=id_of(10)))
+    watch = watched.watch()
+    watched.wait_until(lambda: watched.submitted() == [(20, "1")])
+    watch.close()
+    found = read_events(watched.run.events)
+    (skipped,) = [event for event in found if isinstance(event, EvaluationSkipped)]
+    assert (skipped.step, skipped.why) == (10, "retention has removed the checkpoint")
 
 
 def test_what_a_killed_supervisor_has_submitted_without_a_record_is_found(
