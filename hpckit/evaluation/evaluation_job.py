@@ -13,8 +13,8 @@ import argparse
 import fcntl
 import json
 import logging
-import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from checkpointing import CheckpointError, Store, mark_best
@@ -57,6 +58,9 @@ _MARGIN_S = 30.0
 """Seconds before the time limit of a job at which its evaluation is ended, so that it says why; at
 most a tenth of the limit."""
 
+_MOST_OF_ERROR = 4000
+"""Characters of an error of the user's function that an event has; the log has all."""
+
 
 class EvaluationError(RuntimeError):
     """Raised if a checkpoint cannot be evaluated; the message says why."""
@@ -89,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run = RunDir(given.run)
     spec = read_spec(run.spec(given.submission))
+    signal.signal(signal.SIGTERM, _leave)
     if given.background:
         os.nice(spec.eval.nice)
     failed = 0
@@ -100,6 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 log.error("%s: %s", id_, error)
                 failed += 1
     return 1 if failed else 0
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Ends this process by an exception, so that what it has started and written is removed."""
+    raise SystemExit(128 + number)
 
 
 def ids_of_task(ids: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
@@ -160,7 +170,7 @@ def _evaluate(request: EvaluationRequest, folder: Path, events: EventLog) -> dic
     try:
         metrics = _measure_and_store(request, folder)
     except (EvaluationError, CheckpointError, OSError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+        why = " ".join(str(error).split())[:_MOST_OF_ERROR] or type(error).__name__
         seconds = time.monotonic() - begun_s
         events.emit(EvaluationEnded(step=step, id=id_, seconds=seconds, error=why))
         raise EvaluationError(why) from error
@@ -179,11 +189,11 @@ def _measure_and_store(request: EvaluationRequest, folder: Path) -> dict[str, fl
         found = _checkpoint(store, name, request.id)
         with leased(store, found.stored, log.warning):
             metrics = checked_metrics(_measure(request, folder), spec.eval)
-        if request.is_added:
-            earlier = marked_metrics(marks(store, name).values()).get(request.id, {})
-            metrics = {**earlier, **metrics}
-        entry = spec.eval.entry or ""
-        put_metrics(store, found.stored.save, metrics, f"evaluated by {entry}")
+            if request.is_added:
+                earlier = marked_metrics(marks(store, name).values()).get(request.id, {})
+                metrics = {**earlier, **metrics}
+            entry = spec.eval.entry or ""
+            put_metrics(store, found.stored.save, metrics, f"evaluated by {entry}")
         if (policy := best_policy(spec.eval)) is not None:
             mark_best(store, name, policy)
     finally:
@@ -201,14 +211,16 @@ def _checkpoint(store: Store, run: str, id_: str) -> CatalogEntry:
 def _measure(request: EvaluationRequest, folder: Path) -> Any:
     """Returns what the function of the user has returned, in a process of its own."""
     number, limit = request.spec.eval.nproc_per_node, request.spec.eval.time_limit
-    with tempfile.TemporaryDirectory(prefix="hpckit-eval-") as scratch:
+    # its weights may be large, so they are removed here, also if the process was killed
+    with tempfile.TemporaryDirectory(prefix="hpckit-eval-", ignore_cleanup_errors=True) as scratch:
         out = Path(scratch, "result.json")
         words = ["-m", WORKER, str(request.run.path), str(request.submission), request.id]
         words += [str(out), request.spec.eval.entry or ""]
         if number > 1:
             torchrun = ["-m", "torch.distributed.run", "--standalone"]
             words = [*torchrun, "--nproc-per-node", str(number), *words]
-        process = spawn([sys.executable, "-u", *words], _environment(request), folder / LOG)
+        env = worker_environment(request, os.environ)
+        process = spawn([sys.executable, "-u", *words], env, folder / LOG)
         try:
             status = process.wait(worker_limit_s(limit))
         except subprocess.TimeoutExpired:
@@ -249,7 +261,7 @@ def checked_metrics(found: Any, spec: EvalSpec) -> dict[str, float]:
                 f"{entry} returned a metric named {name!r}; names are letters, digits and _ . / @ -"
             )
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
+        if not is_number or not abs(value) <= sys.float_info.max:  # an integer may be above it
             raise EvaluationError(
                 f"{entry} returned {name}={value!r}, which is not a finite number"
             )
@@ -259,15 +271,18 @@ def checked_metrics(found: Any, spec: EvalSpec) -> dict[str, float]:
     return {f"{EVAL_PREFIX}{name}": float(value) for name, value in found.items()}
 
 
-def _environment(request: EvaluationRequest) -> dict[str, str]:
+def worker_environment(request: EvaluationRequest, env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of the process that has the model, from that of this one. Pure."""
     slurm = request.spec.cluster.slurm
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    found = {**env, "PYTHONUNBUFFERED": "1"}
     if slurm is not None:
-        env |= {name: str(value) for name, value in slurm.env.items()}
+        found |= {name: str(value) for name, value in slurm.env.items()}
     if request.code:
-        before = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
-        env["PYTHONPATH"] = os.pathsep.join([*map(str, request.code), *before])
-    return env
+        before = [found["PYTHONPATH"]] if found.get("PYTHONPATH") else []
+        found["PYTHONPATH"] = os.pathsep.join([*map(str, request.code), *before])
+        # or the working directory, which may be a changed copy of the project, would come first
+        found["PYTHONSAFEPATH"] = "1"
+    return found
 
 
 def with_entry(spec: RunSpec, entry: str | None) -> RunSpec:

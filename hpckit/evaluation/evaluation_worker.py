@@ -9,7 +9,6 @@ import inspect
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +44,7 @@ def main() -> int:
     spec = read_spec(directory.spec(int(submission)))
     is_first = os.environ.get("RANK", "0") == "0"
     try:
-        found = CheckpointWeights(directory, spec, id_).evaluate(entry)
+        found = CheckpointWeights(directory, spec, id_).evaluate(entry, Path(out).parent)
     except Exception as error:
         log.exception("the evaluation has failed")
         if is_first:
@@ -65,9 +64,12 @@ class CheckpointWeights:
         self.step = int(id_.partition("-")[0])
         self.device = _device(spec)
 
-    def evaluate(self, entry: str) -> Any:
+    def evaluate(self, entry: str, scratch: Path) -> Any:
         """Return what the function `module:function` returns for the checkpoint, with its numbers
         as Python's own.
+
+        Args:
+            scratch: a folder that whoever has started this process removes, however it ends.
 
         Raises:
             Exception: of the function, or of the checkpoint.
@@ -76,8 +78,8 @@ class CheckpointWeights:
         function = getattr(importlib.import_module(module), name)
         # the same numbers for each checkpoint, so that their metrics can be compared
         seed_all(mix(self._spec.train.seed, "evaluation", int(os.environ.get("RANK", "0"))))
-        with _process_group(self.device), tempfile.TemporaryDirectory(prefix="hpckit-") as scratch:
-            given = self._arguments(function, Path(scratch))
+        with _process_group(self.device):
+            given = self._arguments(function, scratch)
             with torch.no_grad():
                 found = function(**given)
         if not isinstance(found, Mapping):

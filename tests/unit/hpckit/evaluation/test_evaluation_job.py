@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpckit.evaluation.evaluation_job import (
     EvaluationError,
+    EvaluationRequest,
     checked_metrics,
     ids_of_task,
+    worker_environment,
     worker_limit_s,
 )
+from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 SPEC = make_spec({"eval.entry": "mine:evaluate", "eval.metric": "accuracy"}).eval
@@ -30,6 +35,8 @@ def test_metrics_get_the_prefix() -> None:
         ({}, "must return a mapping"),
         ("0.5", "must return a mapping"),
         ({"accuracy": math.nan}, "accuracy=nan, which is not a finite number"),
+        ({"accuracy": -math.inf}, "accuracy=-inf, which is not a finite number"),
+        ({"accuracy": 10**400}, "which is not a finite number"),
         ({"accuracy": "high"}, "accuracy='high', which is not a finite number"),
         ({"accuracy": True}, "not a finite number"),
         ({"loss": 1.0}, r"no accuracy \(eval.metric\), but loss"),
@@ -39,6 +46,14 @@ def test_metrics_get_the_prefix() -> None:
 def test_what_is_no_metric_is_said(found: Any, problem: str) -> None:
     with pytest.raises(EvaluationError, match=problem):
         checked_metrics(found, SPEC)
+
+
+def test_code_that_is_given_comes_before_that_of_the_working_directory(tmp_path: Path) -> None:
+    request = EvaluationRequest(RunDir(tmp_path), 1, make_spec({}), "10-89abcdef")
+    assert "PYTHONSAFEPATH" not in worker_environment(request, {"PYTHONPATH": "/old"})
+    given = replace(request, code=(Path("/own"), Path("/copy")))
+    found = worker_environment(given, {"PYTHONPATH": "/old"})
+    assert (found["PYTHONPATH"], found["PYTHONSAFEPATH"]) == ("/own:/copy:/old", "1")
 
 
 def test_an_evaluation_ends_before_its_job_does() -> None:
