@@ -149,14 +149,16 @@ class EvaluationWatch:
             self._ending.wait(TICK_S)
 
     def _act(self, is_ending: bool) -> None:
+        if is_ending and not self._is_final:
+            return  # the next supervisor decides; Slurm is not asked in the last seconds of a job
         evaluations = self._evaluations()
         lost = self._lost(evaluations)
-        is_last = is_ending and self._is_final
+        is_last = is_ending  # with a final verdict
         removed = {one.id for one in self._known if isinstance(one, CheckpointPruned) and one.id}
         plan = plan_evaluations(evaluations, self._limits, lost, removed=removed, is_last=is_last)
         for one, why in plan.skip:
             self._skip(one, why)
-        if not plan.submit or (is_ending and not self._is_final):
+        if not plan.submit:
             return
         if is_last or time.monotonic() >= self._next_try_s:
             self._submit(plan.submit, is_last)
