@@ -238,7 +238,8 @@ def open_dataset(
 
         broken_shards: what becomes of shards whose bytes are not a tar of samples, where they are
             indexed now. "skip" leaves them out with a warning; all samples of the others come as if
-            there were no other shards.
+            there were no other shards. Every rank has to see the same bytes: otherwise, as with a
+            shard that is still written, ranks have different datasets.
 
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """

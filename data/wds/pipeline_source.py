@@ -34,6 +34,7 @@ from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.source.sources import Sources
 from data.wds.pass_steps import PassSteps
 from data.wds.pipeline_cursor import Cursor
+from data.wds.ranks_and_workers import ranks
 from data.wds.streaming_options import StreamingOptions
 
 _LOCATED = 4096  # positions that are located at a time
@@ -103,7 +104,10 @@ def after_fork(stream: SampleStream) -> SampleStream:
 
 
 def _skips_broken(options: StreamingOptions) -> bool:
-    return (options.read_errors or options.errors) == "skip"
+    """Return whether shards that are no tar are left out. Of several ranks, one may see a shard cut
+    short that another sees whole, on a network file system, and each would have other samples."""
+    is_alone = ranks(options.rank, options.world_size).world == 1
+    return is_alone and (options.read_errors or options.errors) == "skip"
 
 
 class ShareRead(NamedTuple):

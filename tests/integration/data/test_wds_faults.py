@@ -163,6 +163,9 @@ def test_a_shard_that_is_no_tar_is_left_out_where_a_handler_accepts_it(tmp_path:
     accepting = wds.WebDataset(urls, shardshuffle=False, handler=wds.warn_and_continue)
     found = from_wds(accepting.to_tuple("__key__").batched(5))
     assert found.samples == len(keys_of(found)) == KEYS - 9
+    of_two = from_wds(accepting.to_tuple("__key__").batched(5), rank=0, world_size=2)
+    with pytest.raises(IndexingError, match="1 of"):  # the other rank may see it whole
+        of_two.samples  # noqa: B018
     with pytest.raises(IndexingError, match="1 of"):
         from_wds(wds.WebDataset(urls, shardshuffle=False).batched(5)).samples  # noqa: B018
 
