@@ -95,7 +95,7 @@ def test_copies_have_the_strides_of_their_tensors() -> None:
     ("given", "problem"),
     [
         ([torch.rand(1)] * 9, "9 tensors"),
-        ([torch.rand(1), "text"], "a str, which is no tensor"),
+        ([torch.rand(1), "text"], "a str, which is not a tensor"),
         ([torch.rand(2).to(torch.complex64)], "complex64"),
     ],
 )
