@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
 from hpckit.config.spec import CheckpointSpec, RunSpec
 
 
@@ -16,8 +15,6 @@ def checkpoint_violations(spec: RunSpec) -> Iterator[str]:
     must = "checkpoint.certify: must be null"
     if spec.command is not None:
         yield f"{must} where command.arguments is given; hpckit does not compute a program's steps"
-    if spec.entry not in (LANGUAGE_MODEL, IMAGES):
-        return
     if spec.parallel.pipeline > 1:
         yield f"{must} with parallel.pipeline > 1, where no rank has the gradients of all layers"
     if spec.parallel.expert > 1:

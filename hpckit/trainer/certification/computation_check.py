@@ -159,7 +159,8 @@ class ComputationCheck:
             TrainingError: they have, too often.
         """
         if self._made[0] != step:
-            is_due = self._lack is None and step >= self._due
+            # no computation is noted before the first step of an attempt
+            is_due = self._lack is None and step > self._begun and step >= self._due
             self._made = (step, self._check(step) if is_due else "")
             self._noted = time.perf_counter()  # a check is no part of a step
         return self._made[1]
@@ -177,9 +178,8 @@ class ComputationCheck:
         first = [self._computed(step, shift) for shift in (0, 1)]
         check_us = int(1e6 * (time.perf_counter() - begun_s))
         step_us = int(1e6 * (median(self._steps) if self._steps else 0.0))
-        taken = int((first[0].fingerprints != 0).any())
         digests = [one.digest for one in first]
-        rows = gather_rows([*digests, check_us, step_us, self._kind(), taken])
+        rows = gather_rows([*digests, check_us, step_us, self._kind(), first[0].count])
         if len({row[4] for row in rows}) > 1:
             self._give_up("the ranks have different devices, threads or versions of torch")
             return ""
@@ -288,13 +288,15 @@ class ComputationCheck:
         band around those of their owner."""
         device = collective_device()
         pairs = [(a.figures, b.figures) for a, b in zip(first, again, strict=False)]
-        spread = torch.stack([relative_difference(a, b) for a, b in pairs]).amax(0).to(device)
+        spreads = torch.stack([relative_difference(a, b) for a, b in pairs])
+        # what overflows in one of two computations says nothing of how much others differ
+        spread = torch.where(spreads.isfinite(), spreads, 0.0).amax(0).to(device)
         dist.all_reduce(spread, op=dist.ReduceOp.MAX)
         place, ring = self._place()
-        own, theirs = ((a + b) / 2 for a, b in pairs)
+        own, theirs = (_mean(a, b) for a, b in pairs)
         (owners,) = exchange([own], ring[(place + 1) % len(ring)], ring[place - 1])
-        excess = relative_difference(owners, theirs) - (BAND * spread.cpu()).clamp(min=_EQUAL)
-        excess = excess.nan_to_num(math.inf)
+        band = (BAND * spread.cpu()).clamp(min=_EQUAL)
+        excess = relative_difference(owners, theirs) - band
         self._worst = int(excess.argmax()) if excess.numel() else 0
         rows = gather_rows([bool((excess > 0).any()), self._worst])
         self._worst = next((row[1] for row in rows if row[0]), self._worst)
@@ -327,13 +329,16 @@ class ComputationCheck:
                 what=what,
             )
         )
-        if is_excluded:
-            raise FaultyNodeError(f"{what}; the run continues without it from step {good_step}")
+        # agents end the other ranks once one has failed, and the next attempt needs this event
+        dist.barrier()
+        # first, as a program whose ranks do not compute alike would have node after node left out
         if self._history.failures + 1 >= MOST_DIFFERENCES:
             raise TrainingError(
                 f"{what}; the ranks have computed differently {MOST_DIFFERENCES} times in a row. "
                 "Measure the nodes (hpckit health), or set checkpoint.certify=null"
             )
+        if is_excluded:
+            raise FaultyNodeError(f"{what}; the run continues without it from step {good_step}")
         raise WrongComputationError(f"{what}; the run continues from step {good_step}")
 
     def _place(self) -> tuple[int, list[int]]:
@@ -372,13 +377,23 @@ class ComputationCheck:
 
 def relative_difference(one: Tensor, other: Tensor) -> Tensor:
     """Return the larger of the differences between norms and between projections, relative to the
-    norm: (parameters,).
+    norm: (parameters,). It is 0 where both are not finite, as after an overflow in fp16, and
+    infinite where one of them is.
 
     Args:
         one, other: as `CapturedGradients.figures`.
     """
+    is_finite, other_is_finite = one.isfinite().all(1), other.isfinite().all(1)
     scale = torch.maximum(one[:, 0], other[:, 0]).clamp(min=torch.finfo(torch.float64).tiny)
-    return (one - other).abs().amax(1) / scale
+    found = (one - other).abs().amax(1) / scale
+    found = torch.where(is_finite & other_is_finite, found, math.inf)
+    return torch.where(is_finite | other_is_finite, found, 0.0)
+
+
+def _mean(one: Tensor, other: Tensor) -> Tensor:
+    """Return the mean of two computations, of which one counts alone where the other overflows."""
+    found = torch.where(other.isfinite(), (one + other) / 2, one)
+    return torch.where(one.isfinite(), found, other)
 
 
 def describe(

@@ -33,6 +33,8 @@ class CapturedGradients:
     figures: Tensor
     """float64[parameters, 2], on the CPU: the norm of each gradient and a projection of it, which
     are compared where equal computations give slightly different results."""
+    count: int
+    """Number of parameters that got a gradient, which may be 0 everywhere."""
 
     @property
     def digest(self) -> int:
@@ -67,9 +69,10 @@ class GradientCapture:
         held = [parameter.grad for parameter in parameters]
         with ExitStack() as undo:
             undo.enter_context(kept_buffers(self._modules))
-            for module in self._modules:
-                if isinstance(module, DistributedDataParallel):
+            for module in (part for one in self._modules for part in one.modules()):
+                if isinstance(module, DistributedDataParallel):  # also within a compiled module
                     undo.enter_context(module.no_sync())
+                    undo.enter_context(_synced_buffers(module))
             for number, parameter in enumerate(parameters):
                 parameter.grad = None
                 undo.callback(partial(setattr, parameter, "grad", held[number]))
@@ -82,6 +85,7 @@ class GradientCapture:
             torch.stack([_sum_of_figures(taken[n]) for n in range(len(parameters))])
             if parameters
             else torch.zeros(0, 2, dtype=torch.float64),
+            sum(1 for of_one in taken.values() if of_one),
         )
 
 
@@ -107,6 +111,18 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
         with torch.no_grad():
             for buffer, copy in zip(buffers, copies, strict=True):
                 buffer.copy_(copy)
+
+
+@contextmanager
+def _synced_buffers(module: DistributedDataParallel) -> Iterator[None]:
+    """Have each computation begin with the buffers of rank 0, if the module is to send them, as
+    `no_sync` would leave that out after the first one; and so does the next step of training."""
+    was_synced = module.require_forward_param_sync
+    module.require_forward_param_sync = True
+    try:
+        yield
+    finally:
+        module.require_forward_param_sync = was_synced
 
 
 def figures(gradient: Tensor) -> Tensor:

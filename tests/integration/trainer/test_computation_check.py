@@ -215,6 +215,7 @@ def noisy(rank: int, tmp: Path) -> list[str]:
     model, noise = nn.Linear(8, 8), torch.Generator().manual_seed(rank)
     nn.init.constant_(model.weight, 0.5)
     check.begin(0, {"model": model})
+    made = [check.certify(0)]  # as after a validation before the first step
 
     def compute_noisily(given: Tensor) -> None:
         out = model(given)
@@ -222,20 +223,27 @@ def noisy(rank: int, tmp: Path) -> list[str]:
 
     check.note(compute_noisily, (torch.rand(4, 8),))
     check.note_step()
-    made = [check.certify(step) for step in range(1, 6)]
+    made += [check.certify(step) for step in range(1, 6)]
     if rank == 1:
         flip_products(model)
-    try:
-        check.certify(6)
-    except (WrongComputationError, TrainingError) as error:
-        made.append(f"{type(error).__name__}: {error}")
+    for step in range(6, 9):
+        try:
+            check.certify(step)
+        except (WrongComputationError, TrainingError) as error:
+            made.append(f"{type(error).__name__}: {error}")
+        check = check_of(spec, make_mesh("cpu", spec.parallel), tmp / "events.jsonl")
+        check.begin(5, {"model": model})
+        check.note(compute_noisily, (torch.rand(4, 8),))
     return made
 
 
 def test_a_band_is_measured_where_kernels_are_not_deterministic(tmp_path: Path) -> None:
-    for *passed, error in run_world(3, noisy, tmp_path):
+    for first, *passed, error, again, last in run_world(3, noisy, tmp_path):
+        assert first == ""
         assert passed == ["band"] * 5
         assert error.startswith("FaultyNodeError: rank 1 ")
+        assert again.startswith("FaultyNodeError: rank 1 ")
+        assert last.startswith("TrainingError: rank 1 "), "the third one ends the run"
 
 
 def alone(rank: int, tmp: Path) -> list[str]:

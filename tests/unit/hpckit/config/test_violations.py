@@ -102,9 +102,12 @@ def test_what_cannot_work_together_is_refused_by_its_key(changes: dict[str, Any]
     assert line.startswith(f"{key}: ")
 
 
+@pytest.mark.parametrize("changes", [{}, {"entry": "mine.train:main"}])
 @pytest.mark.parametrize("degree", ["parallel.pipeline", "parallel.expert"])
-def test_gradients_cannot_be_compared_where_no_rank_computes_all(degree: str) -> None:
-    found = complaints({"checkpoint.certify": "auto", degree: 2, "launch.nodes": 2})
+def test_gradients_cannot_be_compared_where_no_rank_computes_all(
+    degree: str, changes: dict[str, Any]
+) -> None:
+    found = complaints({"checkpoint.certify": "auto", degree: 2, "launch.nodes": 2, **changes})
     assert any(line.startswith(f"checkpoint.certify: must be null with {degree}") for line in found)
 
 

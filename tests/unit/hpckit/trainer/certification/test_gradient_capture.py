@@ -45,6 +45,21 @@ def test_parameters_and_buffers_are_left_as_they_were() -> None:
     assert relative_difference(wrong.figures, found[0].figures).max() > 1e-6
 
 
+def test_a_gradient_of_zeros_is_a_gradient() -> None:
+    model, given = network(), torch.rand(4, 6)
+    capture = GradientCapture({"model": model})
+    assert capture.take(lambda: (0 * model(given)).sum().backward()).count == len(capture.names)
+    assert capture.take(lambda: None).count == 0
+
+
+def test_an_overflow_on_both_ranks_is_no_difference() -> None:
+    inf, nan = float("inf"), float("nan")
+    one = torch.tensor([[inf, nan], [inf, nan], [2.0, 1.0], [2.0, 1.0], [0.0, 0.0]])
+    other = torch.tensor([[inf, nan], [2.0, 1.0], [inf, inf], [2.0, 1.5], [0.0, 0.0]])
+    expected = [0.0, inf, inf, 0.25, 0.0]
+    assert relative_difference(one.double(), other.double()).tolist() == expected
+
+
 def test_a_shared_parameter_counts_once_and_a_frozen_one_not() -> None:
     model = network()
     model.add_module("again", model[0])
