@@ -176,7 +176,8 @@ def decide(
         checkpoints: the committed checkpoints, in any order, with unique ids.
         policies: a checkpoint, or an item of it, is kept if any policy keeps it; without policies
             everything is kept. The newest checkpoint is always kept whole, and so is the newest one
-            without a difference mark, which `restore` prefers, and the newest certified one.
+            without a difference mark, which `restore` prefers, and the newest certified one without
+            such a mark.
         pins: ids that are kept whole whatever the policies say, and why.
     """
     newest_first = sorted(checkpoints, key=lambda c: (c.step, c.created, c.id), reverse=True)
@@ -186,7 +187,7 @@ def decide(
     agreeing = next((c.id for c in newest_first if not c.is_suspect), None)
     if agreeing is not None:
         whole.setdefault(agreeing, ["newest whose replicas agree"])
-    certified = next((c.id for c in newest_first if c.certified), None)
+    certified = next((c.id for c in newest_first if c.certified and not c.is_suspect), None)
     if certified is not None:
         whole.setdefault(certified, []).append("newest certified")
     for id_, why in (pins or {}).items():

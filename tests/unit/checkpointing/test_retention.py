@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -67,6 +67,8 @@ def test_the_newest_certified_one_stays() -> None:
     certified = [Ckpt(step, str(step), certified="bits") for step in (10, 20)]
     decisions = decide([*certified, *at(30, 40)], [Last(1)])
     assert whole(decisions) == {"40": ("newest", "last 1"), "20": ("newest certified",)}
+    certified[1] = replace(certified[1], is_suspect=True)
+    assert "10" in whole(decide([*certified, *at(30, 40)], [Last(1)])), "20 is not restored"
 
 
 def test_every_takes_the_first_at_or_after_a_multiple() -> None:
