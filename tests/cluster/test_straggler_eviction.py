@@ -21,13 +21,13 @@ KEYS = (
 
 
 @pytest.mark.thorough  # a spare takes over in a cheaper test of a run
-def test_the_next_job_does_without_a_node_that_takes_twice_as_long(
+def test_the_next_job_does_without_a_node_that_takes_three_times_as_long(
     ports: Slurm, tmp_path: Path, shards: Path
 ) -> None:
     it = launch(ports, tmp_path, shards, *KEYS)
     slower = it.run.path.parent / SLOWER
     it.wait_for_step(1)
-    slower.write_text("1 1.0")
+    slower.write_text("1 2.0")
     evicted = it.wait_for("straggler_evicted")
     slower.unlink()  # the next job has another node of this number
     assert evicted["by"] == "job"
