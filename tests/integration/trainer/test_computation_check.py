@@ -246,6 +246,39 @@ def test_a_band_is_measured_where_kernels_are_not_deterministic(tmp_path: Path) 
         assert last.startswith("TrainingError: rank 1 "), "the third one ends the run"
 
 
+class Scaled(nn.Module):
+    """A layer whose gradients depend on a buffer that each rank updates by its own samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, given: Tensor) -> Tensor:
+        self.scale += given.mean(0)
+        out: Tensor = self.linear(given) * self.scale
+        return out
+
+
+def replicated(rank: int, tmp: Path) -> list[str]:
+    """What a check returns with DDP, which sends the buffers of rank 0 at each step; and whether it
+    does so at the next one."""
+    spec = compose_spec([*KINDS["ddp"], "checkpoint.certify=auto"])
+    torch.manual_seed(1)
+    model = nn.parallel.DistributedDataParallel(Scaled())
+    check = check_of(spec, make_mesh("cpu", spec.parallel), tmp / "replicated.jsonl")
+    check.begin(0, {"model": nn.Sequential(model)})  # as within the wrapper of torch.compile
+    given = torch.rand(4, 8, generator=torch.Generator().manual_seed(rank))
+    check.note(partial(compute, model), (given,))
+    compute(model, given)
+    scale = model.module.scale.clone()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    answer = check.certify(1)
+    assert torch.equal(model.module.scale, scale)
+    assert [parameter.grad for parameter in model.parameters()] == gradients
+    return [answer, str(model.require_forward_param_sync)]
+
+
 def alone(rank: int, tmp: Path) -> list[str]:
     spec = compose_spec([*KINDS["ddp"], "checkpoint.certify=auto"])
     made = list[str]()
@@ -264,12 +297,13 @@ def alone(rank: int, tmp: Path) -> list[str]:
             made.append(check.certify(1))
         except (WrongComputationError, TrainingError) as error:
             made.append(type(error).__name__)
-    return made
+    return [*made, *replicated(rank, tmp)]
 
 
 def test_two_ranks_cannot_tell_which_of_them_is_wrong_again_and_again(tmp_path: Path) -> None:
     found = run_world(2, alone, tmp_path)
-    assert found[0] == found[1] == ["WrongComputationError", "WrongComputationError", ""]
+    assert found[0] == found[1]
+    assert found[0] == ["WrongComputationError", "WrongComputationError", "", "bits", "True"]
     texts = []
     for number in range(3):
         events = read_events(tmp_path / f"events{number}.jsonl")
