@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hpckit.events.event_log import read_events
+from hpckit.events.event_log import EventTail
 from hpckit.events.schema import CheckpointCertified, Degraded, DegradedSubject, WrongComputation
 from hpckit.trainer.certification.batch_exchange import exchange, problem_of, repacked
 from hpckit.trainer.certification.check_schedule import due_from, history_of, least_steps
@@ -91,7 +91,10 @@ class ComputationCheck:
         assert certify is not None
         self._context, self._certify = context, certify
         self._rings = data_rings(context.mesh)
-        events = read_events(context.env.at.run.events) if context.env.rank == 0 else []
+        # in the order in which they were written, as checkpoints refer to differences by their
+        # number, and rank 0 of an earlier attempt may have had another clock
+        tail = EventTail(context.env.at.run.events)
+        events = list(tail.read()) if context.env.rank == 0 else []
         past = history_of(events)
         ((passed, due, failures),) = rows_of_rank_0([[past.passed, past.due, past.failures]], 3)
         self._history = type(past)(passed, due, failures)
