@@ -109,13 +109,13 @@ class ComputationCheck:
         self._lack = self._lack_of_ranks()
 
     def begin(self, step: int, modules: Mapping[str, nn.Module]) -> None:
-        """Begin an attempt that continues from `step`."""
+        """Begin an attempt that continues from `step`. Collective."""
         self._begun, self._due = step, due_from(self._history, step)
         self._modules = dict(modules)
         self._noted = time.perf_counter()
-        self._lack = self._lack or lack_of_capture(self._modules.values())
-        if self._lack is not None:
-            self._degrade(self._lack)
+        lack = self._lack or lack_of_capture(self._modules.values())
+        if any(row[0] for row in gather_rows([lack is not None])):
+            self._give_up(lack or "the modules of another rank cannot be checked")
 
     @property
     def saved(self) -> dict[str, int]:
@@ -182,9 +182,13 @@ class ComputationCheck:
         check_us = int(1e6 * (time.perf_counter() - begun_s))
         step_us = int(1e6 * (median(self._steps) if self._steps else 0.0))
         digests = [one.digest for one in first]
-        rows = gather_rows([*digests, check_us, step_us, self._kind(), first[0].count])
+        names = _hash("\n".join(self._capture.names))
+        rows = gather_rows([*digests, check_us, step_us, self._kind(), first[0].count, names])
         if len({row[4] for row in rows}) > 1:
             self._give_up("the ranks have different devices, threads or versions of torch")
+            return ""
+        if len({row[6] for row in rows}) > 1:
+            self._give_up("the ranks have different parameters")
             return ""
         if not all(row[5] for row in rows):
             self._give_up("the named computation gives no tracked parameter a gradient")
@@ -360,8 +364,7 @@ class ComputationCheck:
             words = [torch.cuda.get_device_name(device), torch.version.cuda]
         else:
             words = [torch.backends.cpu.get_cpu_capability(), str(torch.get_num_threads())]
-        text = " ".join(map(str, (torch.__version__, *words)))
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+        return _hash(" ".join(map(str, (torch.__version__, *words))))
 
     def _lack_of_ranks(self) -> str | None:
         if len(self._rings[0]) < 2:
@@ -414,6 +417,11 @@ def describe(
     if not any(one.is_persistent for one in found):
         again = "and right ones when they were computed once more: a transient error"
     return f"{who} computed wrong gradients after step {step}, of {first}{more}, {again}"
+
+
+def _hash(text: str) -> int:
+    """Return a hash that fits into an int64."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
 
 def _at(one: Computation, ring: Sequence[int]) -> tuple[int, int, bool]:
