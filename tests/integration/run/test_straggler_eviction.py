@@ -16,7 +16,6 @@ from hpckit.report.overview import Queue, look
 from hpckit.report.performance.speed_report import speed_facts
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
-from tests.effort import some
 from tests.integration.run.one_slow_node import SLOWER, losses
 from tests.integration.run.runs import REPO, Started, history, started
 from tests.integration.run.runs import losses as logged
@@ -81,7 +80,8 @@ def test_a_node_that_takes_three_times_as_long_is_replaced_once_by_a_spare(tmp_p
     assert strays(run.path) == []
 
 
-@pytest.mark.parametrize("slower", some([], [0.05, 0.2]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("slower", [0.05, 0.2])
 def test_a_slow_node_is_kept_if_few_steps_are_left(tmp_path: Path, slower: float) -> None:
     with started(tmp_path / "runs", launch(tmp_path, FEW)) as it:
         slow = slow_down(it, slower)
