@@ -45,10 +45,11 @@ def status(
     cannot start before somebody changes something), refused (what sbatch printed when it refused
     the last job), failure, degraded, stragglers (ranks that the others wait for), straggler_cost
     (the newest event of that kind: share, spread and collectives are shares of a step; nodes,
-    ranks, hosts, phases, excesses), health_problems (of health=deep), hang (what the newest hang
-    came from), owner (of the lock), bad_nodes (host, problem, time, is_unhealthy, count, admin: a
-    command for an administrator), evaluations (as of hpckit eval ls), problem. Times are seconds
-    since the epoch; unknown values are null.
+    ranks, hosts, phases, excesses), hang (what the newest hang came from), certified_step (the
+    newest step at which all ranks computed alike), wrong (which rank did not, at the newest check),
+    health_problems (of health=deep), owner (of the lock), bad_nodes (host, problem, time,
+    is_unhealthy, count, admin: a command for an administrator), evaluations (as of hpckit eval ls),
+    problem. Times are seconds since the epoch; unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look
