@@ -657,7 +657,7 @@ class EvaluationSkipped(RunEvent):
 
 @event_kind("evaluation_started")
 class EvaluationStarted(RunEvent):
-    """The process of an evaluation emits this, in its own file, each time that it starts."""
+    """The process of an evaluation emits this in its own file, each time that it starts."""
 
     step: Count
     """The number of finished steps in the checkpoint."""
@@ -675,7 +675,7 @@ class EvaluationStarted(RunEvent):
 
 @event_kind("evaluation_ended")
 class EvaluationEnded(RunEvent):
-    """The process of an evaluation emits this, in its own file, with the metrics, which are fields
+    """The process of an evaluation emits this in its own file, with the metrics, which are fields
     whose names begin with `eval_`."""
 
     step: Count

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.retention import Best, Buckets, Every, Last, Only
+from checkpointing.retention import Best, Buckets, Every, Last, Only, Unevaluated
 from checkpointing.service.config import Budget, ServiceConfig, absolute, dump, load, own_disk
 
 FULL = ServiceConfig(
     url="s3://bucket/x",
     run="r",
     options={"secret_access_key": "hidden", "timeout_s": 2.0},
-    keep=(Last(3), Every(100), Best("loss"), Only(("model",), Last(2))),
+    keep=(
+        *(Last(3), Every(100), Best("loss"), Only(("model",), Last(2))),
+        Unevaluated(50, 3600.0, "eval_"),
+    ),
     compress=False,
     budget=Budget(cpu=3, nice=5, bytes_per_s=1e6, local_bytes=1 << 40),
     linger_s=1.0,
@@ -34,7 +37,7 @@ def test_what_is_dumped_is_loaded(config: ServiceConfig) -> None:
 def test_all_policies_can_be_sent() -> None:
     import checkpointing.service.config as module
 
-    assert {Last, Every, Best, Buckets, Only} == set(module._POLICIES.values())
+    assert {Last, Every, Best, Buckets, Only, Unevaluated} == set(module._POLICIES.values())
 
 
 def test_a_secret_is_in_what_is_sent_alone() -> None:

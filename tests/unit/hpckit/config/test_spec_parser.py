@@ -270,7 +270,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "eval.slurm.cpus_per_node": 8,
     "eval.slurm.memory": "64G",
     "eval.slurm.nice": 0,
-    "eval.slurm.options": {"comment": "evaluation"},
+    "eval.slurm.options": {"reservation": "evaluation"},
     "heal.on_spike": "rollback",
     "heal.deviations": 12.0,
     "heal.window": 64,
