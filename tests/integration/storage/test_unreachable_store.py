@@ -36,6 +36,7 @@ KINDS = {
 }
 URL = "s3://bucket/ckpts"
 COMMANDS = {
+    "follow": (URL, "--into", "out", "--once", "--give-up", "0"),
     "ls": (URL,),
     "show": (URL,),
     "du": (URL,),
