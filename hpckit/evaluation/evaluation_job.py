@@ -186,7 +186,7 @@ def _measure_and_store(request: EvaluationRequest, folder: Path) -> dict[str, fl
     except FileNotFoundError as error:
         raise EvaluationError(f"there is no checkpoint store: {error}") from None
     try:
-        found = _checkpoint(store, name, request.id)
+        found = find_checkpoint(store, name, request.id)
         with leased(store, found.stored, log.warning):
             metrics = checked_metrics(_measure(request, folder), spec.eval)
             if request.is_added:
@@ -201,7 +201,12 @@ def _measure_and_store(request: EvaluationRequest, folder: Path) -> dict[str, fl
     return metrics
 
 
-def _checkpoint(store: Store, run: str, id_: str) -> CatalogEntry:
+def find_checkpoint(store: Store, run: str, id_: str) -> CatalogEntry:
+    """Returns the committed checkpoint of this id.
+
+    Raises:
+        EvaluationError: there is none.
+    """
     for found in committed(store, run)[0]:
         if found.stored.save.id == id_:
             return found

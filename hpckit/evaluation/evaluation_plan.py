@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from checkpointing.events import CheckpointCommitted
@@ -68,13 +68,6 @@ def plan_evaluations(
         skip += [(one, "newer checkpoints wait for their evaluation, too") for one in left_out]
         waiting = waiting[-places:]
     return EvaluationPlan(tuple(waiting[:places]), tuple(skip))
-
-
-def with_submission(
-    evaluations: Sequence[EvaluationRecord], ids: Collection[str]
-) -> list[EvaluationRecord]:
-    """Returns these evaluations with those of `ids` marked as running, for a look ahead."""
-    return [replace(one, is_running=True) if one.id in ids else one for one in evaluations]
 
 
 def _is_waiting(one: EvaluationRecord, lost: Collection[str]) -> bool:

@@ -20,10 +20,10 @@ from torch import nn
 
 from checkpointing import Checkpoint, Store, load
 from checkpointing.interop.safetensors.model_files import export_safetensors
-from checkpointing.store.catalog import committed
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
+from hpckit.evaluation.evaluation_job import find_checkpoint
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.system.atomic_files import write_json
 from hpckit.system.child_processes import die_with_parent
@@ -117,22 +117,18 @@ class CheckpointWeights:
         return model.eval()
 
     def _export(self, folder: Path) -> Path:
-        """Return a folder with the weights as safetensors, the same on all ranks."""
-        places: list[Path | None] = [folder]
+        """Fill a folder of all ranks with the weights as safetensors, and return it."""
         if not dist.is_initialized() or dist.get_rank() == 0:
             store = Store.open(self._root)
             try:
-                found = next(
-                    one for one in committed(store, self._name)[0] if one.stored.save.id == self._id
-                )
+                found = find_checkpoint(store, self._name, self._id)
                 checkpoint = Checkpoint(store, found.stored)
                 export_safetensors(checkpoint, folder, items=[self._spec.eval.item])
             finally:
                 store.close()
         if dist.is_initialized():
-            dist.broadcast_object_list(places)
-        assert places[0] is not None
-        return places[0]
+            dist.barrier()
+        return folder
 
 
 def _device(spec: RunSpec) -> torch.device:
