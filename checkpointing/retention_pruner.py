@@ -71,7 +71,7 @@ def mark_best(
     """Give the mark of the best checkpoint to the one that `policy` ranks first, and return it;
     None if no checkpoint has the metric.
 
-    Several processes may call this at once, as evaluations that end at the same moment do. Each of
+    Several processes may call this concurrently, as evaluations that end together do. Each of
     them looks again after it has written the mark, so that the last writer has seen the metrics of
     all.
 

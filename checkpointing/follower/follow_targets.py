@@ -34,6 +34,7 @@ from checkpointing.follower.shared_weights import (
 )
 from checkpointing.follower.weight_image import WeightImage
 from checkpointing.follower.weight_layout import WeightLayout
+from checkpointing.interop.atomic_files import sync_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -262,11 +263,7 @@ class SafetensorsTarget(_FolderTarget):
         link = self.folder / f".{LATEST}.{secrets.token_hex(4)}.tmp"
         link.symlink_to(path.name)
         link.rename(self.folder / LATEST)
-        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(self.folder)
         self._remove_old(path)
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ def new_files(paths: Sequence[Path]) -> Iterator[list[OutputFile]]:
     finally:
         for file in files:
             file.temporary.unlink(missing_ok=True)
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 class InputFile:
@@ -135,7 +135,12 @@ class InputFile:
         os.close(self._fd)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable.
+
+    Raises:
+        OSError: that failed.
+    """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -151,9 +151,8 @@ def _apply(store: Store, run: str, changes: Sequence[PruneChoice], result: Prune
     with marking_for_deletion(
         store, [key for keys in removable.values() for key in keys]
     ) as removal:
-        named = marks(
-            store, run
-        ).values()  # read after the mark for deletion, which `pin` looks for
+        # read after the mark for deletion, which `pin` looks for
+        named = marks(store, run).values()
         pinned, marked = pinned_by(named), marked_metrics(named)
         for choice in changes:
             save = choice.found.stored.save

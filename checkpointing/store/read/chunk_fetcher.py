@@ -18,7 +18,7 @@ from checkpointing.format.packs import MAGIC
 from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.interface import SupportsReadInto
 from checkpointing.store.read.chunk_decoder import ChunkDecoder, HeldChunks, content, where
-from checkpointing.store.read.read_batches import batches, chain, length, needed, ranges
+from checkpointing.store.read.read_batches import batches, chain, length, ranges
 
 logger = logging.getLogger("checkpointing")
 
@@ -127,7 +127,7 @@ class ChunkFetcher:
             return found
 
     def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> tuple[int, list[DamagedChunk]]:
-        stored = self.borrow(at for want in batch for at in needed(want.chunk, self._held))
+        stored = self.borrow(at for want in batch for at in chain(want.chunk, self._held))
         decoder = ChunkDecoder(lambda chunk: stored[chunk.place], room, self._held)
         damaged = []
         for want in batch:

@@ -12,16 +12,8 @@ T = TypeVar("T")
 GAP = 64 << 10  # bytes that may be read needlessly to save a request, but never more than 1/16
 
 
-def chain(chunk: Chunk) -> Iterator[Chunk]:
-    """Yield a chunk, then all its bases."""
-    at: Chunk | None = chunk
-    while at is not None:
-        yield at
-        at = at.base
-
-
-def needed(chunk: Chunk, held: Container[bytes]) -> Iterator[Chunk]:
-    """Yield a chunk, then its bases up to the first one whose id is among those held."""
+def chain(chunk: Chunk, held: Container[bytes] = ()) -> Iterator[Chunk]:
+    """Yield a chunk, then its bases, up to the first one whose id is among those held."""
     yield chunk
     at = chunk.base
     while at is not None and at.id not in held:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.store.read.read_batches import batches, by_place, chain, needed, ranges
+from checkpointing.store.read.read_batches import batches, by_place, chain, ranges
 
 
 def _chunk(pack: int, offset: int, raw_length: int, base: Chunk | None = None) -> Chunk:
@@ -95,7 +95,7 @@ def test_bases_are_needed_up_to_the_first_that_is_held() -> None:
     root = replace(_chunk(0, 0, 9), id=b"r")
     middle = replace(_chunk(0, 9, 9, root), id=b"m")
     chunk = replace(_chunk(0, 18, 9, middle), id=b"c")
-    assert list(needed(chunk, set())) == [chunk, middle, root]
-    assert list(needed(chunk, {b"r"})) == [chunk, middle]
-    assert list(needed(chunk, {b"m"})) == [chunk]
-    assert list(needed(chunk, {b"c"})) == [chunk, middle, root]  # the chunk itself is read
+    assert list(chain(chunk, set())) == [chunk, middle, root]
+    assert list(chain(chunk, {b"r"})) == [chunk, middle]
+    assert list(chain(chunk, {b"m"})) == [chunk]
+    assert list(chain(chunk, {b"c"})) == [chunk, middle, root]  # the chunk itself is read
