@@ -21,6 +21,7 @@ from data.cache.node_store import NodeStore
 from tests.integration.data.shard_reader import body_of
 from tests.services.processes import bound
 from tests.services.range_server import range_server
+from tests.stopped_processes import stop
 
 SIZE = 2_000_000
 HOLDER = """
@@ -74,7 +75,7 @@ def test_a_frozen_download_is_not_waited_for(
         reader = ("-m", "tests.integration.data.shard_reader", str(cache), str(10**9), server.url)
         with process(*reader, names[0], str(SIZE), "1") as frozen:
             within(120, lambda: any(part.stat().st_size for part in cache.glob("*.part")))
-            frozen.send_signal(signal.SIGSTOP)
+            stop(frozen.pid)
             server.bytes_per_s = None
             caplog.set_level(logging.WARNING)
             with NodeStore(cache, 10**9, free_reserve=0, frozen_s=0.5) as store:
@@ -107,7 +108,7 @@ def test_a_frozen_holder_of_the_folder_is_not_waited_for(tmp_path: Path) -> None
         ):
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
-            holder.send_signal(signal.SIGSTOP)
+            stop(holder.pid)
             with store.open(ref) as shard:
                 assert shard.pread(0, SIZE) == body_of(name, SIZE)
             assert store.metrics.cache_errors == {"ETIMEDOUT": 1}
@@ -126,7 +127,7 @@ def test_who_was_frozen_while_it_looked_at_a_shard_is_not_waited_for(tmp_path: P
         with process("-c", holder, str(file)) as looking:
             assert looking.stdout is not None
             assert looking.stdout.readline() == "held\n"
-            looking.send_signal(signal.SIGSTOP)
+            stop(looking.pid)
             with NodeStore(tmp_path / "c", 10**9) as store, store.open(ref) as shard:
                 assert shard.pread(0, SIZE) == body
                 assert store.metrics.hits == 1

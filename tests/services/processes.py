@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from tests.stopped_processes import stop
+
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 _TAIL = 2000  # characters of a log that an error message shows
 
@@ -179,7 +181,7 @@ class Daemon:
 
     def pause(self) -> None:
         """Stop it in its tracks (SIGSTOP): connections are still accepted, nothing is answered."""
-        self.process.send_signal(signal.SIGSTOP)
+        stop(self.process.pid)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -27,6 +27,7 @@ from checkpointing.save.slot_shipper import SlotShipper
 from tests.integration.checkpoint.single_process_saves import recorder, restore_one, save_one
 from tests.integration.checkpoint.store_damage import check, packs_of, reseal
 from tests.integration.service.running_services import pid_of
+from tests.stopped_processes import stop
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -180,7 +181,7 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
         pid = pid_of(tmp_path)
 
         def stop_first(*args: Any) -> None:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
             ship(*args)
 
         with mock.patch.object(SlotShipper, "ship", stop_first):

@@ -16,6 +16,7 @@ from checkpointing.service.replication.authenticated_channel import KEY_BYTES
 from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode, dump_ring
 from checkpointing.staging.arena import Arena
 from tests.integration.service.service_nodes import Cells, Nodes, Trainer, pid_of, status_of, until
+from tests.stopped_processes import stop
 
 LOOPBACK = "127.0.0.1"
 
@@ -66,7 +67,7 @@ def lose(nodes: Nodes, name: str) -> None:
     """A node is gone at once, with its service and its trainers."""
     pid = pid_of(nodes.configs[name])
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # it does not see its trainers go
+    stop(pid)  # it does not see its trainers go
     for trainer in of_node(nodes, name):
         nodes.trainers.remove(trainer)
         trainer.close(goodbye=False)

@@ -103,16 +103,6 @@ def kill_all() -> None:
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process does nothing while the block runs."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-@contextmanager
 def sabotaged(root: Path, sabotage: str, run: str = "r", **options: Any) -> Iterator[int]:
     """This node's service for the run, with some lines of Python run first; its process.
 

@@ -17,6 +17,7 @@ from checkpointing.service.config import ServiceConfig
 from tests.integration.service.replica_trainer import ReplicaTrainer
 from tests.integration.service.replicating_nodes import await_held
 from tests.integration.service.service_nodes import end_all, pid_of, saved, services, until
+from tests.stopped_processes import stop
 
 CRAWL = 8e3  # bytes per second: a save takes far longer than a test
 
@@ -61,7 +62,7 @@ def lose(folder: Path, trainer: ReplicaTrainer) -> None:
     """The node is gone: its service first, so that it sees nobody go."""
     pid = pid_of(config(folder, trainer.node))
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     trainer.kill()
     os.kill(pid, signal.SIGKILL)
 

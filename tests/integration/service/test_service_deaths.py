@@ -35,6 +35,7 @@ from tests.integration.service.service_nodes import (
     until,
 )
 from tests.integration.service.service_trainer import TrainerProcess
+from tests.stopped_processes import stop
 
 ROWS = 256  # 256 KiB per rank
 SLOW = float(2 << 20)  # bytes per second: a node's share of a save takes about 0.1 s
@@ -161,7 +162,7 @@ def test_a_stopped_trainer_keeps_nobody_waiting(store: Path) -> None:
         zero.save_when_possible(1)
         one.do("save", 1)
         zero.hears("committed", 1)
-        one._process.send_signal(signal.SIGSTOP)
+        stop(one._process.pid)
         zero.save_when_possible(2)
         until(lambda: (status_of(config) or {})["writing"] == 2, "step 2 is begun")
         assert [zero.client.claim(step) for step in (3, 4)] != []  # they are answered

@@ -40,6 +40,7 @@ from tests.integration.service.service_nodes import (
     until,
 )
 from tests.services.fault_fs import READ_ONLY, FaultFs
+from tests.stopped_processes import stop
 
 NOBODY = 65534
 SECRET = "not-for-anybody"
@@ -69,8 +70,9 @@ def test_the_end_of_a_run_removes_what_a_killed_service_left(store: Path, runtim
     killed, alive = one(config(store)), one(config(store, "b"))
     other = address("another run's", "r2")
     other.touch()
-    pid = kill(config(store), signal.SIGSTOP)  # it does not see its trainer go, and end by itself
+    pid = pid_of(config(store))
     assert pid is not None
+    stop(pid)  # it does not see its trainer go, and end by itself
     killed.close(goodbye=False)  # or it might start another one
     os.kill(pid, signal.SIGKILL)
     until(lambda: is_gone(pid), "it has died")
@@ -264,8 +266,9 @@ def test_trainers_that_come_while_a_service_is_ending(store: Path, runtime: Path
 def test_what_a_killed_service_left_is_no_obstacle(store: Path, runtime: Path) -> None:
     there = config(store)
     trainer = one(there)
-    pid = kill(there, signal.SIGSTOP)  # it does not see its trainer go, and end by itself
+    pid = pid_of(there)
     assert pid is not None
+    stop(pid)  # it does not see its trainer go, and end by itself
     trainer.close(goodbye=False)
     os.kill(pid, signal.SIGKILL)
     until(lambda: is_gone(pid), "it is dead")
@@ -365,7 +368,7 @@ def test_a_service_that_does_not_answer_is_waited_for_once(
     trainer = one(there)
     pid = pid_of(there)
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     monkeypatch.setattr(service_client, "CLAIM_S", 0.2)
     assert not trainer.save(1)
     assert trainer.client.is_silent
@@ -438,7 +441,7 @@ def test_status_of_one_that_was_killed_and_of_one_that_hangs(
     pid = pid_of(there)
     assert pid is not None
     trainer.close(goodbye=False)
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     result = ckpt("status", RUN)
     assert result.exit_code == 3
     assert "did not answer" in result.stderr

@@ -16,6 +16,7 @@ import pytest
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
 from hpckit.agent.workers.torchrun_command import torchrun_variables
 from hpckit.system.child_processes import Child, kill_all
+from tests.stopped_processes import stop
 from tests.unit.hpckit.specs_and_processes import until
 
 PATIENCE_S = 120
@@ -148,7 +149,7 @@ def test_a_server_that_does_not_answer_goes_with_its_torchrun(
     torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
     process = begun(server)
     assert torchrun.poll() is None
-    os.kill(server.process.pid, signal.SIGSTOP)
+    stop(server.process.pid)
     kill_all([torchrun])
     assert torchrun.poll() == -signal.SIGKILL
     process.wait(PATIENCE_S)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hpckit.agent.hangs import stack_dumps
-from tests.unit.hpckit.specs_and_processes import line_of, python, until
+from tests.stopped_processes import stop
+from tests.unit.hpckit.specs_and_processes import line_of, python
 
 WORKER = """
 import faulthandler, signal, sys, time
@@ -50,8 +50,7 @@ def test_one_that_is_stopped_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(stack_dumps, "PATIENCE_S", 3600.0)
     stopped, well = worker(0, "answers"), worker(1, "answers")
-    os.kill(stopped, signal.SIGSTOP)
-    until(lambda: psutil.Process(stopped).status() == psutil.STATUS_STOPPED)
+    stop(stopped)
     found = stack_dumps.write_stacks([stopped, well], tmp_path)
     assert found == [tmp_path / "rank0.stacks", tmp_path / "rank1.stacks"]
     assert found[0].read_text() == f"process {stopped} does not answer: it is stopped\n"

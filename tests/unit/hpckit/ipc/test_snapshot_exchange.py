@@ -8,11 +8,11 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 
 from hpckit.hangs.own_snapshot import describe_worker
 from hpckit.ipc.snapshot_exchange import SnapshotExchange, SnapshotResponder
+from tests.stopped_processes import stop
 from tests.unit.hpckit.specs_and_processes import line_of, python, until
 
 WORKER = """
@@ -43,8 +43,7 @@ def test_a_worker_describes_itself_and_a_stopped_one_does_not_answer() -> None:
         python(WORKER, exchange.address, 1) as stopped,
     ):
         assert line_of(well) == line_of(stopped) == "up"
-        os.kill(stopped.pid, signal.SIGSTOP)
-        until(lambda: psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED)
+        stop(stopped.pid)
         number = exchange.ask()
         until(lambda: exchange.answer(0, number) is not None)
         answer = json.loads(exchange.answer(0, number) or b"")
