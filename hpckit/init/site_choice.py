@@ -95,17 +95,20 @@ def choose(
 
 
 def partition_of(facts: SiteFacts, wanted: str | None) -> tuple[Record, str]:
-    """Return the partition and the reason: the default, unless only others have GPUs."""
-    names = {one.get("PartitionName", ""): one for one in facts.partitions}
+    """Return the partition and the reason: the default, unless only others have GPUs. A hidden
+    partition is taken only if it is wanted by name."""
+    shown = [one for one in facts.partitions if one.get("Hidden") != "YES"]
+    names = {one.get("PartitionName", ""): one for one in shown}
     there = ", ".join(names)
     if wanted is not None:
-        if wanted not in names:
+        every = {one.get("PartitionName", ""): one for one in facts.partitions}
+        if wanted not in every:
             raise SpecError(
                 [f"--partition {wanted}: not found; the partitions are {there or 'none'}"]
             )
-        return names[wanted], "given as an option"
-    default = next((one for one in facts.partitions if one.get("Default") == "YES"), None)
-    with_gpus = [one for one in facts.partitions if nodes_with_gpus(one, facts.nodes)]
+        return every[wanted], "given as an option"
+    default = next((one for one in shown if one.get("Default") == "YES"), None)
+    with_gpus = [one for one in shown if nodes_with_gpus(one, facts.nodes)]
     if default is not None and (default in with_gpus or not with_gpus):
         return default, "the site's default" + _others(names, default["PartitionName"])
     if not with_gpus:

@@ -30,8 +30,13 @@ Use = Literal["submission", "job", "step", "query"]
 - `query`: `squeue`, `sinfo`, `scontrol`, `sacct`, `sacctmgr` and `scancel`.
 """
 
-PARSED = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-"""Variables that give a query's output the form that is parsed."""
+PARSED = {
+    "LC_ALL": "C",
+    "SLURM_TIME_FORMAT": "standard",
+    # own jobs in a hidden partition, and its nodes, are listed only with --all
+    **dict.fromkeys(("SCONTROL_ALL", "SINFO_ALL", "SQUEUE_ALL"), "1"),
+}
+"""Variables that give a query's output the form and the extent that is parsed."""
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,15 @@ def test_what_was_said_wins_and_each_partition_has_its_own() -> None:
     assert (told["time_limit"][0], told["memory"][0]) == ("1-00:00:00", "257000M")
 
 
+def test_a_hidden_partition_is_taken_only_by_its_name() -> None:
+    hidden = replace(
+        FACTS, partitions=parse_records(PARTITIONS.replace("=gpu ", "=gpu Hidden=YES "))
+    )
+    assert keys(hidden)["partition"][0] == "big"
+    assert "gpu" not in keys(hidden)["partition"][2].partition(";")[2]
+    assert keys(hidden, partition="gpu")["partition"][:2] == ("gpu", "found")
+
+
 def test_whole_nodes_are_told_in_the_words_of_each_release() -> None:
     def is_whole(words: str) -> bool:
         text = f"PartitionName=all Default=YES {words}"
