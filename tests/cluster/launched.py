@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +12,9 @@ from pathlib import Path
 
 from hpckit.events.event_log import Event
 from hpckit.rundir.directory import RunDir
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 from tests.integration.run.runs import Followed, command, ranks_paused
 
-PATIENCE_S = 240.0
 SLURM = (
     "cluster=slurm",
     "cluster.device=cpu",
@@ -89,5 +89,12 @@ def launch(slurm: Slurm, root: Path, shards: Path, *overrides: str) -> Launched:
     )
     assert done.returncode == 0, done.stderr
     launched = Launched(slurm, RunDir(next(root.glob("t-*"))))
-    assert f"job {launched.jobs()[0]}\n    hpckit status {launched.run.path}\n" in done.stdout
+    said = rf"job (\d+)\n    hpckit status {re.escape(str(launched.run.path))}\n"
+    assert re.findall(said, done.stdout) == [submitted_job(launched.run)]
     return launched
+
+
+def submitted_job(run: RunDir) -> str:
+    """The number of the first job of a run, which may be over by now."""
+    scripts = run.submitit.glob("*_submission.sh")
+    return str(min(int(script.name.partition("_")[0]) for script in scripts))

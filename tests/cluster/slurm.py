@@ -10,8 +10,10 @@ from pathlib import Path
 
 from slurm.devcluster.cluster import Cluster
 
+PATIENCE_S = 500.0
 
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = 240) -> None:
+
+def wait_for(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
     """Raises:
     AssertionError: it did not come true.
     """
@@ -28,7 +30,7 @@ class Slurm:
 
     cluster: Cluster
 
-    def run(self, *command: str, cwd: Path | None = None, within_s: float = 240) -> str:
+    def run(self, *command: str, cwd: Path | None = None, within_s: float = PATIENCE_S) -> str:
         """A command's standard output.
 
         Raises:
@@ -70,10 +72,10 @@ class Slurm:
         """Of the nodes: "idle", "allocated*" and so on."""
         return set(self.run("sinfo", "--noheader", "--Node", "--format=%T").split())
 
-    def wait_for_idle(self, within_s: float = 240) -> None:
+    def wait_for_idle(self, within_s: float = PATIENCE_S) -> None:
         wait_for(lambda: self.states() == {"idle"}, "all nodes idle", within_s)
 
-    def reset(self, within_s: float = 240) -> None:
+    def reset(self, within_s: float = PATIENCE_S) -> None:
         """Everything as it was after the start, and no job left."""
         self.cluster.controller.start()
         for node in self.cluster.nodes:

@@ -43,7 +43,7 @@ def script(
         input=given,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -203,7 +203,7 @@ def test_several_clusters_at_once(
             {node.name for node in slurm.cluster.nodes[:2]} for slurm in (first, second)
         ]
         second.wait_for_job(second.submit("sleep 600", tmp_path / "out"), "RUNNING")
-        assert first.run("squeue", "--noheader") == ""
+        wait_for(lambda: first.run("squeue", "--noheader") == "", "no job on the other one")
     assert traces.of(cluster) == []
     assert first.states() == {"idle"}
 
@@ -280,21 +280,25 @@ def test_a_node_without_power_and_one_without_network(namespaces: Slurm, tmp_pat
 def arrived(node: ClusterNode, sent: int) -> int:
     """Of so many datagrams to the node: no more than a socket keeps while nobody reads."""
     code = (
-        "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 9999)); "
-        "print('there', flush=True); s.settimeout(2); n = 0\n"
+        "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 9999)); "
+        "print('there', flush=True); sys.stdin.read(); s.settimeout(2); n = 0\n"
         "try:\n while True: s.recv(9); n += 1\n"
         "except TimeoutError: print(n)"
     )
     command = node.command([sys.executable, "-I", "-S", "-c", code])
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process,
         socket.socket(type=socket.SOCK_DGRAM) as here,
     ):
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         for _ in range(sent):
             here.sendto(b"x", (node.address, 9999))
             time.sleep(0.001)
+        process.stdin.close()  # they are counted once all were sent
         return int(process.stdout.readline())
 
 

@@ -16,7 +16,7 @@ from tests.integration.run.runs import assert_same_run, history, losses, samples
 def test_a_spare_takes_the_place_of_a_node_without_power(
     namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    it = launch(namespaces, tmp_path, shards, "elastic=spares")
+    it = launch(namespaces, tmp_path, shards, UNHURRIED, "elastic=spares")
     it.wait_for_step(23)
     chosen = it.events("nodes_chosen")[0]
     kept, lost = chosen["nodes"]
@@ -36,10 +36,11 @@ def test_a_job_of_ones_own_shrinks_when_a_node_is_cut_off_which_writes_nothing_a
 ) -> None:
     """By `sbatch slurm/elastic.sbatch`, whose `elastic=shrink` makes the same of launch.py's."""
     options = ("--parsable", "--output=/dev/null", *SIZE)
-    words = overrides(tmp_path / "runs", shards)
+    words = overrides(tmp_path / "runs", shards, UNHURRIED)
     done = wrapper(namespaces, "sbatch", *options, "slurm/elastic.sbatch", *words)
     assert done.returncode == 0, done.stderr
     it = Launched(namespaces, begun(tmp_path / "runs"))
+    it.wait_for("checkpoint_committed", step=20)
     it.wait_for_step(23)
     host = it.events("run_started")[0]["hosts"][1]
     with former(it.run, step=24) as old:
@@ -61,7 +62,7 @@ def test_a_job_of_ones_own_shrinks_when_a_node_is_cut_off_which_writes_nothing_a
 def test_the_supervisor_is_lost_with_its_node_and_the_successor_goes_on(
     namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    it = launch(namespaces, tmp_path, shards, "elastic=spares")
+    it = launch(namespaces, tmp_path, shards, UNHURRIED, "elastic=spares")
     it.wait_for("successor_queued")
     it.wait_for_step(23)
     started = it.events("run_started")[0]

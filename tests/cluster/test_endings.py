@@ -11,12 +11,9 @@ from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
 from tests.cluster.launched import UNHURRIED, launch
-from tests.cluster.slurm import Slurm
+from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.cli.run_commands import Typed
 from tests.integration.run.runs import assert_same_run, history
-
-SAVED_S = 5.0
-"""Seconds after which Slurm's controller has written down what it knows."""
 
 
 def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
@@ -28,7 +25,7 @@ def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
     typed = Typed(it.run, ports.cluster.env)
     first, second = it.wait_for("run_started")["job"], it.wait_for("successor_queued")["job"]
     it.wait_for("training_started")
-    time.sleep(SAVED_S)
+    wait_until_written(ports, tmp_path)
     ports.cluster.controller.kill()
     it.wait_for_step(22)
     assert "Slurm does not answer" in typed.text("status")
@@ -49,6 +46,15 @@ def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
     lives = history(it.run).lives
     assert [life.start_step for life in lives[1:]] == [life.end_step for life in lives[:-1]]
     assert all(life.start_step > 20 for life in lives[1:])
+
+
+def wait_until_written(slurm: Slurm, folder: Path) -> None:
+    """Slurm's controller has written down what it knows by now."""
+    name = f"mark-{time.time_ns()}"
+    slurm.submit("true", folder / "mark", f"--job-name={name}", "--hold")
+    state = slurm.cluster.folder.state / "job_state"
+    wait_for(lambda: state.exists() and name.encode() in state.read_bytes(), "a written state")
+    slurm.run("scancel", f"--name={name}")
 
 
 def test_jobs_that_give_no_checkpoint_end_the_run(

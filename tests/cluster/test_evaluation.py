@@ -48,7 +48,6 @@ def test_a_preempted_evaluation_runs_again_and_is_no_job_of_the_run(
     )
     ports.wait_for_job(urgent, "COMPLETED")
     wait_for(lambda: ports.job(job)["Restarts"] == "1", "a requeue", PATIENCE_S)
-    ports.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm waits two minutes
     ports.wait_for_job(job, "COMPLETED")
     assert starts.read_text().split() == ["60", "60"]
     (found,) = read_evaluations(it.run, read_events(it.run.events))

@@ -49,7 +49,9 @@ def disturb(it: Launched) -> None:
     it.wait_for("worker_started", 2, rank=1)
     it.wait_for_step(32)
     job = it.wait_for("run_started")["job"]
-    it.slurm.run("scancel", "--batch", "--signal=USR2", job)
+    with it.paused():  # or a quick program may end before the signal comes
+        it.slurm.run("scancel", "--batch", "--signal=USR2", job)
+        it.wait_for("asked")
     it.wait_for("training_started", generation=2)
     assert it.wait_for("run_started", 2)["job"] != job
 

@@ -52,7 +52,8 @@ def test_a_run_comes_through_one_fault_after_the_other(
 ) -> None:
     slurm, sign = Slurm(accounted), tmp_path / "sign"
     faulty = ("entry=tests.cluster.faulty:main", f"user_config.sign={sign}", "hang.step_s=5")
-    it = launch(slurm, tmp_path / "runs", shards, *faulty, *_BUDGETS)
+    often = "checkpoint.every_steps=4"  # while the disk of the service fails, too
+    it = launch(slurm, tmp_path / "runs", shards, *faulty, often, *_BUDGETS)
     it.wait_for("successor_queued")
     it.wait_for_step(21)
     meets(it, lambda: strike(it, ProcessFault.WORKER, 1, signal.SIGKILL))

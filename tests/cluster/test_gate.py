@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cluster.launched import launch
+from tests.cluster.launched import launch, submitted_job
 from tests.cluster.slurm import Slurm
 from tests.integration.run.runs import command, complete
 
@@ -22,8 +22,8 @@ def test_what_waits_for_a_canary_begins_only_if_it_finds_nothing(
 
     def gated(root: Path, *options: str) -> str:
         it = launch(ports, root, shards, *bird, "launch.continuation=none")
-        (job,) = it.jobs()
-        return ports.submit("echo went", said, f"--dependency=afterok:{job}", *options)
+        waits = f"--dependency=afterok:{submitted_job(it.run)}"
+        return ports.submit("echo went", said, waits, *options)
 
     ports.wait_for_job(gated(tmp_path / "same"), "COMPLETED")
     assert said.read_text() == "went\n"

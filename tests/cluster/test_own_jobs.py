@@ -82,7 +82,7 @@ def assert_soon(it: Launched) -> None:
     (asked,), (first, second) = it.events("job_requeued"), it.events("run_started")
     assert first["job"] == second["job"] == asked["job"]
     assert it.events("begins_soon", job=asked["job"]) != []
-    assert second.time - asked.time < HELD_BACK_S / 2
+    assert second.time - asked.time < HELD_BACK_S
     assert it.events("degraded") == []
 
 
@@ -90,7 +90,7 @@ def test_preempted_it_goes_on_soon_with_what_it_began_with_whatever_the_project_
     slurm: Slurm, project: Path, shards: Path, reference: RunDir
 ) -> None:
     it = submitted(
-        slurm, project, "train.sbatch", *SIZE, "--", *own(shards, "user_config.step_s=0.5")
+        slurm, project, "train.sbatch", *SIZE, "--", *own(shards, "user_config.step_s=1")
     )
     it.wait_for_step(23)
     experiment = project / "conf" / "experiment" / "mine.yaml"
@@ -116,6 +116,7 @@ def test_one_of_a_range_of_nodes_has_all_that_it_comes_back_with(
     it = submitted(slurm, project, "elastic.sbatch", "--nodes=1-2", *SIZE[1:], "--", *paced)
     it.wait_for_step(3)
     slurm.run("scancel", other)
+    slurm.wait_for_job(other, "CANCELLED")  # its nodes are free
     job = it.events("run_started")[0]["job"]
     slurm.run("scancel", "--signal=USR2", "--batch", job)
     assert it.wait_for("training_started", 2)["world_size"] == 2

@@ -27,9 +27,10 @@ echo "print the prolog speaks"
 """
 
 
-def worker_variables(it: Launched, count: int) -> dict[int, dict[str, str]]:
-    """The environments of the newest workers, of which there have been this many, by rank."""
-    it.wait_for("worker_started", count)
+def worker_variables(it: Launched, begun: int) -> dict[int, dict[str, str]]:
+    """The environments of the workers that train, once training has begun so often, by rank. On a
+    busy machine, more of them may have been started in between."""
+    it.wait_for("training_started", begun)
     with it.paused():
         newest = {event["rank"]: event["pid"] for event in it.events("worker_started")}
         return {rank: psutil.Process(pid).environ() for rank, pid in newest.items()}
@@ -52,13 +53,13 @@ def test_each_worker_has_what_the_task_prolog_of_its_node_sets_after_each_restar
         ways = (UNHURRIED, "user_config.unhurried=2", "user_config.step_s=1", "hang=none", setup)
         it = launch(Slurm(c), tmp_path / "runs", shards, *ways)
         seen = []
-        for count, step, fault in (
-            (2, 21, ProcessFault.WORKER),
-            (4, 24, ProcessFault.AGENT),
-            (6, 27, None),
+        for begun, step, fault in (
+            (1, 21, ProcessFault.WORKER),
+            (2, 24, ProcessFault.AGENT),
+            (3, 27, None),
         ):
             it.wait_for_step(step)
-            seen.append(worker_variables(it, count))
+            seen.append(worker_variables(it, begun))
             if fault is not None:
                 victims(str(it.run.path), fault, 1)[0].kill()
         for found in seen:

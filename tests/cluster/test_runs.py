@@ -160,6 +160,7 @@ def out_of_reach(slurm: Slurm, conf: Path) -> dict[str, str]:
 def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, shards: Path) -> None:
     it = launch(ports, tmp_path, shards, PACED, "train.steps=100000")
     typed = Typed(it.run, ports.cluster.env)
+    it.wait_for("successor_queued")
     found = typed.wait_until(state="running")
     first, second = (job["number"] for job in found["jobs"])
     assert (found["problem"], found["successor"], found["hosts"]) == (None, second, ["n1", "n2"])
@@ -168,7 +169,7 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     found = typed.wait_until(state="running", generation=2)
     assert found["interruptions"] == {"infra": 1}
     assert "every rank saved and exited" in typed.text("cancel", "--save")
-    assert it.jobs() == []
+    it.wait_until_over()
     held = launch(ports, tmp_path / "held", shards, "cluster.slurm.options.hold=true")
     typed = Typed(held.run, ports.cluster.env)
     assert typed.json("status")["state"] == "queued"
@@ -192,4 +193,4 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     assert "nothing was done" in cut_off.refusal("cancel")
     assert "nothing is submitted" in cut_off.refusal("resume")
     assert "before any of its steps" in typed.text("cancel")
-    assert held.jobs() == []
+    held.wait_until_over()

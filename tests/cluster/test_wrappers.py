@@ -15,7 +15,7 @@ from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched
 from tests.cluster.slurm import Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, environment, overrides, wrapper
-from tests.integration.run.runs import REPO, assert_same_run
+from tests.integration.run.runs import PACED, REPO, assert_same_run
 
 NOTE = "a b  'c' \"d\" $(touch evil) `touch evil` ; * é"
 
@@ -24,7 +24,7 @@ def test_a_job_of_ones_own_goes_on_after_it_had_to_leave(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     note = NOTE.replace("'", "\\'")
-    slow = (UNHURRIED, "user_config.unhurried=2", "user_config.step_s=0.5")
+    slow = (UNHURRIED, "user_config.unhurried=2", "user_config.step_s=1")
     words = overrides(tmp_path / "runs", shards, *slow, f"user_config.note='{note}'")
     log = tmp_path / "job.log"
     options = ("--parsable", f"--output={log}", *SIZE)
@@ -51,7 +51,12 @@ def test_a_job_of_ones_own_goes_on_after_it_had_to_leave(
 def test_an_allocation_of_ones_own_is_followed_and_stopped(
     ports: Slurm, tmp_path: Path, shards: Path
 ) -> None:
-    words = ("slurm/interactive.sh", *SIZE, "--", *overrides(tmp_path, shards))
+    words = (
+        "slurm/interactive.sh",
+        *SIZE,
+        "--",
+        *overrides(tmp_path, shards, PACED, "train.steps=5000"),
+    )
     with subprocess.Popen(
         words,
         env=environment(ports),

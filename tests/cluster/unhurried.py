@@ -16,7 +16,7 @@ from hpckit.trainer.language_model import main as train
 from hpckit.trainer.run_loop import TrainingRun
 
 FROM_STEP = 20
-STEP_S = 0.5
+STEP_S = 1.0
 
 
 def main(cfg: RunSpec) -> None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,7 @@ def shrunk(folder: Path, program: Path, *arguments: str, is_disturbed: bool) -> 
     with started(folder / "runs", line, cwd=project) as it:
         left_at = _disturb(it, kill_at=24) if is_disturbed else 24
         it.wait_for_step(left_at + 4)
-        it.process.send_signal(signal.SIGINT)
+        _ask_to_leave(it, lambda: it.process.send_signal(signal.SIGINT))
         status, output = it.finish()
         assert status == 130, output
     stopped_at = int(read_json(it.run.verdict)["saved_step"])
@@ -127,10 +127,20 @@ def _disturb(it: Started, kill_at: int | None) -> int:
         it.wait_for("worker_started", count=2, rank=1)
         preempt_at += kill_at
     it.wait_for_step(preempt_at)
-    assert kill(it.wait_for("run_started")["pid"], signal.SIGUSR2)
+    supervisor = it.wait_for("run_started")["pid"]
+    _ask_to_leave(it, lambda: kill(supervisor, signal.SIGUSR2))
     ended = it.wait_for("generation_ended")
     it.wait_for("training_started", generation=2)
     return int(ended["step"])
+
+
+def _ask_to_leave(it: Started, send: Callable[[], object]) -> None:
+    """Send a signal at which the ranks are asked to leave, which make no step until then: a quick
+    program might end before."""
+    before = sum(event.kind == "asked" for event in it.events())
+    with it.paused():
+        send()
+        it.wait_for("asked", before + 1)
 
 
 def trained(folder: Path) -> Trained:

@@ -29,9 +29,13 @@ def compute(model: nn.Module, given: Tensor) -> Tensor:
 
 
 MAIN = """
+import time
+
 import torch.distributed as dist
 
 from hpckit import training_run
+from hpckit.events.event_log import read_events
+from hpckit.ipc.process_environment import WorkerEnvironment
 
 
 def main(cfg):
@@ -51,6 +55,17 @@ def main(cfg):
                 parameter.grad /= run.world_size
             optimizer.step()
             run.log(loss=loss.detach())
+            if run.rank == 0 and run.step == cfg.user_config["saved_at"]:
+                await_commit(run.step)
+
+
+def await_commit(step):
+    # steps of some milliseconds might overtake the save, which would then be skipped
+    path = WorkerEnvironment.from_env().at.run.events
+    while not any(
+        one.kind == "checkpoint_committed" and one["step"] == step for one in read_events(path)
+    ):
+        time.sleep(0.05)
 """
 TRAINING = "\n\n".join(
     [inspect.getsource(bit_flips), *(inspect.getsource(f) for f in (network, batch, compute)), MAIN]

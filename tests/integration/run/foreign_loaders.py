@@ -135,10 +135,15 @@ def _await_request(cfg: RunSpec, run: TrainingRun) -> None:
             time.sleep(0.05)
 
 
-def _await_checkpoint() -> None:
-    """Until there is one to resume from."""
-    events = WorkerEnvironment.from_env().at.run.events
-    while not any(event.kind == "checkpoint_committed" for event in read_events(events)):
+def _await_records(step: int) -> None:
+    """Until there is a checkpoint to resume from, and the record of this step, which threads
+    write."""
+    path = WorkerEnvironment.from_env().at.run.events
+    while True:
+        events = read_events(path)
+        steps = {event["step"] for event in events if event.kind == "step"}
+        if step in steps and any(event.kind == "checkpoint_committed" for event in events):
+            return
         time.sleep(0.05)
 
 
@@ -146,5 +151,5 @@ def _die(cfg: RunSpec, run: TrainingRun) -> None:
     flag = Path(cfg.user_config.get("flag", "/nowhere"))
     if run.rank == 0 and run.step + 1 == cfg.user_config.get("killed_at") and flag.exists():
         flag.unlink()
-        _await_checkpoint()
+        _await_records(run.step)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.sample_ledger import LedgerEntry, kept_entries, read_ledgers
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
+from tests.stopped_processes import stop
 
 REPO = Path(__file__).resolve().parents[3]
 STEPS = 60
@@ -45,6 +46,8 @@ ON_ONE_NODE = ("launch.nodes=1", "launch.nproc_per_node=2")
 """For runs of two ranks that may be on one node: the losses are the same, bit for bit."""
 PACED = "entry=hpckit.drill.workload:main"
 """For runs that are to be there for long: a step per 0.2 seconds, most of which is slept."""
+DRILLED = "entry=tests.integration.run.drilled_training:of_text"
+"""For runs with `debug.drill.preempt_at`: they are preempted right after those steps."""
 PATIENCE_S = 500.0
 
 
@@ -106,6 +109,10 @@ class Started:
         with ranks_paused(e for e in self.events() if e.kind == "worker_started"):
             yield
 
+    def wait_until_ended(self) -> None:
+        """Until no process of the run is left, of which each ends after its parent."""
+        eventually(lambda: strays(self.run.path) == [] or None)
+
     def finish(self) -> tuple[int, str]:
         """Exit status and output, once it has ended."""
         output, _ = self.process.communicate(timeout=PATIENCE_S)
@@ -159,10 +166,16 @@ def end_leftovers(root: Path, names: str = "t-*") -> None:
 
 def _kill_teller(event: Event) -> None:
     """The process that told of itself: by now, another one may have its number."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(event["pid"])
-        if process.create_time() <= event.time:
-            process.kill()
+    if is_that_process(event["pid"], event.time):
+        kill(event["pid"])
+
+
+def is_that_process(pid: int, time_s: float) -> bool:
+    """Whether the process that had this number at that time is still there, and not another one."""
+    try:
+        return psutil.Process(pid).create_time() <= time_s
+    except psutil.NoSuchProcess:
+        return False
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
@@ -179,7 +192,7 @@ def ranks_paused(started: Iterable[Event]) -> Iterator[None]:
     """The ranks, by their `worker_started` events in order, make no step within the block."""
     newest = {event["rank"]: event["pid"] for event in started}
     for pid in newest.values():
-        assert kill(pid, signal.SIGSTOP)
+        stop(pid)
     try:
         yield
     finally:
@@ -188,13 +201,16 @@ def ranks_paused(started: Iterable[Event]) -> Iterator[None]:
 
 
 def throttle(pid: int, log: Path, end: str) -> None:
-    """Let a process run for a fiftieth of the time until its log has the text `end`. Of half a
-    second it has 20 ms at most."""
+    """Let a process run for a fiftieth of the time until its log has the text `end`, however late
+    a busy machine stops it each time."""
+    ran_s = 0.01
     while end not in log.read_text() and kill(pid, signal.SIGSTOP):
-        time.sleep(0.5)
+        time.sleep(50 * ran_s)
+        begun_s = time.monotonic()
         if not kill(pid, signal.SIGCONT):
             return
         time.sleep(0.01)
+        ran_s = time.monotonic() - begun_s
 
 
 T = TypeVar("T")

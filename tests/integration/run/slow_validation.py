@@ -1,8 +1,8 @@
-"""A training function whose validation takes its time, at first: a preemption comes in it."""
+"""A training function whose validation, after a step of `debug.drill.preempt_at`, goes on only once
+the ranks are asked to leave: a preemption comes in it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 
 from data import Batch
@@ -11,25 +11,27 @@ from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.trainer.language_model import main as train
 from hpckit.trainer.run_loop import TrainingRun
 from hpckit.trainer.validation import Measure
-
-BATCH_S = 1.0
+from tests.integration.run.drilled_training import await_request
 
 
 def main(cfg: RunSpec) -> None:
     if WorkerEnvironment.from_env().at.generation == 1:
-        _slow_down()
+        _hold_back(cfg)
     train(cfg)
 
 
-def _slow_down() -> None:
+def _hold_back(cfg: RunSpec) -> None:
     evaluate = TrainingRun.evaluate
 
-    def slowly(self: TrainingRun, batches: Iterable[Batch], measure: Measure) -> dict[str, float]:
+    def held_back(
+        self: TrainingRun, batches: Iterable[Batch], measure: Measure
+    ) -> dict[str, float]:
         def late() -> Iterator[Batch]:
             for batch in batches:
-                time.sleep(BATCH_S)
+                if self.step in cfg.debug.drill.preempt_at:
+                    await_request()
                 yield batch
 
         return evaluate(self, late(), measure)
 
-    TrainingRun.evaluate = slowly  # type: ignore[method-assign]
+    TrainingRun.evaluate = held_back  # type: ignore[method-assign]

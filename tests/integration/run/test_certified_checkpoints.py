@@ -35,6 +35,7 @@ def test_a_node_that_computes_wrongly_is_left_out(tmp_path: Path) -> None:
     )
     words = [
         *("name=t", "entry=mine.train:main", "user_config.wrong_from=9", "train.log_every=1"),
+        "user_config.saved_at=4",
         *(f"train.steps={STEPS}", f"train.global_batch={BATCH}", "cluster.device=cpu"),
         *("launch.nodes=3", "elastic=shrink", "elastic.min_nodes=2", f"root={tmp_path / 'runs'}"),
         *("checkpoint.every_steps=4", "checkpoint.certify=8", "launch.threads_per_worker=1"),

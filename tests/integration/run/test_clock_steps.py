@@ -11,6 +11,7 @@ from hpckit.rundir.directory import RunDir
 from tests.integration.cli.run_commands import Typed
 from tests.integration.run.runs import (
     ON_ONE_NODE,
+    PACED,
     assert_same_run,
     command,
     history,
@@ -32,7 +33,7 @@ def test_the_clock_is_set_while_parts_are_killed(
     with monkeypatch.context() as patched:
         for name, value in stepped_clock.env.items():
             patched.setenv(name, value)
-        with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE)) as it:
+        with started(tmp_path, command(tmp_path, shards, *ON_ONE_NODE, PACED)) as it:
             it.wait_for_step(13)
             stepped_clock.step_to(3 * HOUR_S)
             it.wait_for_step(23)

@@ -14,7 +14,7 @@ from hpckit.rundir.sample_ledger import read_ledgers
 from hpckit.system.atomic_files import read_json
 from hpckit.trainer.parallel.process_group import make_deterministic
 from tests.integration.rank_worlds import run_world, whole
-from tests.integration.run.runs import command, complete, history, losses
+from tests.integration.run.runs import DRILLED, command, complete, history, losses
 from tests.integration.trainer.test_parallel_model import Training, spec_of
 
 ONE = ("launch.nodes=1", "debug.ledger=false")
@@ -57,7 +57,7 @@ def test_a_canary_is_recorded_then_holds_back_what_differs(tmp_path: Path, shard
 def test_one_batch_is_learnt_by_heart_and_stays_the_same_after_a_preemption(
     tmp_path: Path, shards: Path
 ) -> None:
-    overrides = ("debug=overfit", "debug.ledger=true", "debug.drill.preempt_at=[20]")
+    overrides = ("debug=overfit", "debug.ledger=true", "debug.drill.preempt_at=[20]", DRILLED)
     about = ("launch.nodes=1", "optim.lr=1e-2", "train.log_every=1", "model.seq_len=16")
     status, output = complete(tmp_path, command(tmp_path, shards, *about, *overrides))
     assert status == 0, output

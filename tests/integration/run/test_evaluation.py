@@ -24,6 +24,7 @@ from hpckit.rundir.directory import RunDir
 from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import (
     ON_ONE_NODE,
+    PACED,
     REPO,
     command,
     eventually,
@@ -34,6 +35,8 @@ from tests.integration.run.runs import (
 ENTRY = "tests.integration.run.evaluations"
 EVALUATED = (
     *ON_ONE_NODE,
+    PACED,
+    "checkpoint.every_steps=30",  # none is skipped because an earlier save is under way
     "hang=none",
     "checkpoint.keep.last=1",
     "eval.every=30",
@@ -51,7 +54,8 @@ def test_evaluations_that_are_killed_run_again_and_training_is_the_same_bit_for_
     root = tmp_path / "root"
     words = (*EVALUATED, f"user_config.starts={tmp_path / 'starts'}")
     with started(root, command(root, shards, *words)) as it:
-        it.wait_for("evaluation_submitted", step=30)
+        it.wait_for("checkpoint_staged", step=30)
+        it.wait_for_step(33)  # all ranks have staged it, as no step is a rank's own
         with it.paused():
             it.wait_until(lambda: states(it.run).get(30) is EvaluationState.DONE)
         status, output = it.finish()

@@ -35,7 +35,7 @@ def test_it_begins_once_goes_on_by_itself_and_changes_adapters_alone(
     status, output = launch("train.steps=3")
     assert status == 0, output
     (base,) = (RunDir(path) for path in tmp_path.glob("t-*"))
-    tuning = ("lora=default", "train.steps=12", "debug.drill.preempt_at=[3]", PACED)
+    tuning = ("lora=default", "train.steps=24", "debug.drill.preempt_at=[3]", PACED)
     status, output = launch(*tuning)
     assert status == 2, output
     assert "needs trained parameters" in output

@@ -78,8 +78,8 @@ def test_a_rank_that_hangs_in_its_start_or_in_a_validation_is_started_again(
 ) -> None:
     stuck = (
         "entry=tests.integration.run.hanging_function:main",
-        "hang.start_s=30",
-        "hang.validate_s=15",
+        "hang.start_s=60",  # a busy machine takes more than ten seconds for a start
+        "hang.validate_s=20",
     )
     validated = ("train.steps=12", "train.validate_every=4", f"data.validation={shards}")
     status, output = complete(tmp_path, command(tmp_path, shards, *ALONE, *stuck, *validated))

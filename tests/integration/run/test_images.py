@@ -31,7 +31,8 @@ def test_preempted_and_resumed_on_another_world(tmp_path: Path) -> None:
     shards = write_pictures(tmp_path / "shards", SAMPLES)
     reference = run_of(tmp_path / "reference", shards, "launch.nodes=1")
     drill = ("debug.drill.preempt_at=[7]", "debug.drill.nodes=[2,1]", "parallel=fsdp")
-    run = run_of(tmp_path / "run", shards, *drill)
+    drilled = "entry=tests.integration.run.drilled_training:of_images"
+    run = run_of(tmp_path / "run", shards, *drill, drilled)
     story = history(run)
     assert [life.world_size for life in story.lives] == [2, 1]
     assert [life.end for life in story.lives] == ["preempted", "done"]

@@ -8,7 +8,15 @@ import pytest
 
 from checkpointing import list_checkpoints, verify
 from hpckit.rundir.directory import RunDir
-from tests.integration.run.runs import ON_ONE_NODE, STEPS, command, complete, history, losses
+from tests.integration.run.runs import (
+    DRILLED,
+    ON_ONE_NODE,
+    STEPS,
+    command,
+    complete,
+    history,
+    losses,
+)
 from tests.services.s3 import S3Place
 
 
@@ -22,7 +30,7 @@ def test_a_run_is_preempted_and_goes_on_from_a_bucket(
     for name, value in s3_url.env.items():
         monkeypatch.setenv(name, value)
     place = (*ON_ONE_NODE, f"checkpoint.url={s3_url.url}", "debug.drill.preempt_at=[13]")
-    status, output = complete(tmp_path, command(tmp_path, shards, *place))
+    status, output = complete(tmp_path, command(tmp_path, shards, DRILLED, *place))
     assert status == 0, output
     run = RunDir(next(tmp_path.glob("t-*")))
     assert losses(run) == losses(reference)

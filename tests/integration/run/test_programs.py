@@ -54,7 +54,7 @@ def test_a_script_with_the_client_leaves_at_one_step(tmp_path: Path) -> None:
     """No step is done twice: all ranks save and leave together."""
     expected = losses_by_torchrun("client_script.py", tmp_path / "alone", ranks=2)
     project = project_with(tmp_path / "project", "client_script.py")
-    line = launch_line(*ON_CPUS, "--", "python", "train.py", "0.1")
+    line = launch_line(*ON_CPUS, "--", "python", "train.py", "0.5")
     with started(project, line, cwd=project) as it:
         it.wait_for_step(2)
         psutil.Process(it.wait_for("run_started")["pid"]).send_signal(signal.SIGUSR2)

@@ -11,6 +11,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from tests.integration.run.runs import (
     ALONE,
+    PACED,
     command,
     complete,
     history,
@@ -42,7 +43,7 @@ def test_killed_on_a_flat_file(tmp_path: Path) -> None:
     status, output = complete(tmp_path / "a", command(tmp_path / "a", tokens, *TOKENS))
     assert status == 0, output
     reference = RunDir(next((tmp_path / "a").glob("t-*")))
-    with started(tmp_path / "b", command(tmp_path / "b", tokens, *TOKENS)) as it:
+    with started(tmp_path / "b", command(tmp_path / "b", tokens, *TOKENS, PACED)) as it:
         it.wait_for_step(8)
         kill(it.wait_for("worker_started", rank=0)["pid"])
         status, output = it.finish()
