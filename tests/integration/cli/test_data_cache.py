@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,7 @@ def test_a_killed_warm_goes_on(server: RangeServer, shards: str, cache: Path, ea
     with subprocess.Popen([sys.executable, "-c", program], env=env) as process:
         while sum(path.suffix == ".shard" for path in _files(cache)) < 2:
             assert process.poll() is None
+            time.sleep(0.05)
         process.kill()
     server.bytes_per_s = None
     told = document(*arguments[1:])

@@ -3,6 +3,7 @@ themselves are in test_usage_errors."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_a_package_that_hides_hpckits(tmp_path: Path, shards: Path) -> None:
 
 
 def test_a_second_start_is_refused_and_names_the_first(tmp_path: Path, shards: Path) -> None:
-    words = command(tmp_path, shards, *ALONE, PACED, "train.steps=25")
+    words = command(tmp_path, shards, *ALONE, PACED, "train.steps=100000")
     with started(tmp_path, words) as first:
         pid = first.wait_for("run_started")["pid"]
         second = subprocess.run(words, capture_output=True, text=True, check=False, cwd=REPO)
@@ -79,8 +80,9 @@ def test_a_second_start_is_refused_and_names_the_first(tmp_path: Path, shards: P
         assert f"process {pid}" in second.stderr
         assert "in use" in second.stderr
         assert first.run.submission_numbers() == [1]
+        first.process.send_signal(signal.SIGINT)
         status, output = first.finish()
-    assert status == 0, output
+    assert status == 130, output
 
 
 def test_dry_run_writes_nothing(tmp_path: Path, shards: Path) -> None:

@@ -16,7 +16,7 @@ from hpckit.system.atomic_files import read_json
 from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import ALONE, PACED, command, started
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 class Terminal:

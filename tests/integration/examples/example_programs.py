@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -171,6 +172,8 @@ def beside(run: Callable[[], Ran]) -> Iterator[Future[Ran]]:
 
 def kill(pid: int) -> None:
     """A program and what it has started, but the checkpoint service."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGSTOP)  # or quick steps go on until its processes are found
     try:
         top = psutil.Process(pid)
         found = [top, *top.children(recursive=True)]

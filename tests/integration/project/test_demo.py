@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
-from tests.integration.run.runs import REPO, complete, history
+from tests.integration.run.runs import PACED, REPO, complete, history
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
@@ -15,7 +15,8 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     fewer = [
         "model=gpt_nano",
         "train.steps=60",
-        "debug.drill.preempt_at=[8,16]",  # long before the end: small steps go on meanwhile
+        "debug.drill.preempt_at=[8,16]",  # long before the end: steps go on meanwhile
+        PACED,
         "checkpoint.every_steps=15",
     ]
     command = [sys.executable, str(REPO / "launch.py"), "experiment=demo", f"root={tmp_path}"]

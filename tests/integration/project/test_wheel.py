@@ -173,7 +173,12 @@ def test_a_project_begun_by_init_trains_and_is_preempted(place: Place) -> None:
     for name in WRAPPERS:
         assert (mine / "slurm" / name).read_text() == (REPO / "slurm" / name).read_text()
     assert os.access(mine / "slurm" / "interactive.sh", os.X_OK)
-    words = ("train.steps=60", "debug=drill", "debug.drill.preempt_at=[4]", "debug.drill.nodes=[1]")
+    words = (
+        "train.steps=300",
+        "debug=drill",
+        "debug.drill.preempt_at=[4]",
+        "debug.drill.nodes=[1]",
+    )
     small = (
         "user_config.width=16",
         "user_config.length=32",
@@ -187,5 +192,5 @@ def test_a_project_begun_by_init_trains_and_is_preempted(place: Place) -> None:
     (run,) = (mine / "runs").glob("first-*")
     story = history(RunDir(run))
     assert "preempted" in [life.end for life in story.lives]
-    assert (story.lives[-1].end, story.steps_kept) == ("done", 60)
+    assert (story.lives[-1].end, story.steps_kept) == ("done", 300)
     assert "2 passed" in place.run("python", "-m", "pytest", "-p", "no:cacheprovider", at="mine")

@@ -46,8 +46,9 @@ def stored(path):  # blocks of 32 KiB, as of LevelDB's log
             yield Stored.FromString(whole)
             whole = b""
 
-weights_and_biases.INIT_S = 1.0
+weights_and_biases.INIT_S = 5.0
 first = attempt(None, "http://127.0.0.1:9", "online", 1, 2)
+weights_and_biases.INIT_S = 60.0
 second = attempt(first.run, None, "offline", 3)
 wandb.teardown()  # as at the end of a process: W&B's own one has written all then
 told = []
