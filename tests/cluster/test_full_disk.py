@@ -13,7 +13,7 @@ from tests.cluster.launched import UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.cli.run_commands import Typed
-from tests.integration.run.runs import history, losses, samples_by_step
+from tests.integration.run.runs import await_commit, history, losses, samples_by_step
 from tests.services.fixtures import disk_of
 
 FULL_S = 3.0
@@ -46,9 +46,8 @@ def test_a_run_outlives_a_full_disk_or_says_so_and_goes_on_when_there_is_room(
     taken = fill(disk)
     time.sleep(FULL_S)
     taken.unlink()
-    it.wait_for_step(52)  # step 50 is staged: its save needs the ranks no more
+    await_commit(it, 50)
     with it.paused():  # before they save step 60
-        it.wait_for("checkpoint_committed", step=50)
         taken = fill(disk)
     it.wait_until_over()
     assert it.verdicts() == ["crash"]

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import psutil
 
@@ -21,6 +21,7 @@ from hpckit.rundir.directory import RunDir
 from hpckit.rundir.sample_ledger import LedgerEntry, kept_entries, read_ledgers
 from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
+from tests.integration.checkpoint.store_damage import committed_in
 from tests.stopped_processes import stop
 
 REPO = Path(__file__).resolve().parents[3]
@@ -187,17 +188,52 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
     return True
 
 
+class Watched(Protocol):
+    """A run under way, on this machine or on a cluster of it."""
+
+    @property
+    def run(self) -> RunDir: ...
+
+    def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event: ...
+
+    def wait_for_step(self, step: int) -> object: ...
+
+    def paused(self) -> AbstractContextManager[None]: ...
+
+
+def await_commit(it: Watched, step: int) -> None:
+    """Wait until the checkpoint of a step is committed, for which the ranks, whose steps take their
+    time, make only a few of them."""
+    it.wait_for("checkpoint_staged", step=step)
+    it.wait_for_step(step + 2)  # which no rank begins before it has staged that one
+    with it.paused():
+        store = it.run.checkpoints
+        eventually(lambda: any(one.step == step for one in committed_in(store)) or None)
+    it.wait_for("checkpoint_committed", step=step)  # as rank 0 has heard from its service
+
+
 @contextmanager
 def ranks_paused(started: Iterable[Event]) -> Iterator[None]:
-    """The ranks, by their `worker_started` events in order, make no step within the block."""
+    """The ranks, by their `worker_started` events in order, make no step within the block. None of
+    them holds a lock that others wait for, as that of the events."""
     newest = {event["rank"]: event["pid"] for event in started}
     for pid in newest.values():
         stop(pid)
+        while holds_lock(pid):
+            kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+            stop(pid)
     try:
         yield
     finally:
         for pid in newest.values():
             kill(pid, signal.SIGCONT)
+
+
+def holds_lock(pid: int) -> bool:
+    """Whether the process has locked a file by fcntl(2), alone or with others."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(words[1] == "POSIX" and words[4] == str(pid) for words in lines)
 
 
 def throttle(pid: int, log: Path, end: str) -> None:

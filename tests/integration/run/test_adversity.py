@@ -21,6 +21,7 @@ from tests.integration.run.runs import (
     ON_ONE_NODE,
     PACED,
     REPO,
+    await_commit,
     command,
     complete,
     history,
@@ -143,7 +144,7 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
     small = command(small_disk, shards, *ON_ONE_NODE, PACED, *few)
     soon = ("retry=none", "retry.max_restarts=1", "cluster.grace_s=10")  # a service goes on trying
     with started(small_disk, [*small, *soon]) as it:
-        it.wait_for("checkpoint_committed", step=30)
+        await_commit(it, 30)
         with it.paused():  # before they save step 60
             fill = small_disk / "fill"
             for size in (1 << 20, 4096):

@@ -26,6 +26,7 @@ from tests.integration.run.runs import (
     ON_ONE_NODE,
     PACED,
     REPO,
+    await_commit,
     command,
     eventually,
     losses,
@@ -54,8 +55,7 @@ def test_evaluations_that_are_killed_run_again_and_training_is_the_same_bit_for_
     root = tmp_path / "root"
     words = (*EVALUATED, f"user_config.starts={tmp_path / 'starts'}")
     with started(root, command(root, shards, *words)) as it:
-        it.wait_for("checkpoint_staged", step=30)
-        it.wait_for_step(33)  # all ranks have staged it, as no step is a rank's own
+        await_commit(it, 30)
         with it.paused():
             it.wait_until(lambda: states(it.run).get(30) is EvaluationState.DONE)
         status, output = it.finish()
