@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,11 @@ def wait_for(condition: Callable[[], bool], what: str, within_s: float = PATIENC
         time.sleep(0.1)
 
 
+def _is_question(command: Sequence[str]) -> bool:
+    """Whether the command changes nothing."""
+    return command[0] in ("squeue", "sinfo", "sacct") or {"scontrol", "show"} <= {*command}
+
+
 @dataclass(frozen=True)
 class Slurm:
     """Slurm's commands on one cluster."""
@@ -34,13 +39,24 @@ class Slurm:
         """A command's standard output.
 
         Raises:
-            AssertionError: it failed.
+            AssertionError: it failed. A question that a busy controller has not answered in time is
+                asked again.
         """
-        done = subprocess.run(
-            command, env=self.cluster.env, cwd=cwd, capture_output=True, text=True, timeout=within_s
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        until_s = time.monotonic() + within_s
+        while True:
+            done = subprocess.run(
+                command,
+                env=self.cluster.env,
+                cwd=cwd,
+                capture_output=True,
+                text=True,
+                timeout=within_s,
+            )
+            is_unanswered = done.returncode != 0 and "timed out" in done.stderr
+            if is_unanswered and _is_question(command) and time.monotonic() < until_s:
+                continue
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+            return done.stdout
 
     def submit(self, script: str, output: Path, *options: str) -> str:
         """Run a shell script as a job of little memory; the job's number.

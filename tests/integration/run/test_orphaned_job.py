@@ -15,7 +15,7 @@ from hpckit.agent.agent import Agent
 from hpckit.agent.message_channel import Channel
 from hpckit.ipc.process_environment import job_variables
 from hpckit.rundir.directory import RunDir, run_name
-from tests.integration.service.service_nodes import Nodes, config, end_all, kill, services
+from tests.integration.service.service_nodes import Nodes, config, end_all, kill, services, until
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 SCONTROL = """#!/bin/sh
@@ -77,6 +77,6 @@ def test_a_save_of_which_a_part_went_with_the_supervisors_node_is_given_up(
         agent = Agent(run, 1, 1, spec, channel, None, [])
         agent._supervisor_place = 0
         agent._end_without_supervisor()
-    assert not services(runtime)
+    until(lambda: not services(runtime), "no service is left")
     assert told.read_text() == "7\n"
     assert run.orphan("7").exists()
