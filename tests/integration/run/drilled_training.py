@@ -38,7 +38,7 @@ def _train(cfg: RunSpec, train: Callable[[RunSpec], None]) -> None:
                 time.sleep(2 * PACE_S)  # ranks agree after each step that is not shorter
             yield batch
 
-    TrainingRun.steps = awaiting  # type: ignore[assignment, method-assign]
+    TrainingRun.steps = awaiting  # type: ignore[method-assign]
     train(cfg)
 
 
