@@ -10,8 +10,8 @@ from pathlib import Path
 from hpckit.faults.campaign.fault_schedule import STEP_S, ScheduledFault, save_schedule
 from hpckit.faults.fault_plan import DrillKind
 from slurm.devcluster.files.folder import VARIABLE
-from tests.cluster.launched import PATIENCE_S, SLURM
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import SLURM
+from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import REPO
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from checkpointing import list_run
 from hpckit.rundir.directory import RunDir
 from tests.cluster.former import former
-from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched, launch
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.launched import UNHURRIED, Launched, launch
+from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, overrides, wrapper
 from tests.integration.run.runs import assert_same_run, history, losses, samples_by_step
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from hpckit.cli.main import app
 from hpckit.events.event_log import read_events
 from hpckit.report.evaluation.evaluation_records import read_evaluations
-from tests.cluster.launched import PATIENCE_S, launch
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.launched import launch
+from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 
 
 def test_a_preempted_evaluation_runs_again_and_is_no_job_of_the_run(

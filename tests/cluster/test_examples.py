@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, SLURM, Launched
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import SLURM, Launched
+from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.integration.examples.launched_programs import (
     EXAMPLES,
     launch_line,

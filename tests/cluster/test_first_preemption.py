@@ -10,8 +10,8 @@ from pathlib import Path
 
 from docs.hooks import ROOT
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, Launched
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import Launched
+from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import history
 from tests.unit.project.doc_blocks import blocks

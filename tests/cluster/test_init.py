@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, Launched
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import Launched
+from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.integration.cli.run_commands import HPCKIT
 
 

@@ -16,8 +16,8 @@ from hpckit.rundir.directory import RunDir
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard, unhurried
 from tests.cluster.conftest import need, options
-from tests.cluster.launched import PATIENCE_S, Launched
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import Launched
+from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.cluster.wrapped import SIZE, begun, environment, overrides
 from tests.integration.cli.run_commands import Typed
 from tests.integration.run.runs import REPO, assert_same_run

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched, launch
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import UNHURRIED, Launched, launch
+from tests.cluster.slurm import PATIENCE_S, Slurm
 
 SLOW = (UNHURRIED, "user_config.step_s=1", "launch.nodes=1", "train.steps=400")
 

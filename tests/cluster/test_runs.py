@@ -19,8 +19,8 @@ from hpckit.system.atomic_files import read_json
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard
 from tests.cluster.conftest import need, options
-from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, launch
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import SLURM, UNHURRIED, launch
+from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.integration.cli.run_commands import Typed
 from tests.integration.run.runs import ALONE, PACED, assert_same_run, command, history, kill
 

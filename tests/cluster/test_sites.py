@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, Launched
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.launched import SLURM, UNHURRIED, Launched
+from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 from tests.integration.cli.run_commands import Typed
 from tests.integration.run.runs import assert_same_run, command, losses
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, SLURM, Launched
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.launched import SLURM, Launched
+from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 from tests.integration.run.runs import ALONE, REPO, assert_same_run, command
 from tests.unit.hpckit import slurm as unit_slurm
 

@@ -12,8 +12,8 @@ import pytest
 
 from hpckit.config.spec_parser import read_spec
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.launched import UNHURRIED, Launched
+from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, environment, overrides, wrapper
 from tests.integration.run.runs import PACED, REPO, assert_same_run
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, SLURM
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.launched import SLURM
+from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 from tests.integration.run.runs import REPO, command
 
 SIZE = ("--nodes=2", "--cpus-per-task=2", "--mem=900M")
