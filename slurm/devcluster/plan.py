@@ -8,6 +8,7 @@ import os
 import pwd
 import random
 import socket
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 from slurm.devcluster import tools
 from slurm.devcluster.errors import DevclusterError
 from slurm.devcluster.options import MAX_NODES, ClusterOptions
+
+_MOST_RESERVED = MAX_NODES + 2
+_reserved: deque[socket.socket] = deque()
 
 
 @dataclass(frozen=True)
@@ -167,13 +171,31 @@ def loopback_address(hostname: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns unused TCP ports, below those that the kernel assigns to connections."""
+    """Returns unused TCP ports, below those that the kernel assigns to connections.
+
+    The newest are reserved until this process ends: no other process of this machine gets them
+    here, or from hpckit for a run, before the daemons listen on them.
+    """
     ports: list[int] = []
     while len(ports) < count:
-        port = random.randrange(20_000, 32_000)
-        if port not in ports and _is_free(port):
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        if _is_free(port) and _reserve(port):
             ports.append(port)
     return ports
+
+
+def _reserve(port: int) -> bool:
+    """As `hpckit.trainer.torchrun.free_port` does: whether no process had reserved it."""
+    reservation = socket.socket(socket.AF_UNIX)
+    try:
+        reservation.bind(f"\0hpckit-port-{port}")
+    except OSError:
+        reservation.close()
+        return False
+    _reserved.append(reservation)
+    if len(_reserved) > _MOST_RESERVED:
+        _reserved.popleft().close()
+    return True
 
 
 def _is_free(port: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 from pathlib import Path
 
 _LEAST = 20_000
@@ -12,13 +13,17 @@ _LEAST = 20_000
 is above."""
 _TRIES = 100
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_MOST_RESERVED = 8
+_reserved: deque[socket.socket] = deque()
 
 
 def free_port() -> int:
     """Return a port on which no process listens, outside of the kernel's range of ephemeral ports.
 
     Any connection that is made meanwhile could take an ephemeral port. If a site has no other
-    ports, the kernel chooses an ephemeral one.
+    ports, the kernel chooses an ephemeral one. A worker listens on the port only once it has
+    imported torch, so the port is reserved until this process ends: another process of this machine
+    that calls this function does not get it.
 
     Raises:
         OSError: no port is free.
@@ -26,12 +31,30 @@ def free_port() -> int:
     above = _first_ephemeral()
     for _ in range(_TRIES if above > _LEAST else 0):
         port = _bound(random.SystemRandom().randrange(_LEAST, above))
-        if port is not None:
+        if port is not None and _reserve(port):
             return port
     port = _bound(0)
     if port is None:
         raise OSError("there is no free TCP port on this machine")
     return port
+
+
+def _reserve(port: int) -> bool:
+    """Reserve a port, unless a process has reserved it.
+
+    The reservation is an abstract Unix socket (unix(7)), of which the name is unique in the network
+    namespace, and which the kernel removes with this process. The newest `_MOST_RESERVED` are kept.
+    """
+    reservation = socket.socket(socket.AF_UNIX)
+    try:
+        reservation.bind(f"\0hpckit-port-{port}")
+    except OSError:
+        reservation.close()
+        return False
+    _reserved.append(reservation)
+    if len(_reserved) > _MOST_RESERVED:
+        _reserved.popleft().close()
+    return True
 
 
 def _first_ephemeral() -> int:
