@@ -98,7 +98,16 @@ def _dump_by_workers(paths: Mapping[int, Path]) -> None:
         with paths[pid].open("a") as file:
             file.write(f"process {pid} does not answer: it is {_state(pid)}\n")
     if len(silent) < len(paths):
-        time.sleep(_POLL_S)  # for the rest of their output
+        _wait_for_rest([path for pid, path in paths.items() if pid not in silent])
+
+
+def _wait_for_rest(paths: Sequence[Path]) -> None:
+    """Waits until files that processes write line by line grow no more."""
+    before: list[int] = []
+    end_s = time.monotonic() + PATIENCE_S
+    while (now := [_size(path) for path in paths]) != before and time.monotonic() < end_s:
+        before = now
+        time.sleep(_POLL_S)
 
 
 def _request_dump(pid: int) -> bool:

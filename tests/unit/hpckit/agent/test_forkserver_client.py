@@ -145,11 +145,11 @@ def test_it_ends_with_the_agent_that_ordered_it_and_the_next_agent_is_served(
 def test_a_server_that_does_not_answer_goes_with_its_torchrun(
     server: Served, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.agent.workers.forkserver_client.ANSWER_S", 0.2)
     torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
     process = begun(server)
     assert torchrun.poll() is None
     stop(server.process.pid)
+    monkeypatch.setattr("hpckit.agent.workers.forkserver_client.ANSWER_S", 0.2)
     kill_all([torchrun])
     assert torchrun.poll() == -signal.SIGKILL
     process.wait(PATIENCE_S)

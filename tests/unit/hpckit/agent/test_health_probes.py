@@ -74,7 +74,7 @@ def test_a_node_with_tools_is_looked_at_by_them(tmp_path: Path, tools: Path) -> 
 def test_a_tool_that_hangs_is_killed_and_holds_nothing_up(tmp_path: Path, tools: Path) -> None:
     pid = tmp_path / "pid"
     put(tools, "nvidia-smi", f"#!/bin/sh\necho $$ > {pid}.$$\nexec /bin/sleep 1000\n")
-    assert found_on(tmp_path, probe_s=0.5) == ["nvidia-smi: no answer within 0.5 s"]
+    assert found_on(tmp_path, probe_s=3.0) == ["nvidia-smi: no answer within 3 s"]
     numbers = [int(path.suffix[1:]) for path in tmp_path.glob("pid.*")]
     assert len(numbers) == 2
     until(lambda: all(is_gone(number) for number in numbers))
@@ -92,8 +92,8 @@ def test_gpus_that_are_another_jobs_are_none_of_its_affair(
 
 def test_a_folder_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
     never = threading.Event()
-    found = probe_in_parallel({"dead": never.wait, "alive": lambda: 1}, 0.3)
-    assert found == {"dead": ProbeFault("no answer within 0.3 s"), "alive": 1}
+    found = probe_in_parallel({"dead": never.wait, "alive": lambda: 1}, 2.0)
+    assert found == {"dead": ProbeFault("no answer within 2 s"), "alive": 1}
     never.set()
 
 
@@ -129,4 +129,6 @@ def test_the_probes_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_no_fault() -> None:
     assert output(("hpckit-no-such-program",), 1.0) is None
-    assert output(("sh", "-c", "echo a; echo b >&2; exit 3"), 5.0) == ProgramOutput(3, "a\n", "b\n")
+    assert output(("sh", "-c", "echo a; echo b >&2; exit 3"), 60.0) == ProgramOutput(
+        3, "a\n", "b\n"
+    )

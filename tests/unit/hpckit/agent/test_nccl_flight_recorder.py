@@ -43,7 +43,10 @@ def rank_that_writes(made: FlightRecorder, rank: int) -> threading.Thread:
     return thread
 
 
-def test_ranks_write_down_their_collectives(made: FlightRecorder, tmp_path: Path) -> None:
+def test_ranks_write_down_their_collectives(
+    made: FlightRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl_flight_recorder, "PATIENCE_S", 60.0)
     threads = [rank_that_writes(made, rank) for rank in (2, 3)]
     pipe_of(made, 4)  # of a rank that is gone
     assert made.dump([2, 3, 4, 5]) == [tmp_path / "nccl-rank2", tmp_path / "nccl-rank3"]

@@ -12,7 +12,7 @@ import pytest
 
 from hpckit.agent.hangs import stack_dumps
 from tests.stopped_processes import stop
-from tests.unit.hpckit.specs_and_processes import line_of, python
+from tests.unit.hpckit.specs_and_processes import line_of, python, until
 
 WORKER = """
 import faulthandler, signal, sys, time
@@ -54,18 +54,18 @@ def test_one_that_is_stopped_is_not_waited_for(
     found = stack_dumps.write_stacks([stopped, well], tmp_path)
     assert found == [tmp_path / "rank0.stacks", tmp_path / "rank1.stacks"]
     assert found[0].read_text() == f"process {stopped} does not answer: it is stopped\n"
-    assert "in is_stuck_here" in found[1].read_text()
+    until(lambda: "in is_stuck_here" in found[1].read_text())  # it is written line by line
 
 
 def test_who_does_not_answer_is_said_to_and_keeps_nobody_from_answering(
     tmp_path: Path, worker: Callable[[int, str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_dumps, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(stack_dumps, "PATIENCE_S", 3.0)
     pids = [worker(0, "does not"), worker(1, "answers"), worker(2, "does not")]
-    deaf, well, other = (path.read_text() for path in stack_dumps.write_stacks(pids, tmp_path))
-    assert deaf == f"process {pids[0]} does not answer: it is sleeping\n"
-    assert other == f"process {pids[2]} does not answer: it is sleeping\n"
-    assert "in is_stuck_here" in well
+    deaf, well, other = stack_dumps.write_stacks(pids, tmp_path)
+    assert deaf.read_text() == f"process {pids[0]} does not answer: it is sleeping\n"
+    assert other.read_text() == f"process {pids[2]} does not answer: it is sleeping\n"
+    until(lambda: "in is_stuck_here" in well.read_text())
 
 
 def test_one_that_is_gone_has_left_none(tmp_path: Path, worker: Callable[[int, str], int]) -> None:
@@ -73,3 +73,11 @@ def test_one_that_is_gone_has_left_none(tmp_path: Path, worker: Callable[[int, s
     os.kill(gone, signal.SIGKILL)
     os.waitpid(gone, 0)
     assert stack_dumps.write_stacks([gone], tmp_path) == []
+
+
+def test_what_is_still_being_written_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([1, 2, 3, 3])
+    monkeypatch.setattr(stack_dumps, "_size", lambda path: next(sizes))
+    monkeypatch.setattr(stack_dumps, "_POLL_S", 0.0)
+    stack_dumps._wait_for_rest([Path("rank0.stacks")])
+    assert list(sizes) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.alerts import alert_watch
 from hpckit.alerts.alert_delivery import LIMIT, AlertDelivery
 from hpckit.alerts.alert_errors import AlertRejectedError, AlertUnavailableError
 from hpckit.alerts.alert_limits import AlertLimits, SentAlerts
@@ -132,6 +133,8 @@ def test_a_target_gets_the_kinds_that_it_has_chosen(tmp_path: Path) -> None:
 
 def run_with(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[RunDir, RunSpec]:
     monkeypatch.setenv("TEST_HOOK", url)
+    for name in ("END_S", "LEAVE_S"):  # for a busy machine
+        monkeypatch.setattr(alert_watch, name, 120.0)
     run = RunDir(folder / "gpt-1a2b3c4d")
     run.path.mkdir()
     return run, make_spec({"alerts.webhook.url_env": "TEST_HOOK"})

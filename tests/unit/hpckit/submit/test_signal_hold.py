@@ -42,5 +42,5 @@ def test_a_signal_waits_until_somebody_hears(number: signal.Signals) -> None:
         assert job.stdout is not None
         assert job.stdout.readline() == "\n"
         os.kill(job.pid, number)
-        out, _ = job.communicate("go on\n", timeout=60)
+        out, _ = job.communicate("go on\n", timeout=180)
     assert (job.returncode, out) == (0, f"{number.name}\n")

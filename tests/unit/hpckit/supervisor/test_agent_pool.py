@@ -21,7 +21,10 @@ from hpckit.supervisor.agents.agent_pool import AgentPool
 from hpckit.supervisor.node_selection.node_choice import NodeRequirement
 from hpckit.supervisor.node_selection.node_wait import wait_for_nodes
 from hpckit.system.child_processes import Process, kill_all, spawn_piped
+from tests.stopped_processes import stop
 from tests.unit.hpckit.specs_and_processes import is_gone, make_spec, until
+
+END_S = 120.0  # within which an agent that is well ends its generation on a busy machine
 
 # An agent whose workers train for ever, and end as they are told.
 AGENT = """
@@ -133,7 +136,7 @@ def test_agents_stay_for_the_next_generation(parts: Parts) -> None:
 def test_a_generation_may_have_more_nodes_or_fewer(parts: Parts) -> None:
     for generation, nodes in enumerate(((0, 1), (0,), (0, 1, 2)), start=1):
         assert parts.begin(generation, *nodes) == set(nodes)
-        parts.pool.end_generation(5.0)
+        parts.pool.end_generation(END_S)
         assert parts.exits() == [NodeExit.STOPPED] * len(nodes)
     assert len(parts.started) == 3
 
@@ -156,13 +159,13 @@ def test_those_that_end_are_told_of_the_nodes_that_were_lost_last(tmp_path: Path
         assert parts.begin(1, 0, 1, 2) == {0, 1, 2}
         parts.started[1].kill()
         until(lambda: parts.pool.lost() == [1])
-        parts.pool.end_generation(5.0)
+        parts.pool.end_generation(END_S)
         start = GenerationStart(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
         assert parts.begin(2, 0, 1, 2) == {0, 1, 2}
         parts.pool.start_generation({2: start, 0: replace(start, place=1)})
         parts.started[0].kill()
         until(lambda: parts.pool.lost() == [0])
-        parts.pool.end_generation(5.0)
+        parts.pool.end_generation(END_S)
         parts.how[0] = "absent"
         parts.pool.start_agents((0, 2), 3)  # which does not begin
     told = (tmp_path / "errors").read_text().splitlines()
@@ -174,7 +177,7 @@ def test_a_killed_agent_is_lost_and_has_a_successor(parts: Parts) -> None:
     parts.started[1].send_signal(signal.SIGKILL)
     until(lambda: parts.pool.lost() == [1])
     assert parts.pool.is_running(), "the other one is there"
-    parts.pool.end_generation(5.0)
+    parts.pool.end_generation(END_S)
     assert not parts.pool.is_running()
     assert parts.exits() == [NodeExit.STOPPED]
     parts.pool.start_agents((0, 1), 2)
@@ -197,12 +200,12 @@ def test_one_whose_node_has_another_at_once_is_not_lost_but_what_it_had_begun_is
     until(was_replaced)
     assert parts.pool.lost() == []
     assert parts.pool.is_running(), "the other one is there"
-    parts.pool.end_generation(5.0)
+    parts.pool.end_generation(END_S)
     assert parts.exits() == [NodeExit.STOPPED]
     assert parts.begin(2, 0, 1) == {0, 1}
     assert parts.pool.replaced() == []
     assert len(parts.started) == 2
-    parts.pool.end_generation(5.0)
+    parts.pool.end_generation(END_S)
     assert parts.exits() == [NodeExit.STOPPED] * 2
 
 
@@ -211,7 +214,7 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
 ) -> None:
     parts.begin(1, 0, 1)
     monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 2.0)
-    os.kill(parts.started[0].pid, signal.SIGSTOP)
+    stop(parts.started[0].pid)
 
     def is_lost() -> bool:
         parts.pool.read_messages()
@@ -241,7 +244,7 @@ def test_one_that_is_suspect_is_lost_sooner_and_only_if_it_is_silent(
     start = GenerationStart(1, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
     parts.pool.start_generation({0: replace(start, place=1), 1: start})
     parts.pool.suspect([0, 1, 7])
-    os.kill(parts.started[0].pid, signal.SIGSTOP)
+    stop(parts.started[0].pid)
 
     def is_lost() -> bool:
         parts.pool.read_messages()
@@ -259,8 +262,8 @@ def test_who_waited_for_something_else_has_lost_nobody(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for a disk."""
-    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 1.5)
     parts.begin(1, 0, 1)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 1.5)
     time.sleep(2.5)
     assert parts.pool.lost() == []
     parts.pool.read_messages()
@@ -272,7 +275,7 @@ def test_one_that_begins_slowly_is_waited_for(
 ) -> None:
     monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 2.0)
     parts.how[1] = "slow"
-    assert parts.begin(1, 0, 1) == {0, 1}
+    assert parts.begin(1, 1) == {1}
 
 
 def test_one_that_does_not_come_is_missing(parts: Parts) -> None:
@@ -352,7 +355,7 @@ def test_one_that_has_failed_says_how_its_node_is_before_it_takes_part_again(
         return parts.pool.has_failed()
 
     until(has_failed)
-    parts.pool.end_generation(5.0)
+    parts.pool.end_generation(END_S)
     assert parts.begin(2, 0, 1) == {1}
     assert parts.pool.unhealthy() == {0: ["broken"]}
 
@@ -369,7 +372,7 @@ def test_one_that_stood_by_looks_at_its_node_before_it_takes_part(parts: Parts) 
     parts.pool.start_generation(
         {0: GenerationStart(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)}
     )
-    parts.pool.end_generation(5.0)
+    parts.pool.end_generation(END_S)
     assert parts.begin(2, 0, 1) == {0}
     assert parts.pool.unhealthy() == {1: ["broken"]}
 

@@ -83,7 +83,7 @@ def test_a_request_does_not_wait_for_the_answer_of_slurm(
     make_requests: Requests, through_an_agent: bool
 ) -> None:
     answers = threading.Event()
-    requests = make_requests(lambda: answers.wait(30))
+    requests = make_requests(lambda: answers.wait(300))
     names = {"SIGTERM"} if through_an_agent else set()
     if not through_an_agent:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -101,7 +101,7 @@ def test_a_person_may_cancel_after_a_preemption(make_requests: Requests) -> None
 
     def is_cancelled() -> bool:
         asked.append(True)
-        answers.wait(30)
+        answers.wait(300)
         return len(asked) > 1
 
     requests = make_requests(is_cancelled)

@@ -142,7 +142,7 @@ def test_ranks_leave_before_slurm_answers_and_the_run_stops_if_a_person_cancelle
             has_left.set()
         return []
 
-    requests = SupervisorRequests(lambda: has_left.wait(30))
+    requests = SupervisorRequests(lambda: has_left.wait(300))
     with EventLog(in_a_job.events, submission=1) as events:
         unused: Any = None
         parts: dict[str, Any] = {
