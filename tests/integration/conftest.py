@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.service.client import service_client
 from tests.integration.cli.data_commands import write_shards
+from tests.integration.rank_worlds import CLAIM_S
 from tests.integration.service.service_nodes import end_all, note_memfds
 from tests.services.range_server import RangeServer, range_server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_saves() -> Iterator[None]:
+    """A service is nice to all other processes of a busy machine: a save waits until it answers,
+    unless a test says for how long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service_client, "CLAIM_S", CLAIM_S)
+        yield
 
 
 @pytest.fixture

@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from checkpointing.service.client import service_client
 from tests.forkserver import fork_server
 
 JOIN_S = 400  # a worker that takes longer hangs, on a busy machine too
+CLAIM_S = 60.0  # that a save waits for a service which answers slowly on such a machine
 
 FAILED = "a-rank-failed"  # a file that `meet` looks for
 
@@ -91,6 +93,7 @@ def _run(
     os.environ.clear()  # of the test that has used the fork server first
     os.environ.update(env)
     torch.set_num_threads(1)
+    service_client.CLAIM_S = CLAIM_S
     try:
         dist.init_process_group(
             "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world

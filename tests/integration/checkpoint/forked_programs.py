@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.integration.service.running_services import REPOSITORY
 
-LIMIT_S = 120
+LIMIT_S = 300
 
 # For each line of orders, forks once for each list of arguments; the children run the program as if
 # it stood here, the parent says how they ended

@@ -219,7 +219,7 @@ def watched(rank: int, tmp: Path) -> list[str | None]:
         stopped = threading.Event()
         watch = FailureWatch(ranks, lambda why, stopped=stopped: stopped.set())  # type: ignore[misc]
         if failing is not None and rank != failing:
-            assert stopped.wait(60)
+            assert stopped.wait(180)
         found.append(watch.finish("it broke" if rank == failing else None))
     return found
 

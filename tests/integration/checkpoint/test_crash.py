@@ -31,7 +31,13 @@ from tests.integration.checkpoint.killed_trainers import Pace, Trainers, weights
 from tests.integration.checkpoint.single_process_saves import restore_one
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import Recorder
-from tests.integration.service.service_nodes import end_all, memfds, note_memfds, services, until
+from tests.integration.service.service_nodes import (
+    assert_nothing_held,
+    end_all,
+    note_memfds,
+    services,
+    until,
+)
 
 SAVED_S = 180.0
 KILLS = times(2)  # of each kind
@@ -114,7 +120,7 @@ class Chain:
         assert_stored(self.root, newest)
         until(lambda: not services(self.runtime), "all services have ended")
         assert list(self.runtime.iterdir()) == []
-        assert memfds() == []
+        assert_nothing_held()
         assert_nothing_but_checkpoints(self.root)
 
 

@@ -20,7 +20,7 @@ from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import Recorder, run_world, seeded
 from tests.integration.service.running_services import kill_all, on_disk, statuses, wait_until_ended
 
-WITHIN_S = 90.0
+WITHIN_S = 180.0
 SLOW = Budget(bytes_per_s=2e4)  # some 60 s for a save
 
 

@@ -159,7 +159,7 @@ def elsewhere() -> Iterator[None]:
 # For `sabotaged`: who comes while another trainer of its rank is alive waits no longer than this
 IMPATIENT = """
 from checkpointing.service.registry import snapshot_registry
-snapshot_registry.HANDOVER_S = 0.2
+snapshot_registry.HANDOVER_S = 2.0
 """
 
 

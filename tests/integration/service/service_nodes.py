@@ -196,10 +196,16 @@ def pid_of(config: ServiceConfig) -> int | None:
 
 
 def status_of(config: ServiceConfig) -> dict[str, Any] | None:
-    try:
-        return status(address(config.url, config.run, config.node))
-    except ServiceError:
-        return None
+    """What the service says of itself, also where the machine lets it answer late; None if there is
+    none."""
+    deadline_s = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            return status(address(config.url, config.run, config.node))
+        except ServiceError:  # it is busy, or has just ended
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.01)
 
 
 def kill(config: ServiceConfig, how: signal.Signals = signal.SIGKILL) -> int | None:
@@ -267,6 +273,11 @@ def memfds(pid: int | None = None) -> list[str]:
         if re.search("memfd:hpckit-(arena|replica|revived)", target):
             found[target] += 1
     return list((found if pid else found - _memfds_before).elements())
+
+
+def assert_nothing_held() -> None:
+    """This test has no descriptor of an arena any more, as soon as threads that end have ended."""
+    until(lambda: memfds() == [], "all arenas are closed")
 
 
 def end_all(folder: Path) -> None:

@@ -23,8 +23,8 @@ from tests.integration.service.replicating_nodes import (
 from tests.integration.service.service_nodes import (
     Nodes,
     assert_exact,
+    assert_nothing_held,
     content,
-    memfds,
     nodes_at,
     saved,
     services,
@@ -33,7 +33,7 @@ from tests.integration.service.service_nodes import (
 
 ROWS = 1024  # 1 MiB per rank
 CRAWL = 32e3  # bytes per second: a save takes far longer than a test
-SLOW = 2e6  # a save takes a second
+SLOW = 1e6  # a save takes two seconds
 
 
 def replicating(
@@ -72,7 +72,7 @@ def replicating(
 
 def assert_nothing_left(runtime: Path) -> None:
     until(lambda: services(runtime) == [], "no service is left")
-    assert memfds() == []
+    assert_nothing_held()
 
 
 def test_each_node_holds_the_newest_snapshots_of_the_one_before(store: Path, runtime: Path) -> None:
@@ -84,8 +84,9 @@ def test_each_node_holds_the_newest_snapshots_of_the_one_before(store: Path, run
     nodes.await_commit(3)
     for name in "abc":
         assert [steps[-2:] for steps in held(nodes.configs[name]).values()] == [[2, 3], [2, 3]]
+        # the answer to a snapshot comes after it is held
+        until(lambda n=name: sent(nodes, n)["step"] == 3, "all is known to be held")  # type: ignore[misc]
         said = peers(nodes.configs[name])
-        assert said["sent"]["step"] == 3
         assert said["sent"]["failed"] == said["sent"]["overtaken"] == said["strangers"] == 0
         assert sum(one["bytes"] for one in said["held"]) == 2 * 2 * (1 << 20)
     nodes.close()
@@ -108,7 +109,7 @@ def test_what_a_lost_node_has_staged_becomes_durable(
         lambda: 1 in saved(store), f"the step is saved by the others: {peers(nodes.configs[heir])}"
     )
     assert_exact(store, 1, world_size=6, rows=ROWS)
-    assert peers(nodes.configs[heir])["taken_over"] == 2
+    until(lambda: peers(nodes.configs[heir])["taken_over"] == 2, "both ranks are counted")
     nodes.close()
     assert_nothing_left(runtime)
 
@@ -144,23 +145,38 @@ def test_a_new_generation_gets_a_lost_nodes_snapshots_from_the_one_that_holds_th
 def test_a_node_that_was_away_for_a_while_goes_on_saving(store: Path, runtime: Path) -> None:
     """Its peer has begun to stand in for it: no save is lost, and none stays with the peer."""
     nodes = replicating(store, slow="a", rate=SLOW, peer_gone_s=0.01)
-    for step in (1, 2):
+    step = stand_ins = 0
+    while stand_ins < 2:
+        step += 1
+        assert step < 20, "its peer never stands in for it"
         nodes.save(step)
         await_held(nodes.configs["b"], step, (0, 1))
-        taken_over = peers(nodes.configs["b"])["taken_over"]
-        nodes.kill("a")
-        until(
-            lambda n=taken_over: peers(nodes.configs["b"])["taken_over"] > n,  # type: ignore[misc]
-            "its peer stands in for it",
-        )
+        stand_ins += stands_in(nodes, step)
         nodes.await_commit(step)
-    nodes.save(3)
-    nodes.await_commit(3)
-    await_held(nodes.configs["b"], 3, (0, 1))
+    step += 1
+    nodes.save(step)
+    nodes.await_commit(step)
+    await_held(nodes.configs["b"], step, (0, 1))
     nodes.close()
     assert_nothing_left(runtime)
-    for step in (1, 2, 3):
-        assert_exact(store, step, world_size=4, rows=ROWS)
+    for each in range(1, step + 1):
+        assert_exact(store, each, world_size=4, rows=ROWS)
+
+
+def stands_in(nodes: Nodes, step: int) -> bool:
+    """Whether node b stands in for node a when a's service is killed. On a busy machine, the step
+    may be in the store by then, or the service may be back before b looks."""
+    before = peers(nodes.configs["b"])["taken_over"]
+
+    def is_over() -> bool:
+        return has_begun() or all(step in trainer.steps("committed") for trainer in nodes.trainers)
+
+    def has_begun() -> bool:
+        return bool(peers(nodes.configs["b"])["taken_over"] > before)
+
+    nodes.kill("a")
+    until(is_over, "its peer stands in for it, or it goes on by itself")
+    return has_begun()
 
 
 def test_a_peer_that_is_not_there_keeps_nobody_waiting(store: Path, runtime: Path) -> None:
@@ -178,13 +194,12 @@ def test_a_peer_that_is_not_there_keeps_nobody_waiting(store: Path, runtime: Pat
 def test_a_peer_that_dies_in_the_middle_of_a_transfer(store: Path, runtime: Path) -> None:
     nodes = replicating(store, peer_rate=256e3)
     nodes.save(1)
-    until(lambda: 0 in held(nodes.configs["b"]), "the first replica is coming")
-    assert held(nodes.configs["b"])[0] == []
+    until(lambda: held(nodes.configs["b"]).get(0) == [], "the first replica is coming")
     nodes.kill("b")
     nodes.await_commit(1)  # the trainers there start another service, at the same port
     await_held(nodes.configs["b"], 1, (0, 1))
     assert sent(nodes)["failed"] > 0
-    assert sent(nodes)["error"] is None
+    until(lambda: sent(nodes)["error"] is None, "the answer to the second attempt has come")
     nodes.close()
     assert_nothing_left(runtime)
 

@@ -23,9 +23,9 @@ from tests.integration.service.service_nodes import (
     Nodes,
     Trainer,
     assert_exact,
+    assert_nothing_held,
     content,
     generation,
-    memfds,
     nodes_at,
     pid_of,
     saved,
@@ -204,4 +204,4 @@ def assert_nothing_left(runtime: Path) -> None:
     except AssertionError as error:
         raise AssertionError(f"{error}: {told_by_services(runtime)}") from error
     assert list(runtime.iterdir()) == []
-    assert memfds() == []
+    assert_nothing_held()

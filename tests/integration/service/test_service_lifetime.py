@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tests.integration.service.service_nodes import (
     Nodes,
     Trainer,
     assert_exact,
+    assert_nothing_held,
     config,
     generation,
     is_gone,
@@ -60,7 +60,7 @@ def one(config: ServiceConfig, **changes: int) -> Trainer:
 def assert_nothing_left(runtime: Path) -> None:
     until(lambda: not services(runtime), "all services have ended")
     assert list(runtime.iterdir()) == []
-    assert memfds() == []
+    assert_nothing_held()
 
 
 # ends
@@ -86,7 +86,7 @@ def test_the_end_of_a_run_removes_what_a_killed_service_left(store: Path, runtim
     until(lambda: not services(runtime), "the other one has ended, too")
     left = {path.suffix for path in runtime.iterdir()}
     assert left == {".log"}, "what the killed one said"
-    assert memfds() == []
+    assert_nothing_held()
 
 
 def test_after_all_goodbyes_nothing_is_left(store: Path, runtime: Path) -> None:
@@ -172,18 +172,20 @@ def test_what_is_found_lost_while_it_is_waited_for_is_given_up(store: Path, runt
 
 
 def test_what_a_lost_node_has_written_before_is_not_given_up(store: Path, runtime: Path) -> None:
-    configs = nodes_at(store)
-    configs["a"] = replace(config(store, bytes_per_s=float(1 << 18)), node="a")  # a second
-    nodes = Nodes.start(configs, per_node=1, rows=512)
-    nodes.save(1)
-    here, gone = nodes.trainers
-    gone.hears("written", 1)
-    gone.close(goodbye=False)
-    kill(configs["b"])
-    assert here.steps("written") == []
-    here.close(goodbye=False)
-    assert end_services(str(store), RUN, 3600.0, lost=[1])
-    assert_exact(store, 1, world_size=2, rows=512)
+    nodes = Nodes.start(nodes_at(store), per_node=2)
+    first, late, *gone = nodes.trainers
+    for trainer in (first, *gone):
+        trainer.save_when_possible(1)
+    for trainer in gone:
+        trainer.hears("written", 1)
+        trainer.close(goodbye=False)
+    kill(nodes.configs["b"])
+    report_lost_ranks(str(store), RUN, [2, 3])
+    late.save_when_possible(1)
+    for trainer in (first, late):
+        trainer.close(goodbye=False)
+    assert end_services(str(store), RUN, 3600.0, lost=[2, 3])
+    assert_exact(store, 1, world_size=4)
 
 
 def test_a_last_save_while_it_drains_is_taken(store: Path, runtime: Path) -> None:
@@ -435,13 +437,13 @@ def test_status_says_what_lags(store: Path) -> None:
 def test_status_of_one_that_was_killed_and_of_one_that_hangs(
     store: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_lookup, "STATUS_S", 0.5)
     there = config(store)
     trainer = one(there)
     pid = pid_of(there)
     assert pid is not None
+    stop(pid)  # it does not see its trainer go, and end by itself
     trainer.close(goodbye=False)
-    stop(pid)
+    monkeypatch.setattr(service_lookup, "STATUS_S", 0.5)
     result = ckpt("status", RUN)
     assert result.exit_code == 3
     assert "did not answer" in result.stderr

@@ -118,7 +118,10 @@ def test_a_store_that_takes_nothing_is_told_and_waited_for(
     status = status_of(nodes.configs["a"]) or {}
     assert status["failed"] >= 1
     assert "Read-only" in status["error"]
-    assert status["waiting"] == [2]
+    until(
+        lambda: (status_of(nodes.configs["a"]) or {})["waiting"] == [2],
+        "it waits between two tries",
+    )
     faulty_folder.set_rules()
     nodes.await_commit(2)
     assert (status_of(nodes.configs["a"]) or {})["error"] is None

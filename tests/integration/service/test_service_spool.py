@@ -22,12 +22,13 @@ from tests.integration.service.running_services import on_disk, sabotaged
 from tests.integration.service.service_nodes import (
     Trainer,
     assert_exact,
+    assert_nothing_held,
     config,
     content,
     generation,
     is_gone,
     kill,
-    memfds,
+    pid_of,
     saved,
     services,
     status_of,
@@ -88,11 +89,10 @@ def leave(
     for step in steps if within_s is None else []:
         trainer.hears("spooled", step)
     trainer.close(goodbye=False)
-    if within_s is not None:
-        assert end_services(config.url, config.run, within_s)
-        return
-    pid = kill(config)
+    pid = pid_of(config) if within_s is not None else kill(config)
     assert pid is not None
+    if within_s is not None:
+        end_services(config.url, config.run, within_s)
     until(lambda: is_gone(pid), "it is dead")
 
 
@@ -135,7 +135,7 @@ def log_of(folder: Path) -> str:
 def assert_nothing_left(folder: Path, local: Path) -> None:
     until(lambda: not services(folder / "rt"), "all services have ended")
     assert list(local.iterdir()) == []
-    assert memfds() == []
+    assert_nothing_held()
 
 
 def test_what_sigterm_leaves_no_time_for_is_restored_from_the_disk(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from checkpointing.errors import SaveError
+from checkpointing.save import bucket_flow_control as module
 from checkpointing.save.bucket_flow_control import BucketFlowControl
 
 
@@ -45,14 +49,34 @@ def test_what_is_said_of_others_frees_nothing(message: dict[str, object]) -> Non
     assert flow.is_broken
 
 
-def test_who_waits_for_its_turn_waits_as_long_as_something_moves() -> None:
+class Clock:
+    """One that stands still unless it is moved, and counts who looks at it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.looks = 0.0, 0
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self._look))
+
+    def _look(self) -> float:
+        self.looks += 1
+        return self.now_s
+
+
+def test_who_waits_for_its_turn_waits_as_long_as_something_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
     flow = flow_of(timeout_s=1.0)
     fill_all(flow)
-    moves = [threading.Timer(0.3 * i, flow.handle, [emptied(0, rank=0)]) for i in range(1, 6)]
-    for move in moves:
-        move.start()
-    threading.Timer(2.0, flow.handle, [emptied(0)]).start()
-    assert flow.free() == 0
+    with ThreadPoolExecutor(1) as threads:
+        turn = threads.submit(flow.free)
+        for _ in range(5):
+            before = clock.looks
+            clock.now_s += 0.9
+            flow.handle(emptied(0, rank=0))
+            while clock.looks < before + 2 and not turn.done():  # and who waits has looked
+                time.sleep(0.01)
+        flow.handle(emptied(0))
+        assert turn.result() == 0
 
 
 @pytest.mark.parametrize(

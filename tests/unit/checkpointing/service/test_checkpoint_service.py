@@ -28,7 +28,7 @@ from checkpointing.store.store import Store
 from tests.unit.checkpointing.service.sample_trainers import SLOT, Trainer
 
 ALONE = Generation("cccccccc", 1)
-WITHIN_S = 60.0
+WITHIN_S = 180.0
 
 
 class Hearing(Trainer):

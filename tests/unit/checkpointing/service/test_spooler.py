@@ -91,7 +91,7 @@ def test_what_it_has_not_is_copied_once_and_told(place: Place) -> None:
 def test_a_store_that_stops_after_it_was_chosen_costs_no_step(place: Place) -> None:
     place.ahead = StoreOutlook(FAST)
     trainer = Trainer(place.registry).register_arena()
-    save(trainer, 1, deadline_s=0.3)  # within the last call
+    save(trainer, 1, deadline_s=0.9)  # within the last call
     place.spooler.consider()
     assert [m["tier"] for m in trainer.heard if m["kind"] == "tier"] == ["store"]
     assert place.steps() == [("aaaaaaaa", 1)]

@@ -89,7 +89,13 @@ def test_it_can_be_stopped(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> Non
     held = Held(arena, monkeypatch, upto=FIRST)
     prefault = Prefault(arena, FIRST)
     prefault.wait(FIRST)
-    threading.Timer(0.05, held.go_on.set).start()
+
+    def go_on() -> None:
+        while not prefault._is_stopped:
+            time.sleep(0.01)
+        held.go_on.set()
+
+    threading.Thread(target=go_on).start()
     prefault.stop()
     assert taken(arena) < SIZE
     with pytest.raises(StageError, match="released"):

@@ -143,7 +143,7 @@ def test_headers_are_read_side_by_side_and_listed_in_order(
     for step in range(steps):
         delta_stores.save(store, RUN, step, {"model/w": tensor(step)}, PLAIN)
     wanted = [found.stored for found in catalog.committed(store, RUN)[0]]
-    everybody = threading.Barrier(steps, timeout=30)
+    everybody = threading.Barrier(steps, timeout=300)
 
     def before(key: str) -> None:
         if key.endswith(".manifest"):

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-_PATIENCE_S = 60.0  # real seconds that an actor may take between two operations
+_PATIENCE_S = 300.0  # real seconds that an actor may take between two operations
 
 
 class KilledError(BaseException):
