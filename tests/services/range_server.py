@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-_PIECE = 1 << 16  # bytes
+PIECE = 1 << 16  # bytes
 _HELD_S = 120.0
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
@@ -28,6 +28,11 @@ class Served:
     """What it is replaced by, with the connection broken, at byte `at` of the first answer."""
 
     at: int = 0
+
+    held_from: int = 0
+    """The byte, a multiple of the size of a piece, from which whole answers wait for `go_on`."""
+
+    go_on: threading.Event | None = None
 
 
 @dataclass
@@ -149,12 +154,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 stop = found.at
             else:
                 stop = end
-            piece = found.body[at : min(at + _PIECE, stop)]
+            piece = found.body[at : min(at + PIECE, stop)]
             if not piece:  # the object ends, or is replaced
                 if found.then is not None and start == 0:
                     holds.objects[self.path.partition("?")[0]] = found.then
                 self.close_connection = True
                 return
+            if found.go_on is not None and start == 0 and at >= found.held_from:
+                found.go_on.wait(_HELD_S)
             if holds.bytes_per_s is not None:
                 time.sleep(max(0.0, began_s + (at - start) / holds.bytes_per_s - time.monotonic()))
             try:

@@ -27,7 +27,7 @@ from data.source.protocol import short_tag
 from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.integration.cli.data_commands import EACH, SHARDS, SIZE, write_shards
-from tests.services.range_server import Gate, RangeServer
+from tests.services.range_server import PIECE, Gate, RangeServer
 
 QUICK = SourceRetryPolicy(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
 
@@ -91,12 +91,15 @@ def test_an_epoch_does_not_end_before_its_bytes_are_known_to_be_right(
     server: RangeServer, tmp_path: Path, workers: int, errors: Policy
 ) -> None:
     """All samples are there early, headers and all; the hash is seen when the rest has come."""
-    _, row = damaged_on_its_way(server, tmp_path)
+    _, row, rest_may_come = damaged_on_its_way(server, tmp_path)
     with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
         dataset = Dataset(make_manifest([row]), store, "headers")
         loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors=errors)
+        batches = iter(loader)
+        assert len([key for _ in range(EACH // 5) for key in next(batches).keys]) == EACH
+        rest_may_come.set()
         with pytest.raises(DamagedShardError, match=r"x\.tar: .* in earlier batches"):
-            list(loader)
+            next(batches)
         loader.close()
 
 
@@ -107,7 +110,7 @@ def test_where_contents_are_compared_nothing_wrong_is_given(
 ) -> None:
     """So no batch is to be taken back: what is damaged on its way comes once more, and if it is so
     at its source, it is left out with what is read after it was found."""
-    body, row = damaged_on_its_way(server, tmp_path)
+    body, row, rest_may_come = damaged_on_its_way(server, tmp_path)
     with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
         dataset = Dataset(make_manifest([row]), store, "content")
         loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors="skip")
@@ -118,6 +121,7 @@ def test_where_contents_are_compared_nothing_wrong_is_given(
                 assert sample["bin"] == int(key).to_bytes(2, "little") * (SIZE // 2)
             if is_mended:
                 server.put("/x.tar", body)
+            rest_may_come.set()
         loader.close()
         store.settle()
     every = [f"{number:03}" for number in range(EACH)]
@@ -127,18 +131,22 @@ def test_where_contents_are_compared_nothing_wrong_is_given(
         assert {"003"} <= set(every) - set(keys) < set(every)
 
 
-def damaged_on_its_way(server: RangeServer, tmp_path: Path) -> tuple[bytes, ShardRow]:
-    """What it is, and its row in a manifest; its server has it with a bit of sample 3 flipped."""
+def damaged_on_its_way(
+    server: RangeServer, tmp_path: Path
+) -> tuple[bytes, ShardRow, threading.Event]:
+    """What it is, and its row in a manifest; its server has it with a bit of sample 3 flipped, and
+    does not give what comes behind the samples before the event."""
     (shard,) = write_shards(tmp_path / "shards", shards=1).glob("*.tar")
     body = shard.read_bytes() + bytes(300_000)
     shard.write_bytes(body)
     index = build_index(shard, tmp_path / NAME, hash=True).open_shard(0)
     flipped = index.members(3)[0].offset
-    server.bytes_per_s = 200_000
-    url = server.put("/x.tar", body[:flipped] + bytes([body[flipped] ^ 1]) + body[flipped + 1 :])
+    damaged = body[:flipped] + bytes([body[flipped] ^ 1]) + body[flipped + 1 :]
+    rest_may_come = threading.Event()
+    url = server.put("/x.tar", damaged, held_from=PIECE * 2, go_on=rest_may_come)
     row = row_of(url, index)
     sidecar.keep_at(sidecar.in_folder(url, row.bytes, short_tag(row.tag), None), url, index)
-    return body, row
+    return body, row, rest_may_come
 
 
 def test_equal_names_over_one_cache_are_not_mixed_up(
@@ -170,6 +178,7 @@ def test_a_first_batch_does_not_wait_for_whole_shards(
     with NodeStore(tmp_path / "cache", 10**9, sources=sources, free_reserve=0) as store:
         loader = one_of_each(Dataset(manifest, store))
         assert len(next(iter(loader)).keys) == SHARDS
+        held.wait_for(3)
         assert (held.opened, held.expired, held.count) == (False, False, 3)
         held.open()
         loader.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from data import Loader, Sources, build_index, open_dataset, open_manifest, pack_folder
+from data.cache.cache_metrics import CacheMetrics
 from data.index.manifest import NAME
 from tests.services.range_server import RangeServer, range_server
 
@@ -38,19 +40,17 @@ def manifest(tmp_path: Path, indexes: Path) -> Iterator[tuple[Path, RangeServer]
         build_index(urls, out, source=Sources())
         shutil.rmtree(indexes)
         server.sent = 0
+        server.streams.clear()
         yield out, server
 
 
-def keys(dataset: Path, cache: Path) -> list[str]:
-    loader = Loader(
-        open_dataset(dataset, cache=cache, cache_bytes=10**9),
-        global_batch=8,
-        epochs=1,
-        shuffle=False,
-    )
+def read(place: Path, cache: Path) -> tuple[list[str], CacheMetrics]:
+    """The keys of an epoch, and what was fetched for it."""
+    dataset = open_dataset(place, cache=cache, cache_bytes=10**9)
+    loader = Loader(dataset, global_batch=8, epochs=1, shuffle=False)
     found = [key for batch in loader for key in batch.keys]
     loader.close()
-    return found
+    return found, dataset.store.metrics
 
 
 def test_no_byte_comes_twice(
@@ -58,11 +58,15 @@ def test_no_byte_comes_twice(
 ) -> None:
     place, server = manifest
     size = sum(len(served.body) for served in server.objects.values())
-    assert keys(place, tmp_path / "cache") == [f"{i:03d}" for i in range(120)]
-    assert size <= server.sent < size + 1000
+    keys, fetched = read(place, tmp_path / "cache")
+    assert keys == [f"{i:03d}" for i in range(120)]
+    assert Counter(server.streams) == {(path, 0): 1 for path in server.objects}
+    assert fetched.bytes_fetched == size or fetched.bypasses, "a slow download is read past"
+    assert size <= server.sent < fetched.bytes_fetched + 1000, "and nothing for an index"
     assert len(list(indexes.glob("*.index"))) == 3
     before = server.sent
-    assert len(keys(place, tmp_path / "cache")) == 120
+    keys, _ = read(place, tmp_path / "cache")
+    assert len(keys) == 120
     assert server.sent - before < 1000
 
 

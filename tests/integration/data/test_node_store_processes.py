@@ -45,7 +45,7 @@ def start(cache: Path, server: RangeServer, seed: int, budget: int) -> "subproce
 
 
 def finish(process: "subprocess.Popen[str]") -> dict[str, int]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     result: dict[str, int] = json.loads(out)
     return result
@@ -173,7 +173,7 @@ def test_the_order_of_eviction_is_that_of_all_live_jobs(
         f"store = NodeStore(Path(sys.argv[1]), {3 * SIZE}, free_reserve=0)\n"
         "store.publish_plan([(sys.argv[2], 5.0)])\n"
         "print('planned', flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     with NodeStore(tmp_path / "c", 3 * SIZE, free_reserve=0) as store:
         other = subprocess.Popen(

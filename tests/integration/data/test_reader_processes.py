@@ -103,9 +103,14 @@ def test_what_processes_fetch_is_counted_here(folder: Path, tmp_path: Path) -> N
             numbers = sorted(n for batch in batches for n in batch.data["numbers"].tolist())
             assert numbers == list(range(N))
             assert len({batch.data["pid"] for batch in batches} - {os.getpid()}) == 2
-            fetched = dataset.store.metrics.bytes_fetched
+            metrics, size = (
+                dataset.store.metrics,
+                sum(t.stat().st_size for t in folder.glob("*.tar")),
+            )
             # who comes late may find it whole; each shard is fetched once, by whichever process
-            assert fetched == sum(tar.stat().st_size for tar in folder.glob("*.tar"))
+            assert metrics.bytes_fetched == size or (
+                metrics.bypasses and metrics.bytes_fetched > size
+            ), "a slow download is read past"
             loader.close()
 
 
@@ -290,7 +295,7 @@ def test_signals_to_all_of_a_job_are_the_trainers_affair(folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         for pid in pids:
             os.kill(pid, number)
-    assert process.communicate(input="", timeout=60) == ("8\n", "")
+    assert process.communicate(input="", timeout=300) == ("8\n", "")
     assert process.returncode == 0
     assert gone(pids)
 
@@ -299,6 +304,6 @@ def test_signals_to_all_of_a_job_are_the_trainers_affair(folder: Path) -> None:
 def test_a_trainer_ends(folder: Path, ending: str) -> None:
     process = start(folder, ending)
     pids = readers(process)
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == 0
     assert gone(pids)

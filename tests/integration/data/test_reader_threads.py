@@ -40,7 +40,7 @@ def test_a_process_ends(tmp_path: Path, ending: str) -> None:
         [sys.executable, "-W", "error", "-c", BEGIN + ending, str(tmp_path / "out")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,7 @@ from data import Dataset, Loader, NodeStore, Sources, StreamingDataset, build_in
 from data.cache.files.cache_entry import ShardRef
 from data.index.manifest import NAME, Manifest
 from data.read.batches import shard_prefetch
+from tests.integration.service.service_nodes import until
 from tests.services.range_server import RangeServer
 from tests.unit.data.tars import write_tar
 
@@ -110,10 +110,7 @@ def test_a_failure_ahead_is_told_and_the_thread_goes_on(
         dataset = Dataset(manifests[0], store)
         loader = Loader(dataset, global_batch=1, downloads=1, threads=0, streams=SHARDS, window=1)
         iterator = iter(loader)
-        for _ in range(1000):
-            if len(fetched(server)) == SHARDS:
-                break
-            time.sleep(0.01)
+        until(lambda: len(fetched(server)) == SHARDS, "all are fetched")
         del iterator
         loader.close()
     assert len(fetched(server)) == SHARDS

@@ -55,6 +55,22 @@ def reader_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("hpckit-data")]
 
 
+def reader_threads_end() -> bool:
+    """Whether all of them do soon."""
+    deadline_s = time.monotonic() + 60.0
+    while reader_threads() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return not reader_threads()
+
+
+@pytest.fixture(autouse=True)
+def earlier_readers() -> None:
+    """Those of the tests before are told to end with their loaders, and not waited for there."""
+    if reader_threads():
+        gc.collect()
+        reader_threads_end()
+
+
 def take(loader: Loader, count: int) -> list[Batch]:
     return list(islice(loader, count))
 
@@ -346,11 +362,7 @@ def test_threads_end_with_the_iterator(dataset: Dataset) -> None:
     for _ in loader:
         break
     gc.collect()
-    for _ in range(500):  # they are told, not waited for
-        if not reader_threads():
-            break
-        time.sleep(0.01)
-    assert not reader_threads()
+    assert reader_threads_end()  # they are told, not waited for
 
 
 def test_without_threads_the_consumer_reads(dataset: Dataset) -> None:
@@ -408,11 +420,7 @@ def test_threads_end_with_what_they_have_to_do(last: type[DataError] | None, mos
         with suppress(StopIteration, DataError):
             while True:
                 made.next()
-        for _ in range(500):
-            if not reader_threads():
-                break
-            time.sleep(0.01)
-        assert not reader_threads()
+        assert reader_threads_end()
     finally:
         gc.enable()
 
