@@ -87,9 +87,10 @@ class Ranks:
 
     def finish(self) -> None:
         for rank, one in enumerate(self.running):
-            code = one.wait(timeout=120)
+            code = one.wait(timeout=300)
             log = (self.folder / f"log-{rank}").read_text()
-            assert (code, log.count("epoch done")) == (0, 1), log
+            assert code == 0, log
+            assert "epoch done" in log  # twice, if it was killed between that and its end
 
 
 def test_every_sample_is_delivered_once_and_right(proxy: FaultProxy, tmp_path: Path) -> None:

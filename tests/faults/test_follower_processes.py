@@ -102,7 +102,6 @@ def test_a_killed_follower_beside_a_pruner_never_shows_a_torn_step(
 def test_each_step_of_a_bucket_is_followed_to_the_last_bit(s3_url: S3Place, tmp_path: Path) -> None:
     save_steps(s3_url.url, s3_url.options, 1, 1, 0)
     into, seen = tmp_path / "into", SeenSteps()
-    saver = started(save_steps, s3_url.url, s3_url.options, 2, 6, 0)
     with (
         Follower(s3_url.url, run=RUN, into=into, options=s3_url.options, interval_s=0.05) as one,
         Follower(
@@ -114,6 +113,7 @@ def test_each_step_of_a_bucket_is_followed_to_the_last_bit(s3_url: S3Place, tmp_
             interval_s=0.05,
         ) as other,
     ):
+        saver = started(save_steps, s3_url.url, s3_url.options, 2, 6, 0)
         bytes_read = {taken.step: taken.bytes for taken in _until(other, 6)}
         assert list(_until(one, 6))[-1].step == 6
     ended(saver)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from tests.services import faults
 from tests.services.fixtures import FaultyS3
 
 QUICK = {"timeout_s": 2.0, "budget_s": 4.0}  # a client that has little patience
+PATIENT = {"timeout_s": 2.0, "budget_s": 120.0}  # one whose requests are soon sent again, for long
+HASTY = {"timeout_s": 2.0, "budget_s": 1.0}  # one that gives up long before training does
 WIDTH = 128  # the model has as many rows of as many numbers
 STEPS = 40  # that are trained at least while the store takes nothing
 GROWTH = 64 << 20  # bytes: many times a snapshot, and far from what forty would take
@@ -40,7 +42,9 @@ def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Training:
     """One process that saves after every step, or tries to."""
 
-    def __init__(self, server: FaultyS3, **options: Any) -> None:
+    def __init__(
+        self, server: FaultyS3, patience: Mapping[str, float] = QUICK, **options: Any
+    ) -> None:
         torch.manual_seed(1)
         self.server, self.events, self.step = server, Recorder(), 0
         self.model = nn.Linear(WIDTH, WIDTH, bias=False)
@@ -49,7 +53,7 @@ class Training:
         self.ckpt = Checkpointer(
             server.place.url,
             run="r",
-            options={**server.place.options, **QUICK},
+            options={**server.place.options, **patience},
             slots=SLOTS,
             on_event=self.events,
             **options,
@@ -155,7 +159,7 @@ def test_training_goes_on_beside_a_store_that(
 
 
 def test_what_passes_is_not_even_noticed(faulty_s3: FaultyS3) -> None:
-    training = Training(faulty_s3)
+    training = Training(faulty_s3, PATIENT)
     passing: list[tuple[faults.Fault, str, str]] = [
         (faults.SLOW_DOWN, "PUT", "packs/"),
         (faults.INTERNAL_ERROR, "PUT", "leases/"),
@@ -177,12 +181,12 @@ def test_what_passes_is_not_even_noticed(faulty_s3: FaultyS3) -> None:
 
 
 def test_training_ends_when_nothing_becomes_durable_for_too_long(faulty_s3: FaultyS3) -> None:
-    training = Training(faulty_s3, max_unsaved=0.1)
+    training = Training(faulty_s3, HASTY, max_unsaved=0.25)
     training.go_on()
     training.ckpt.wait()
     faulty_s3.proxy.inject(faults.SLOW_DOWN)
-    with pytest.raises(SaveError, match=r"durable for .* minutes, but at most 0\.1 .* given up"):
-        training.go_on_for(60.0)
+    with pytest.raises(SaveError, match=r"durable for .* minutes, but at most 0\.25 .* given up"):
+        training.go_on_for(300.0)
     newest = max(training.steps("checkpoint_staged"))
     faulty_s3.proxy.clear()
     until(lambda: newest in training.steps("checkpoint_committed"), f"step {newest} is durable")

@@ -20,7 +20,7 @@ from tests.services.crash_storage import CrashStorage
 from tests.services.s3 import S3Place
 
 TTL_S = 600.0  # of sessions that nothing waits for
-SHORT_TTL_S = 10.0  # where the clock is a server's
+SHORT_TTL_S = 20.0  # where the clock is a server's; on a busy machine a renewal may be late
 MOMENTS: tuple[When, ...] = ("before", "after")
 S3_EVERY = every(10)  # of the points, in S3
 

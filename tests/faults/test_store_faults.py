@@ -33,7 +33,8 @@ from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.saves import Values
 
 RUN = "a"
-QUICK = {"timeout_s": 2.0, "budget_s": 4.0}  # options of a client that has little patience
+QUICK = {"timeout_s": 2.0}  # options of a client whose requests are soon sent again
+IMPATIENT = {"budget_s": 4.0}  # of one that soon gives up
 PASSING = [faults.SLOW_DOWN, faults.INTERNAL_ERROR, faults.Reset(), faults.LoseReply()]
 STEPS_OF_A_SAVE = ("leases/", "packs/", "parts/", "steps/")  # of a save, in its order
 
@@ -218,7 +219,7 @@ def test_a_download_that_is_always_damaged_never_reaches_a_tensor(
 def test_what_does_not_pass_is_one_error(
     key: str, fault: faults.Fault, error: type[StoreError], in_s3: Place, faulty_s3: FaultyS3
 ) -> None:
-    with opened(in_s3) as storage:
+    with opened(Place(in_s3.url, {**in_s3.options, **IMPATIENT})) as storage:
         store = Store.at(storage)
         faulty_s3.proxy.inject(fault, method="PUT", key=key)
         with pytest.raises(error, match=key.rstrip("/")) as raised:

@@ -42,7 +42,7 @@ def run_in_nfs(
     version: str = "4.2",
     options: str = "hard",
     size_mib: int = 200,
-    timeout_s: float = 120,
+    timeout_s: float = 300,
     env: Mapping[str, str] | None = None,
 ) -> Finished:
     """Run a Python script, or a command, with a new, empty NFS at /mnt/nfs.

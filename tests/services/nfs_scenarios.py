@@ -72,10 +72,17 @@ def outage() -> Steps:
     with (NFS / "outage").open("xb", buffering=0) as file:
         file.write(MIB)
         nfs_control.stop_server()
-        back = threading.Timer(1, nfs_control.start_server)
+        is_back = threading.Event()
+
+        def come_back() -> None:
+            is_back.set()  # before it is: the fsync may end while the rest of the start goes on
+            nfs_control.start_server()
+
+        back = threading.Timer(1, come_back)
         back.start()
         attempt(steps, "fsync", lambda: os.fsync(file.fileno()))
-        steps.append(("server", "away" if back.is_alive() else "back"))
+        steps.append(("server", "back" if is_back.is_set() else "away"))
+        back.join()
     size = (EXPORT / "outage").stat().st_size
     return [*steps, ("bytes", str(size))]
 

@@ -92,7 +92,7 @@ def ranks_on_two() -> int:
             _write_rank(first, made, 0, 2)
             other = threading.Thread(target=_write_rank, args=(second, made, 1, 2))
             other.start()
-            commit(first, made, 2, check=session.check, wait_s=20)
+            commit(first, made, 2, check=session.check, wait_s=180)
             other.join()
             session.end(made.manifest())
         found = catalog.newest_first(second, RUN)[0]

@@ -31,8 +31,13 @@ from tests.unit.checkpointing.plain import Undeclared
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
 
+_threads_before: set[threading.Thread] = set()  # that tests before this one have left
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
+    _threads_before.clear()
+    _threads_before.update(threading.enumerate())
     return Store.open(tmp_path / "store", create=True)
 
 
@@ -49,8 +54,9 @@ class BadLastPlan(DefaultSavePlanner):
 
 
 def holds_nothing(store: Store) -> bool:
-    mine = [t.name for t in threading.enumerate() if t.name.startswith(("lease-", "dcp-save-"))]
-    return not mine and store.storage.list("leases/") == []
+    mine = set(threading.enumerate()) - _threads_before
+    held = [thread for thread in mine if thread.name.startswith(("lease-", "dcp-save-"))]
+    return not held and store.storage.list("leases/") == []
 
 
 def assert_let_go(store: Store) -> None:
@@ -84,7 +90,7 @@ def test_a_failed_save_holds_nothing(store: Store, how: str) -> None:
     for step in (2, 3, 4):
         state = {"t": torch.full((400, 400), float(step))}
         dcp_save(state, storage_writer=StoreWriter(store, "run", step))
-        assert holds_nothing(store)
+        assert_let_go(store)
     for _ in range(3):
         prune(store, "run", [Last(1)], grace_s=0)
     assert store.storage.list("tombs/") == []
@@ -99,7 +105,7 @@ def test_a_save_that_may_not_begin_holds_nothing(store: Store, tmp_path: Path) -
     writer = StoreWriter(store, "run", 2)
     with pytest.raises(CheckpointException, match="another process took over the run"):
         dcp_save({"t": torch.ones(3)}, storage_writer=writer)
-    assert holds_nothing(store)
+    assert_let_go(store)
 
 
 def test_a_write_that_fails_holds_nothing(store: Store, tmp_path: Path) -> None:
@@ -108,7 +114,7 @@ def test_a_write_that_fails_holds_nothing(store: Store, tmp_path: Path) -> None:
     writer = StoreWriter(store, "run", 1)
     with pytest.raises(CheckpointException, match="packs"):
         dcp_save({"t": torch.ones(3)}, storage_writer=writer)
-    assert holds_nothing(store)
+    assert_let_go(store)
     packs.unlink()
     dcp_save({"t": torch.ones(3)}, storage_writer=writer)
 

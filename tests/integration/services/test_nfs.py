@@ -27,7 +27,7 @@ def play(
     run_in_nfs: RunInNfs, out: Path, version: str, options: str, names: Sequence[str]
 ) -> object:
     finished = run_in_nfs(
-        [*SCENARIOS, *names], out=out, version=version, options=options, size_mib=40, timeout_s=100
+        [*SCENARIOS, *names], out=out, version=version, options=options, size_mib=40, timeout_s=300
     )
     assert finished.returncode == 0, finished.output
     assert finished.seconds.keys() == {"boot", "server", "command"}
@@ -48,7 +48,7 @@ def test_version_4_2_hard(run_in_nfs: RunInNfs, tmp_path: Path) -> None:
 
 def test_version_3_soft(run_in_nfs: RunInNfs, tmp_path: Path) -> None:
     names = ("full", "quota", "removed", "soft_outage", "broken_disk")
-    assert play(run_in_nfs, tmp_path, "3", "soft,timeo=5,retrans=1", names) == {
+    assert play(run_in_nfs, tmp_path, "3", "soft,timeo=20,retrans=1", names) == {
         "full": wrote(fsync="ENOSPC"),
         "quota": wrote(fsync="EDQUOT") + wrote(fsync="ok"),
         "removed": wrote(fsync="ESTALE"),

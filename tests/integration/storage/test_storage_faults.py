@@ -38,6 +38,10 @@ from tests.services.fixtures import FaultyS3
 from tests.services.s3 import S3Place
 
 LARGE = bytes(range(256)) * (3 << 12)  # 3 MiB
+PATIENT_S, IMPATIENT_S = (
+    60.0,
+    2.0,
+)  # of one try: for an answer that comes, and for one that does not
 Open = Callable[..., Storage]
 
 
@@ -47,7 +51,7 @@ def through(request: pytest.FixtureRequest, faulty_s3: FaultyS3) -> Open:
 
     def open_one(**options: Any) -> Storage:
         place = faulty_s3.place
-        given = {**place.options, "client": request.param, "timeout_s": 2.0, **options}
+        given = {**place.options, "client": request.param, "timeout_s": PATIENT_S, **options}
         return open_storage(place.url, options=given)
 
     return open_one
@@ -89,14 +93,15 @@ def test_a_put_outlives(through: Open, faulty_s3: FaultyS3, fault: Fault) -> Non
     ids=lambda fault: type(fault).__name__,
 )
 def test_a_read_outlives(through: Open, faulty_s3: FaultyS3, fault: Fault) -> None:
-    storage = through()
-    storage.put("object", [LARGE])
+    is_mute = isinstance(fault, Hang | Stall)
+    through(timeout_s=PATIENT_S).put("object", [LARGE])
+    storage = through(timeout_s=IMPATIENT_S if is_mute else PATIENT_S)
     rule = faulty_s3.proxy.inject(fault, method="GET", key="object", times=1)
     assert storage.get("object") == LARGE
     faulty_s3.proxy.inject(fault, method="GET", key="object", times=1)
     assert bytes(storage.get_range("object", 5, 200_000)) == LARGE[5:200_005]
     assert rule.hits == 1
-    assert retries(storage) == 2 or is_s3fs(storage)
+    assert retries(storage) == 2 or is_s3fs(storage) or (is_mute and retries(storage) > 2)
 
 
 def test_ones_own_create_with_a_lost_reply_is_a_success(through: Open, faulty_s3: FaultyS3) -> None:
@@ -209,7 +214,7 @@ def test_a_list_goes_on_where_it_was_cut(through: Open, faulty_s3: FaultyS3) -> 
 
 
 def test_a_server_without_bulk_delete(faulty_s3: FaultyS3) -> None:
-    options = {**faulty_s3.place.options, "timeout_s": 2.0}
+    options = {**faulty_s3.place.options, "timeout_s": PATIENT_S}
     storage = open_storage(faulty_s3.place.url, options=options)
     names = [f"object-{n}" for n in range(12)]
     for name in names:
@@ -324,7 +329,7 @@ FORK = """
 import os, sys
 from checkpointing.storage import open_storage
 url, client, when = sys.argv[1:]
-storage = open_storage(url, options={"client": client, "timeout_s": 2.0, "budget_s": 0.1})
+storage = open_storage(url, options={"client": client, "timeout_s": 60.0, "budget_s": 0.1})
 if when == "late":
     storage.put("object", [b"data"])
 if os.fork() == 0:
@@ -356,7 +361,7 @@ def test_a_fork_ends_in_an_error_and_not_in_a_wait(
         env={**os.environ, **s3_url.env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert says in run.stdout
