@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from data.read.loader import Loader
     from data.read.loader_metrics import Usage
     from data.read.loader_options import LoaderOptions
+    from data.read.mixture_progress import MixtureChange, SourceProgress
     from data.read.sample_stream import in_order, mixed
     from data.read.sequences.packed_batches import Packing
     from data.read.sequences.packed_sequences import PackedSequence, Sequences
@@ -65,6 +66,7 @@ __all__ = [
     "Loader",
     "LoaderOptions",
     "Manifest",
+    "MixtureChange",
     "NodeStore",
     "NodeStoreOptions",
     "ObjectChangedError",
@@ -80,6 +82,7 @@ __all__ = [
     "Sequences",
     "ShardError",
     "ShardWriter",
+    "SourceProgress",
     "Sources",
     "StreamingDataset",
     "StreamingOptions",
@@ -115,6 +118,7 @@ _MODULES = {
     "read.loader": ("Loader",),
     "read.loader_metrics": ("Usage",),
     "read.loader_options": ("LoaderOptions",),
+    "read.mixture_progress": ("MixtureChange", "SourceProgress"),
     "read.sequences.packed_batches": ("Packing",),
     "read.sequences.packed_sequences": ("PackedSequence", "Sequences"),
     "read.sample_stream": ("in_order", "mixed"),

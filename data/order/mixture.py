@@ -8,7 +8,7 @@ without a gap or repeat, also where the weights change.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ _MIX = 2  # purpose of keys
 _BLOCK = 2**14
 
 
+Weight: TypeAlias = float | Fraction
+
+
 class MixtureSegment(NamedTuple):
     """The weights `parts`, which sum to 10**9, of the datasets from `position` on."""
 
@@ -30,7 +33,7 @@ class MixtureSegment(NamedTuple):
     parts: tuple[int, ...]
 
 
-def segment(position: int, weights: Sequence[float]) -> MixtureSegment:
+def segment(position: int, weights: Sequence[Weight]) -> MixtureSegment:
     """Return a segment of `weights` (>= 0, at least one > 0), scaled to sum to 1 and rounded to
     1e-9."""
     try:
@@ -73,18 +76,34 @@ class Mixture:
         self.block = block
         _check_segments(self.segments, block)
         self.datasets = max(len(part.parts) for part in self.segments)
+        self.segments = tuple(_widened(part, self.datasets) for part in self.segments)
         self._begins = np.array([part.position for part in self.segments], dtype=np.int64)
         self._parts = np.zeros((len(self.segments), self.datasets), dtype=np.int64)
         self._bases = np.zeros_like(self._parts)
         for number, part in enumerate(self.segments):
-            self._parts[number, : len(part.parts)] = part.parts
+            self._parts[number] = part.parts
             if number:
                 self._bases[number] = self._consumed(number - 1, part.position)
 
-    def then(self, position: int, weights: Sequence[float]) -> "Mixture":
+    def then(self, position: int, weights: Sequence[Weight]) -> "Mixture":
         """Return the same mixture up to `position`, and mixed by `weights` from there on."""
         kept = [part for part in self.segments if part.position < position]
         return Mixture([*kept, segment(position, weights)], seed=self.seed, block=self.block)
+
+    def in_force(self, position: int) -> MixtureSegment:
+        """Return the segment that `position` is in."""
+        return self.segments[int(np.searchsorted(self._begins, position, side="right")) - 1]
+
+    def position_of(self, dataset: int, own: int) -> int | None:
+        """Return about where position `own` of a dataset's own stream is in the mixture, by the
+        weights alone; None: the dataset ends before it, as its weight is 0 from then on."""
+        for number, part in enumerate(self.segments):
+            is_last = number + 1 == len(self.segments)
+            share = int(self._parts[number, dataset])
+            if share and (is_last or own < int(self._bases[number + 1, dataset])):
+                ahead = max(0, own - int(self._bases[number, dataset]))
+                return part.position + ahead * PARTS // share
+        return None
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints]:
         """Return (dataset, position in that dataset's own stream) of each position, in their
@@ -148,6 +167,28 @@ class Mixture:
         ends = np.cumsum(counts, axis=1) + rows * self.block
         found = np.searchsorted(ends.ravel(), slots + rows * self.block, side="right")
         return np.asarray(found - rows * self.datasets, dtype=np.int64)
+
+
+def continued(
+    saved: Sequence[MixtureSegment], planned: Sequence[MixtureSegment], position: int
+) -> list[MixtureSegment]:
+    """Return the segments of a stream that was at `position` of the segments `saved` and goes on by
+    those that are `planned` now.
+
+    What came before is that of `saved`. If the weights that are planned for `position` are not
+    those that are in force, they are from `position` on; later segments are the planned ones. Both
+    begin at position 0, and have as many datasets.
+    """
+    before = [part for part in saved if part.position <= position]
+    now = [part for part in planned if part.position <= position][-1].parts
+    if before[-1].parts != now:
+        before = [part for part in before if part.position < position]
+        before.append(MixtureSegment(position, now))
+    return [*before, *(part for part in planned if part.position > position)]
+
+
+def _widened(part: MixtureSegment, width: int) -> MixtureSegment:
+    return MixtureSegment(part.position, (*part.parts, *[0] * (width - len(part.parts))))
 
 
 class MixedOrder:

@@ -11,8 +11,10 @@ block: still one integer, the same on every rank, whatever the number of ranks.
 """
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy as np
 from data.order.best_fit import best_fit
 from data.order.keyed_permutation import Ints
 from data.order.rank_shares import Bools, StreamedOrder, Tail, step_at
+from data.order.sample_order import MAX_POSITION
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 
 PACK = "pack-1"
@@ -65,11 +68,20 @@ class _Block:
         return SequencePack(self.positions[part], self.starts[part], self.lengths[part], stream)
 
 
+class _Run(NamedTuple):
+    """Blocks from number `number` on, of the positions `begin` to `end`."""
+
+    number: int
+    begin: int
+    end: int
+
+
 class SequencePacker:
     """Packs the documents of `order` into sequences of `length` tokens.
 
     `tokens` returns the number of tokens of the document at each position (from the index). A block
-    has `block` positions, so about block / streams documents are packed together. A document longer
+    has `block` positions, so about block / streams documents are packed together; a new one begins
+    at each of the positions `borders` of an order without epochs. A document longer
     than a sequence is split over several ("split": every token comes exactly once per epoch),
     truncated ("cut"), or left out ("skip"). Raises ValueError for impossible arguments.
     """
@@ -82,6 +94,7 @@ class SequencePacker:
         length: int,
         block: int = 32768,
         long: Long = "split",
+        borders: Sequence[int] = (),
     ) -> None:
         if length < 1 or block < 1:
             raise ValueError(f"length and block must be at least 1, got {length} and {block}")
@@ -92,7 +105,8 @@ class SequencePacker:
         self.length = length
         self.block = block
         self.long = long
-        self._per_epoch = -(-order.samples // block)
+        self._runs = _runs(borders, block)
+        self._per_epoch = -(-order.samples // block) + len(borders)
         self._blocks: dict[int, _Block] = {}
         self._lock = threading.Lock()
 
@@ -186,6 +200,10 @@ class SequencePacker:
 
     def _span(self, number: int) -> tuple[int, int]:
         """Return (first position, positions) of a block."""
+        if len(self._runs) > 1:
+            run = self._runs[bisect_right(self._runs, number, key=lambda one: one.number) - 1]
+            begin = run.begin + (number - run.number) * self.block
+            return begin, min(self.block, run.end - begin)
         epoch, within = divmod(number, self._per_epoch)
         before = within * self.block
         begin = epoch * self._order.samples + before
@@ -201,6 +219,15 @@ class SequencePacker:
         by_pack = np.argsort(packs, kind="stable")
         bounds = np.searchsorted(packs[by_pack], np.arange(owners.size + 1))
         return _Block(positions[by_pack], starts[by_pack], lengths[by_pack], bounds, owners)
+
+
+def _runs(borders: Sequence[int], block: int) -> list[_Run]:
+    """Return the runs of blocks between these rising positions."""
+    begins = [0, *(border for border in borders if border)]
+    numbers = [0]
+    for begin, end in pairwise(begins):
+        numbers.append(numbers[-1] + -(-(end - begin) // block))
+    return list(map(_Run, numbers, begins, [*begins[1:], MAX_POSITION]))
 
 
 def _pieces(tokens: Ints, length: int, long: Long) -> tuple[Ints, Ints, Ints]:

@@ -54,6 +54,9 @@ class Batch:
     """Samples that could not be read, and were left out or replaced: see `BadSampleBudget`."""
     bytes: int
     """The bytes of its samples in the shards."""
+    step_tokens: tuple[int, ...] = ()
+    """The tokens of the global step, over all ranks, of each dataset of a mixture whose documents
+    are packed; else empty."""
 
 
 class BatchTimes(NamedTuple):

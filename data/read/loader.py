@@ -2,13 +2,14 @@
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 from data.errors import DataError
 from data.keyword_options import takes_fields_of
 from data.order.sample_order import MAX_POSITION
-from data.order.skipped_ranges import SkippedRanges
+from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batch import Batch, BatchTimes
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork, keep_freed_memory
 from data.read.batches.batch_plan import BatchPlan, SamplePlan, Topology
@@ -19,8 +20,15 @@ from data.read.batches.shard_prefetch import ShardPrefetcher, check_caches, has_
 from data.read.dataset import Dataset
 from data.read.loader_metrics import LoaderMeter, Usage
 from data.read.loader_options import LoaderOptions
+from data.read.mixture_progress import (
+    MixtureChange,
+    SourceProgress,
+    change_of,
+    source_progress,
+)
 from data.read.processes.process_prefetch import ProcessPrefetcher
 from data.read.sample_stream import (
+    MixedStream,
     SampleStream,
     SingleStream,
     live_shards,
@@ -77,6 +85,8 @@ class Loader(Iterable[Batch]):
             else PackPlan.of(stream, topology, options.pack)
         )
         self._position = 0
+        self._tokens: tuple[int, ...] = ()
+        """The tokens that were delivered of each dataset, if documents of several are packed."""
         self._began = False
         self._current: weakref.ref[_Iteration] | None = None
         self._meter = LoaderMeter()
@@ -129,7 +139,26 @@ class Loader(Iterable[Batch]):
         """
         skipped = self._plan.skipped
         left_out = {"skipped": skipped.to_state()} if skipped else {}
-        return {**self._plan.identity, "position": self._position, **left_out}
+        tokens = {"tokens": list(self._tokens)} if self._tokens else {}
+        return {**self._plan.identity, "position": self._position, **left_out, **tokens}
+
+    @property
+    def sources(self) -> tuple[SourceProgress, ...]:
+        """How far each dataset of a mixture has been read by all ranks, up to the last delivered
+        batch, and its weight in the next one; empty for a single dataset."""
+        stream = self._plan.stream
+        if not isinstance(stream, MixedStream):
+            return ()
+        at = self._plan.stream_position(self._position)
+        left_out = self._plan.skipped if isinstance(self._plan, SamplePlan) else NOTHING_SKIPPED
+        return source_progress(stream, at, left_out, self._tokens)
+
+    @property
+    def mixture_change(self) -> MixtureChange | None:
+        """How `load_state_dict` has changed the weights of a mixture from the position of the state
+        on; None: it has not."""
+        stream = self._plan.stream
+        return change_of(stream) if isinstance(stream, MixedStream) else None
 
     def skip(self, first: int, end: int) -> None:
         """Leave out the samples at the positions first..end - 1, which are those of `state_dict`
@@ -176,8 +205,11 @@ class Loader(Iterable[Batch]):
             skipped = SkippedRanges.of_state(saved.pop("skipped", []))
         except ValueError as error:
             raise DataError(f"not a loader's state: {error}") from error
+        tokens = saved.pop("tokens", [])
+        if not isinstance(tokens, list) or any(type(each) is not int for each in tokens):
+            raise DataError(f"not a loader's state: tokens is {tokens!r}")
         self._plan = self._plan.resumed(saved, position).skipping(skipped)
-        self._position = position
+        self._position, self._tokens = position, tuple(tokens)
 
     def close(self) -> None:
         """Stop the reader threads or processes and wait for them. A new iteration continues at the
@@ -246,6 +278,8 @@ class _Iteration(Iterator[Batch]):
         now_s = time.perf_counter()
         loader = self._loader
         loader._position = after
+        if batch.step_tokens:
+            loader._tokens = _summed(loader._tokens, batch.step_tokens)
         loader.wait_s = wait_s
         self._meter.delivered(batch, times, wait_s=wait_s, elapsed_s=now_s - self._last_s)
         self._last_s = now_s
@@ -293,6 +327,10 @@ class _Iteration(Iterator[Batch]):
         check_caches(plan.stream, of_rank)
         downloads = loader._options.downloads
         return ShardPrefetcher(plan.stream, reading, of_rank, end=end, downloads=downloads)
+
+
+def _summed(before: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(before, more, fillvalue=0)))
 
 
 def _topology(options: LoaderOptions) -> Topology:

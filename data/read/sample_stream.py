@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -12,12 +13,21 @@ import numpy.typing as npt
 
 from data.errors import DataError
 from data.order.keyed_permutation import Ints
-from data.order.mixture import MIX, MixedOrder, Mixture, MixtureSegment, segment
+from data.order.mixture import (
+    MIX,
+    PARTS,
+    MixedOrder,
+    Mixture,
+    MixtureSegment,
+    Weight,
+    continued,
+    segment,
+)
 from data.order.rank_shares import mixed_streams_of_rank, streams_of_ranks
 from data.order.sample_order import Order, OrderOptions
-from data.order.shard_uses import ShardUse, uses_ahead
+from data.order.shard_uses import NEVER, ShardUse, uses_ahead
 from data.read.dataset import Dataset
-from data.read.stream_identity import State, check_same, digest_of, of_dataset
+from data.read.stream_identity import State, check_same, digest_of, digests_of, of_dataset
 
 
 class SampleLocations(NamedTuple):
@@ -68,6 +78,15 @@ class SampleStream(Protocol):
     def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, ShardUse]]:
         """Yield (dataset, use of one of its shards), by first position, in positions of this
         stream."""
+
+    @property
+    def borders(self) -> Sequence[int]:
+        """The positions at which a rule changes, so that no block of documents is packed across
+        them."""
+
+    def restored(self, state: State) -> SampleStream:
+        """Return the stream that `state`, its identity when saved, describes. Raises as
+        `resumed`."""
 
     def resumed(self, state: State, position: int) -> SampleStream:
         """Return the stream that continues where `state`, its identity when saved, was at
@@ -124,19 +143,37 @@ class SingleStream:
         of_rank = None if streams is None else streams[0]
         return ((0, use) for use in uses_ahead(self.order, position, of_rank))
 
-    def resumed(self, state: State, position: int) -> SampleStream:
+    @property
+    def borders(self) -> Sequence[int]:
+        return ()
+
+    def restored(self, state: State) -> SampleStream:
         check_same(state, self.identity)
         return self
 
+    def resumed(self, state: State, position: int) -> SampleStream:
+        return self.restored(state)
+
 
 class MixedStream:
-    """The stream of several datasets, mixed by weights that may change when a run is resumed."""
+    """The stream of several datasets, the *sources* of a mixture, mixed by weights that change at
+    given positions, and may be changed when a run is resumed."""
 
     def __init__(
-        self, datasets: Sequence[Dataset], orders: Sequence[Order], mixture: Mixture
+        self,
+        datasets: Sequence[Dataset],
+        orders: Sequence[Order],
+        mixture: Mixture,
+        names: Sequence[str] = (),
+        changed: tuple[MixtureSegment, MixtureSegment] | None = None,
     ) -> None:
         self.datasets = tuple(datasets)
         self.orders, self.mixture, self.seed = tuple(orders), mixture, mixture.seed
+        self.names = tuple(names)
+        """The name of each dataset; empty: they have none, and are known by their order."""
+        self.changed = changed
+        """The segment of a state that was in force where this stream continues from it, and the
+        other one that is from there on; None: it is the same."""
         self._order = MixedOrder(self.orders, mixture)
 
     @property
@@ -148,18 +185,25 @@ class MixedStream:
         return 1  # a bad sample's substitute may be the next one, of any dataset
 
     @property
+    def borders(self) -> Sequence[int]:
+        return [part.position for part in self.mixture.segments[1:]]
+
+    @property
     def identity(self) -> dict[str, Any]:
-        each = zip(self.orders, self.datasets, strict=True)
         return {
             "order": MIX,
             "seed": self.seed,
             "block": self.mixture.block,
-            "datasets": [
-                digest_of(of_dataset(order.identity, dataset.fingerprint))
-                for order, dataset in each
-            ],
+            "datasets": self._digests,
             "segments": [[part.position, list(part.parts)] for part in self.mixture.segments],
         }
+
+    @cached_property
+    def _digests(self) -> list[str]:
+        each = zip(self.orders, self.datasets, strict=True)
+        return [
+            digest_of(of_dataset(order.identity, dataset.fingerprint)) for order, dataset in each
+        ]
 
     def locate(self, positions: Ints) -> SampleLocations:
         return SampleLocations(*self._order.locate(positions))
@@ -168,37 +212,72 @@ class MixedStream:
         return self._order.stream_of(positions)
 
     def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
-        parts = self.mixture.segments[-1].parts
-        shares = [part / sum(parts) for part in parts]
         counts = [order.streams for order in self.orders]
-        return mixed_streams_of_rank(rank, world, size, shares, counts)
+        by_segment = [
+            mixed_streams_of_rank(rank, world, size, [p / PARTS for p in part.parts], counts)
+            for part in self.mixture.segments
+        ]
+        return [_joined(ranges) for ranges in zip(*by_segment, strict=True)]
 
     def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, ShardUse]]:
         """Yield the next uses of all datasets, ordered by how far each has been read."""
-        at = self.mixture.consumed(position).tolist()
-        parts = self.mixture.segments[-1].parts
         walks = []
-        for number, (order, begun, part) in enumerate(zip(self.orders, at, parts, strict=True)):
-            if part:
-                uses = uses_ahead(order, begun, None if streams is None else streams[number])
-                walks.append(_scaled(number, uses, begun, position, sum(parts) / part))
+        for number, begun in enumerate(self.mixture.consumed(position).tolist()):
+            of_rank = None if streams is None else streams[number]
+            if self.mixture.position_of(number, begun) is not None:
+                uses = uses_ahead(self.orders[number], begun, of_rank)
+                walks.append(_placed(number, uses, self.mixture, position))
         return _merged(walks)
 
-    def resumed(self, state: State, position: int) -> SampleStream:
-        saved = dict(state)
-        segments = [
-            MixtureSegment(int(at), tuple(parts)) for at, parts in saved.pop("segments", [])
-        ]
-        mine = self.identity
-        weights = mine.pop("segments")[-1][1]
-        check_same(saved, mine)
+    def restored(self, state: State) -> MixedStream:
+        """Return the stream that `state` describes: with its weights alone, and its datasets first,
+        in the order that they had. Raises as `resumed`."""
+        saved, digests = dict(state), digests_of(state)
+        segments = saved.pop("segments", [])
+        mine = self._arranged(digests)
+        here = mine.identity
+        del here["segments"]
+        if digests and len(digests) < len(mine.datasets):
+            here["datasets"] = here["datasets"][: len(digests)]
+        check_same(saved, here)
+        more = [0] * (len(mine.datasets) - len(digests))
         try:
-            before = Mixture(segments, seed=self.seed, block=self.mixture.block)
-            if list(segments[-1].parts) != weights:
-                before = before.then(position, weights)
+            before = [MixtureSegment(int(at), (*parts, *more)) for at, parts in segments]
+            mixture = Mixture(before, seed=self.seed, block=self.mixture.block)
+            return MixedStream(mine.datasets, mine.orders, mixture, mine.names)
         except (ValueError, TypeError, IndexError) as error:
             raise DataError(f"not a loader's state: its segments are not valid: {error}") from error
-        return MixedStream(self.datasets, self.orders, before)
+
+    def resumed(self, state: State, position: int) -> MixedStream:
+        """Return the stream that continues from `state`: up to `position` as it was, from there on
+        by the weights of this one. Datasets that the state does not have begin there."""
+        before = self.restored(state)
+        mine = self._arranged(digests_of(state))
+        segments = continued(before.mixture.segments, mine.mixture.segments, position)
+        mixture = Mixture(segments, seed=self.seed, block=self.mixture.block)
+        was, now = before.mixture.in_force(position), mixture.in_force(position)
+        changed = None if was.parts == now.parts else (was, now)
+        return MixedStream(before.datasets, before.orders, mixture, before.names, changed)
+
+    def _arranged(self, digests: Sequence[str]) -> MixedStream:
+        """Return the same mixture with its datasets in the order of `digests`, others after them.
+        Datasets without names keep their order."""
+        mine = self._digests
+        if not self.names or len(set(mine)) < len(mine) or not set(digests) <= set(mine):
+            return self
+        order = [mine.index(digest) for digest in digests]
+        order += [number for number in range(len(mine)) if number not in order]
+        segments = [
+            MixtureSegment(part.position, tuple(part.parts[number] for number in order))
+            for part in self.mixture.segments
+        ]
+        mixture = Mixture(segments, seed=self.seed, block=self.mixture.block)
+        return MixedStream(
+            [self.datasets[number] for number in order],
+            [self.orders[number] for number in order],
+            mixture,
+            [self.names[number] for number in order],
+        )
 
 
 def live_shards(stream: SampleStream, reads: Sequence[Collection[int]]) -> int:
@@ -224,8 +303,10 @@ def store_counts(stream: SampleStream) -> dict[str, float]:
 
 def mixed(
     datasets: Sequence[Dataset],
-    weights: Sequence[float],
+    weights: Sequence[Weight],
     *,
+    stages: Sequence[tuple[int, Sequence[Weight]]] = (),
+    names: Sequence[str] = (),
     seed: int = 0,
     streams: int = 48,
     window: int = 8,
@@ -236,20 +317,34 @@ def mixed(
 
     A loader that loads the state of one with other weights continues with these weights; each
     dataset's own samples continue where they were. `seed`, `streams`, `window` and `remix_every`
-    are those of each dataset's order, see `OrderOptions`. Raises DataError for impossible
-    arguments.
+    are those of each dataset's order, see `OrderOptions`.
+
+    Args:
+        weights: a number >= 0 for each dataset: its share of the samples, up to a common factor.
+        stages: a curriculum: (position, weights) pairs by rising position; from that position on,
+            these weights are used.
+        names: a name for each dataset. Named datasets may be given in another order when a state is
+            loaded, and more of them, which begin there; without names, more of them only at the
+            end.
+
+    Raises DataError for impossible arguments.
     """
     try:
-        if len(datasets) != len(weights):
-            raise ValueError(f"{len(datasets)} datasets, but {len(weights)} weights")
+        for each in (weights, *(of for _, of in stages), *([names] if names else [])):
+            if len(datasets) != len(each):
+                what = "names" if each is names else "weights"
+                raise ValueError(f"{len(datasets)} datasets, but {len(each)} {what}")
+        if len(set(names)) < len(names):
+            raise ValueError(f"names must be different, got {list(names)}")
         orders = [
             order_of(dataset, seed=seed, streams=streams, window=window, remix_every=remix_every)
             for dataset in datasets
         ]
-        mixture = Mixture([segment(0, weights)], seed=seed, block=block)
+        segments = [segment(at, of) for at, of in [(0, weights), *stages]]
+        mixture = Mixture(segments, seed=seed, block=block)
     except ValueError as error:
         raise DataError(str(error)) from error
-    return MixedStream(datasets, orders, mixture)
+    return MixedStream(datasets, orders, mixture, names)
 
 
 def order_of(
@@ -290,13 +385,22 @@ def in_order(dataset: Dataset, *, samples: int | None = None, seed: int = 0) -> 
         raise DataError(str(error)) from error
 
 
-def _scaled(
-    number: int, uses: Iterator[ShardUse], begun: int, position: int, scale: float
+def _placed(
+    number: int, uses: Iterator[ShardUse], mixture: Mixture, position: int
 ) -> Iterator[tuple[int, ShardUse]]:
-    """Convert positions of a dataset to positions of the mixture, approximately."""
+    """Convert positions of a dataset to positions of the mixture, approximately, until it ends."""
     for use in uses:
-        first = position + int((use.first - begun) * scale)
-        yield number, ShardUse(first, position + int((use.last - begun) * scale), use.shard)
+        first = mixture.position_of(number, use.first)
+        if first is None:
+            return
+        last = mixture.position_of(number, use.last)
+        yield number, ShardUse(max(position, first), NEVER if last is None else last, use.shard)
+
+
+def _joined(ranges: Sequence[range]) -> range:
+    """Return the least range that holds all of these."""
+    real = [each for each in ranges if each]
+    return range(min(r.start for r in real), max(r.stop for r in real)) if real else range(0)
 
 
 def _merged(walks: Sequence[Iterator[tuple[int, ShardUse]]]) -> Iterator[tuple[int, ShardUse]]:

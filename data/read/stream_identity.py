@@ -25,6 +25,14 @@ def digest_of(fields: Mapping[str, Any]) -> str:
     return blake3(text.encode()).hexdigest()[:_DIGEST]
 
 
+def digests_of(state: State) -> list[str]:
+    """Return the digest of each dataset of a mixture's state; [] for another state."""
+    datasets = state.get("datasets")
+    if not isinstance(datasets, list):
+        return []
+    return [digest_of(one) if isinstance(one, Mapping) else str(one) for one in datasets]
+
+
 def check_same(state: State, mine: State) -> None:
     """Raise FingerprintError for a state of another stream, DataError for something that is no
     state.
@@ -46,8 +54,7 @@ def _flat(state: State) -> dict[str, Any]:
     datasets = found.get("datasets")
     if isinstance(datasets, list):
         del found["datasets"]
-        for number, one in enumerate(datasets):
-            digest = digest_of(one) if isinstance(one, Mapping) else one
+        for number, digest in enumerate(digests_of(state)):
             found[f"dataset {number}"] = digest
     return found
 

@@ -83,6 +83,7 @@ class BatchFetcher:
             epoch=min(rows.positions, default=0) // self.stream.samples,
             errors=rows.bad,
             bytes=rows.bytes,
+            step_tokens=self._step_tokens(work),
         )
         return batch, BatchTimes(read_s, time.perf_counter() - begun_s - read_s)
 
@@ -93,6 +94,9 @@ class BatchFetcher:
     def _items(self, rows: BatchRows, work: BatchWork, kept: list[int] | None) -> list[Any]:
         """Return the items to collate; `kept` is as returned by `_handle_errors`."""
         return rows.samples
+
+    def _step_tokens(self, work: BatchWork) -> tuple[int, ...]:
+        return ()
 
     def _mask(self, work: BatchWork, kept: list[int] | None) -> Bools:
         return work.share.mask if kept is None else work.share.mask[kept]

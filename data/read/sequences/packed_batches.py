@@ -73,6 +73,8 @@ class PackedPieces(NamedTuple):
     length: list[int]
     tokens: list[int]
     """The tokens of each document, as the index says; shape (documents,)."""
+    step_tokens: tuple[int, ...] = ()
+    """As of `Batch`."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +119,23 @@ class PackFetcher(BatchFetcher):
         documents = dict(zip(kept or range(len(rows.samples)), rows.samples, strict=True))
         tokens = np.full((pieces.packs, packing.length), packing.pad, packing.dtype)
         lengths: list[list[int]] = [[] for _ in range(pieces.packs)]
+        owners: list[list[int]] = [[] for _ in range(pieces.packs)]
+        datasets = work.places.datasets.tolist()
         columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
         for pack, row, start, length in zip(*columns, strict=True):
             if (document := documents.get(row)) is not None:
                 at = sum(lengths[pack])
                 tokens[pack, at : at + length] = document[start : start + length]
                 lengths[pack].append(length)
+                owners[pack].append(datasets[row])
         return [
-            PackedSequence(line, boundaries(of, packing.length))
-            for line, of in zip(tokens, lengths, strict=True)
+            PackedSequence(line, boundaries(of, packing.length), tuple(by))
+            for line, of, by in zip(tokens, lengths, owners, strict=True)
         ]
+
+    def _step_tokens(self, work: BatchWork) -> tuple[int, ...]:
+        assert isinstance(work.extra, PackedPieces)
+        return work.extra.step_tokens
 
     def _mask(self, work: BatchWork, kept: list[int] | None) -> npt.NDArray[np.bool_]:
         return work.share.mask  # of sequences, which are kept when they lose a document
@@ -151,7 +160,12 @@ class PackPlan:
         counts = TokenCounts(stream)
         try:
             packer = SequencePacker(
-                stream, counts, length=packing.length, block=packing.block, long=packing.long
+                stream,
+                counts,
+                length=packing.length,
+                block=packing.block,
+                long=packing.long,
+                borders=stream.borders,
             )
             nothing = np.zeros(topology.batch, np.int64)
             take(nothing, topology.rank, topology.world, topology.uneven)
@@ -196,7 +210,8 @@ class PackPlan:
         name = saved.pop("pack", None)
         if name != self.packer.identity:
             raise FingerprintError({"pack": (name, self.packer.identity)})
-        stream = self.stream.resumed(saved, self.packer.border(position))
+        was = PackPlan.of(self.stream.restored(saved), self.topology, self.packing)
+        stream = self.stream.resumed(saved, was.packer.border(position))
         return PackPlan.of(stream, self.topology, self.packing).skipping(self.skipped)
 
     @property
@@ -220,7 +235,17 @@ class PackPlan:
         positions, rows = _documents(packs)
         places = self.stream.locate(positions)
         pieces = _pieces(packs, rows, self.counts.at(places))
+        if len(self.stream.datasets) > 1:
+            pieces = pieces._replace(step_tokens=self._tokens_by_dataset(step))
         return BatchWork(RankShare(positions, mask, float(weight), step.after), places, pieces)
+
+    def _tokens_by_dataset(self, step: PackStep) -> tuple[int, ...]:
+        """Return the tokens of a step of each dataset, over all ranks."""
+        real = [pack for pack, is_real in zip(step.packs, step.mask, strict=True) if is_real]
+        datasets = self.stream.locate(_joined([pack.positions for pack in real])).datasets
+        tokens = np.zeros(len(self.stream.datasets), np.int64)
+        np.add.at(tokens, datasets, _joined([pack.lengths for pack in real]))
+        return tuple(tokens.tolist())
 
 
 def _documents(packs: list[SequencePack]) -> tuple[Ints, Ints]:

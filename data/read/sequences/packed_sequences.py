@@ -16,6 +16,8 @@ class PackedSequence(NamedTuple):
     tokens: Tokens
     """Shape (length,)."""
     boundaries: Boundaries
+    datasets: tuple[int, ...] = ()
+    """The number of each document's dataset, where several are mixed."""
 
 
 class Sequences(NamedTuple):

@@ -69,13 +69,13 @@ def _stream(part: list[tuple[int, int]], window: int, key: int) -> list[tuple[in
     return out
 
 
-def mixture(parts: Sequence[int], seed: int, block: int, blocks: int) -> list[int]:
-    """The dataset of each position of the first blocks of one segment from position 0."""
+def mixture(parts: Sequence[int], seed: int, block: int, blocks: int, begin: int = 0) -> list[int]:
+    """The dataset of each position of the first blocks of the segment from position `begin` on."""
     out: list[int] = []
     for b in range(blocks):
         before, after = (_apportion(t * block, parts) for t in (b, b + 1))
         laid = [d for d in range(len(parts)) for _ in range(after[d] - before[d])]
-        key = derive(root(seed, 2), b * block)
+        key = derive(root(seed, 2), begin + b * block)
         out += [laid[permute(i, block, key)] for i in range(block)]
     return out
 

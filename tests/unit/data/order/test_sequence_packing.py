@@ -1,5 +1,7 @@
 """Packing: every token once per epoch, from any cursor on, and what attention needs of a pack."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -127,6 +129,40 @@ def test_mixtures_can_be_packed() -> None:
     mixed = MixedOrder([Order([50]), Order([70])], Mixture([segment(0, [1, 2])]))
     step = SequencePacker(mixed, tokens, length=40, block=300).step(0, 50)
     assert len(step.packs) == 50
+
+
+@settings(max_examples=times(8), deadline=None)
+@given(
+    gaps=st.lists(st.integers(1, 25), max_size=3),
+    block=st.integers(1, 12),
+    length=st.integers(8, 40),
+    size=st.integers(3, 9),
+)
+def test_blocks_end_at_borders_as_the_document_says(
+    gaps: list[int], block: int, length: int, size: int
+) -> None:
+    order = MixedOrder([Order([30, 9], streams=3)], Mixture([segment(0, [1])], block=16))
+    borders = [sum(gaps[: number + 1]) for number in range(len(gaps))]
+    due = list[tuple[int, int, int]]()
+    for begin, end in pairwise([0, *borders, sum(gaps) + 6 * block]):
+        for first in range(begin, end, block):
+            positions = range(first, min(first + block, end))
+            counts = tokens(np.array(positions)).tolist()
+            places = order.stream_of(np.array(positions)).tolist()
+            of = dict(zip(positions, places, strict=True))
+            for pieces in reference.packs(positions, counts, of.__getitem__, length):
+                due += [*pieces, (-1, -1, -1)]
+    found = list[tuple[int, int, int]]()
+    cursor = 0
+    while len(found) < len(due):
+        packer = SequencePacker(order, tokens, length=length, block=block, borders=borders)
+        step = packer.step(cursor, size)
+        for pack in step.packs:
+            columns = (pack.positions, pack.starts, pack.lengths)
+            found += zip(*(column.tolist() for column in columns), strict=True)
+            found.append((-1, -1, -1))
+        cursor = step.after
+    assert found[: len(due)] == due
 
 
 def test_packs_without_tokens_are_an_error() -> None:

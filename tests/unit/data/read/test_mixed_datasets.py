@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from data import Batch, DataError, Dataset, FingerprintError, Loader, mixed, open_dataset
+from data.order.mixture import segment
+from tests.effort import times
+from tests.unit.data.order import order_reference as reference
 from tests.unit.data.tars import write_tar
 
 SIZES = (50, 30)
@@ -118,3 +124,116 @@ def test_datasets_are_assigned_to_streams_again(datasets: list[Dataset]) -> None
 def test_impossible_weights_are_refused(datasets: list[Dataset], weights: list[float]) -> None:
     with pytest.raises(DataError, match="weights"):
         mixed(datasets, weights)
+
+
+def order_by_hand(batches: list[Batch]) -> list[tuple[int, str]]:
+    """Return (dataset, key) of each position, in order."""
+    rows = [
+        (position, dataset, key)
+        for batch in batches
+        for position, dataset, key in zip(batch.positions, batch.datasets, batch.keys, strict=True)
+    ]
+    return [(dataset, key) for _, dataset, key in sorted(rows)]
+
+
+PLANS = st.lists(
+    st.tuples(st.integers(1, 90), st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any)),
+    max_size=3,
+    unique_by=lambda each: each[0],
+)
+
+
+@settings(max_examples=times(12), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    plans=st.lists(PLANS, min_size=1, max_size=3),
+    stops=st.lists(st.integers(0, 4), min_size=2, max_size=2),
+    worlds=st.lists(st.sampled_from([1, 2, 3, 6]), min_size=3, max_size=3),
+)
+def test_a_curriculum_that_changes_at_each_resume_gives_what_plain_python_gives(
+    datasets: list[Dataset],
+    plans: list[list[tuple[int, tuple[int, int]]]],
+    stops: list[int],
+    worlds: list[int],
+) -> None:
+    """The oracle keeps a list of (position, weights) and cuts it at each resume; the order of a
+    dataset is that of a loader of it alone."""
+    alone = [take(Loader(dataset, global_batch=80, threads=0), 1) for dataset in datasets]
+    keys = [[key for _, key in order_by_hand(batches)] for batches in alone]
+    state, position, found = None, 0, list[tuple[int, str]]()
+    due = [(0, (1, 1))]
+    for number, plan in enumerate(plans):
+        stages = sorted(plan)
+        mixture = mixed(datasets, [1, 1], stages=stages, names=["a", "b"], block=16)
+        if number:
+            planned = [(0, (1, 1)), *stages]
+            was = [each for each in due if each[0] <= position]
+            now = [each for each in planned if each[0] <= position][-1][1]
+            if segment(0, was[-1][1]).parts != segment(0, now).parts:
+                was = [*[each for each in was if each[0] < position], (position, now)]
+            due = [*was, *[each for each in planned if each[0] > position]]
+        else:
+            due = [(0, (1, 1)), *stages]
+        world, steps = worlds[number], stops[number] if number < len(stops) else 4
+        ranks = []
+        for rank in range(world):
+            loader = Loader(mixture, global_batch=6, rank=rank, world_size=world, threads=0)
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+            ranks.append((loader, take(loader, steps)))
+        found += order_by_hand([batch for _, taken in ranks for batch in taken])
+        states = [loader.state_dict() for loader, _ in ranks]
+        assert all(each == states[0] for each in states)
+        state, position = states[0], position + 6 * steps
+        assert [each.samples for each in ranks[0][0].sources] == [
+            sum(which == dataset for which, _ in found) for dataset in (0, 1)
+        ]
+    read, expected = [0, 0], list[tuple[int, str]]()
+    for (begin, weights), (end, _) in pairwise([*due, (position, (1, 1))]):
+        blocks = -(-(end - begin) // 16)
+        if blocks <= 0:
+            continue
+        for which in reference.mixture(segment(0, weights).parts, 0, 16, blocks, begin)[
+            : end - begin
+        ]:
+            expected.append((which, keys[which][read[which]]))
+            read[which] += 1
+    assert found == expected[: len(found)]
+
+
+def test_named_datasets_may_be_added_and_given_in_another_order(datasets: list[Dataset]) -> None:
+    loader = Loader(mixed(datasets[:1], [1], names=["a"], block=40), global_batch=10)
+    take(loader, 2)
+    more = mixed(datasets[::-1], [3, 1], names=["b", "a"], block=40)
+    after = Loader(more, global_batch=10)
+    after.load_state_dict(loader.state_dict())
+    change = after.mixture_change
+    assert change is not None
+    assert (change.position, change.before, change.after) == (
+        20,
+        {"a": 1.0, "b": 0.0},
+        {"a": 0.25, "b": 0.75},
+    )
+    take(after, 4)
+    assert {each.name: each.samples for each in after.sources} == {"a": 30, "b": 30}
+    assert [each.name for each in after.sources] == ["a", "b"]
+    assert after.sources[1].epochs == 1
+    fewer = Loader(mixed(datasets[:1], [1], names=["a"], block=40), global_batch=10)
+    with pytest.raises(FingerprintError, match="dataset 1"):
+        fewer.load_state_dict(after.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"names": ["a"]}, "2 datasets, but 1 names"),
+        ({"names": ["a", "a"]}, "names must be different"),
+        ({"stages": [(5, [1])]}, "2 datasets, but 1 weights"),
+        ({"stages": [(5, [1, 1]), (5, [1, 2])]}, "rising positions"),
+        ({"stages": [(0, [1, 1])]}, "rising positions"),
+    ],
+)
+def test_impossible_stages_are_refused(
+    datasets: list[Dataset], options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(DataError, match=text):
+        mixed(datasets, [1, 1], **options)

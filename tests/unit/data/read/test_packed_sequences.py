@@ -249,3 +249,27 @@ def test_a_mixture_is_packed_and_changes_its_weights_with_the_next_block(tmp_pat
     assert rest[0] == whole[11], "of the block that is packed already"
     documents = {token // MOST for step in rest[20:] for line in step for token in line}
     assert max(documents) < 80
+
+
+def test_a_packed_curriculum_is_the_same_on_any_world_and_counts_its_tokens(
+    tmp_path: Path,
+) -> None:
+    parts = [make(tmp_path / "a", SIZES[:80]), make(tmp_path / "b", SIZES[80:], first=500)]
+    stages = [(57, [1, 3]), (130, [0, 1])]
+    stream = mixed(parts, [3, 1], stages=stages, names=["a", "b"], streams=4, window=2, block=20)
+    *whole, _ = of_all_ranks(stream, 1, 40)
+    *first, state = of_all_ranks(stream, 2, 13)
+    *second, later = of_all_ranks(stream, 6, 7, state)
+    *third, _ = of_all_ranks(stream, 3, 20, json.loads(json.dumps(later)))
+    assert [*first, *second, *third] == whole
+    counted = [0, 0]
+    for step in [*first, *second]:
+        for line in step:
+            for token in filter(None, line):
+                counted[token // MOST >= 500] += 1
+    assert later["tokens"] == counted
+    read = loader(stream)
+    read.load_state_dict(later)
+    assert [source.tokens for source in read.sources] == counted
+    documents = [{token // MOST for line in step for token in line if token} for step in whole[-8:]]
+    assert min(map(min, documents)) >= 500, "the last stage pauses the first source"
