@@ -87,6 +87,8 @@ def _kind(hint: Any, is_written: bool) -> str:
         return _kind(kind, is_written) + (" or null" if is_written else "; may be absent")
     if get_origin(hint) is list:
         return f"list of: {_kind(get_args(hint)[0], is_written)}"
+    if get_origin(hint) is dict:
+        return "object"
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return "a subject"
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}[hint]

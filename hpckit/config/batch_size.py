@@ -18,6 +18,11 @@ def global_batch(spec: RunSpec, world: int) -> int:
     return spec.train.global_batch // full.data * degrees(spec.parallel, world).data
 
 
+def samples_before(spec: RunSpec, step: int) -> int:
+    """Returns the number of samples of the first `step` steps with the full global batch."""
+    return step * spec.train.global_batch
+
+
 def share_of_rank(spec: RunSpec, world: int) -> int:
     """Returns the number of samples of a step that each of `world` ranks takes through its part of
     the model."""

@@ -98,6 +98,8 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("elastic.evict_within_hours", 24.0),
     AddedKey("elastic.evict_evidence_minutes", 10.0),
     AddedKey("eval", _NO_EVAL),
+    AddedKey("data.mixture", None),
+    AddedKey("data.identity_mixture", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -317,6 +317,8 @@ def _experiment(spec: RunSpec) -> dict[str, Any]:
     del values["name"]
     if (first := values["train"].pop("identity_steps", None)) is not None:
         values["train"]["steps"] = first
+    if (mixture := values["data"].pop("identity_mixture", None)) is not None:
+        values["data"]["mixture"] = mixture
     for path in _NOT_IDENTITY:
         *parents, last = path
         where = values
@@ -417,6 +419,8 @@ def all_keys() -> list[tuple[str, ...]]:
 def _walk(kind: type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for name, field in kind.__pydantic_fields__.items():  # type: ignore[attr-defined]
         yield (*path, name)
+        if get_origin(field.annotation) in (dict, tuple):
+            continue  # its keys have names of the user's choice, or numbers
         for part in (field.annotation, *get_args(field.annotation)):
             if dataclasses.is_dataclass(part) and isinstance(part, type):
                 yield from _walk(part, (*path, name))

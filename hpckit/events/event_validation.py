@@ -102,6 +102,8 @@ def check_of(hint: Any) -> Check:
     if get_origin(hint) is list:
         check = check_of(*get_args(hint))
         return lambda value: isinstance(value, list) and all(map(check, value))
+    if get_origin(hint) is dict:
+        return _is_object
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return _is_text  # a later release may have more members
     return _BY_TYPE[hint]
@@ -139,6 +141,10 @@ def _is_number_or_null(value: Any) -> bool:
 
 def _is_truth_value(value: Any) -> bool:
     return isinstance(value, bool)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 _BY_TYPE = {int: _is_whole, float: _is_number, str: _is_text, bool: _is_truth_value}

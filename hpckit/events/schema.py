@@ -617,6 +617,35 @@ class StepLogged(RunEvent):
     """The seconds of a step that belong to no other phase."""
 
 
+@event_kind("mixture")
+class MixtureLogged(RunEvent):
+    """Rank 0 emits this beside the record of a logged step if several datasets are mixed."""
+
+    step: Count
+    """The number of finished steps, this one included."""
+    sources: dict[str, Any]
+    """For each source, by name: `weight`, its share of the samples that come next; `samples`, those
+    that the run has read of it (of packed documents, an estimate within a block); `epochs`, these
+    divided by the samples that it has; `tokens`, if documents are packed; and `loss`, the mean
+    since the record before, if the training function tells it."""
+
+
+@event_kind("mixture_changed")
+class MixtureChanged(RunEvent):
+    """Rank 0 emits this when sources are mixed by other weights than before."""
+
+    step: Count
+    """The number of finished steps; of a stage, those at the first record after it began."""
+    position: Count | None = None
+    """The sample of the stream from which on the weights are used, if the run resumed with them."""
+    before: dict[str, Any]
+    """The share of each source before, by name."""
+    after: dict[str, Any]
+    """The share of each source from then on."""
+    reason: str
+    """`resume`: the run resumed with other weights; `stage`: a stage of the curriculum began."""
+
+
 @event_kind("validated")
 class Validated(RunEvent):
     """Rank 0 emits this with the results of a validation, which are fields whose names begin with

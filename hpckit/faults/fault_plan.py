@@ -9,6 +9,7 @@ from pathlib import Path
 
 from checkpointing import local_folder
 from data.source.address import Address
+from hpckit.config.shard_places import training_places
 from hpckit.events.event_log import Event, read_events
 from hpckit.events.schema import NodesChosen, WorkerStarted
 from hpckit.faults.checkpoint_damage import MANIFESTS, PACKS, newest
@@ -197,7 +198,9 @@ def _plan_cache(it: Overview, number: int, node: int) -> FaultPlan:
     assert it.spec is not None
     data = it.spec.data
     cache = Path(data.cache or "")
-    is_read_in_place = not data.cache_local and Address.parse(data.shards).local is not None
+    is_read_in_place = not data.cache_local and all(
+        Address.parse(shards).local is not None for shards in training_places(data).values()
+    )
     if is_read_in_place or not cache.is_absolute():
         raise ImpossibleDrillError(
             "cache: the run has no cache: data.cache names no absolute path, or its shards are "

@@ -22,6 +22,7 @@ from hpckit.events.schema import (
     GenerationEnded,
     GenerationStarted,
     HangExplained,
+    MixtureChanged,
     RunEnded,
     RunStarted,
     SpikeFound,
@@ -34,6 +35,7 @@ from hpckit.events.schema import (
     Validated,
     WorkerLost,
 )
+from hpckit.report.source_progress import newest_sources
 from hpckit.report.straggler_summary import summary_of
 
 
@@ -115,6 +117,10 @@ class History:
     """Events of slow nodes that were replaced."""
     eviction_results: tuple[StragglerEvictionResult, ...]
     """Whether that has paid."""
+    sources: dict[str, dict[str, Any]]
+    """The newest progress of each source of a mixture, as of the event `mixture`."""
+    mixture_changes: tuple[MixtureChanged, ...]
+    """Events of changed weights of a mixture."""
     hangs: tuple[HangExplained, ...]
     """Events of hangs, with what they came from."""
     samples: int | None
@@ -173,6 +179,8 @@ class History:
                 {name: event[name] for name in ("step", "cause", "culprits", "hosts", "text")}
                 for event in self.hangs
             ],
+            "sources": self.sources,
+            "mixture_changes": [event.fields for event in self.mixture_changes],
             "checkpoints": [event.step for event in self.committed],
             "validated": [
                 {name: found for name, found in event.fields.items() if _is_of_validation(name)}
@@ -222,6 +230,8 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         eviction_results=tuple(
             event for event in events if isinstance(event, StragglerEvictionResult)
         ),
+        sources=newest_sources(events, reached),
+        mixture_changes=tuple(event for event in events if isinstance(event, MixtureChanged)),
         hangs=tuple(event for event in events if isinstance(event, HangExplained)),
         samples=started[-1].samples if started else None,
         loader=started[-1].loader if started else None,

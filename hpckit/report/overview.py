@@ -143,6 +143,7 @@ class Overview:
             "ettr": p.ettr,
             "training_share": p.training_share,
             "loss": p.loss,
+            "sources": p.sources,
             "saved_step": p.saved_step,
             "saved_time": p.saved_time,
             "certified_step": p.certified_step,

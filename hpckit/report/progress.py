@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from checkpointing.events import CheckpointCommitted, ReplicasDiffer
 from hpckit.config.rules.validation_and_evaluation import PREFIX
@@ -42,6 +42,7 @@ from hpckit.events.schema import (
     WrongComputation,
 )
 from hpckit.report.ettr import ettr, training_share
+from hpckit.report.source_progress import newest_sources
 from hpckit.report.straggler_summary import describe_cost, present_cost
 from hpckit.slurm.node_exclusion import excluded_from
 
@@ -72,6 +73,8 @@ class RunProgress:
     loss: float | None
     validated: str | None
     """The result of the newest validation, as text."""
+    sources: dict[str, dict[str, Any]]
+    """The newest progress of each source of a mixture, as of the event `mixture`."""
     saved_step: int
     """Step of the newest committed checkpoint; 0 if there is none."""
     saved_time: float | None
@@ -145,6 +148,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         training_share=_training_share(steps),
         loss=step.loss if step else None,
         validated=_validated(_last(events, Validated)),
+        sources=newest_sources(events),
         saved_step=saved.step if saved else 0,
         saved_time=saved.time if saved else None,
         generation=generation.generation if generation else 0,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from checkpointing import local_folder
+from hpckit.config.shard_places import shard_places
 from hpckit.config.spec import ContainerSpec, RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.rundir.run_origin import start_folders
@@ -64,10 +65,9 @@ def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:
     if container.python is None:
         for folder in python_folders(slurm.python or sys.executable):
             yield _PYTHON, folder
-    if data := data_folder(spec.data.shards):
-        yield "data.shards", data
-    if spec.data.validation is not None and (data := data_folder(spec.data.validation)):
-        yield "data.validation", data
+    for key, shards in shard_places(spec.data).items():
+        if data := data_folder(shards):
+            yield key, data
     if store := local_folder(checkpoint_root(spec, run)):
         yield "checkpoint.url", store
     for folder in start_folders(spec.init_from) if spec.init_from else ():

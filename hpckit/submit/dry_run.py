@@ -70,7 +70,9 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     yield from _layout(spec)
     ckpt, world = spec.checkpoint, nodes_of_generation(spec, 0) * spec.launch.nproc_per_node
     yield f"# batch       {_batch(spec, world)}"
-    if dataset is None and spec.data.pack is None:
+    if spec.data.mixture is not None:
+        yield f"# data        a mixture of {', '.join(spec.data.mixture.sources)}"
+    elif dataset is None and spec.data.pack is None:
         yield f"# data        {spec.data.shards}, not looked into here"
     elif dataset is None:
         yield f"# data        to be packed into {spec.data.shards}"

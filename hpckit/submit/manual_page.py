@@ -172,6 +172,9 @@ def _readable(kind: str) -> str:
         "EntryPoint": "module:function",
         "Seed": "integer in 0..2^63-1",
         "Positive": "number > 0",
+        "TokenType": "uint8 | int8 | uint16 | int16 | uint32 | int32 | uint64 | int64",
+        "MixtureSourceSpec": "settings of a source",
+        "MixtureStageSpec": "stages",
         "Fraction": "number in 0..1",
         "None": "null",
         "str": "text",
@@ -195,7 +198,7 @@ def _readable(kind: str) -> str:
     kind = re.sub(r"Annotated\[float, Field\(ge=(\d+)\)\]", r"number >= \1", kind)
     kind = re.sub(r"Annotated\[float, Field\(ge=(\d+), le=(\d+)\)\]", r"number in \1..\2", kind)
     kind = kind.replace("dict[str, Any]", "mapping of anything")
-    kind = re.sub(r"dict\[str, (.*?)\]", r"mapping to \1", kind)
+    kind = re.sub(r"dict\[\w+, (.*?)\]", r"mapping to \1", kind)
     kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)
     kind = re.sub(r"Literal\[(.*?)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), kind)
     return re.sub(r"\b(\w+)\b", lambda m: names.get(m[1], m[1]), kind)

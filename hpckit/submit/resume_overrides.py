@@ -15,8 +15,9 @@ from hpckit.config.config_trees import project_tree
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.last_step import planned_steps
 from hpckit.config.learning_rate import lr_factor
+from hpckit.config.mixture import change_problems
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import SpecError, differences, read_spec
+from hpckit.config.spec_parser import SpecError, differences, read_spec, spec_values
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.submit import manual_page
 from hpckit.submit.compose import amend_spec
@@ -84,15 +85,19 @@ def extension_lines(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
 
 
 def with_kept_extension(run: RunDir, spec: RunSpec) -> RunSpec:
-    """Returns the spec of a run that is launched again by its first command, with the steps that
-    `hpckit resume RUN train.steps=N` has given it since."""
+    """Returns the spec of a run that is launched again by its first command, with the steps and the
+    mixture that `hpckit resume RUN train.steps=N data.mixture...` has given it since."""
     numbers = run.submission_numbers()
     if spec.command is not None or not numbers:
         return spec
     try:
-        train = read_spec(run.spec(numbers[-1])).train
+        newest = read_spec(run.spec(numbers[-1]))
+        train, data = newest.train, newest.data
     except (SpecError, OSError):  # of another release: the launch says what it needs
         return spec
+    first = data.identity_mixture
+    if first is not None and first == spec_values(spec)["data"]["mixture"]:
+        spec = replace(spec, data=replace(spec.data, mixture=data.mixture, identity_mixture=first))
     if train.identity_steps != spec.train.steps or spec.train.identity_steps is not None:
         return spec
     kept = replace(spec.train, steps=train.steps, identity_steps=train.identity_steps)
@@ -105,8 +110,15 @@ def _gets_longer(before: RunSpec, after: RunSpec) -> bool:
 
 
 def _extended(before: RunSpec, after: RunSpec) -> RunSpec:
-    """Returns `after`, which is the same run as `before` even if it has more steps."""
-    if after.command is not None or after.train.steps <= before.train.steps:
+    """Returns `after`, which is the same run as `before` even if it has more steps, or mixes its
+    data by other weights."""
+    if after.command is not None:
+        return after
+    old, new = before.data.mixture, after.data.mixture
+    if old != new and old is not None and new is not None and not change_problems(old, new):
+        first_mixture = before.data.identity_mixture or spec_values(before)["data"]["mixture"]
+        after = replace(after, data=replace(after.data, identity_mixture=first_mixture))
+    if after.train.steps <= before.train.steps:
         return after
     first = before.train.identity_steps or before.train.steps
     return replace(after, train=replace(after.train, identity_steps=first))
@@ -180,6 +192,9 @@ def _before_and_after(
                 "has; it can only get more"
             ]
         )
+    mixtures = before.data.mixture, spec.data.mixture
+    if None not in mixtures and (problems := change_problems(*mixtures)):  # type: ignore[arg-type]
+        raise SpecError(problems)
     if problems := identity_problems(before, spec, typed_again(run, submission, overrides)):
         raise SpecError(problems)
     return before, spec

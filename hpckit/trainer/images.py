@@ -17,6 +17,7 @@ from hpckit.planner.model.image_layers import per_sample
 from hpckit.trainer.batches.labelled_images import ImageCrop, LabelledImages, stack
 from hpckit.trainer.batches.loaders import build_validation, open_loader
 from hpckit.trainer.language_model import initialize_parameters
+from hpckit.trainer.metrics.source_losses import SourceLosses
 from hpckit.trainer.models.batch_norm import BatchNormMoments, own_moments
 from hpckit.trainer.optim import build_ema, build_optimizer, set_lr
 from hpckit.trainer.parallel.parallel_model import ParallelModel, StepGradients
@@ -38,8 +39,13 @@ def main(cfg: RunSpec) -> None:
     assert isinstance(cfg.model, ImageSpec)
     assert cfg.data.images is not None
     smoothing, accuracies = cfg.data.images.label_smoothing, list[Tensor]()
+    is_mixed, by_source = cfg.data.mixture is not None, SourceLosses()
 
     def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+        if is_mixed:
+            by_source.note(
+                functional.cross_entropy(logits.detach().float(), labels, reduction="none")
+            )
         accuracies.append(accuracy(logits, labels))
         return smoothed_loss(logits, labels, smoothing)
 
@@ -71,6 +77,9 @@ def main(cfg: RunSpec) -> None:
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients, colours)):
             with run.timed("host_to_device"):
                 images, labels = on_device(batch.data, colours)
+                by_source.begin(
+                    torch.tensor(batch.datasets, device=run.device) if is_mixed else None
+                )
             lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
             if cfg.checkpoint.certify is not None:
                 run.note_computation(compute_alone, *gradients.first_micro_batch(images, labels))
@@ -86,6 +95,8 @@ def main(cfg: RunSpec) -> None:
             accuracies.clear()
             run.log(loss=loss, accuracy=mean_accuracy, grad_norm=norm, lr=lr, samples=len(labels))
             run.log(flops=flops, **parallel_model.loss_scale.metrics)
+            if (found := by_source.take()) is not None:
+                run.log_source_losses(*found)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:

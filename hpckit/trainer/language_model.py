@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,11 +23,16 @@ from hpckit.trainer.batches.token_windows import (
     stack,
     stack_contiguous,
     stack_separated,
+    stack_with_sources,
 )
+from hpckit.trainer.metrics.source_losses import SourceLosses, source_of_targets
 from hpckit.trainer.optim import Ema, build_ema, build_optimizer, set_lr
 from hpckit.trainer.parallel.parallel_model import ParallelModel, StepGradients
 from hpckit.trainer.run_loop import TrainingRun, training_run
 from hpckit.trainer.validation import Validate
+
+PACKED_BLOCKS = 8
+"""Number of blocks of a mixture whose documents are packed together."""
 
 
 def main(cfg: RunSpec) -> None:
@@ -42,7 +48,13 @@ def main(cfg: RunSpec) -> None:
         optimizer = build_optimizer(model, cfg.optim)
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
-        gradients = parallel_model.step_gradients(run.local_batch, sample_mean, run.timed)
+        by_source = SourceLosses()
+
+        def loss_of(losses: Tensor, targets: Tensor) -> Tensor:
+            by_source.note(losses)
+            return sample_mean(losses, targets)
+
+        gradients = parallel_model.step_gradients(run.local_batch, loss_of, run.timed)
         token_flops = per_token(decoder_of(cfg), cfg.lora)
         run.track(
             model=model, optimizer=optimizer, loader=loader, **parallel_model.loss_scale.tracked
@@ -53,7 +65,13 @@ def main(cfg: RunSpec) -> None:
         run.when_new(partial(initialize_parameters, cfg.init_from, parallel_model, ema, run))
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
             with run.timed("host_to_device"):
-                given = next_token_batch(batch.data.to(run.device))
+                windows = batch.data.to(run.device)
+                given = next_token_batch(windows)
+                by_source.begin(
+                    source_of_targets(windows.sources, given.targets, batch.datasets, PADDING)
+                    if cfg.data.mixture is not None
+                    else None
+                )
             lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
             if cfg.checkpoint.certify is not None:
                 run.note_computation(gradients.compute_alone, *gradients.first_micro_batch(*given))
@@ -68,6 +86,8 @@ def main(cfg: RunSpec) -> None:
             flops = given.targets.numel() * token_flops  # padding is computed as well
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count_of(given.targets), flops=flops)
             run.log(**parallel_model.loss_scale.metrics, **balance)
+            if (found := by_source.take()) is not None:
+                run.log_source_losses(*found)
 
 
 def initialize_parameters(
@@ -102,10 +122,11 @@ def _loader_arguments(cfg: RunSpec) -> dict[str, Any]:
     if cfg.data.text == "bytes":
         return {"transform": ByteWindow(length), "collate": stack}
     packing = Packing(length, pad=PADDING, vocab=model.vocab)
-    return {
-        "pack": packing,
-        "collate": stack_separated if cfg.data.document_mask else stack_contiguous,
-    }
+    collate = stack_separated if cfg.data.document_mask else stack_contiguous
+    if (mixture := cfg.data.mixture) is not None:
+        packing = replace(packing, block=PACKED_BLOCKS * mixture.block)
+        return {"pack": packing, "collate": partial(stack_with_sources, collate)}
+    return {"pack": packing, "collate": collate}
 
 
 def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:

@@ -28,7 +28,14 @@ from torch import Tensor, nn
 from checkpointing import PerRank
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
-from hpckit.events.schema import CanaryEnded, Degraded, DegradedSubject, Event, TrainingStarted
+from hpckit.events.schema import (
+    CanaryEnded,
+    Degraded,
+    DegradedSubject,
+    Event,
+    MixtureChanged,
+    TrainingStarted,
+)
 from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.process_environment import WorkerEnvironment
 from hpckit.trainer.batches.source_choice import open_source
@@ -212,6 +219,24 @@ class TrainingRun:
             raise TrainingError("run.log belongs inside the loop over run.steps(loader)")
         self._records.metrics.log(values)
 
+    def log_source_losses(self, losses: Tensor, sources: Tensor) -> None:
+        """Log the losses of the step by source of a mixture, whose means since the last record are
+        reported for each source; without a mixture, nothing happens.
+
+        Args:
+            losses: of single tokens or samples of this rank, in any shape.
+            sources: in the same shape, the number of the source of each, as `Batch.datasets` has
+                them; a negative number for one that does not count.
+
+        Raises:
+            TrainingError: it is called outside of the loop over `steps`.
+        """
+        if self._records is None:
+            raise TrainingError(
+                "run.log_source_losses belongs inside the loop over run.steps(loader)"
+            )
+        self._records.metrics.log_source_losses(losses, sources)
+
     def note_computation(self, compute: Callable[..., object], *tensors: Tensor) -> None:
         """Name what this rank computes in this step, so that another rank can compute it again for
         `checkpoint.certify`.
@@ -359,6 +384,14 @@ class TrainingRun:
         if skipped is not None:
             log.warning("%s", skipped)
             self.emit_event(Degraded(subject=DegradedSubject.LOADER, what=str(skipped)))
+        if (change := source.mixture_change) is not None:
+            at, before, after = change.position, change.before, change.after
+            log.info("the mixture changes at sample %d: %s, then %s", at, before, after)
+            self.emit_event(
+                MixtureChanged(
+                    step=self._step, reason="resume", position=at, before=before, after=after
+                )
+            )
         self._report(WorkerPhase.RESUMED)
         log.info("training from step %d of %d", self._step, last_step(self._cfg))
         self.emit_event(

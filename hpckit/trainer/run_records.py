@@ -10,6 +10,7 @@ from data import Batch
 from hpckit.trainer.batches.step_source import StepSource
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
+from hpckit.trainer.metrics.source_metrics import SourceMetrics
 from hpckit.trainer.metrics.step_metrics import StepMeasurements, StepMetrics, StepRecordOptions
 from hpckit.trainer.parallel.device_mesh import stage_of
 from hpckit.trainer.rank_setup import RankContext
@@ -38,7 +39,13 @@ class RunRecords:
         self._ledger = _open_ledger(context)
         self.metrics = StepMetrics(
             events,
-            StepMeasurements(LoaderStatistics(source), phases, self._communication, context.device),
+            StepMeasurements(
+                LoaderStatistics(source),
+                SourceMetrics(source, context.device),
+                phases,
+                self._communication,
+                context.device,
+            ),
             _record_options(context),
             step,
         )

@@ -30,6 +30,7 @@ from hpckit.agent.node_health.health_rules import (
     wanted_gpus,
 )
 from hpckit.config.entry_points import is_data_used
+from hpckit.config.shard_places import training_places
 from hpckit.config.spec import RunSpec
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.system.local_folders import data_folder, nearest
@@ -174,6 +175,7 @@ def _mounts(spec: RunSpec, run: RunDir) -> dict[str, Callable[[], None]]:
     store = local_folder(checkpoint_root(spec, run))
     if store is not None and not store.is_relative_to(run.path):
         found[f"write to {store}"] = partial(write, store)
-    if is_data_used(spec) and (data := data_folder(spec.data.shards)) is not None:
-        found[f"read {data}"] = partial(read, data)
+    for shards in training_places(spec.data).values() if is_data_used(spec) else ():
+        if (data := data_folder(shards)) is not None:
+            found[f"read {data}"] = partial(read, data)
     return found

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from data.cache.node_store import CacheLocal
     from data.order.sample_order import Order
     from data.read.dataset import Dataset
-    from data.read.sample_stream import SingleStream
+    from data.read.sample_stream import MixedStream, SingleStream
 
 STREAMS, WINDOW = 48, 8  # the defaults of `Loader`
+_BESIDE = ("position", "pack", "skipped", "tokens")
+"""Fields of a state that do not identify its stream."""
 _MOST_BYTES = 16 << 20  # largest size of a file with a state
 
 
@@ -81,8 +83,7 @@ def order_of(
         raise CommandUsageError(
             f"the state is of the order {name!r}, not {ORDER} or {NATURAL}{more}"
         )
-    beside = ("position", "pack", "skipped")
-    told = {field: value for field, value in state.items() if field not in beside}
+    told = {field: value for field, value in state.items() if field not in _BESIDE}
     for field, value in knobs.said.items():
         if told.get(field, value) != value:
             raise CommandUsageError(
@@ -93,6 +94,45 @@ def order_of(
     made = SingleStream(dataset, _order(dataset, given, shuffle=name == ORDER))
     check_same(told, made.identity)
     return made
+
+
+def is_mixture(state: Mapping[str, Any] | None) -> bool:
+    """Return whether the state is that of a loader over several datasets."""
+    from data.order.mixture import MIX
+
+    return state is not None and state.get("order") == MIX
+
+
+def open_mixture(
+    shards: Sequence[str],
+    state: Mapping[str, Any],
+    knobs: OrderOverrides,
+    token_files: TokenFiles | None = None,
+) -> MixedStream:
+    """Open the sources of a mixture, each given as NAME=SHARDS, and return the stream of `state`.
+
+    Raises CommandUsageError if one is not given so; DataError; FingerprintError if the state
+    belongs to other datasets.
+    """
+    from data.read.sample_stream import mixed
+
+    given = dict(text.partition("=")[::2] for text in shards)
+    if len(given) < len(shards) or not all(name and place for name, place in given.items()):
+        raise CommandUsageError(
+            "the state is of a mixture: give each of its sources as NAME=SHARDS, as "
+            "web=/data/web code=/data/code.bin"
+        )
+    datasets = [open_shards([place], token_files=token_files) for place in given.values()]
+    stream = mixed(
+        datasets,
+        [1] * len(datasets),
+        names=list(given),
+        seed=_natural(state, "seed") or 0,
+        streams=knobs.streams or STREAMS,
+        window=knobs.window or WINDOW,
+        block=_natural(state, "block") or 1024,
+    )
+    return stream.restored({f: value for f, value in state.items() if f not in _BESIDE})
 
 
 def position_of(state: Mapping[str, Any]) -> int:

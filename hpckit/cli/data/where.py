@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from data.order.skipped_ranges import SkippedRanges
     from data.read.batches.batch_fetcher import BatchWork
     from data.read.batches.batch_plan import Topology
-    from data.read.dataset import Dataset
-    from data.read.sample_stream import SingleStream
+    from data.read.sample_stream import SampleStream
 
 _RIGHT = ("position", "rank", "sequence", "tokens", "shard", "sample", "offset", "size")
 
@@ -59,6 +58,8 @@ class SampleRow:
     """If documents are packed, the number of the sequence on its rank. `tokens` is the range
     of tokens that the sequence takes, [first, after the last)."""
     tokens: tuple[int, int] | None = None
+    source: str | None = None
+    """Name of its dataset in a mixture."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,17 @@ def where(
 
     Example: hpckit data where shards --run runs/gpt-1a2b3c4d --step 1000
 
+    Of a run on a mixture, each source is given as NAME=SHARDS.
+
     --step K is the step with the number K in the log of the run.
     """
-    from hpckit.cli.data.dataset_opening import OrderOverrides, open_shards, order_of
+    from hpckit.cli.data.dataset_opening import (
+        OrderOverrides,
+        is_mixture,
+        open_mixture,
+        open_shards,
+        order_of,
+    )
 
     screen = CommandOutput(json)
     if (rank is not None) and (world is None or rank >= world):
@@ -144,10 +153,13 @@ def where(
         raise CommandUsageError("--skipped needs --run PLACE or --state FILE: what is left out")
     # one sample is a step: what is left out is listed whatever the batch is
     begin = _begin(state, position, run, step, global_batch or (1 if skipped else None))
-    dataset = open_shards(
-        shards, token_files=token_files_of(dtype, end_of_text, block_size, column)
-    )
-    stream = order_of(dataset, begin.state, OrderOverrides(seed, streams, window))
+    token_files = token_files_of(dtype, end_of_text, block_size, column)
+    overrides = OrderOverrides(seed, streams, window)
+    stream: SampleStream
+    if begin.state is not None and is_mixture(begin.state):
+        stream = open_mixture(shards, begin.state, overrides, token_files)
+    else:
+        stream = order_of(open_shards(shards, token_files=token_files), begin.state, overrides)
     try:
         rows = list(
             _rows_left_out(stream, begin)
@@ -157,7 +169,8 @@ def where(
     except ValueError as error:
         raise CommandUsageError(str(error)) from None
     finally:
-        dataset.close()
+        for dataset in stream.datasets:
+            dataset.close()
     samples = [asdict(row) for row in rows]
     if skipped:
         _print_left_out(screen, rows, most)
@@ -193,7 +206,7 @@ def _begin(
 
 
 def _rows(
-    stream: SingleStream, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
+    stream: SampleStream, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
 ) -> Iterator[SampleRow]:
     """Yield the rows of each rank in turn. Raises ValueError, ShardError."""
     if begin.state is not None and "pack" in begin.state:
@@ -216,7 +229,7 @@ def _rows(
             yield _row(stream, p, each if world > 1 else None, shard, sample, not is_real)
 
 
-def _rows_left_out(stream: SingleStream, begin: _Begin) -> Iterator[SampleRow]:
+def _rows_left_out(stream: SampleStream, begin: _Begin) -> Iterator[SampleRow]:
     """Yield the samples that the loader leaves out, in their order. Raises ValueError, ShardError,
     DataError."""
     import numpy as np
@@ -241,7 +254,7 @@ def _rows_left_out(stream: SingleStream, begin: _Begin) -> Iterator[SampleRow]:
 
 
 def _packed(
-    stream: SingleStream,
+    stream: SampleStream,
     begin: _Begin,
     pack: str,
     tail: Tail,
@@ -262,7 +275,7 @@ def _packed(
 
 
 def _works(
-    stream: SingleStream,
+    stream: SampleStream,
     topology: Topology,
     pack: str,
     position: int,
@@ -275,7 +288,7 @@ def _works(
     return (plan.skipping(left_out) if left_out else plan).work(position)
 
 
-def _documents(stream: SingleStream, work: BatchWork, rank: int | None) -> Iterator[SampleRow]:
+def _documents(stream: SampleStream, work: BatchWork, rank: int | None) -> Iterator[SampleRow]:
     """Yield the documents of a batch, by sequence. Raises DataError."""
     from data.read.sequences.packed_batches import PackedPieces
 
@@ -296,14 +309,15 @@ def _documents(stream: SingleStream, work: BatchWork, rank: int | None) -> Itera
 
 
 def _row(
-    stream: SingleStream, position: int, rank: int | None, shard: int, sample: int, repeat: bool
+    stream: SampleStream, position: int, rank: int | None, shard: int, sample: int, repeat: bool
 ) -> SampleRow:
-    dataset: Dataset = stream.datasets[0]
+    number, name, own = _source(stream, position)
+    dataset = stream.datasets[number]
     index = dataset.opened(shard).index
     begin, end = index.span(sample)
     return SampleRow(
         position=position,
-        epoch=position // stream.samples,
+        epoch=own // len(dataset),
         rank=rank,
         shard=shard,
         url=dataset.manifest.urls[shard],
@@ -312,7 +326,19 @@ def _row(
         bytes=end - begin,
         key=index.key(sample),
         repeat=repeat,
+        source=name,
     )
+
+
+def _source(stream: SampleStream, position: int) -> tuple[int, str | None, int]:
+    """Return the number and the name of the dataset of a position, and the position in its own
+    stream. It has no name if it is not one of a mixture."""
+    from data.read.sample_stream import MixedStream
+
+    if not isinstance(stream, MixedStream):
+        return 0, None, position
+    numbers, own = stream.mixture.locate([position])
+    return int(numbers[0]), stream.names[int(numbers[0])], int(own[0])
 
 
 def _print_left_out(screen: CommandOutput, rows: list[SampleRow], most: int) -> None:
@@ -336,7 +362,9 @@ def _print(
 
 def _print_rows(screen: CommandOutput, rows: list[SampleRow], by_rank: bool, most: int) -> None:
     is_packed = any(row.sequence is not None for row in rows)
+    is_mixed = any(row.source is not None for row in rows)
     more = [*(["rank"] if by_rank else []), *(["sequence", "tokens"] if is_packed else [])]
+    more += ["source"] if is_mixed else []
     shown = table(
         "position", *more, "shard", "sample", "offset", "size", "key", "url", right=_RIGHT
     )
@@ -345,6 +373,7 @@ def _print_rows(screen: CommandOutput, rows: list[SampleRow], by_rank: bool, mos
         if is_packed:
             first, after = row.tokens or (0, 0)
             cells += [str(row.sequence), f"{first}..{after - 1}"]
+        cells += [clean(row.source or "")] if is_mixed else []
         cells += [str(row.shard), str(row.sample), str(row.offset), size(row.bytes)]
         key = clean(row.key) + (" (only fills the batch)" if row.repeat else "")
         shown.add_row(*cells, key, clean(row.url))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from data.source.address import has_secrets, masked
+from hpckit.config.shard_places import shard_places
 from hpckit.config.spec import RunSpec
 
 _SECRET = re.compile(
@@ -45,8 +46,7 @@ def without_secrets(text: str, env: Mapping[str, str]) -> str:
 def _urls(spec: RunSpec) -> Iterator[tuple[str, str | None]]:
     slurm = spec.cluster.slurm
     yield "root", spec.root
-    yield "data.shards", spec.data.shards
-    yield "data.validation", spec.data.validation
+    yield from shard_places(spec.data).items()
     yield "checkpoint.url", spec.checkpoint.url
     yield "metrics.wandb.url", spec.metrics.wandb.url
     yield "metrics.mlflow.uri", spec.metrics.mlflow.uri

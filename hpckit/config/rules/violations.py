@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from checkpointing import meant_url
 from hpckit.config.entry_points import is_built_in
+from hpckit.config.mixture import dataset_violations
 from hpckit.config.rules.alerts import alert_violations
 from hpckit.config.rules.checkpoint import checkpoint_violations
 from hpckit.config.rules.cluster import site_violations
@@ -24,6 +25,7 @@ from hpckit.config.rules.validation_and_evaluation import (
     validation_violations,
 )
 from hpckit.config.rules.world_size import degree_violations, world_size_violations
+from hpckit.config.shard_places import shard_places
 from hpckit.config.spec import RunSpec
 
 FEWEST_RANKS = 3
@@ -49,7 +51,7 @@ def violations(spec: RunSpec) -> list[str]:
     if is_ours:
         found += [*model_violations(spec), *expert_violations(spec), *token_file_violations(spec)]
         found += precision_memory_violations(spec)
-    found += _worlds(spec)
+    found += [*dataset_violations(spec), *_worlds(spec)]
     if is_ours:
         found += optim_violations(spec)
     found += checkpoint_violations(spec)
@@ -96,8 +98,7 @@ def _addresses(spec: RunSpec) -> Iterator[str]:
     directory."""
     given = {
         "root": spec.root,
-        "data.shards": spec.data.shards,
-        "data.validation": spec.data.validation,
+        **shard_places(spec.data),
         "checkpoint.url": spec.checkpoint.url,
         "init_from.path": spec.init_from and spec.init_from.path,
     }

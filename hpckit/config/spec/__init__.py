@@ -18,7 +18,14 @@ from hpckit.config.spec.cluster import (
     SuspectsSpec,
 )
 from hpckit.config.spec.command import CommandSpec
-from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
+from hpckit.config.spec.data import (
+    DataSpec,
+    ImagesSpec,
+    MixtureSourceSpec,
+    MixtureSpec,
+    MixtureStageSpec,
+    PackSpec,
+)
 from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
 from hpckit.config.spec.fault_tolerance import (
     DeepHealthSpec,
@@ -78,6 +85,9 @@ __all__ = [
     "LoraSpec",
     "MemorySpec",
     "MetricsSpec",
+    "MixtureSourceSpec",
+    "MixtureSpec",
+    "MixtureStageSpec",
     "MlflowSpec",
     "ModelSpec",
     "OptimSpec",

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, Any, Literal, TypeAlias
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from hpckit.config.spec.earlier_attributes import EarlierAttributes
-from hpckit.config.spec.field_types import GROUP, Count, Decay, Natural, Text
+from hpckit.config.spec.field_types import (
+    GROUP,
+    Count,
+    Decay,
+    Natural,
+    Positive,
+    RunName,
+    Text,
+    Weight,
+)
+
+TokenType: TypeAlias = Literal[
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"
+]
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -35,14 +50,77 @@ class ImagesSpec:
 
 
 @dataclass(frozen=True, config=GROUP)
+class MixtureSourceSpec:
+    """One dataset of a mixture."""
+
+    shards: Text
+    """Shards or token files, in the form of `data.shards`."""
+    weight: Weight | None = None
+    """Share of what is read, up to a factor that all sources have in common. 0: none from where the
+    run resumes with it, or until a stage gives it more. Either all sources have a weight, or all a
+    budget."""
+    budget: Count | None = None
+    """Number of tokens or samples (`unit`) that the run may take of it; budgets are its shares."""
+    epochs: Positive | None = None
+    """The most times that the run may read it, which is checked before it starts; null: once with a
+    budget, else any number."""
+    dtype: TokenType | None = None
+    """As `data.dtype`, which it has by default."""
+    end_of_text: Natural | None = None
+    """As `data.end_of_text`, which it has by default."""
+    column: Text | None = None
+    """As `data.column`, which it has by default."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class MixtureStageSpec:
+    """Weights from some point of a run on, a stage of a curriculum."""
+
+    step: Count | None = None
+    """Number of steps after which they are used."""
+    tokens: Count | None = None
+    """Number of tokens, over all sources, after which they are used; null: `step` is given."""
+    weights: dict[str, Weight] = field(default_factory=dict)
+    """Weight of each source; those that are not named are paused."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class MixtureSpec:
+    """Several datasets that are read at once, in place of `data.shards`. Weights, budgets, epochs
+    and stages can change, and sources can be added, when the run resumes: `hpckit resume RUN
+    data.mixture...`."""
+
+    sources: dict[RunName, MixtureSourceSpec]
+    """The datasets, by names of your choice. Each has `shards`, as `data.shards`, and either
+    `weight`, its share up to a common factor (0: paused), or `budget`, the number that the run may
+    take of it; and may have `epochs`, the most times that it may be read (null: once with a budget,
+    else any number), and `dtype`, `end_of_text` and `column` of its own."""
+    unit: Literal["samples", "tokens"]
+    """What weights and budgets are shares and numbers of."""
+    stages: tuple[MixtureStageSpec, ...]
+    """Curriculum: later weights, in order; before the first stage those of the sources apply. Each
+    has `weights` by source (those that are not named are paused), and either `step` or `tokens`,
+    after which many they are used."""
+    block: Annotated[int, Field(ge=1, le=1048576)]
+    """Number of samples of which each source has its exact share; a source may not have less than
+    one of them. The documents of 8 such blocks are packed together."""
+
+
+@dataclass(frozen=True, config=GROUP)
 class DataSpec(EarlierAttributes, group="data"):
     """The WebDataset shards to train on (`conf/data/`)."""
 
-    shards: Text
+    shards: Text | None
     """Folder of tars, glob, brace pattern `{000..012}`, one tar, or a `dataset.index`; each may be
     at a URL such as s3://. Or token files, which are read in place from a file system: a flat
     `.bin` file as of nanoGPT, Megatron's `.bin` with its `.idx` (or the name of both without the
-    suffix), or a folder that `save_to_disk` of Hugging Face's datasets wrote."""
+    suffix), or a folder that `save_to_disk` of Hugging Face's datasets wrote. null: `mixture` has
+    the datasets."""
+    mixture: MixtureSpec | None
+    """Several datasets that are mixed by weight, in place of `shards`; null: there is one."""
+    identity_mixture: dict[str, Any] | None
+    """The value of `data.mixture` with which the run was started, if `hpckit resume RUN` has
+    changed it. Only that command sets it; the run keeps its name."""
     validation: Text | None
     """Validation shards, in the form of `shards`; null: none. See `train.validate_every`."""
     text: Literal["bytes", "tokens"]
@@ -54,7 +132,7 @@ class DataSpec(EarlierAttributes, group="data"):
     """Whether packed documents are masked from each other: attention does not cross documents,
     positions restart, and no token predicts the first one of the next document. It needs a mask, so
     flash attention is not available on GPUs. false: attention spans all documents of a window."""
-    dtype: Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"] | None
+    dtype: TokenType | None
     """Type of the tokens of a flat `.bin` file; null: uint16. Other token files have their own."""
     end_of_text: Natural | None
     """Token that ends each document of a flat `.bin` file, as 50256 of GPT-2; null: the file is cut

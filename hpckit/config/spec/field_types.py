@@ -29,6 +29,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Degree = Annotated[int, Field(ge=-1)]
+Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 RunName = Annotated[

@@ -86,6 +86,8 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
         for step, positions in taken.items()
         if sorted(positions) != list(range((step - 1) * batch, step * batch))
     ]
+    if spec.data.shards is None:
+        return [*found, "data.mixture: a campaign checks the samples of one dataset, data.shards"]
     dataset = open_dataset(spec.data.shards, token_files=token_files(spec))
     order = order_of(
         dataset,

@@ -81,7 +81,7 @@ class Window:
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
     """Returns a loader of this rank's part of each batch."""
     return Loader(
-        open_dataset(cfg.data.shards),
+        open_dataset(cfg.data.shards or ""),
         global_batch=run.global_batch,
         rank=run.place.data,
         world_size=run.place.data_size,

@@ -8,6 +8,7 @@ from hpckit.report.page.page_content import PageContent
 from hpckit.report.page.page_document import Block, FactsBlock, SharesBlock, TableBlock, TextBlock
 from hpckit.report.performance.bottleneck import advice, bottleneck, describe
 from hpckit.report.performance.speed_report import collectives_words, time_went
+from hpckit.report.source_progress import describe_change, describe_source
 
 
 def parts_of(it: PageContent) -> list[tuple[str, float]]:
@@ -81,6 +82,9 @@ def data_blocks(it: PageContent) -> Iterator[Block]:
         rows.append(("errors", f"{it.intake.errors:,}"))
         if it.intake.bound is not None:
             rows.append(("last report", it.intake.bound))
+    history = it.history
+    rows += [("source", describe_source(*each)) for each in history.sources.items()]
+    rows += [("mixture", describe_change(change)) for change in history.mixture_changes]
     yield FactsBlock(rows) if rows else TextBlock("No data statistics were recorded.")
 
 

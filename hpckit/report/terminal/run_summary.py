@@ -20,6 +20,7 @@ from hpckit.report.overview import read_verdict
 from hpckit.report.performance.speed_report import last_spec, speed_facts
 from hpckit.report.progress import describe_hang, describe_spike, validated_words
 from hpckit.report.remaining_checkpoints import left_checkpoints
+from hpckit.report.source_progress import describe_change, describe_source
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
 from hpckit.rundir.sample_ledger import EpochCount, count_epochs, kept_entries, read_ledgers
@@ -85,6 +86,10 @@ def _facts(run: RunDir, history: History, events: Sequence[Event]) -> Iterator[t
     if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
         (first, before), (final, after) = losses[0], losses[-1]
         yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
+    for name, fields in history.sources.items():
+        yield "source", escape(describe_source(name, fields))
+    for change in history.mixture_changes:
+        yield "mixture", escape(describe_change(change))
     for spike in history.spikes:
         yield "spike", escape(describe_spike(spike))
     for hang in history.hangs:

@@ -13,6 +13,7 @@ from hpckit.config.parallel_degrees import describe
 from hpckit.report.evaluation.evaluation_lines import state_words
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
+from hpckit.report.source_progress import describe_source
 from hpckit.slurm.pending_reasons import explain
 from hpckit.slurm.squeue import SlurmJob
 from hpckit.text.quantities import ago, count, moment, rate, span
@@ -82,6 +83,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "step", _step(it, now)
     if p.loss is not None:
         yield "loss", f"{p.loss:.4f}"
+    for name, fields in p.sources.items():
+        yield "source", describe_source(name, fields)
     if p.validated is not None:
         yield "validated", p.validated
     if (evaluated := state_words(it.evaluations)) is not None:

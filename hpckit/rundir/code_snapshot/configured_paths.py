@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpointing import local_folder
+from hpckit.config.shard_places import shard_places
 from hpckit.config.spec import RunSpec
 
 _KINDS = {
@@ -17,7 +18,6 @@ _KINDS = {
     "checkpoint.local": "spool of checkpoints",
     "data.cache": "cache of shards",
     "data.shards": "shards",
-    "data.validation": "shards",
 }
 _PATTERN = re.compile(r"[*?\[{]")
 
@@ -51,7 +51,7 @@ def configured_paths(spec: RunSpec, project: Path) -> ConfiguredPaths:
         "checkpoint.local": spec.checkpoint.local,
         "data.cache": spec.data.cache,
     }
-    shards = {"data.shards": spec.data.shards, "data.validation": spec.data.validation}
+    shards = shard_places(spec.data)
     folders, files = {}, []
     for key, text in {**named, **shards}.items():
         inside = None if text is None else _inside(text, project)
@@ -60,7 +60,7 @@ def configured_paths(spec: RunSpec, project: Path) -> ConfiguredPaths:
         if key in shards and _PATTERN.search(inside):
             files.append(_shards(inside))
         elif key not in shards or _is_only_data(project / inside):
-            folders[inside] = _KINDS[key]
+            folders[inside] = _KINDS["data.shards" if key in shards else key]
     return ConfiguredPaths(folders, tuple(files))
 
 

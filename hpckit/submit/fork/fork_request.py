@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.config.config_trees import project_tree
+from hpckit.config.mixture import KEY, change_problems
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import SpecError, differences, read_spec
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
@@ -80,6 +81,7 @@ def fork_spec(parent: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, RunSpe
         spec,
         checkpoint=replace(spec.checkpoint, url=url),
         train=replace(spec.train, identity_steps=None),
+        data=replace(spec.data, identity_mixture=None),
     )
     return before, spec
 
@@ -103,6 +105,13 @@ def _problems(fork: ForkRequest) -> Iterator[str]:
         )
     if spec.root != before.root and not Path(spec.root).is_absolute():
         yield f"root: must be an absolute path, got {spec.root}"
+    mixtures = before.data.mixture, spec.data.mixture
+    if None not in mixtures:
+        yield from change_problems(*mixtures)  # type: ignore[arg-type]
+    elif mixtures != (None, None):
+        yield f"{KEY}: cannot begin or end in a fork, as the place in the data is another one" + (
+            _OTHER_WAY
+        )
     for key, was, now in fork.changes:
         for prefix, why in _OF_STATE:
             if key == "precision.compute" and "fp16" not in (was, now):

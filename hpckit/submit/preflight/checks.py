@@ -19,7 +19,7 @@ from hpckit.agent.device_assignment import choose, visible_gpus
 from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
-from hpckit.config.spec import PackSpec, RunSpec
+from hpckit.config.spec import MixtureSpec, PackSpec, RunSpec
 from hpckit.rundir.code_snapshot.snapshot import Project, hidden_packages, shadowed_packages
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.container_mounts import mount_problems
@@ -65,7 +65,8 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
         init_from=start,
         data=replace(
             spec.data,
-            shards=_absolute(spec.data.shards, base),
+            shards=spec.data.shards and _absolute(spec.data.shards, base),
+            mixture=spec.data.mixture and _with_absolute_sources(spec.data.mixture, base),
             validation=spec.data.validation and _absolute(spec.data.validation, base),
             cache=spec.data.cache and _absolute(spec.data.cache, base),
             pack=pack,
@@ -75,6 +76,14 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
         ),
         debug=replace(spec.debug, canary=replace(canary, file=golden)),
     )
+
+
+def _with_absolute_sources(mixture: MixtureSpec, base: Path) -> MixtureSpec:
+    sources = {
+        name: replace(source, shards=_absolute(source.shards, base))
+        for name, source in mixture.sources.items()
+    }
+    return replace(mixture, sources=sources)
 
 
 def _with_absolute_image(spec: RunSpec, base: Path) -> RunSpec:

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING
 
 from data import DataError, FetchError, IndexingError
 from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL, is_built_in, is_training_function
+from hpckit.config.mixture import (
+    KEY,
+    SourceSize,
+    end_position,
+    options_of,
+    source_keys,
+    source_plans,
+    stages,
+)
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.rules.token_files import token_files
+from hpckit.config.shard_places import shard_places
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.submit.shard_packing import is_stdlib_by_default, packing_problem
 from hpckit.system.store_timeouts import interactive_sources
@@ -55,27 +65,31 @@ def check_dataset(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
 
 
 def _check(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
+    if spec.data.mixture is not None:
+        problems, notes = check_mixture(spec)
+        return DatasetCheck(None, [*problems, *_validation_problems(spec)], notes)
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:
         return DatasetCheck(None, _unreadable("data.shards", error))
     problems = []
     if dataset is not None:
-        problems += _dataset_problems(spec, "data.shards", spec.data.shards, dataset)
+        problems += _dataset_problems(spec, "data.shards", spec.data.shards or "", dataset)
     return DatasetCheck(dataset, [*problems, *_validation_problems(spec)])
 
 
 def _is_missing(spec: RunSpec) -> bool:
     """Returns whether the user gave a place for shards, and nothing is there."""
-    if is_stdlib_by_default(spec.data.pack, spec.data.shards):
+    if spec.data.shards and is_stdlib_by_default(spec.data.pack, spec.data.shards):
         return False
     from data.source.address import Address
 
-    places = [Address.parse(one).local for one in (spec.data.shards, spec.data.validation) if one]
+    places = [Address.parse(one).local for one in shard_places(spec.data).values()]
     return any(place is not None and not Path(place).exists() for place in places)
 
 
 def _dataset(spec: RunSpec, pack: Pack | None) -> Dataset | None:
+    assert spec.data.shards is not None  # the spec is valid
     folder = Path(spec.data.shards)
     if spec.data.pack and not folder.exists():
         if problem := packing_problem(spec.data.pack, spec.data.shards):
@@ -95,6 +109,40 @@ def _open_dataset(spec: RunSpec, shards: str) -> Dataset:
         check=spec.data.check,
         token_files=token_files(spec),
     )
+
+
+def check_mixture(spec: RunSpec) -> tuple[list[str], list[str]]:
+    """Returns the problems of the sources of a mixture and of its weights, and lines about what the
+    run will take of each."""
+    from data.order.mixture import Mixture, segment
+
+    mixture = spec.data.mixture
+    assert mixture is not None
+    problems, sizes = list[str](), list[SourceSize]()
+    for name, source in mixture.sources.items():
+        key, own = f"{source_keys(name)}.shards", options_of(spec, source)
+        try:
+            dataset = _open_dataset(own, source.shards)
+            found = _dataset_problems(own, key, source.shards, dataset)
+        except (DataError, OSError) as error:
+            found = _unreadable(key, error)
+        problems += found
+        if not found:
+            tokens = dataset.manifest.n_tokens
+            sizes.append(SourceSize(len(dataset), None if tokens is None else int(tokens.sum())))
+    if problems:
+        return problems, []
+    try:
+        plan = stages(spec, sizes)
+        segments = [segment(stage.position, stage.weights) for stage in plan]
+        mixed = Mixture(segments, block=mixture.block)
+    except ValueError as error:
+        text = str(error)
+        return [text if text.startswith(KEY) else f"{KEY}: {text}"], []
+    consumed = mixed.consumed(end_position(spec, plan, sizes)).tolist()
+    plans, problems = source_plans(spec, consumed, sizes)
+    epochs = ", ".join(f"{each.epochs:.3g} of {name}" for name, each in plans.items())
+    return problems, [f"{KEY}: {spec.train.steps:,} steps are about these epochs: {epochs}"]
 
 
 def _validation_problems(spec: RunSpec) -> list[str]:

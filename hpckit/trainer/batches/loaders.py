@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from data import Dataset, Loader, in_order, open_dataset
+from data import DataError, Dataset, Loader, in_order, mixed, open_dataset
+from data.read.sample_stream import MixedStream
+from hpckit.config.mixture import SourceSize, options_of, stages
 from hpckit.config.rules.token_files import token_files
 from hpckit.config.spec import RunSpec
 from hpckit.trainer.run_loop import TrainingRun
@@ -12,19 +14,47 @@ from hpckit.trainer.validation import Measure, Validate
 
 
 def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
-    """Open a loader over `data.shards` that yields this rank's part of each global batch.
+    """Open a loader over `data.shards` or `data.mixture` that yields this rank's part of each
+    global batch.
 
     Args:
         reading: the arguments of `data.Loader` that say how samples are transformed.
     """
+    if cfg.data.mixture is not None:
+        return Loader(open_mixture(cfg), **_rank_arguments(cfg, run), **reading)
+    assert cfg.data.shards is not None  # the spec is valid
     return Loader(
-        _open_dataset(cfg, cfg.data.shards),
-        seed=cfg.train.seed,
-        streams=cfg.data.streams,
-        window=cfg.data.window,
-        remix_every=cfg.data.remix_every,
-        **_rank_arguments(cfg, run),
-        **reading,
+        _open_dataset(cfg, cfg.data.shards), **_order(cfg), **_rank_arguments(cfg, run), **reading
+    )
+
+
+def open_mixture(cfg: RunSpec) -> MixedStream:
+    """Open the sources of `data.mixture`, and mix them as it says.
+
+    Raises:
+        DataError: a source cannot be opened, or cannot be mixed with these weights.
+    """
+    mixture = cfg.data.mixture
+    assert mixture is not None
+    datasets = [
+        _open_dataset(options_of(cfg, source), source.shards) for source in mixture.sources.values()
+    ]
+    counts = [dataset.manifest.n_tokens for dataset in datasets]
+    sizes = [
+        SourceSize(len(dataset), None if tokens is None else int(tokens.sum()))
+        for dataset, tokens in zip(datasets, counts, strict=True)
+    ]
+    try:
+        first, *later = stages(cfg, sizes)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return mixed(
+        datasets,
+        first.weights,
+        stages=later,
+        names=list(mixture.sources),
+        block=mixture.block,
+        **_order(cfg),
     )
 
 
@@ -60,6 +90,15 @@ def _open_dataset(cfg: RunSpec, shards: str) -> Dataset:
         check=cfg.data.check,
         token_files=token_files(cfg),
     )
+
+
+def _order(cfg: RunSpec) -> dict[str, Any]:
+    return {
+        "seed": cfg.train.seed,
+        "streams": cfg.data.streams,
+        "window": cfg.data.window,
+        "remix_every": cfg.data.remix_every,
+    }
 
 
 def _rank_arguments(cfg: RunSpec, run: TrainingRun) -> dict[str, Any]:

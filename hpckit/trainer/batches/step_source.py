@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from data import Batch, Usage
+from data import Batch, MixtureChange, SourceProgress, Usage
 from hpckit.trainer.batches.loader_state import epoch_setters, methods_of
 from hpckit.trainer.errors import TrainingError
 
@@ -110,6 +110,16 @@ class StepSource:
     def store_counts(self) -> Mapping[str, float]:
         """The counters of the caches that it reads from, if it knows them."""
         return {}
+
+    @property
+    def sources(self) -> Sequence[SourceProgress]:
+        """How far each dataset of a mixture has been read; empty without one."""
+        return ()
+
+    @property
+    def mixture_change(self) -> MixtureChange | None:
+        """How the weights of a mixture have changed with the resume; None: they have not."""
+        return None
 
     @property
     def samples(self) -> int | None:
@@ -229,8 +239,18 @@ class SharedStateSource(StepSource):
         return getattr(self.loader, "store_counts", {})
 
     @property
+    def sources(self) -> Sequence[SourceProgress]:
+        return getattr(self.loader, "sources", ())
+
+    @property
+    def mixture_change(self) -> MixtureChange | None:
+        return getattr(self.loader, "mixture_change", None)
+
+    @property
     def samples(self) -> int | None:
-        if not self.counts_samples or "pack" in self._methods.take():  # documents span steps
+        if (
+            not self.counts_samples or self.sources or "pack" in self._methods.take()
+        ):  # documents span steps
             return None
         return getattr(self.loader, "samples", None)
 

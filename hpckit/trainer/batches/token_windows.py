@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +26,17 @@ class TokenWindows(NamedTuple):
     documents: Tensor | None
     """(batch, time + 1) numbers of documents. Contiguous tokens with the same number are of one
     document, and do not attend to others. None: tokens attend to all tokens before them."""
+    sources: Tensor | None = None
+    """(batch, time + 1) numbers of the sources of a mixture, -1 for padding. None: there is no
+    mixture of packed documents."""
 
     def to(self, device: torch.device) -> TokenWindows:
         """Return the same on `device`, without waiting for the copies."""
-        tokens, documents = self
-        if documents is not None:
-            documents = documents.to(device, non_blocking=True)
-        return TokenWindows(tokens.to(device, non_blocking=True), documents)
+        moved = (
+            None if one is None else one.to(device, non_blocking=True)
+            for one in (self.documents, self.sources)
+        )
+        return TokenWindows(self.tokens.to(device, non_blocking=True), *moved)
 
 
 class TokenBatch(NamedTuple):
@@ -70,6 +75,19 @@ def next_token_batch(windows: TokenWindows) -> TokenBatch:
         return TokenBatch(inputs, targets, None)
     is_other = documents[:, 1:] != documents[:, :-1]
     return TokenBatch(inputs, targets.masked_fill(is_other, PADDING), documents[:, :-1])
+
+
+def stack_with_sources(
+    stacked_by: Callable[[list[PackedSequence]], TokenWindows], windows: list[PackedSequence]
+) -> TokenWindows:
+    """Stack windows by `stacked_by`, with the source of each token."""
+    stacked = stacked_by(windows)
+    numbers = np.full(stacked.tokens.shape, -1, np.int64)
+    for row, window in zip(numbers, windows, strict=True):
+        ends = window.boundaries.cu_seqlens.tolist()
+        for source, begin, end in zip(window.datasets, ends, ends[1:], strict=False):
+            row[begin:end] = source
+    return stacked._replace(sources=torch.from_numpy(numbers))
 
 
 def count_of(targets: Tensor) -> Tensor:

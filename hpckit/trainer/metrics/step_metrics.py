@@ -27,6 +27,7 @@ from hpckit.trainer.memory.peak_memory import peak_bytes, peak_name
 from hpckit.trainer.metrics import loader_statistics
 from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
 from hpckit.trainer.metrics.record_writer import StepRecordWriter
+from hpckit.trainer.metrics.source_metrics import PREFIX, SourceMetrics
 from hpckit.trainer.parallel.collectives import reduced, start_reduce
 from hpckit.trainer.timing import communication_cost
 from hpckit.trainer.timing.communication_cost import CommunicationMonitor
@@ -72,6 +73,7 @@ class StepMeasurements:
     """The sources of what a step record has beside the logged metrics."""
 
     loader: LoaderStatistics
+    sources: SourceMetrics
     phases: StepPhases
     communication: CommunicationMonitor
     device: torch.device
@@ -107,6 +109,7 @@ class StepMetrics:
         """`step`: number of steps that are finished."""
         self._events, self._every, self._copies = events, options.every, options.copies
         self._loader, self._phases = measurements.loader, measurements.phases
+        self._sources = measurements.sources
         self._communication, self._device = measurements.communication, measurements.device
         self._diagnosis = loader_statistics.LoaderDiagnosis()
         self._peak_flops = known_peak(self._device)
@@ -160,7 +163,8 @@ class StepMetrics:
         now = time.monotonic()
         extremes, totals = self._reduced(logged, spent)
         highest, trace_times = self._highest(extremes)
-        values, sums, loader_sums = self._totals(totals)
+        values, sums, loader_sums, source_sums = self._totals(totals)
+        losses = self._sources.losses(source_sums)
         self.newest = dict(values)
         record = {
             **values,
@@ -169,14 +173,21 @@ class StepMetrics:
             **_phase_values(sums[4:]),
             **highest,
             **self._communication.record(step, *trace_times),
+            **{f"{PREFIX}{name}": loss for name, loss in losses.items()},
         }
         self._since, self._counted = (step, now), dict.fromkeys(self._counted, 0)
         if self._records is not None:
             self._records.write("step", step, record)
+            for event in self._sources.events(step, losses):
+                self._events.emit(event)
         diagnosis = self._diagnosis.update(loader_sums, now - since)
         if diagnosis and self._records is not None:
             self._events.emit(DataBound(step=step, **diagnosis))
         return True
+
+    def log_source_losses(self, losses: Tensor, sources: Tensor) -> None:
+        """Log the losses of single tokens or samples, as `SourceMetrics.note`."""
+        self._sources.note(losses, sources)
 
     def means(self, names: Sequence[str]) -> dict[str, float]:
         """Return means over ranks of what was logged under these names in the newest step, without
@@ -229,7 +240,7 @@ class StepMetrics:
         values = [_number(logged[name]) for name in names]
         counted = [_number(count) for count in self._counted.values()]
         own = [*counted, self._peak_flops, *(s / world for s in spent)]
-        return [*values, *own, *self._loader.take()]
+        return [*values, *own, *self._sources.take(), *self._loader.take()]
 
     def _highest(self, extremes: Sequence[float]) -> tuple[dict[str, float], Sequence[float]]:
         """Return the maxima over all ranks for the record, and those of the times of
@@ -241,15 +252,16 @@ class StepMetrics:
 
     def _totals(
         self, totals: Sequence[float]
-    ) -> tuple[dict[str, float], Sequence[float], Sequence[float]]:
+    ) -> tuple[dict[str, float], Sequence[float], Sequence[float], Sequence[float]]:
         """Return the means over all ranks of the logged metrics; then the sums of the counts and of
         the peak FLOP/s and the means of the step phases; then the sums of the loader statistics
-        since the last record."""
+        since the last record; then those of the sources."""
         world, names = dist.get_world_size(), self._names or ()
         means = {name: total / world for name, total in zip(names, totals, strict=False)}
         rest = totals[len(names) :]
         own = len(self._counted) + 1 + len(step_phases.NAMES)
-        return means, rest[:own], rest[own:]
+        loaders = own + 2 * len(self._sources.names)
+        return means, rest[:own], rest[loaders:], rest[own:loaders]
 
     def _warn_of_missing_peak(self) -> None:
         is_known = self._device.type != "cuda" or not math.isnan(self._peak_flops)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from checkpointing.store.store import Store
-from data import Batch, Loader, Packing, ShardWriter, open_dataset
+from data import Batch, Loader, Packing, ShardWriter, mixed, open_dataset
 from hpckit.cli.data.step_position import SavedLoaderState, of_checkpoints
 from hpckit.events.event_log import EventLog
 from tests.integration.checkpoint.single_process_saves import save_one
@@ -127,7 +127,7 @@ def test_states_that_are_none(tmp_path: Path, shards: Path) -> None:
         (json.dumps({**state, "position": "x"}), "position is 'x'"),
         (json.dumps({**state, "seed": 1.5}), "seed is 1.5"),
         (json.dumps({**state, "streams": 10**9}), "streams must be in"),
-        (json.dumps({**state, "order": "mix-1"}), "the samples of a mixture"),
+        (json.dumps({**state, "order": "mix-1"}), "each of its sources as NAME=SHARDS"),
         (json.dumps({**state, "fingerprint": "0"}), "another stream of samples"),
     ):
         refused("where", shards, "--state", wrong, "--global-batch", 8, says=says)
@@ -138,6 +138,30 @@ def test_states_that_are_none(tmp_path: Path, shards: Path) -> None:
     refused("where", shards, "--global-batch", 8, says="one of --run")
     refused("where", tmp_path / "none", "--global-batch", 8, "--position", 0, says="no shards")
     refused("where", shards, "--position", 0, "--global-batch", 8, "--tail", "x", says="tail must")
+
+
+def test_where_of_a_mixture_names_the_source_of_each_sample(shards: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    with ShardWriter(more / "s-%03d.tar", max_samples=9) as writer:
+        for number in range(20):
+            writer.write({"__key__": f"b{number}", "txt": b"x"})
+    datasets = [open_dataset(place) for place in (shards, more)]
+    stages = [(16, [1, 0])]
+    stream = mixed(datasets[::-1], [1, 2], stages=stages, names=["b", "a"], seed=4, window=2)
+    loader = Loader(stream, global_batch=8)
+    given = iter(loader)
+    next(given)
+    state = json.dumps(loader.state_dict())
+    common = ("--state", state, "--window", 2, "--global-batch", 8)
+    for step in range(3):
+        batch = next(given)
+        told = document("where", f"a={shards}", f"b={more}", *common, "--step", step)
+        names = ["ba"[number] for number in batch.datasets]
+        assert {s["position"]: (s["source"], s["key"]) for s in told["samples"]} == {
+            position: (name, key)
+            for position, name, key in zip(batch.positions, names, batch.keys, strict=True)
+        }
+    refused("where", f"a={shards}", *common, says="another stream of samples")
 
 
 def test_where_of_a_run_by_its_checkpoints(folder: Path, shards: Path) -> None:

@@ -89,7 +89,7 @@ def converted(cfg: RunSpec) -> None:
     """Over a webdataset pipeline."""
 
     def loader(run: TrainingRun) -> Any:
-        shards = sorted(map(str, Path(cfg.data.shards).glob("*.tar")))
+        shards = sorted(map(str, Path(cfg.data.shards or "").glob("*.tar")))
         pipeline = wds.WebDataset(shards, shardshuffle=100).map(_letters)
         batched = pipeline.batched(run.local_batch, collation_fn=torch.stack)
         return from_wds(batched.repeat(), global_batch=run.global_batch)

@@ -19,6 +19,7 @@ from hpckit.trainer.batches.token_windows import shifted
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.language_model import sample_mean
 from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
+from hpckit.trainer.metrics.source_metrics import SourceMetrics
 from hpckit.trainer.metrics.step_metrics import (
     RESERVED,
     SLOWEST,
@@ -55,7 +56,8 @@ class Loop:
             open_dataset(str(tmp / "shards")), global_batch=1, rank=0, world_size=1, seed=0
         )
         board = tmp / name if dist.get_rank() == 0 else None
-        measured = StepMeasurements(LoaderStatistics(loader), self.parts, self._watch, CPU)
+        sources = SourceMetrics(loader, CPU)
+        measured = StepMeasurements(LoaderStatistics(loader), sources, self.parts, self._watch, CPU)
         self.metrics = StepMetrics(self._events, measured, StepRecordOptions(1, board), 0)
 
     def steps(self, count: int) -> Iterator[int]:

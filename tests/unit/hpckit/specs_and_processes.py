@@ -25,10 +25,15 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 @lru_cache
 def _base(*choices: str) -> str:
-    fixed = ["cluster.device=cpu", "data.shards=/data/shards"]
+    fixed = ["cluster.device=cpu"]
+    fixed += [] if "data=mixture" in choices else ["data.shards=/data/shards"]
     if any(choice.startswith(("model=resnet", "model=vit")) for choice in choices):
         fixed += [f"entry={IMAGES}", "data=images"]
     return json.dumps(spec_values(compose_spec([*choices, *fixed])))
+
+
+SOURCES = "{web: {shards: /data/web, weight: 0.7}, code: {shards: /data/code, weight: 0.3}}"
+"""Of the mixture in specs with `data="mixture"`."""
 
 
 def make_values(
@@ -39,10 +44,13 @@ def make_values(
     lora: str = "none",
     command: str = "none",
     health: str = "default",
+    data: str = "stdlib",
 ) -> dict[str, Any]:
     """The values of a valid spec on options of `conf/`, with `changes` by dotted key."""
     choices = [f"cluster={cluster}", f"model={model}", f"init_from={start}", f"lora={lora}"]
     choices += [] if health == "default" else [f"health={health}"]
+    if data == "mixture":
+        choices += ["data=mixture", f"data.mixture.sources={SOURCES}", "data.mixture.unit=samples"]
     begun = [] if start == "none" else ["init_from.path=/trained"]
     if command != "none":
         begun += [f"command={command}", "command.arguments=[python, train.py]", "entry=null"]

@@ -46,6 +46,7 @@ SHOWN = {
     "checkpointing/FORMAT.md": ["<root>/hpckit.json", "8 ", "  0 ", "  0 ", "  0 ", "8 ", "u32"],
     "docs/site.md": ["slurm:"],
     "docs/tasks/alerts.md": ["gpt-1a2b3c4d: ended"],
+    "docs/tasks/data.md": ["defaults: [mixture]"],
     "docs/tasks/dead-run.md": ["$ hpckit why runs/", "runs/NAME-HASH/"],
     "docs/tasks/own-training.md": ["gen  nodes"],
     "docs/tasks/retention.md": ["step id"],

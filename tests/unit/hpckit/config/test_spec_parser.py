@@ -148,6 +148,11 @@ ANOTHER_VALUE: dict[str, Any] = {
     "memory.snapshot": True,
     "data.shards": "/other/shards",
     "data.validation": "/held/out",
+    "data.mixture.sources": {"web": {"shards": "/data/web", "weight": 1.0}},
+    "data.mixture.unit": "tokens",
+    "data.mixture.stages": [{"step": 5, "weights": {"web": 1.0}}],
+    "data.mixture.block": 512,
+    "data.identity_mixture": {"sources": {"web": {"shards": "/data/web", "weight": 1.0}}},
     "data.text": "tokens",
     "data.document_mask": False,
     "data.dtype": "uint32",
@@ -397,6 +402,7 @@ def options_with(key: str) -> dict[str, str]:
     command = "program" if key.startswith("command.") else "none"
     return {
         **{"cluster": cluster, "model": model, "start": start, "lora": lora},
+        "data": "mixture" if key.startswith(("data.mixture.", "data.identity_m")) else "stdlib",
         **{"command": command, "health": "deep" if key.startswith("health.deep.") else "default"},
     }
 

@@ -18,6 +18,7 @@ from data import Tokeniser, build_index, pack_folder
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.preflight.checks import Preflight, preflight, with_absolute_paths
+from hpckit.submit.preflight.dataset_checks import check_mixture
 from hpckit.submit.shard_packing import pack_shards, stdlib_place
 from tests.unit.data.tars import write_tar
 from tests.unit.data.token_files import write_flat
@@ -112,6 +113,40 @@ def test_token_files_that_a_run_cannot_train_on(project: Project) -> None:
         assert re.match(says, line), line
     other = {"train.validate_every": 5, "data.validation": str(place)}
     assert look(project, {**good, **other}).problems == []
+
+
+def look_at_mixture(base: Path, **sources: dict[str, Any]) -> tuple[list[str], list[str]]:
+    values: dict[str, Any] = {"data.mixture.sources": sources, "data.mixture.unit": "tokens"}
+    values |= {"train.steps": 3, "optim.warmup_steps": 1}
+    spec = make_spec({**values, "data.mixture.block": 64}, data="mixture")
+    return check_mixture(with_absolute_paths(spec, base))
+
+
+def test_a_mixture_is_compared_with_its_sources(project: Project) -> None:
+    base = project.root.parent
+    write_flat(base / "web.bin", [[1, 2, 3, 0]] * 600)
+    write_flat(base / "code.bin", [[1, 2, 3, 4, 5, 6, 7, 0]] * 400)
+    web = {"shards": "web.bin", "end_of_text": 0, "weight": 1.0}
+    code = {"shards": "code.bin", "end_of_text": 0, "weight": 1.0}
+    problems, (note,) = look_at_mixture(base, web=web, code=code)
+    assert problems == []
+    # 3 steps of 16 windows of 65 tokens are 3,120 tokens, half of each
+    assert note == "data.mixture: 3 steps are about these epochs: 0.648 of web, 0.49 of code"
+    (line,), _ = look_at_mixture(base, web=web, code={**code, "shards": "cod.bin"})
+    assert line.startswith("data.mixture.sources.code.shards: ")
+    (line,), _ = look_at_mixture(base, web=web, code={**code, "weight": 1e-4})
+    assert line.startswith("data.mixture: a weight of ")
+    assert "use a block of at least" in line
+    budgets: dict[str, Any] = {"weight": None, "budget": 2000}
+    (line,), _ = look_at_mixture(
+        base, web={**web, **budgets}, code={**code, **budgets, "budget": 9999}
+    )
+    assert "sources.code.budget: 9,999 tokens are more than the 3,200 that" in line
+    (line, other), _ = look_at_mixture(
+        base, web={**web, **budgets, "budget": 400}, code={**code, **budgets, "budget": 800}
+    )
+    assert "sources.web.budget: 3 steps take" in line
+    assert "more than 800" in other
 
 
 def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> None:
