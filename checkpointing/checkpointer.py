@@ -112,6 +112,7 @@ class Checkpointer:
             replication = PeerReplicas(configuration.replicas, connections)
             replication.connect(generation.value)
             self._schedule = SaveSchedule(configuration.every, ranks)
+            self._restored_certified = ""
             self._saves = SavePipeline(
                 connections, configuration.save_options, self._outcomes, self._schedule, generation
             )
@@ -136,6 +137,7 @@ class Checkpointer:
         *,
         await_unseen: bool = True,
         check: Check | None = None,
+        prefer_certified: bool = False,
     ) -> int | None:
         """Load the newest whole checkpoint into `state`, in place. Returns its step, or None if the
         run has no checkpoint.
@@ -154,6 +156,8 @@ class Checkpointer:
             check: called on each rank once a checkpoint is loaded into `state`; returns why it must
                 not be used, or None. A checkpoint that any rank rejects is skipped as if it were
                 damaged, and the next older one is loaded.
+            prefer_certified: load the newest one that was saved as certified, although others may
+                be newer; of these, the newest only if no certified one can be used, with a warning.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged or rejected by `check`.
@@ -166,9 +170,12 @@ class Checkpointer:
         self._shipper.settle()
         started_s = time.monotonic()
         options = RestoreOptions(
-            await_unseen, avoids_suspects=self._options.save_options.check.every > 0
+            await_unseen,
+            avoids_suspects=self._options.save_options.check.every > 0,
+            prefers_certified=prefer_certified,
         )
         resumed = self._restores.restore(state, check, options)
+        self._restored_certified = "" if resumed is None else resumed.certified
         if resumed is None:
             return None
         self._events.emit(
@@ -180,6 +187,12 @@ class Checkpointer:
             )
         )
         return resumed.step
+
+    @property
+    def restored_certified(self) -> str:
+        """How the state that was restored last was certified, as it was given to `save`; "": it was
+        not."""
+        return self._restored_certified
 
     def due(self, step: int) -> bool:
         """Returns whether to save at `step`; the answer is the same on every rank.

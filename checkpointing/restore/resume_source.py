@@ -37,6 +37,7 @@ class RestoreResult:
         found: this rank's part, if it was in memory.
         metadata: what was staged beside the tensors of that part.
         has_moved: the part came from another node, and is in no slot of this one.
+        certified: how it was certified, as of `ManifestHeader`; "": it was not.
     """
 
     id: str
@@ -46,6 +47,7 @@ class RestoreResult:
     found: HeldSnapshot | None = None
     metadata: SnapshotMetadata | None = None
     has_moved: bool = False
+    certified: str = ""
 
 
 class Resumer:
@@ -73,6 +75,7 @@ class Resumer:
             self._staging,
             dict(rejected),
             avoids_suspects=options.avoids_suspects,
+            prefers_certified=options.prefers_certified,
         )
         self.distrusted: frozenset[bytes] = frozenset()  # packs in which damage was found
 
@@ -147,6 +150,7 @@ class Resumer:
             mine,
             part.metadata,
             has_moved=self._chooser.pulled is not None,
+            certified=part.metadata.certified,
         )
 
     def _prepare_target(
@@ -194,5 +198,11 @@ class Resumer:
         restored = self._restorer.read_newest(target)
         self._load_into_state(target, target.leaves.tensors, restored.inventory)
         self.distrusted = restored.distrusted
-        step = restored.checkpoint.header.save.step
-        return RestoreResult(restored.checkpoint.id, step, "store", restored.size)
+        header = restored.checkpoint.header
+        return RestoreResult(
+            restored.checkpoint.id,
+            header.save.step,
+            "store",
+            restored.size,
+            certified=header.certified,
+        )

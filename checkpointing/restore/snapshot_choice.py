@@ -30,10 +30,12 @@ class RestoreOptions:
     Attributes:
         await_unseen: as of `Checkpointer.restore`.
         avoids_suspects: use a checkpoint with a difference mark only if there is no other.
+        prefers_certified: use a checkpoint that is not certified only if there is no other.
     """
 
     await_unseen: bool = True
     avoids_suspects: bool = True
+    prefers_certified: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class SnapshotChooser:
                 return None
         if whole is None or whole.step < stored.restorable:
             return None
-        if self._differs(left, whole):
+        if self._differs(left, whole) or not self._may_be_preferred(left, whole):
             self._await_durable(whole, memory_restore.STUCK_S)
             return None
         if self._have_parts(left, gathered, whole, planned):
@@ -156,6 +158,16 @@ class SnapshotChooser:
             for one in digests_by_rank
             for group, digest in one.items()
         )
+
+    def _may_be_preferred(self, left: ServiceMemory, whole: CompleteSnapshot) -> bool:
+        """Whether it is certified, if that is asked for. If not, it is made durable, and the
+        checkpoint to resume from is chosen in the store."""
+        if not self._options.prefers_certified:
+            return True
+        metadata = left.own.get((whole.generation, whole.step))
+        mine = None if metadata is None else bool(metadata.certified)
+        found = self._ranks.all_gather(mine, self._ranks.control)
+        return True in found and False not in found
 
     def _may_be_whole(self, newest: CompleteSnapshot, found: Sequence[HeldSnapshot]) -> bool:
         """Whether the parts that no node here has may be on other nodes, or are already in the

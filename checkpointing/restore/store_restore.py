@@ -64,15 +64,19 @@ class Restorer:
         skipped: dict[str, str],
         *,
         avoids_suspects: bool = True,
+        prefers_certified: bool = False,
     ) -> None:
         """
         Args:
             skipped: on rank 0: ids of checkpoints that cannot be used, and why.
             avoids_suspects: whether checkpoints with a difference mark are tried last.
+            prefers_certified: whether checkpoints that are not certified are tried after the
+                others.
         """
         self.store, self.run, self.ranks = connections.store, connections.run, connections.ranks
         self.events, self.staging = connections.events, staging
         self.skipped, self.avoids_suspects = skipped, avoids_suspects
+        self.prefers_certified = prefers_certified
         self.owner: int | None = None  # on rank 0: the number of the takeover
         # on rank 0: what the store has, as it was read after the takeover
         self.catalog = Catalog((), (), {})
@@ -140,7 +144,12 @@ class Restorer:
         """Yield the checkpoints to try, best first (on rank 0). If none is left this raises; it
         never just ends."""
         suspects, newest_first = self._newest_first()
-        for stored in sorted(newest_first, key=lambda stored: stored in suspects):
+        certified = {e.stored for e in self.catalog.entries if e.document.header.certified}
+
+        def rank(stored: StoredManifest) -> tuple[bool, bool]:
+            return stored in suspects, self.prefers_certified and stored not in certified
+
+        for stored in sorted(newest_first, key=rank):
             try:
                 checkpoint = Checkpoint(self.store, stored)
                 if dropped := checkpoint.header.dropped:  # training cannot resume from it
@@ -167,6 +176,11 @@ class Restorer:
                     "restoring %s, whose replicas differ: %s",
                     self._where(stored.save.id),
                     summary(marked),
+                )
+            if self.prefers_certified and stored not in certified:
+                logger.warning(
+                    "restoring %s, which is not certified: no certified one can be used",
+                    self._where(stored.save.id),
                 )
             yield stored
         raise CheckpointError(self._none_whole_message())

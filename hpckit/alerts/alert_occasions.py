@@ -19,9 +19,10 @@ from hpckit.events.schema import (
     RunStarted,
     SpikeFound,
     SuccessorBlocked,
+    UpdateSkipped,
     WrongComputation,
 )
-from hpckit.report.progress import describe_spike
+from hpckit.report.progress import describe_skipped, describe_spike
 from hpckit.report.run_state import RunState
 from hpckit.text.quantities import count
 
@@ -118,6 +119,9 @@ def _of_trouble(event: Event) -> AlertOccasion | None:
             return _occasion(event, "degraded", "degraded", words, RunState.RUNNING)
         case SpikeFound():
             return _occasion(event, "degraded", "a spike", describe_spike(event), RunState.RUNNING)
+        case UpdateSkipped():
+            headline, words = "an update was left out", describe_skipped(event)
+            return _occasion(event, "degraded", headline, words, RunState.RUNNING)
         case WrongComputation():
             headline = "a rank computed wrongly"
             return _occasion(event, "degraded", headline, event.what, RunState.RUNNING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from hpckit.cli.common.run_argument import ROOT, JsonOption, complete_run, submi
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.cost.cost_summary import RunCost
+    from hpckit.report.cost.lineage import Lineage
 
 
 def cost(
@@ -27,6 +29,12 @@ def cost(
     root: Annotated[
         Path, typer.Option(help="Folder with the run directories, if RUN is omitted.")
     ] = ROOT,
+    lineage: Annotated[
+        bool,
+        typer.Option(
+            "--lineage", help="Also the runs that RUN was forked from, and all of their forks."
+        ),
+    ] = False,
     node_price: Annotated[
         float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
     ] = None,
@@ -40,32 +48,44 @@ def cost(
     Example: hpckit cost gpt-1a2b3c4d --gpu-price 2.5
 
     All the time for which jobs of the run have held nodes is divided: steps that count (trained,
-    and in them checkpoint stalls, waiting for data, validation and stragglers), what was lost to
+    and in them checkpoint stalls, checks of computations, waiting for data, validation, stragglers
+    and skipped updates), what was lost to
     each kind of interruption (its detection, restart and repeated steps), start-up, idle nodes and
     the end. A supervisor that was killed counts up to its last event. Evaluations of checkpoints
     (eval.every) count with a node each; on the machine of the run, only while the run does not hold
     it; and one that was killed does not count.
 
+    With --lineage, forks are looked for beside the runs and in --root.
+
     Keys of --json: runs (of each: runs, node_hours by cause, total_node_hours, gpu_hours, trained:
     a share, queued_hours between jobs, energy_kwh if Slurm measures it, ettr, money), and sum (the
-    same of all). Unknown values are null.
+    same of all). With --lineage also forks (run; from: path, run, store, step, id) and missing
+    (run directories of parents that are gone). Unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.cost.cost_summary import Prices, read_cost, sum_of
+    from hpckit.report.cost.lineage import Lineage, read_lineage
     from hpckit.report.overview import runs_below
 
     with reported_errors(json):
         out = CommandOutput(json)
         found = [submitted_run(run) for run in runs] if runs else runs_below(root)
-        costs = [read_cost(run, Prices(node_price, gpu_price)) for run in found]
+        line = read_lineage(found, root) if lineage else Lineage(tuple(found), {}, ())
+        costs = [read_cost(run, Prices(node_price, gpu_price)) for run in line.runs]
         whole = sum_of(costs)
-        out.document({"runs": [one.record() for one in costs], "sum": whole.record()})
+        document = {"runs": [one.record() for one in costs], "sum": whole.record()}
+        if lineage:
+            forks = [{"run": path.name, "from": asdict(fork)} for path, fork in line.forks.items()]
+            document |= {"forks": forks, "missing": list(line.missing)}
+        out.document(document)
         if not costs:
             out.note(f"no run in {root.resolve()}; another folder: --root")
         elif len(costs) == 1:
             _print_run(costs[0], out)
         else:
-            _print_runs(costs, whole, out)
+            _print_runs(costs, whole, line, out)
+        for path in line.missing:
+            out.note(f"{path}, which a run was forked from, is gone, and does not count")
 
 
 def _print_run(cost: RunCost, out: CommandOutput) -> None:
@@ -79,17 +99,19 @@ def _print_run(cost: RunCost, out: CommandOutput) -> None:
         out.fact(name, text)
 
 
-def _print_runs(costs: list[RunCost], whole: RunCost, out: CommandOutput) -> None:
+def _print_runs(costs: list[RunCost], whole: RunCost, line: Lineage, out: CommandOutput) -> None:
     from hpckit.cli.common.command_output import table
     from hpckit.report.cost.node_hours import TRAINED
 
     columns = ("node-hours", "trained", "ETTR", "money")
-    shown = table("run", *columns, right=columns)
-    for one in costs:
+    shown = table("run", *columns, *(["forked from"] if line.forks else []), right=columns)
+    for run, one in zip(line.runs, costs, strict=True):
         ettr = "" if one.ettr is None else f"{one.ettr:.1%}"
         money = "" if one.money is None else f"{one.money:,.2f}"
         hours, trained = f"{one.total_hours:,.2f}", f"{one.share(TRAINED):.1%}"
-        shown.add_row(one.names[0], hours, trained, ettr, money)
+        fork = line.forks.get(run.path)
+        where = [f"step {fork.step:,} of {fork.run}" if fork else ""] if line.forks else []
+        shown.add_row(one.names[0], hours, trained, ettr, money, *where)
     out.table(shown)
     for name, text in _facts(whole):
         out.fact(name, text)

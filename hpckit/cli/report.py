@@ -60,7 +60,8 @@ def report(
 
     --json means --format json --out -. Its keys for one run: run, path, verdict,
     steps, steps_kept, step_s, started, finished, lives, interruptions, spikes
-    (first_step, step, what, is_left_out), stragglers (rank, host, step, z,
+    (first_step, step, what, is_left_out), skipped_updates (step, what,
+    first_position, end_position), stragglers (rank, host, step, z,
     excess), straggler_cost (windows, traces, share, spread: means over them;
     newest, or null), evictions (step, hosts, ranks, share, by, reason),
     eviction_results (step, hosts, before_s, after_s, restart_s, saved_s,

@@ -611,6 +611,9 @@ class StepLogged(RunEvent):
     """The seconds of the optimizer in a step."""
     checkpoint_stall_s: float | None = None
     """The seconds of a step in which training waited for a save."""
+    certification_s: float | None = None
+    """The seconds of checks of computations (`checkpoint.certify`), per step since the record
+    before."""
     validation_s: float | None = None
     """The seconds of validation, per step since the record before."""
     other_s: float | None = None
@@ -744,6 +747,23 @@ class SpikeFound(RunEvent):
     """The position after the last one."""
     is_left_out: bool
     """Whether the run continues without these samples; false: there were too many spikes."""
+
+
+@event_kind("update_skipped")
+class UpdateSkipped(RunEvent):
+    """Rank 0 emits this when a step is far from those before it, so that the optimizer does not
+    make it (`heal=skip`)."""
+
+    step: Count
+    """The number of the step, from 1."""
+    what: str
+    """What is far from the steps before, as text for people."""
+    is_skipped: bool
+    """Whether the run continues without this update; false: there were too many of them."""
+    first_position: Count | None = None
+    """The position of the loader before the step; none: the loader has no positions."""
+    end_position: Count | None = None
+    """The position after it."""
 
 
 @event_kind("certified")

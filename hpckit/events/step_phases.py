@@ -12,6 +12,7 @@ Part = Literal[
     "compute",  # forward and backward interleaved, as in a pipeline
     "optimizer",
     "checkpoint_stall",
+    "certification",  # checks of computations at save steps
     "validation",
     "other",
 ]

@@ -14,7 +14,11 @@ _PATIENCE_S = 120.0
 
 
 def run_command(
-    command: Sequence[str], called: str, folder: Path | None = None, never: int | None = None
+    command: Sequence[str],
+    called: str,
+    folder: Path | None = None,
+    never: int | None = None,
+    longer_s: float = 0.0,
 ) -> str:
     """Run a command and return its standard output.
 
@@ -22,6 +26,7 @@ def run_command(
         called: its name in errors.
         folder: its working directory; None: the present one.
         never: exit status that means that the fault can never be caused there.
+        longer_s: seconds that it takes by itself, which are added to its timeout.
 
     Raises:
         ImpossibleDrillError: its exit status is `never`.
@@ -34,7 +39,7 @@ def run_command(
             env=environment_for("submission" if command[0] == "srun" else "query", os.environ),
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=_PATIENCE_S + longer_s,
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:

@@ -14,7 +14,7 @@ from hpckit.events.event_log import Event, read_events
 from hpckit.events.schema import NodesChosen, WorkerStarted
 from hpckit.faults.checkpoint_damage import MANIFESTS, PACKS, newest
 from hpckit.faults.injection.failing_syscalls import CALLS
-from hpckit.faults.injection.process_faults import FULL_S, SLOW_S, STOPPED_S
+from hpckit.faults.injection.process_faults import FULL_S, STOPPED_S, Slowdown
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import checkpoint_root
@@ -86,11 +86,22 @@ class FaultPlan:
     """Path of the object that is damaged."""
     cache: Path | None = None
     """Cache on that node in which a shard is damaged; `number` selects the shard."""
+    slowdown: Slowdown | None = None
+    """How much the rank is slowed down; None: by the usual amount, or not at all."""
 
 
-def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None) -> FaultPlan:
+def plan_drill(
+    it: Overview,
+    kind: DrillKind,
+    rank: int | None,
+    node: int | None,
+    slowdown: Slowdown | None = None,
+) -> FaultPlan:
     """Plan a drill of this kind for the run. If no rank or node is given, they are counted from the
     end.
+
+    Args:
+        slowdown: of `DrillKind.SLOW`; None: the usual one.
 
     Raises:
         DrillError: it cannot be injected into this run now.
@@ -126,8 +137,7 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
     chosen = _chosen("rank", rank, range(it.progress.ranks))
     where = _node_of(it, chosen)
     if kind is DrillKind.SLOW:
-        what = f"rank {chosen}, on node {where}, runs for a tenth of the time during {SLOW_S:g} s"
-        return FaultPlan(kind, what, "steps take longer, and nothing is restarted", chosen, where)
+        return _plan_slow(chosen, where, slowdown)
     _require_retry("retry.max_restarts", it.spec.retry.max_restarts)
     if kind is DrillKind.HANG:
         return _plan_hang(it, chosen, where)
@@ -143,6 +153,14 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
     what = f"{_TO_WORKER.get(kind, 'SIGKILL of')} the worker of rank {chosen}, on node {where}"
     expect = "all workers are restarted within the generation"
     return FaultPlan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
+
+
+def _plan_slow(rank: int, node: int, slowdown: Slowdown | None) -> FaultPlan:
+    how = f"runs for a tenth of the time during {Slowdown().seconds:g} s"
+    if slowdown is not None:
+        how = f"computes {slowdown.percent:g} % longer during {slowdown.seconds:g} s"
+    what, expect = f"rank {rank}, on node {node}, {how}", "steps take longer, nothing is restarted"
+    return FaultPlan(DrillKind.SLOW, what, expect, rank, node, slowdown=slowdown)
 
 
 def _plan_loss(it: Overview, kind: DrillKind, node: int) -> FaultPlan:

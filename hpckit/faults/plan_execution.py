@@ -108,7 +108,7 @@ def _end_of_job(it: Overview) -> str:
 def _inject_here(run: RunDir, fault: ProcessFault, plan: FaultPlan) -> list[str]:
     find_supervisor(run)  # or it is on another machine
     try:
-        return [str(pid) for pid in inject_fault(str(run.path), fault, plan.number)]
+        return [str(pid) for pid in inject_fault(str(run.path), fault, plan.number, plan.slowdown)]
     except UnsupportedFaultError as error:
         raise ImpossibleDrillError(str(error)) from error
 
@@ -120,7 +120,11 @@ def _inject_in_job(it: Overview, fault: ProcessFault, plan: FaultPlan) -> list[s
         fault.value,
         str(plan.number),
     )
-    return _on_node(it, plan.node, words).split()
+    if plan.slowdown is None:
+        return _on_node(it, plan.node, words).split()
+    how = plan.slowdown
+    words = (*words, f"{how.percent:g}", f"{how.seconds:g}")
+    return _on_node(it, plan.node, words, longer_s=how.seconds).split()
 
 
 def _corrupt_shard(it: Overview, cache: Path, plan: FaultPlan) -> str:
@@ -136,9 +140,13 @@ def _corrupt_shard(it: Overview, cache: Path, plan: FaultPlan) -> str:
         raise DrillError(str(error)) from error
 
 
-def _on_node(it: Overview, node: int, words: Sequence[str]) -> str:
+def _on_node(it: Overview, node: int, words: Sequence[str], longer_s: float = 0.0) -> str:
     """Return the output of a module of the run's code snapshot, which all nodes can read, run by a
-    step of the job."""
+    step of the job.
+
+    Args:
+        longer_s: seconds that it takes by itself.
+    """
     if node >= len(it.progress.hosts):
         raise DrillError(f"job {it.progress.job} has no node {node}")
     assert it.spec is not None
@@ -152,4 +160,4 @@ def _on_node(it: Overview, node: int, words: Sequence[str]) -> str:
         *(it.spec.cluster.slurm.python or sys.executable, "-m", module_in(code, words[0])),
         *words[1:],
     ]
-    return run_command(command, "srun", never=CANNOT)
+    return run_command(command, "srun", never=CANNOT, longer_s=longer_s)

@@ -32,11 +32,15 @@ from hpckit.events.schema import (
     StragglerEvictionResult,
     StragglerFound,
     TrainingStarted,
+    UpdateSkipped,
     Validated,
     WorkerLost,
 )
+from hpckit.events.skipped_updates import skipped_updates
 from hpckit.report.source_progress import newest_sources
 from hpckit.report.straggler_summary import summary_of
+
+_OF_SKIPPED = ("step", "what", "first_position", "end_position")
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ class History:
     """Events of checkpoints that a program has saved itself."""
     spikes: tuple[SpikeFound, ...]
     """Events of spikes."""
+    skipped_updates: tuple[UpdateSkipped, ...]
+    """Events of the steps whose update was left out."""
     slow_ranks: tuple[StragglerFound, ...]
     """Events of stragglers, one for each time that a rank became one."""
     straggler_costs: tuple[StragglerCost, ...]
@@ -164,6 +170,9 @@ class History:
             "spikes": [
                 {name: event[name] for name in ("first_step", "step", "what", "is_left_out")}
                 for event in self.spikes
+            ],
+            "skipped_updates": [
+                {name: event.get(name) for name in _OF_SKIPPED} for event in self.skipped_updates
             ],
             "stragglers": [
                 {name: event[name] for name in ("rank", "host", "step", "z", "excess")}
@@ -224,6 +233,7 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         committed=tuple(event for event in events if isinstance(event, CheckpointCommitted)),
         reported=tuple(event for event in events if isinstance(event, CheckpointReported)),
         spikes=tuple(event for event in events if isinstance(event, SpikeFound)),
+        skipped_updates=tuple(skipped_updates(events).values()),
         slow_ranks=tuple(event for event in events if isinstance(event, StragglerFound)),
         straggler_costs=tuple(event for event in events if isinstance(event, StragglerCost)),
         evictions=tuple(event for event in events if isinstance(event, StragglerEvicted)),

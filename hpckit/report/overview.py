@@ -148,6 +148,7 @@ class Overview:
             "saved_time": p.saved_time,
             "certified_step": p.certified_step,
             "wrong": p.wrong,
+            "skipped_updates": p.skipped_updates,
             "generation": p.generation,
             "nodes": p.nodes,
             "ranks": p.ranks,

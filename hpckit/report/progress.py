@@ -37,10 +37,12 @@ from hpckit.events.schema import (
     SuccessorQueued,
     SuccessorUnblocked,
     TrainingStarted,
+    UpdateSkipped,
     Validated,
     WorkerLost,
     WrongComputation,
 )
+from hpckit.events.skipped_updates import skipped_updates
 from hpckit.report.ettr import ettr, training_share
 from hpckit.report.source_progress import newest_sources
 from hpckit.report.straggler_summary import describe_cost, present_cost
@@ -119,6 +121,8 @@ class RunProgress:
     """The newest step at which all ranks computed alike (`checkpoint.certify`)."""
     wrong: str | None
     """Which rank computed wrongly at the newest check, if ranks did not compute alike."""
+    skipped_updates: str | None
+    """How many updates are left out (`heal=skip`), and the newest of them."""
     differing: str | None
     """What replicas differed at the last save at which any did, since the newest supervisor
     began."""
@@ -173,6 +177,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         hang=_hang(_last(life, HangExplained)),
         certified_step=_certified(_last(events, CheckpointCertified)),
         wrong=_wrong(events),
+        skipped_updates=_skipped(events),
         differing=_differing(_last(life, ReplicasDiffer)),
     )
 
@@ -213,6 +218,23 @@ def describe_spike(event: SpikeFound) -> str:
         return f"{where}: {event.what}; too many spikes, so nothing was left out"
     last = event.end_position - 1
     return f"{where}: {event.what}; positions {event.first_position:,} to {last:,} are left out"
+
+
+def describe_skipped(event: UpdateSkipped) -> str:
+    """Describe a step that the optimizer was not to make."""
+    if not event.is_skipped:
+        return f"step {event.step:,}: {event.what}; too many updates were left out before"
+    if event.first_position is None or event.end_position is None:
+        return f"step {event.step:,}: {event.what}; its update is left out"
+    positions = f"positions {event.first_position:,} to {event.end_position - 1:,}"
+    return f"step {event.step:,}: {event.what}; its update is left out, of {positions}"
+
+
+def _skipped(events: Sequence[Event]) -> str | None:
+    found = [*skipped_updates(events).values()]
+    if not found:
+        return None
+    return f"{len(found):,} left out, the newest in {describe_skipped(found[-1])}"
 
 
 def describe_straggler(event: StragglerFound) -> str:

@@ -23,6 +23,7 @@ PHASES = {
     "compute": "forward and backward",
     "optimizer": "the optimizer",
     "checkpoint_stall": "waiting for a checkpoint",
+    "certification": "checks of computations",
     "validation": "validation",
     "other": "code outside of the step phases",
 }

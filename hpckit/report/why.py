@@ -87,6 +87,8 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
         facts.append(Fact("hang", it.hang))
     if it.progress.wrong is not None:
         facts.append(Fact("wrong rank", it.progress.wrong))
+    if it.progress.skipped_updates is not None:
+        facts.append(Fact("updates", it.progress.skipped_updates))
     if it.progress.differing is not None:
         facts.append(Fact("replicas differ", it.progress.differing))
     if it.is_alive:

@@ -87,14 +87,19 @@ def main(cfg: RunSpec) -> None:
             loss = gradients(images, labels)
             with run.timed("optimizer"):
                 norm = parallel_model.clip_gradients(cfg.optim.grad_clip)
-                parallel_model.loss_scale.step(optimizer, norm)
-                moments.update()
-                if ema:
+                scale = parallel_model.loss_scale
+                is_update = run.should_update(loss=loss, grad_norm=norm, **scale.present)
+                scale.step(optimizer, norm, is_update=is_update)
+                if is_update:
+                    moments.update()
+                else:
+                    moments.forget()
+                if ema and is_update:
                     ema.update()
             mean_accuracy = torch.stack(accuracies).mean()
             accuracies.clear()
             run.log(loss=loss, accuracy=mean_accuracy, grad_norm=norm, lr=lr, samples=len(labels))
-            run.log(flops=flops, **parallel_model.loss_scale.metrics)
+            run.log(flops=flops, **scale.metrics)
             if (found := by_source.take()) is not None:
                 run.log_source_losses(*found)
 

@@ -79,13 +79,15 @@ def main(cfg: RunSpec) -> None:
             loss = gradients(*given)
             with run.timed("optimizer"):
                 norm = parallel_model.clip_gradients(cfg.optim.grad_clip)
-                parallel_model.loss_scale.step(optimizer, norm)
-                balance = parallel_model.balance_experts()
-                if ema:
+                scale = parallel_model.loss_scale
+                is_update = run.should_update(loss=loss, grad_norm=norm, **scale.present)
+                scale.step(optimizer, norm, is_update=is_update)
+                balance = parallel_model.balance_experts(is_update=is_update)
+                if ema and is_update:
                     ema.update()
             flops = given.targets.numel() * token_flops  # padding is computed as well
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count_of(given.targets), flops=flops)
-            run.log(**parallel_model.loss_scale.metrics, **balance)
+            run.log(**scale.metrics, **balance)
             if (found := by_source.take()) is not None:
                 run.log_source_losses(*found)
 

@@ -22,6 +22,7 @@ from checkpointing import (
 from checkpointing.save_policy import SavePolicy
 from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX, best_policy
 from hpckit.config.spec import CheckpointSpec, EvalSpec, KeepSpec
+from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import checkpoint_root, run_name
 from hpckit.rundir.fork_record import read_fork
 from hpckit.trainer.errors import TrainingError
@@ -82,13 +83,19 @@ class RunCheckpoints:
         """The step whose state needs no save; None: every state needs one."""
 
     def restore(
-        self, state: Mapping[str, Any], problem_of_state: Callable[[], str | None] | None = None
+        self,
+        state: Mapping[str, Any],
+        problem_of_state: Callable[[], str | None] | None = None,
+        *,
+        prefer_certified: bool = False,
     ) -> int | None:
         """Restore `state` from the newest usable checkpoint or snapshot. Collective.
 
         Args:
             problem_of_state: called once `state` is restored; returns why that checkpoint must not
                 be used, besides parameters that are not finite.
+            prefer_certified: as of `Checkpointer.restore`; if no certified one is left, there is an
+                event.
 
         Returns:
             The step of the restored state, or None if there is no checkpoint.
@@ -104,6 +111,7 @@ class RunCheckpoints:
         restore = partial(
             self._checkpointer.restore,
             await_unseen=not is_memory_here,
+            prefer_certified=prefer_certified,
             check=lambda: (
                 self._finite_check.problem_of(state) or (problem_of_state and problem_of_state())
             ),
@@ -114,6 +122,13 @@ class RunCheckpoints:
                 f"this run is a fork from {fork}, and {fork.store} has no checkpoint of it; fork "
                 "that run again"
             )
+        if prefer_certified and step is not None and not self._checkpointer.restored_certified:
+            what = (
+                f"the run continues from step {step}, which is not certified: no certified "
+                "checkpoint can be used"
+            )
+            log.warning("%s", what)
+            context.emit_once(Degraded(subject=DegradedSubject.CERTIFICATION, what=what))
         self._unchanged_step = step or 0
         return step
 

@@ -47,7 +47,7 @@ from hpckit.trainer.batches.step_source import (
 )
 from hpckit.trainer.certification.computation_check import ComputationCheck
 from hpckit.trainer.errors import TrainingError
-from hpckit.trainer.metrics.step_metrics import Value
+from hpckit.trainer.metrics.step_metrics import Value, means_of
 from hpckit.trainer.precision.canary import build_canary
 from hpckit.trainer.precision.finite_check import FiniteCheck
 from hpckit.trainer.random_seeds import seed_step
@@ -55,8 +55,9 @@ from hpckit.trainer.rank_agreement import RankAgreement
 from hpckit.trainer.rank_setup import set_up_rank
 from hpckit.trainer.run_checkpoints import RunCheckpoints
 from hpckit.trainer.run_records import RunRecords
-from hpckit.trainer.spikes.spike_detection import NAMES
+from hpckit.trainer.spikes.spike_detection import NAMES, SpikeDetector
 from hpckit.trainer.spikes.spike_monitor import SpikeMonitor
+from hpckit.trainer.spikes.update_skipping import UpdateSkipper
 from hpckit.trainer.timing.step_phases import StepPhases
 from hpckit.trainer.validation import Measure, Validate, ValidationRunner, ValidationSchedule
 
@@ -121,7 +122,10 @@ class TrainingRun:
         )
         self._initialize: Callable[[], None] = _keep_parameters
         self._records: RunRecords | None = None  # until `steps`, which has the loader
+        heal = cfg.heal
+        self._detector = SpikeDetector(heal.deviations, heal.window) if heal.on_spike else None
         self._spikes: SpikeMonitor | None = None  # until `steps`, which has the loader
+        self._skipper: UpdateSkipper | None = None  # as above
         self._check = ComputationCheck(context) if cfg.checkpoint.certify is not None else None
         self._loader_state: dict[str, Any] = {}
         """What is saved of the loader of `steps`, by the name under which it is tracked."""
@@ -181,8 +185,10 @@ class TrainingRun:
         """
         self._check_loop(validate)
         source = self._open_source(loader, other_world)
-        if self._cfg.heal.on_spike:
-            self._spikes = SpikeMonitor(self._context, source)
+        if self._detector is not None and self._cfg.heal.on_spike == "skip":
+            self._skipper = UpdateSkipper(self._context, source, self._detector)
+        elif self._detector is not None:
+            self._spikes = SpikeMonitor(self._context, source, self._detector)
         self._resume(source)
         records = self._records = RunRecords(self._context, source, self._step, self._phases)
         if validate and self._validation.is_overdue(self._step):
@@ -191,7 +197,9 @@ class TrainingRun:
         total = last_step(self._cfg)
         while self._step < total and not self._is_leaving():
             records.begin_step(self._step + 1)
-            begun = source.position if self._spikes else None
+            begun = source.position if self._detector else None
+            if self._skipper is not None:
+                self._skipper.begin_step(self._step + 1, begun)
             with self.timed("data_wait"):
                 batch = source.take(self._step)
             records.note_batch(self._step + 1, batch)
@@ -236,6 +244,39 @@ class TrainingRun:
                 "run.log_source_losses belongs inside the loop over run.steps(loader)"
             )
         self._records.metrics.log_source_losses(losses, sources)
+
+    def should_update(self, **values: Value) -> bool:
+        """Return whether the optimizer should make this step: with `heal=skip`, not if the loss or
+        the norm of the gradients is far from those of earlier steps. Without it, always.
+
+        Call it once in each step, on all ranks, when all gradients are there:
+
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if run.should_update(loss=loss, grad_norm=norm):
+                optimizer.step()
+            scheduler.step()
+
+        All ranks get the same answer. A step without an update counts as a step, so schedulers
+        follow it, and averages of parameters do not. Running moments of torch's normalisations are
+        set to what they were before the step. Collective with `heal=skip`.
+
+        Args:
+            values: the `loss` and the `grad_norm` of the step, and in fp16 the `loss_scale` that it
+                was computed with; what is not given is not looked at.
+
+        Raises:
+            TrainingError: too many updates were left out already (`heal.most`); or it is called
+                outside of the loop over `steps`, twice in a step, or with another name.
+        """
+        if self._records is None:
+            raise TrainingError("run.should_update belongs inside the loop over run.steps(loader)")
+        if wrong := [name for name in values if name not in NAMES]:
+            raise TrainingError(
+                f"run.should_update({wrong[0]}=...): give some of {', '.join(NAMES)}"
+            )
+        if self._skipper is None:
+            return True
+        return self._skipper.decide(means_of(values, NAMES))
 
     def note_computation(self, compute: Callable[..., object], *tensors: Tensor) -> None:
         """Name what this rank computes in this step, so that another rank can compute it again for
@@ -370,13 +411,23 @@ class TrainingRun:
     def _resume(self, source: StepSource) -> None:
         """Restore the state of the run, or initialize its parameters. Collective."""
         begun_s = time.monotonic()
-        spikes, state = self._spikes, self._state()
-        restored = self._checkpoints.restore(state, partial(self._problem_of_state, state["run"]))
+        spikes, skipper, state = self._spikes, self._skipper, self._state()
+        restored = self._checkpoints.restore(
+            state,
+            partial(self._problem_of_state, state["run"]),
+            # the parameters may be wrong for longer than the loss has shown
+            prefer_certified=self._check is not None and bool(spikes and spikes.is_rolling_back),
+        )
         if restored is None:
             self._initialize()
         if spikes is not None:
             spikes.leave_out()
         self._step = restored or 0
+        if self._detector is not None:
+            self._detector.load(state["run"].get("watched", {}))
+        if skipper is not None:
+            tracked = self.tracked.values()
+            skipper.begin(self._step, [one for one in tracked if isinstance(one, nn.Module)])
         if self._check is not None:
             modules = {n: held for n, held in self.tracked.items() if isinstance(held, nn.Module)}
             self._check.begin(self._step, modules)
@@ -414,12 +465,15 @@ class TrainingRun:
         """
         problem = None if self._check is None else self._check.problem_of_state(saved)
         if problem is None and self._spikes is not None:
-            problem = self._spikes.problem_of_state()
+            problem = self._spikes.problem_of_state(saved)
         return problem
 
     def _certify(self) -> str:
         """Return how the present state was certified; "": it was not. Collective."""
-        return "" if self._check is None else self._check.certify(self._step)
+        if self._check is None:
+            return ""
+        with self.timed("certification"):
+            return self._check.certify(self._step)
 
     def _is_leaving(self) -> bool:
         """Whether all ranks have agreed to leave; asks them at this step boundary."""
@@ -433,6 +487,8 @@ class TrainingRun:
         metrics = records.metrics
         if self._check is not None:
             self._check.note_step()
+        if self._skipper is not None and self._skipper.end_step():
+            self._finite_check.excuse(self._step)
         is_recorded = records.end_step(self._step, is_last=is_last)
         if self._spikes is not None:
             self._spikes.check(self._step, begun or 0, metrics.means(NAMES))
@@ -456,7 +512,11 @@ class TrainingRun:
 
     def _state(self) -> dict[str, Any]:
         canary = {"canary": self._canary} if self._canary else {}
-        run = {"step": self._step, **(self._check.saved if self._check else {})}
+        run: dict[str, Any] = {"step": self._step, **(self._check.saved if self._check else {})}
+        if self._detector is not None:  # a resumed run compares its next step as this one would
+            run["watched"] = self._detector.saved
+        if self._spikes is not None:
+            run |= self._spikes.saved
         return {**self.tracked, **self._loader_state, **canary, "run": run}
 
     def _report(self, phase: WorkerPhase) -> None:

@@ -39,6 +39,7 @@ class VerifiedCheckpoint:
     bytes: int  # stored
     problems: list[IntegrityProblem]
     is_gone: bool = False  # removed while it was read
+    certified: str = ""  # as of `ManifestHeader`
 
 
 @guarded
@@ -179,16 +180,17 @@ def _checked(
         return VerifiedCheckpoint(save, 0, [], is_gone=True)
     run = f"run {save.run}, " if at.run is None and len(at.runs) > 1 else ""
     verdict = count(len(problems), "problem") if problems else "ok"
-    out.line(f"{run}step {save.step} ({save.id}): {verdict}, {size(total)}")
-    if (mark := found.document.header.marked) is not None:
-        out.line(
-            f"  intact, but the ranks' replicas differed when it was saved: {clean(summary(mark))}"
-        )
+    certified = found.document.header.certified
+    mark = f", certified ({clean(certified)})" if certified else ""
+    out.line(f"{run}step {save.step} ({save.id}): {verdict}, {size(total)}{mark}")
+    if (marked := found.document.header.marked) is not None:
+        differing = clean(summary(marked))
+        out.line(f"  intact, but the ranks' replicas differed when it was saved: {differing}")
     for problem in problems[:MOST]:
         out.line(f"  damaged: {problem}")
     if len(problems) > MOST:
         out.line(f"  and {len(problems) - MOST:,} more: --json lists them")
-    return VerifiedCheckpoint(save, total, problems)
+    return VerifiedCheckpoint(save, total, problems, certified=certified)
 
 
 def _bytes(found: CatalogEntry) -> int:
@@ -244,6 +246,7 @@ def _plain(
                 "id": one.save.id,
                 "bytes": one.bytes,
                 "removed_meanwhile": one.is_gone,
+                "certified": one.certified,
                 "problems": [asdict(problem) for problem in one.problems],
             }
             for one in checked

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class SkippedUpdate:
+    """A step whose update was left out, with the positions of its samples."""
+
+    step: int
+    first: int
+    end: int
+    """The position after the last one."""
+
+
+@dataclass(frozen=True)
 class StepPosition:
     """The begin of a global step."""
 
@@ -32,6 +42,8 @@ class StepPosition:
     later: int = 0
     """Number of steps from the position to the step, as the length of a step with packed documents
     is unknown."""
+    skipped_updates: tuple[SkippedUpdate, ...] = ()
+    """The steps of the run whose update was left out."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +73,23 @@ def find_step_position(
         where = f"run {name} of {at.store.url}"
     if step is None:
         step = saved[0].step + 1
-    lives, left_out = _attempts_of(Path(place))
+    lives, left_out, updates = _attempts_of(Path(place))
     state = _with_left_out(saved[0].state, left_out)
     if "pack" in state:
-        return replace(of_packed(lives, saved, step, batch), state=state)
-    begin = of_lives(lives, step, skipped_of(state))
-    if begin is not None:
+        found = replace(of_packed(lives, saved, step, batch), state=state)
+    elif (begin := of_lives(lives, step, skipped_of(state))) is not None:
         position, size = begin
-        return StepPosition(state, position, batch or size, step)
-    found = of_checkpoints(saved, step, batch)
-    if found is None:
-        steps = listing([str(one.step) for one in saved])
-        raise CommandUsageError(
-            f"step {step} of {where}: from its checkpoints at {steps} the number of samples of a "
-            "step cannot be computed: give it with --global-batch"
-        )
-    return found
+        found = StepPosition(state, position, batch or size, step)
+    else:
+        of_saved = of_checkpoints(saved, step, batch)
+        if of_saved is None:
+            steps = listing([str(one.step) for one in saved])
+            raise CommandUsageError(
+                f"step {step} of {where}: from its checkpoints at {steps} the number of samples of "
+                "a step cannot be computed: give it with --global-batch"
+            )
+        found = of_saved
+    return replace(found, skipped_updates=updates)
 
 
 def of_lives(
@@ -206,9 +219,11 @@ def _with_left_out(state: dict[str, Any], left_out: SkippedRanges) -> dict[str, 
     return {**state, "skipped": every.to_state()} if every else state
 
 
-def _attempts_of(folder: Path) -> tuple[Sequence[TrainingAttempt], SkippedRanges]:
-    """Return the attempts of a run directory, and what they leave out since spikes; nothing for
-    another folder."""
+def _attempts_of(
+    folder: Path,
+) -> tuple[Sequence[TrainingAttempt], SkippedRanges, tuple[SkippedUpdate, ...]]:
+    """Return the attempts of a run directory, what they leave out since spikes, and the updates
+    that they have left out; nothing for another folder."""
     from data.order.skipped_ranges import NOTHING_SKIPPED
     from hpckit.events.event_log import read_events
     from hpckit.report.history import build_history
@@ -216,6 +231,11 @@ def _attempts_of(folder: Path) -> tuple[Sequence[TrainingAttempt], SkippedRanges
 
     events = RunDir(folder).events
     if not (folder / "submissions").is_dir() or not events.is_file():
-        return (), NOTHING_SKIPPED
+        return (), NOTHING_SKIPPED, ()
     history = build_history(read_events(events))
-    return history.lives, history.left_out
+    updates = tuple(
+        SkippedUpdate(one.step, one.first_position, one.end_position)
+        for one in history.skipped_updates
+        if one.first_position is not None and one.end_position is not None
+    )
+    return history.lives, history.left_out, updates

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from data.read.batches.batch_fetcher import BatchWork
     from data.read.batches.batch_plan import Topology
     from data.read.sample_stream import SampleStream
+    from hpckit.cli.data.step_position import SkippedUpdate
 
-_RIGHT = ("position", "rank", "sequence", "tokens", "shard", "sample", "offset", "size")
+_RIGHT = ("position", "rank", "step", "sequence", "tokens", "shard", "sample", "offset", "size")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class SampleRow:
     tokens: tuple[int, int] | None = None
     source: str | None = None
     """Name of its dataset in a mixture."""
+    step: int | None = None
+    """With --skipped, the step that read it and whose update was left out; None: it is not read."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class _Begin:
     """Number of the step in the run, for people."""
     later: int = 0
     """Number of steps from the position to the step."""
+    skipped_updates: tuple[SkippedUpdate, ...] = ()
+    """The steps of the run whose update was left out."""
 
 
 @guarded
@@ -125,7 +130,10 @@ def where(
     column: ColumnOption = None,
     skipped: Annotated[
         bool,
-        typer.Option("--skipped", help="List what the loader leaves out, as after a spike."),
+        typer.Option(
+            "--skipped",
+            help="List what is left out after spikes.",
+        ),
     ] = False,
     most: Annotated[int, typer.Option(min=1, help="Most rows to print.")] = 100,
     json: JsonOption = False,
@@ -197,7 +205,14 @@ def _begin(
                 f"the number of samples of step {found.step} is unknown: give it with "
                 "--global-batch"
             )
-        return _Begin(found.state, found.position, found.batch, found.step, found.later)
+        return _Begin(
+            found.state,
+            found.position,
+            found.batch,
+            found.step,
+            found.later,
+            found.skipped_updates,
+        )
     if batch is None:
         raise CommandUsageError("--global-batch is required: the number of samples of a step")
     loader_state = None if state is None else read_state(state)
@@ -230,8 +245,8 @@ def _rows(
 
 
 def _rows_left_out(stream: SampleStream, begin: _Begin) -> Iterator[SampleRow]:
-    """Yield the samples that the loader leaves out, in their order. Raises ValueError, ShardError,
-    DataError."""
+    """Yield the samples that the loader leaves out, in their order, and then those of updates that
+    were left out. Raises ValueError, ShardError, DataError."""
     import numpy as np
 
     from data.read.batches.batch_plan import Topology
@@ -239,18 +254,22 @@ def _rows_left_out(stream: SampleStream, begin: _Begin) -> Iterator[SampleRow]:
 
     state = begin.state or {}
     alone = Topology(1, 0, 1, "error", "straddle", None)
-    for first, end in skipped_of(state).ranges:
+    ranges: list[tuple[int | None, int, int]] = [
+        (None, first, end) for first, end in skipped_of(state).ranges
+    ]
+    ranges += [(one.step, one.first, one.end) for one in begin.skipped_updates]
+    for step, first, end in ranges:
         if "pack" in state:
             for work in _works(stream, alone, str(state["pack"]), first):
                 if work.share.after > end:
                     break
-                yield from _documents(stream, work, None)
+                yield from (replace(row, step=step) for row in _documents(stream, work, None))
             continue
         positions = np.arange(first, end)
         places = stream.locate(positions)
         columns = (positions.tolist(), places.shards.tolist(), places.samples.tolist())
         for position, shard, sample in zip(*columns, strict=True):
-            yield _row(stream, position, None, shard, sample, False)
+            yield replace(_row(stream, position, None, shard, sample, False), step=step)
 
 
 def _packed(
@@ -344,7 +363,11 @@ def _source(stream: SampleStream, position: int) -> tuple[int, str | None, int]:
 def _print_left_out(screen: CommandOutput, rows: list[SampleRow], most: int) -> None:
     if rows:
         _print_rows(screen, rows, False, most)
-    screen.line(f"the loader leaves out {count(len(rows), 'sample')}")
+    read = [row for row in rows if row.step is not None]
+    screen.line(f"the loader leaves out {count(len(rows) - len(read), 'sample')}")
+    if read:
+        steps = count(len({row.step for row in read}), "step")
+        screen.line(f"{count(len(read), 'sample')} were read in {steps} without an update")
 
 
 def _print(
@@ -363,13 +386,20 @@ def _print(
 def _print_rows(screen: CommandOutput, rows: list[SampleRow], by_rank: bool, most: int) -> None:
     is_packed = any(row.sequence is not None for row in rows)
     is_mixed = any(row.source is not None for row in rows)
-    more = [*(["rank"] if by_rank else []), *(["sequence", "tokens"] if is_packed else [])]
-    more += ["source"] if is_mixed else []
+    has_steps = any(row.step is not None for row in rows)
+    more = [
+        *(["rank"] if by_rank else []),
+        *(["step"] if has_steps else []),
+        *(["sequence", "tokens"] if is_packed else []),
+        *(["source"] if is_mixed else []),
+    ]
     shown = table(
         "position", *more, "shard", "sample", "offset", "size", "key", "url", right=_RIGHT
     )
     for row in rows[:most]:
         cells = [str(row.position)] + ([str(row.rank or 0)] if by_rank else [])
+        if has_steps:
+            cells.append("" if row.step is None else str(row.step))
         if is_packed:
             first, after = row.tokens or (0, 0)
             cells += [str(row.sequence), f"{first}..{after - 1}"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
 from hpckit.cli.common.run_argument import JsonOption, RunPath, YesOption, submitted_run
+
+if TYPE_CHECKING:
+    from hpckit.faults.injection.process_faults import Slowdown
 
 _KINDS = (
     "preempt, timeout, worker, agent, node, hang, slow, service, full, enospc, eio, cache,"
@@ -32,6 +35,23 @@ def single(
             help="Node for agent..., node, service..., full, enospc, eio and cache; default: last.",
         ),
     ] = None,
+    by: Annotated[
+        float | None,
+        typer.Option(
+            "--by",
+            metavar="PERCENT",
+            min=1,
+            max=10_000,
+            help="For slow: how much longer the rank computes; default: ten times as long.",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1, max=86_400, help="For slow: for how long; default: 10.", show_default=False
+        ),
+    ] = None,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -40,8 +60,9 @@ def single(
     Example: hpckit drill gpt-1a2b3c4d worker --rank 1
 
     preempt and timeout send what Slurm would send (timeout moves the end of the job, too), worker,
-    agent, node, service and supervisor kill, hang stops a rank permanently, slow stops it most of
-    the time for a while, and full keeps the checkpoint service from writing for a while. With
+    agent, node, service and supervisor kill, hang stops a rank permanently, slow stops it for a
+    share of the time (kernels that it has launched on a GPU go on), by default for most of it, and
+    full keeps the checkpoint service from writing for a while. With
     enospc and eio, system calls of that service fail with this error for a while, by strace. cache
     flips bits of a shard in data.cache. Those with _term send SIGTERM, those with _stop SIGSTOP
     (service and supervisor continue after 8 s), and requeue calls scontrol requeue.
@@ -54,9 +75,10 @@ def single(
     with reported_errors(json):
         if kind not in list(DrillKind):
             raise CommandError(f"{kind}: unknown; a drill is {_KINDS}")
+        slowdown = _slowdown(kind, by, seconds)
         out, it = CommandOutput(json), look(submitted_run(run), Queue())
         try:
-            plan = plan_drill(it, DrillKind(kind), rank, node)
+            plan = plan_drill(it, DrillKind(kind), rank, node, slowdown)
             out.fact("fault", plan.what)
             out.fact("expect", plan.expect)
             _confirm(out.is_asking() and not json, yes)
@@ -77,6 +99,19 @@ def single(
         out.fact("done", done)
         for command in (f"hpckit logs {it.run.path} -f", f"hpckit report {it.run.path}"):
             out.dim(f"    {command}")
+
+
+def _slowdown(kind: str, by: float | None, seconds: float | None) -> Slowdown | None:
+    from hpckit.faults.injection.process_faults import Slowdown
+
+    if by is None and seconds is None:
+        return None
+    if kind != "slow":
+        raise CommandError(f"{kind}: --by and --seconds belong to slow")
+    usual = Slowdown()
+    return Slowdown(
+        usual.percent if by is None else by, usual.seconds if seconds is None else seconds
+    )
 
 
 def _confirm(can_ask: bool, yes: bool) -> None:

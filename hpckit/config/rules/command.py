@@ -27,8 +27,8 @@ def command_violations(spec: RunSpec) -> Iterator[str]:
         yield "debug.ledger: must be false where command.arguments is given; hpckit sees no samples"
     if spec.heal.on_spike is not None:
         yield (
-            "heal.on_spike: must be null where command.arguments is given; hpckit does not choose "
-            "the samples of a program"
+            "heal.on_spike: must be null where command.arguments is given; hpckit neither chooses "
+            "the samples of a program nor makes its optimizer steps"
         )
     yield from _arguments(spec.command)
     yield from _pattern(spec.command)

@@ -1,4 +1,4 @@
-"""Rules for canaries, profiles and drills, as pure functions."""
+"""Rules for canaries, profiles, drills and spikes, as pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,24 @@ def debug_violations(spec: RunSpec) -> Iterator[str]:
     yield from _profile(spec)
     if spec.debug.overfit and spec.heal.on_spike is not None:
         yield "heal.on_spike: must be null with debug.overfit, whose steps all have one batch"
+    yield from _skip(spec)
     yield from drill_violations(spec)
+
+
+def _skip(spec: RunSpec) -> Iterator[str]:
+    heal = spec.heal
+    if heal.on_spike != "skip":
+        return
+    if heal.patience != 1:
+        yield (
+            f"heal.patience: must be 1 with heal.on_spike=skip, got {heal.patience}: an update is "
+            "left out before later steps are known"
+        )
+    if heal.before != 0:
+        yield (
+            f"heal.before: must be 0 with heal.on_spike=skip, got {heal.before}: only "
+            "heal.on_spike=rollback undoes an update"
+        )
 
 
 def _canary(spec: RunSpec) -> Iterator[str]:

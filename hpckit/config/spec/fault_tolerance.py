@@ -129,9 +129,11 @@ class HealSpec:
     Every step is checked, for which all ranks wait for its loss. Samples are left out for the rest
     of the run, on any number of ranks."""
 
-    on_spike: Literal["rollback"] | None
+    on_spike: Literal["rollback", "skip"] | None
     """rollback: the run continues from the newest checkpoint before the spike, without the samples
-    of its steps; it needs a `data.Loader`. null: spikes are not looked for."""
+    of its steps; it needs a `data.Loader`. skip: the optimizer does not make a step with an
+    outlier; the training function has to ask `run.should_update`. null: spikes are not looked
+    for."""
     deviations: Annotated[float, Field(ge=3, le=1000)]
     """A value is an outlier if it is so many times the spread of the earlier steps above their
     median; of `grad_norm`, the logarithms are compared. NaN and infinity are always outliers."""
@@ -140,11 +142,13 @@ class HealSpec:
     were 16."""
     patience: Count
     """Number of steps in a row with an outlier that are a spike; after one that is NaN or infinite,
-    the run does not wait for more."""
+    the run does not wait for more. It has to be 1 with skip."""
     before: Natural
-    """Number of steps before the first outlier whose samples are left out, too."""
+    """Number of steps before the first outlier whose samples are left out, too. It has to be 0 with
+    skip."""
     most: Count
-    """Largest number of rollbacks within `within` steps; with one more spike, the run ends."""
+    """Largest number of rollbacks, or of updates left out, within `within` steps; with one more
+    spike, the run ends."""
     within: Count
     """Number of steps for `most`."""
 

@@ -1,5 +1,6 @@
 """Injects a fault on the machine of its targets, where a drill runs it as `python -m
-hpckit.faults.injection.process_faults RUN FAULT NUMBER`, with one of `ProcessFault`.
+hpckit.faults.injection.process_faults RUN FAULT NUMBER [PERCENT SECONDS]`, with one of
+`ProcessFault` and, for `SLOW`, a `Slowdown`.
 
 Targets are found by the run and node in their environment, workers by their name. Only faults of
 the checkpoint service hit a checkpoint service, which is to outlive the processes that other drills
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 
 import psutil
@@ -35,7 +37,7 @@ class ProcessFault(StrEnum):
     HANG = "hang"
     """SIGSTOP of the worker of one rank."""
     SLOW = "slow"
-    """Slowdown of the worker of one rank to a tenth of the time, for `SLOW_S`."""
+    """Slowdown of the worker of one rank, which is stopped for a share of the time."""
     SERVICE = "service"
     """SIGKILL of the checkpoint service of one node."""
     WORKER_TERM = "worker_term"
@@ -61,7 +63,7 @@ class ProcessFault(StrEnum):
 SLOW_S, FULL_S, STOPPED_S = 10.0, 8.0, 8.0
 SIGNALS = {ProcessFault.NAN: signal.SIGRTMIN + 1, ProcessFault.MEMORY: signal.SIGRTMIN + 2}
 """Signals by which a worker is asked to inject a fault into itself."""
-_RUN_S, _STOP_S = 0.02, 0.18
+_CYCLE_S = 0.2
 _OF_DISK = (ProcessFault.FULL, ProcessFault.ENOSPC, ProcessFault.EIO)
 _OF_SERVICE = (
     ProcessFault.SERVICE,
@@ -79,6 +81,22 @@ _SIGNAL = {
     **SIGNALS,
 }
 """The signals of faults; SIGKILL for those that are missing."""
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """How much a rank is slowed down: by default to a tenth of the time."""
+
+    percent: float = 900.0
+    """How much longer what it computes takes, in percent."""
+    seconds: float = SLOW_S
+
+    @property
+    def pauses(self) -> tuple[float, float]:
+        """The seconds for which it is stopped and runs in turn. A slowdown of a few percent stops
+        it for some milliseconds."""
+        stopped_s = _CYCLE_S * self.percent / (100.0 + self.percent)
+        return stopped_s, _CYCLE_S - stopped_s
 
 
 def victims(run: str, fault: ProcessFault, number: int) -> list[psutil.Process]:
@@ -107,8 +125,13 @@ def _is_victim(process: psutil.Process, run: str, fault: ProcessFault, number: i
         return False
 
 
-def inject_fault(run: str, fault: ProcessFault, number: int) -> list[int]:
+def inject_fault(
+    run: str, fault: ProcessFault, number: int, slowdown: Slowdown | None = None
+) -> list[int]:
     """Inject the fault and return the processes that it hit.
+
+    Args:
+        slowdown: of `SLOW`; None: the usual one.
 
     Raises:
         UnsupportedFaultError: this machine lacks what it needs.
@@ -116,7 +139,7 @@ def inject_fault(run: str, fault: ProcessFault, number: int) -> list[int]:
     hit = victims(run, fault, number)
     match fault:
         case ProcessFault.SLOW:
-            _slow_down(hit)
+            _slow_down(hit, slowdown or Slowdown())
         case ProcessFault.FULL:
             _refuse_writes(hit)
         case ProcessFault.ENOSPC | ProcessFault.EIO:
@@ -149,22 +172,27 @@ def _refuse_writes(processes: Sequence[psutil.Process]) -> None:
             process.rlimit(resource.RLIMIT_FSIZE, limit)
 
 
-def _slow_down(processes: Sequence[psutil.Process]) -> None:
-    end_s = time.monotonic() + SLOW_S
-    with suppress(psutil.NoSuchProcess):  # ended by another fault
-        while processes and time.monotonic() < end_s:
-            for number, pause_s in ((signal.SIGSTOP, _STOP_S), (signal.SIGCONT, _RUN_S)):
-                for process in processes:
-                    process.send_signal(number)
-                time.sleep(pause_s)
+def _slow_down(processes: Sequence[psutil.Process], slowdown: Slowdown) -> None:
+    end_s = time.monotonic() + slowdown.seconds
+    stopped_s, running_s = slowdown.pauses
+    try:
+        with suppress(psutil.NoSuchProcess):  # ended by another fault
+            while processes and time.monotonic() < end_s:
+                for number, pause_s in ((signal.SIGSTOP, stopped_s), (signal.SIGCONT, running_s)):
+                    for process in processes:
+                        process.send_signal(number)
+                    time.sleep(pause_s)
+    finally:
+        _signal(processes, signal.SIGCONT)
 
 
 def main(arguments: list[str]) -> int:
     """Run as a program. Exit status 1: there is no such process here; `CANNOT`: the fault cannot be
     injected here."""
-    run, fault, number = arguments
+    run, fault, number, *how = arguments
+    slowdown = Slowdown(*map(float, how)) if how else None
     try:
-        hit = inject_fault(run, ProcessFault(fault), int(number))
+        hit = inject_fault(run, ProcessFault(fault), int(number), slowdown)
     except UnsupportedFaultError as error:
         print(error, file=sys.stderr)
         return CANNOT

@@ -30,12 +30,14 @@ from hpckit.report.history import History, TrainingAttempt
 
 TRAINED = "trained"
 STALL = "checkpoint stall"
+CHECKS = "checks of computations"
 DATA = "waiting for data"
 STRAGGLERS = "stragglers"
 VALIDATION = "validation"
 BETWEEN = "between steps"
 START = "start-up"
 END = "end: last save and exit"
+SKIPPED = "skipped updates"
 SPARES = "idle nodes"
 EVALUATION = "evaluation"
 LOST = "lost: "
@@ -193,6 +195,8 @@ class _Record:
     event: StepLogged
     steps: int
     is_kept: bool
+    skipped: int
+    """Number of these steps whose update was left out."""
 
     @property
     def seconds(self) -> float:
@@ -203,13 +207,15 @@ def _records(history: History) -> dict[tuple[int, int], list[_Record]]:
     """Return the records of each attempt, by (generation, attempt)."""
     begins = {(life.generation, life.attempt): life.start_step for life in history.lives}
     found: dict[tuple[int, int], list[_Record]] = {}
+    without = [event.step for event in history.skipped_updates]
     every = [(event, True) for event in history.kept.values()]
     every += [(event, False) for event in history.repeated]
     for event, is_kept in sorted(every, key=lambda pair: (pair[0].step, pair[0].time)):
         key = (event.generation, event.attempt or 0)
         own = found.setdefault(key, [])
         before = own[-1].event.step if own else begins.get(key, event.step)
-        own.append(_Record(event, max(0, event.step - before), is_kept))
+        skipped = sum(before < step <= event.step for step in without) if is_kept else 0
+        own.append(_Record(event, max(0, event.step - before), is_kept, skipped))
     return found
 
 
@@ -225,10 +231,13 @@ def _shares(
             continue
         parts = {
             STALL: record.steps * (record.event.checkpoint_stall_s or 0.0),
+            CHECKS: record.steps * (record.event.certification_s or 0.0),
             DATA: record.steps * (record.event.data_wait_s or 0.0),
             VALIDATION: record.steps * (record.event.validation_s or 0.0),
         }
         rest = max(0.0, record.seconds - sum(parts.values()))
+        parts[SKIPPED] = rest * record.skipped / max(1, record.steps)
+        rest -= parts[SKIPPED]
         parts[STRAGGLERS] = rest * _slow_share(record.event.time, slow)
         parts[TRAINED] = rest - parts[STRAGGLERS]
         for name, part in parts.items():

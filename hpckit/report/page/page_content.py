@@ -24,6 +24,7 @@ from hpckit.events.schema import (
     StragglerEvicted,
     StragglerEvictionResult,
     StragglerFound,
+    UpdateSkipped,
     WrongComputation,
 )
 from hpckit.report.cost.cost_summary import RunCost, cost_of
@@ -32,7 +33,12 @@ from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
 from hpckit.report.page.series_downsampling import Point, downsample
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
-from hpckit.report.progress import describe_hang, describe_spike, describe_straggler
+from hpckit.report.progress import (
+    describe_hang,
+    describe_skipped,
+    describe_spike,
+    describe_straggler,
+)
 from hpckit.report.straggler_summary import describe_cost, describe_eviction, describe_result
 from hpckit.report.why import Explanation, RetryBudget, answer
 
@@ -263,6 +269,8 @@ def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
                 yield RunFinding(event.time, "wrong computation", where, event.what)
             case SpikeFound():
                 yield RunFinding(event.time, "spike", where, describe_spike(event))
+            case UpdateSkipped():
+                yield RunFinding(event.time, "update left out", where, describe_skipped(event))
             case StragglerFound():
                 text = f"{describe_straggler(event)}, from step {event.step:,} on"
                 yield RunFinding(event.time, "straggler", where, text)

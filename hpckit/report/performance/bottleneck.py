@@ -24,7 +24,7 @@ PARTS: dict[LimitingLoop, tuple[Part, ...]] = {
     LimitingLoop.INPUT: ("data_wait",),
     LimitingLoop.STORAGE: ("checkpoint_stall",),
     LimitingLoop.VALIDATION: ("validation",),
-    LimitingLoop.TRAINING: ("host_to_device", "optimizer", "other"),
+    LimitingLoop.TRAINING: ("host_to_device", "optimizer", "certification", "other"),
     LimitingLoop.KERNEL: ("forward", "backward", "compute"),
 }
 WELL = {

@@ -18,13 +18,20 @@ from hpckit.report.evaluation.evaluation_records import known_and_waiting
 from hpckit.report.history import History, Interruption, TrainingAttempt, build_history, names_of
 from hpckit.report.overview import read_verdict
 from hpckit.report.performance.speed_report import last_spec, speed_facts
-from hpckit.report.progress import describe_hang, describe_spike, validated_words
+from hpckit.report.progress import (
+    describe_hang,
+    describe_skipped,
+    describe_spike,
+    validated_words,
+)
 from hpckit.report.remaining_checkpoints import left_checkpoints
 from hpckit.report.source_progress import describe_change, describe_source
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
 from hpckit.rundir.sample_ledger import EpochCount, count_epochs, kept_entries, read_ledgers
+from hpckit.text.quantities import count
 
+_SHOWN_SKIPPED = 10
 _LOST = (
     "lost: seconds without a new step = leave (notice, save, exit) "
     "+ restart (processes, rendezvous, restore) + repeat (repeated steps)"
@@ -92,6 +99,10 @@ def _facts(run: RunDir, history: History, events: Sequence[Event]) -> Iterator[t
         yield "mixture", escape(describe_change(change))
     for spike in history.spikes:
         yield "spike", escape(describe_spike(spike))
+    for skipped in history.skipped_updates[-_SHOWN_SKIPPED:]:
+        yield "update", escape(describe_skipped(skipped))
+    if (earlier := len(history.skipped_updates) - _SHOWN_SKIPPED) > 0:
+        yield "update", f"and {count(earlier, 'earlier update')} left out"
     for hang in history.hangs:
         yield "hang", escape(describe_hang(hang))
     if history.validated:

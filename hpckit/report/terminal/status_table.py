@@ -116,6 +116,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "hang", it.hang
     if p.wrong is not None:
         yield "wrong rank", p.wrong
+    if p.skipped_updates is not None:
+        yield "updates", p.skipped_updates
     for found in p.health_problems:
         yield "health", found
     for bad in it.bad:

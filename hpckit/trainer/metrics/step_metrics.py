@@ -192,11 +192,7 @@ class StepMetrics:
     def means(self, names: Sequence[str]) -> dict[str, float]:
         """Return means over ranks of what was logged under these names in the newest step, without
         names that were not. Collective."""
-        values = [_number(self._logged.get(name, 0.0)) for name in names]
-        known = [float(name in self._logged) for name in names]
-        sums = reduced([*values, *known], dist.ReduceOp.SUM)
-        each = zip(names, sums, sums[len(names) :], strict=False)
-        return {name: total / count for name, total, count in each if count}
+        return means_of(self._logged, names)
 
     def record_validation(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """Record the results of the validation after `step`, which are the same on all ranks, and
@@ -279,6 +275,16 @@ class StepMetrics:
         attempt."""
         if self._records is not None:
             self._records.close(is_done)
+
+
+def means_of(values: Mapping[str, Value], names: Sequence[str]) -> dict[str, float]:
+    """Return means over ranks of the values that have one of these names, without names that no
+    rank has. Collective."""
+    numbers = [_number(values.get(name, 0.0)) for name in names]
+    known = [float(name in values) for name in names]
+    sums = reduced([*numbers, *known], dist.ReduceOp.SUM)
+    each = zip(names, sums, sums[len(names) :], strict=False)
+    return {name: total / count for name, total, count in each if count}
 
 
 @lru_cache(maxsize=16)

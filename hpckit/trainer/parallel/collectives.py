@@ -92,6 +92,11 @@ def rows_of_rank_0(rows: Sequence[Sequence[int]], width: int) -> list[list[int]]
     return given
 
 
+def barrier() -> None:
+    """Wait until all ranks are here. Collective."""
+    reduced([0.0], dist.ReduceOp.MAX)
+
+
 def collective_device() -> str:
     """Return the type of the device on which tensors have to be for a collective of all ranks."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"

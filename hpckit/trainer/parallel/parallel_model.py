@@ -119,14 +119,19 @@ class ParallelModel:
             scale=self.loss_scale.value,
         )
 
-    def balance_experts(self) -> dict[str, Tensor]:
+    def balance_experts(self, *, is_update: bool = True) -> dict[str, Tensor]:
         """Update the router biases, so that experts with fewer tokens than others in this step get
         more in the next, and return a metric of the balance. Without experts, there is nothing to
-        do and no metric. Collective."""
+        do and no metric. Collective.
+
+        Args:
+            is_update: whether the biases change; if not, the tokens of this step do not count.
+        """
         experts = experts_of(self._cfg.model)
         if experts is None:
             return {}
-        return {"fullest_expert": balance_routers(self.module, experts.balance_rate)}
+        rate = experts.balance_rate if is_update else 0.0
+        return {"fullest_expert": balance_routers(self.module, rate)}
 
     def _passes(
         self, local_batch: int, loss_of: LossOf, timed: Timed

@@ -48,6 +48,11 @@ class FiniteCheck:
         self._checks_loss = self._is_enabled and cfg.precision.compute != "fp16"
         self._every = cfg.train.log_every
         self._history, self._events = history, events
+        self._excused = -1
+
+    def excuse(self, step: int) -> None:
+        """Let the loss of `step` be as it is, since the parameters were not updated by it."""
+        self._excused = step
 
     def require(self, step: int, means: Mapping[str, float]) -> None:
         """Check the means over ranks of `step`, which are the same on all ranks.
@@ -57,7 +62,7 @@ class FiniteCheck:
             TrainingError: it was not finite when the step was computed before, either.
         """
         found = {name: means[name] for name in NAMES if not math.isfinite(means.get(name, 0.0))}
-        if self._checks_loss and found:
+        if self._checks_loss and found and step != self._excused:
             self._fail(step, " and ".join(f"{name} is {value}" for name, value in found.items()))
 
     def require_parameters(self, step: int, state: Mapping[str, Any]) -> None:

@@ -29,23 +29,31 @@ class LossScale:
         self.value = FIRST if is_used else 1.0
         """The factor by which the loss is multiplied."""
 
-    def step(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
+    def step(
+        self, optimizer: torch.optim.Optimizer, norm: Tensor, *, is_update: bool = True
+    ) -> None:
         """Run the step of `optimizer` unless gradients have overflowed.
 
         Args:
             norm: norm of all gradients, which is the same on all ranks, so that they agree without
                 communication.
+            is_update: whether the optimizer makes this step; the scale is adapted in any case.
 
         Raises:
             TrainingError: gradients overflow with the smallest scale, too.
         """
-        if not self._is_used:
-            optimizer.step()
-        elif bool(norm.isfinite()):
-            optimizer.step()
-            self._grow()
-        else:
+        if self._is_used and not bool(norm.isfinite()):
             self._shrink()
+            return
+        if is_update:
+            optimizer.step()
+        if self._is_used:
+            self._grow()
+
+    @property
+    def present(self) -> dict[str, float]:
+        """Return the scale of the present step as a metric; nothing if it is not used."""
+        return {"loss_scale": self.value} if self._is_used else {}
 
     @property
     def metrics(self) -> dict[str, float]:

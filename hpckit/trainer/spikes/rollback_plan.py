@@ -4,12 +4,12 @@ on them, and when no further rollback is made. Pure."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from data.order.skipped_ranges import SkippedRanges
-from hpckit.events.schema import Event, SpikeFound
+from hpckit.events.schema import Event, SpikeFound, TrainingStarted
 from hpckit.trainer.spikes.spike_detection import Outlier
 
 
@@ -71,15 +71,31 @@ class Rollback(NamedTuple):
     """The first position that is left out since."""
     end: int
     """The position after the last one."""
+    resumed: int = -1
+    """The step from which the run has continued; -1: it has not yet."""
 
 
 def rollbacks(events: Iterable[Event]) -> list[Rollback]:
-    """Return the rollbacks of a run, by its events."""
-    return [
-        Rollback(event.step, event.first_position, event.end_position)
-        for event in events
-        if isinstance(event, SpikeFound) and event.is_left_out
-    ]
+    """Return the rollbacks of a run, by its events in the order of time."""
+    found: list[Rollback] = []
+    for event in events:
+        if isinstance(event, SpikeFound) and event.is_left_out:
+            found.append(Rollback(event.step, event.first_position, event.end_position))
+        elif isinstance(event, TrainingStarted):
+            found = [one if one.resumed >= 0 else one._replace(resumed=event.step) for one in found]
+    return found
+
+
+def left_behind(made: Sequence[Rollback], step: int, known: int) -> Rollback | None:
+    """Return the rollback that has left a state behind, as it went back to one before that; None:
+    no one has.
+
+    Args:
+        made: all rollbacks of the run, in their order.
+        step: the step of the state.
+        known: number of them that were made when the state was saved.
+    """
+    return next((one for one in made[known:] if 0 <= one.resumed < step), None)
 
 
 def is_one_too_many(made: Iterable[Rollback], step: int, most: int, within: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -69,7 +69,7 @@ class SpikeDetector:
         """Return the outliers among the metrics of a step, and take note of the others."""
         outliers = []
         for name, known in self._values.items():
-            if name not in values or self._is_overflow(name, values[name]):
+            if name not in values or _is_overflow(name, values):
                 continue
             outlier = judge(name, values[name], known, self._deviations)
             if outlier is None:
@@ -78,9 +78,22 @@ class SpikeDetector:
                 outliers.append(outlier)
         return tuple(outliers)
 
-    def _is_overflow(self, name: str, value: float) -> bool:
-        """Whether fp16 gradients have overflowed, whose step the loss scale skips."""
-        return name == NORM and not math.isfinite(value) and bool(self._values[SCALE])
+    @property
+    def saved(self) -> dict[str, list[float]]:
+        """The earlier values with which the next step is compared, by name, as JSON values."""
+        return {name: [*known] for name, known in self._values.items()}
+
+    def load(self, saved: Mapping[str, Iterable[float]]) -> None:
+        """Continue with the values that `saved` was, the newest of them if the window is shorter
+        now."""
+        for name, known in self._values.items():
+            known.clear()
+            known.extend(float(value) for value in saved.get(name, ()))
+
+
+def _is_overflow(name: str, values: Mapping[str, float]) -> bool:
+    """Whether fp16 gradients have overflowed, whose step the loss scale skips."""
+    return name == NORM and not math.isfinite(values[name]) and SCALE in values
 
 
 def judge(name: str, value: float, known: Sequence[float], deviations: float) -> Outlier | None:

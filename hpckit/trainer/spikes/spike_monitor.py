@@ -4,19 +4,21 @@ out the spike's samples and the checkpoints that were trained on them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from data import Loader
 from hpckit.events.event_log import read_events
 from hpckit.events.schema import SpikeFound
 from hpckit.trainer.batches.step_source import StepSource
 from hpckit.trainer.errors import TrainingError
-from hpckit.trainer.parallel.collectives import rows_of_rank_0
+from hpckit.trainer.parallel.collectives import barrier, rows_of_rank_0
 from hpckit.trainer.rank_setup import RankContext
 from hpckit.trainer.spikes.rollback_plan import (
     Rollback,
     Spike,
     SpikeSteps,
     is_one_too_many,
+    left_behind,
     rollbacks,
     trained_on,
 )
@@ -30,7 +32,7 @@ class SpikeError(RuntimeError):
 class SpikeMonitor:
     """Looks for spikes in the steps of one attempt."""
 
-    def __init__(self, context: RankContext, source: StepSource) -> None:
+    def __init__(self, context: RankContext, source: StepSource, detector: SpikeDetector) -> None:
         """Read which samples earlier attempts have left out. Collective.
 
         Raises:
@@ -44,17 +46,38 @@ class SpikeMonitor:
             )
         self._context, self._spec = context, spec
         self._loader, self._source = source.loader, source
-        self._detector = SpikeDetector(spec.deviations, spec.window)
+        self._detector = detector
         self._steps = SpikeSteps(spec.patience, spec.before)
         self._made = _of_rank_0(rollbacks(read_events(context.env.at.run.events)))
 
-    def problem_of_state(self) -> str | None:
+    @property
+    def is_rolling_back(self) -> bool:
+        """Whether this attempt is the one that goes back after a spike."""
+        return any(one.resumed < 0 for one in self._made)
+
+    @property
+    def saved(self) -> dict[str, int]:
+        """What has to be saved with a state, for `problem_of_state`."""
+        return {"rollbacks": len(self._made)}
+
+    def problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
         """Return why the restored state must not be used: it was trained on samples that are left
-        out since a spike; None if it was not."""
+        out since a spike, or the run went back to an earlier one. None: it may be used.
+
+        Args:
+            saved: its step, and its `saved`, which states of earlier versions do not have.
+        """
         found = trained_on(self._made, self._source.position or 0, self._loader.skipped)
+        if found is not None:
+            return (
+                f"it was trained on the positions {found.first} to {found.end - 1}, which are left "
+                f"out since the spike at step {found.step}"
+            )
+        known = int(saved.get("rollbacks", len(self._made)))
+        found = left_behind(self._made, int(saved["step"]), known)
         return found and (
-            f"it was trained on the positions {found.first} to {found.end - 1}, which are left out "
-            f"since the spike at step {found.step}"
+            f"the run went back to step {found.resumed}, before it, after the spike at step "
+            f"{found.step}"
         )
 
     def leave_out(self) -> None:
@@ -93,6 +116,7 @@ class SpikeMonitor:
                 is_left_out=not is_last,
             )
         )
+        barrier()  # agents end the other ranks once one has failed, and this event has to exist
         spike_text = f"spike in steps {spike.first_step} to {step}: {what}"
         if is_last:
             raise TrainingError(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from typer.testing import CliRunner
 
 from checkpointing import Checkpointer, CheckpointError
+from hpckit.cli.main import app
 from tests.integration.checkpoint.single_process_saves import die, restore_one
 from tests.integration.rank_worlds import Recorder, run_world
 from tests.integration.service.running_services import kill_here, wait_until_ended
@@ -82,6 +85,39 @@ def test_nothing_left_is_an_error_and_no_beginning(tmp_path: Path, leave: Any) -
         ckpt.restore(state, check=lambda: reason(state))
     die(ckpt)
     kill_here(root)
+
+
+@pytest.mark.parametrize("leave", [die, Checkpointer.close], ids=("memory", "store"))
+def test_a_certified_one_is_preferred_where_that_is_asked_for(tmp_path: Path, leave: Any) -> None:
+    root = tmp_path / "store"
+    ckpt = Checkpointer(root, run="r", slots=4)
+    for step, certified in enumerate(("bits", "bits", "", ""), start=1):
+        ckpt.save(step, state_of(step), certified=certified)
+        ckpt.wait()
+    leave(ckpt)
+    found = [restored(root, *accepted) for accepted in ((1, 2, 3, 4), (1, 3, 4), (3,))]
+    assert found == [(2, "bits"), (1, "bits"), (3, "")], (
+        "an uncertified one only where none is left"
+    )
+    shown = CliRunner().invoke(app, ["ckpt", "verify", str(root), "--level", "quick"]).stdout
+    assert shown.count("certified (bits)") == 2
+    shown = CliRunner().invoke(app, ["ckpt", "verify", str(root), "--level", "quick", "--json"])
+    marks = [one["certified"] for one in json.loads(shown.stdout)["checkpoints"]]
+    assert marks == ["bits", "bits", "", ""]
+
+
+def restored(root: Path, *accepted: int) -> tuple[int | None, str]:
+    """The step that is restored if certified ones are preferred, and how it was certified."""
+    ckpt, state = Checkpointer(root, run="r"), state_of(0)
+
+    def check() -> str | None:
+        return None if int(state["w"][0]) in accepted else "not wanted"
+
+    step = ckpt.restore(state, check=check, prefer_certified=True)
+    how = ckpt.restored_certified
+    ckpt.close()
+    wait_until_ended(root)
+    return step, how
 
 
 def test_a_check_that_fails_changes_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,13 @@
 """A training function whose loss is pulled away by samples of a certain kind, as a project of one's
-own; with `user_config.leave_out` it never gets the samples at these positions."""
+own. With `user_config.leave_out` it never gets the samples at these positions, with
+`without_update` it makes no update in these steps, and with `killed_at` a rank is killed in this
+step, once."""
 
 TRAINING = """
+import os
+import signal
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -9,11 +15,17 @@ from torch import nn
 from data import Loader, open_dataset
 from hpckit import training_run
 
+CRASHED = Path(__file__).with_name("crashed")
+
 
 def features(batch):
     rows = [[float(byte) / 256 for byte in sample["txt"][:8]] for sample in batch.data]
     scale = [[1e3 if b"poison" in sample["txt"] else 1.0] for sample in batch.data]
     return torch.tensor(rows) * torch.tensor(scale)
+
+
+def loss_of(model, given):
+    return (model(given) - given.mean(1, keepdim=True)).square().mean()
 
 
 def main(cfg):
@@ -33,13 +45,19 @@ def main(cfg):
         run.track(model=model, optimizer=optimizer, loader=loader)
         for batch in run.steps(loader):
             given = features(batch)
+            run.note_computation(lambda given: loss_of(model, given).backward(), given)
             optimizer.zero_grad()
-            loss = (model(given) - given.mean(1, keepdim=True)).square().mean()
+            loss = loss_of(model, given)
             loss.backward()
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= run.world_size
             norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
-            optimizer.step()
+            is_update = run.should_update(loss=loss.detach(), grad_norm=norm)
+            if is_update and run.step + 1 not in cfg.user_config.get("without_update", ()):
+                optimizer.step()
+            if run.step + 1 == cfg.user_config.get("killed_at") and not CRASHED.exists():
+                CRASHED.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             run.log(loss=loss.detach(), grad_norm=norm)
 """

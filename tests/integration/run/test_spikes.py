@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from checkpointing.events import CheckpointStarted
 from data import pack_folder
 from data.order.sample_order import Order
 from hpckit.cli.main import app
 from hpckit.events.event_log import read_events
-from hpckit.events.schema import SpikeFound
+from hpckit.events.schema import CheckpointCertified, SpikeFound, TrainingStarted
+from hpckit.events.skipped_updates import skipped_updates
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from tests.integration.run.runs import complete, history
@@ -62,7 +64,8 @@ def launch(tmp_path: Path, name: str, shards: Path, *words: str) -> tuple[int, s
 
 def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, poisoned: Path) -> None:
     heal = ("heal=rollback", "heal.patience=1", "heal.deviations=20", "user_config.leave_out=[]")
-    status, output, cured = launch(tmp_path, "cured", poisoned, *heal, "debug.ledger=true")
+    checks = ("checkpoint.certify=11", "checkpoint.keep.last=9", "debug.ledger=true")
+    status, output, cured = launch(tmp_path, "cured", poisoned, *heal, *checks)
     assert status == 0, output
     assert "positions 100 to 103 are left out" in output
     assert "epoch 1: 240 of 300 seen, each exactly once, 8 left out" in output
@@ -70,6 +73,7 @@ def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, pois
     assert len(spikes) == 2, output
     ranges = [[one.first_position, one.end_position] for one in spikes]
     assert ranges == [[100, 104], [180, 184]]
+    check_that_it_went_back_to_certified_ones(cured, [one.step for one in spikes])
 
     left_out = where(poisoned, cured, "--skipped")
     assert [sample["position"] for sample in left_out] == [*range(100, 104), *range(180, 184)]
@@ -83,6 +87,50 @@ def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, pois
     mine, theirs = history(cured), history(other)
     assert mine.steps_kept == theirs.steps_kept == STEPS
     assert losses(cured) == losses(other)
+
+
+def test_a_run_that_skips_updates_is_as_one_that_never_made_them(
+    tmp_path: Path, poisoned: Path
+) -> None:
+    config = "user_config={leave_out: [], killed_at: 44}"  # less than a window before the second
+    heal = ("heal=skip", "heal.deviations=20", config)
+    status, output, cured = launch(tmp_path, "cured", poisoned, *heal)
+    assert status == 0, output
+    skipped = skipped_updates(read_events(cured.events))
+    assert [(one.first_position, one.end_position) for one in skipped.values()] == [
+        (100, 104),
+        (180, 184),
+    ]
+    steps = [*skipped]
+    assert steps == [26, 46]
+    assert history(cured).interruptions, "a rank was killed"
+
+    left_out = where(poisoned, cured, "--skipped")
+    assert [row["position"] for row in left_out] == [*range(100, 104), *range(180, 184)]
+    assert {row["step"] for row in left_out} == {26, 46}
+    for command, words in (("status", "2 left out"), ("report", "step 46: loss is")):
+        shown = CliRunner().invoke(app, [command, str(cured.path)]).stdout
+        assert words in shown, shown
+
+    by_hand = f"user_config={{leave_out: [], without_update: {steps}}}"
+    status, output, other = launch(tmp_path, "other", poisoned, "heal=off", by_hand)
+    assert status == 0, output
+    assert losses(cured) == losses(other)
+
+
+def check_that_it_went_back_to_certified_ones(run: RunDir, spikes: list[int]) -> None:
+    """Although newer checkpoints from before each spike were there."""
+    certified, newest, went_back = set[int](), 0, list[int]()
+    for event in read_events(run.events):
+        if isinstance(event, CheckpointCertified):
+            certified.add(event.step)
+        elif isinstance(event, CheckpointStarted):
+            newest = event.step
+        elif isinstance(event, TrainingStarted) and event.step:
+            assert event.step in certified
+            assert event.step < newest < spikes[len(went_back)]
+            went_back.append(event.step)
+    assert len(went_back) == len(spikes)
 
 
 def where(shards: Path, run: RunDir, *words: str) -> list[dict[str, Any]]:

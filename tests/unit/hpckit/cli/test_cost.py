@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from hpckit.cli.main import app
 from hpckit.rundir.directory import RunDir
+from hpckit.rundir.fork_record import ForkRecord, write_fork
 from tests.unit.hpckit.report.sample_runs import ran
 
 
@@ -61,6 +62,27 @@ def test_several_runs_and_their_sum(runs: tuple[RunDir, RunDir]) -> None:
     output = typed(*(run.path for run in runs))[1]
     assert "long" in output
     assert "short" in output
+
+
+def test_a_lineage_has_parents_and_all_their_forks(tmp_path: Path) -> None:
+    root, far = tmp_path / "runs", tmp_path / "far"
+    parent, fork = ran(root / "parent"), ran(root / "fork", lives=1)
+    ran(root / "other", lives=1)
+    grandchild = ran(far / "grandchild", lives=1)
+    write_fork(parent, ForkRecord("gone", str(root / "gone"), "store", 3, "3-a"))
+    write_fork(fork, ForkRecord("parent", str(parent.path), "store", 5, "5-b"))
+    write_fork(grandchild, ForkRecord("fork", str(fork.path), "store", 7, "7-c"))
+    words = ["cost", str(fork.path), "--lineage", "--root", str(far)]
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [one["runs"] for one in found["runs"]] == [["parent"], ["fork"], ["grandchild"]]
+    each = sum(one["total_node_hours"] for one in found["runs"])
+    assert found["sum"]["total_node_hours"] == pytest.approx(each)
+    steps = {one["run"]: one["from"]["step"] for one in found["forks"]}
+    assert steps == {"parent": 3, "fork": 5, "grandchild": 7}
+    assert found["missing"] == [str(root / "gone")]
+    output = typed(*words[1:])[1]
+    for text in ("step 5 of parent", "step 7 of fork", "gone, which a run was forked from, is"):
+        assert text in " ".join(output.split())
 
 
 def test_no_run_and_impossible_prices(tmp_path: Path, runs: tuple[RunDir, RunDir]) -> None:

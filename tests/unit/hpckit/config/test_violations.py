@@ -83,6 +83,8 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
         ({**WSD, "train.steps": 100, "optim.warmup_steps": 91}, "optim.decay_ratio"),
         ({"optim.base_batch": 64}, "optim.scale"),
         ({"debug.overfit": True, "heal.on_spike": "rollback"}, "heal.on_spike"),
+        ({"heal.on_spike": "skip", "heal.before": 0}, "heal.patience"),
+        ({"heal.on_spike": "skip", "heal.patience": 1, "heal.before": 1}, "heal.before"),
         ({"debug.canary.mode": "check"}, "debug.canary.file"),
         ({"debug.canary.file": "golden.json"}, "debug.canary.file"),
         ({**CANARY, "train.steps": 200, "debug.canary.steps": 201}, "debug.canary.steps"),

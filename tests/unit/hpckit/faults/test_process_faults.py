@@ -15,7 +15,13 @@ import pytest
 
 from hpckit.faults.injection import process_faults as striking
 from hpckit.faults.injection.failing_syscalls import CANNOT
-from hpckit.faults.injection.process_faults import ProcessFault, inject_fault, main, victims
+from hpckit.faults.injection.process_faults import (
+    ProcessFault,
+    Slowdown,
+    inject_fault,
+    main,
+    victims,
+)
 from tests.unit.hpckit.specs_and_processes import is_gone, line_of, python, until
 
 TRACES = pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
@@ -76,6 +82,31 @@ def test_a_fault_hits_whom_it_is_meant_for_and_nobody_else(
     assert not is_gone(pids["service"])
     assert not is_gone(pids["stranger"])
     assert main([run, "worker", "3"]) == 1
+
+
+@pytest.mark.parametrize("percent", [5, 20, 100, 900])
+def test_a_slowdown_stops_a_rank_for_its_share_of_the_time(percent: float) -> None:
+    stopped_s, running_s = Slowdown(percent).pauses
+    assert (stopped_s + running_s) / running_s == pytest.approx(1 + percent / 100)
+    assert stopped_s >= 0.005, "long enough for a signal"
+
+
+def test_a_rank_is_slowed_down_and_runs_afterwards(
+    tmp_path: Path, pids: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[int]()
+    send = psutil.Process.send_signal
+
+    def note(process: psutil.Process, number: int) -> None:
+        assert process.pid == pids["worker"]
+        sent.append(number)
+        send(process, number)
+
+    monkeypatch.setattr(psutil.Process, "send_signal", note)
+    assert main([str(tmp_path), "slow", "3", "20", "0.1"]) == 0
+    assert sent[:2] == [signal.SIGSTOP, signal.SIGCONT]
+    assert sent[-1] == signal.SIGCONT
+    until(lambda: psutil.Process(pids["worker"]).status() != psutil.STATUS_STOPPED)
 
 
 @contextmanager

@@ -107,6 +107,27 @@ def test_a_spike_is_what_a_rollback_is_for() -> None:
     assert found["trained"] == 20.0
 
 
+def test_a_step_without_an_update_is_not_trained() -> None:
+    it = Told()
+    it.start("1", 1)
+    it.generation(1, 1, 0, 10.0)
+    it.tell("update_skipped", step=2, what="", is_skipped=True)
+    it.tell("step", 40.0, generation=1, attempt=0, step=4, step_s=10.0)  # of four steps
+    it.tell("run_ended", verdict="done", status=0)
+    assert seconds_of(it)["skipped updates"] == pytest.approx(10.0)
+
+
+def test_checks_of_computations_are_no_stall() -> None:
+    it = Told()
+    it.start("1", 1)
+    it.generation(1, 1, 0, 10.0)
+    it.step(1, 10.0, checkpoint_stall_s=1.0, certification_s=3.0)
+    it.tell("run_ended", verdict="done", status=0)
+    found = seconds_of(it)
+    assert (found["checkpoint stall"], found["checks of computations"]) == (1.0, 3.0)
+    assert found["trained"] == 6.0
+
+
 def test_stragglers_cost_what_all_others_waited() -> None:
     it = Told()
     it.start("1", 1)

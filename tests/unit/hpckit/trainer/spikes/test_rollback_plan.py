@@ -11,6 +11,7 @@ from hpckit.trainer.spikes.rollback_plan import (
     Spike,
     SpikeSteps,
     is_one_too_many,
+    left_behind,
     rollbacks,
     trained_on,
 )
@@ -54,6 +55,29 @@ def test_rollbacks_are_the_spikes_that_were_left_out() -> None:
         event_of(2.0, "spike", {**fields, "step": 9, "is_left_out": False}),
     ]
     assert rollbacks(events) == [Rollback(3, 8, 12)]
+
+
+def test_a_rollback_has_the_step_from_which_the_run_continues() -> None:
+    spike = {"first_step": 3, "what": "", "first_position": 8, "is_left_out": True}
+    begin = {"generation": 1, "world_size": 1, "samples": 9}
+    events = [
+        event_of(0.0, "training_started", {**begin, "step": 0}),
+        event_of(1.0, "spike", {**spike, "step": 3, "end_position": 12}),
+        event_of(2.0, "training_started", {**begin, "step": 2}),
+        event_of(3.0, "training_started", {**begin, "step": 4}),
+        event_of(4.0, "spike", {**spike, "step": 6, "end_position": 16}),
+    ]
+    assert rollbacks(events) == [Rollback(3, 8, 12, 2), Rollback(6, 8, 16, -1)]
+
+
+def test_a_state_between_the_end_and_the_begin_of_a_rollback_is_left_behind() -> None:
+    made = [Rollback(30, 0, 1, 20), Rollback(50, 2, 3, 40), Rollback(60, 4, 5)]
+    assert left_behind(made, 25, known=0) == made[0]
+    assert left_behind(made, 20, known=0) is None
+    assert left_behind(made, 25, known=1) is None
+    assert left_behind(made, 45, known=1) == made[1]
+    assert left_behind(made, 55, known=2) is None, "the last one goes back now"
+    assert left_behind(made, 45, known=5) is None, "of a fork, which has rollbacks of its own"
 
 
 def test_the_limit_counts_steps_near_this_one() -> None:

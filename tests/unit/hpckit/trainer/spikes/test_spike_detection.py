@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -65,6 +66,28 @@ def test_gradients_that_overflow_in_fp16_are_left_to_the_loss_scale() -> None:
     detector = SpikeDetector(8, 128)
     detector.update({"loss_scale": 65536.0, "grad_norm": 1.0})
     assert detector.update({"loss_scale": 32768.0, "grad_norm": math.inf}) == ()
+
+
+def test_an_overflow_in_the_first_step_is_left_to_the_loss_scale_too() -> None:
+    assert SpikeDetector(8, 128).update({"grad_norm": math.inf, "loss_scale": 65536.0}) == ()
+
+
+def test_a_detector_that_is_loaded_judges_as_the_one_that_was_saved() -> None:
+    whole, first, second = (SpikeDetector(8, 32) for _ in range(3))
+    values = curve(60)
+    values[45] += 9
+    found = [whole.update({"loss": value}) for value in values]
+    for value in values[:40]:
+        first.update({"loss": value})
+    second.load(json.loads(json.dumps(first.saved)))
+    assert [second.update({"loss": value}) for value in values[40:]] == found[40:]
+    assert found[45]
+
+
+def test_a_shorter_window_takes_the_newest_values() -> None:
+    detector = SpikeDetector(8, 16)
+    detector.load({"loss": range(20)})
+    assert detector.saved["loss"] == [float(value) for value in range(4, 20)]
 
 
 def test_the_text_says_the_limit() -> None:
