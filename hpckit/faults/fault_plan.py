@@ -48,6 +48,8 @@ class DrillKind(StrEnum):
     EIO = "eio"
     NAN = "nan"
     MEMORY = "memory"
+    STALL = "stall"
+    WRONG = "wrong"
     DAMAGE = "damage"
     MANIFEST = "manifest"
     CACHE = "cache"
@@ -65,7 +67,10 @@ OF_SERVICE = (
     *(DrillKind.FULL, DrillKind.ENOSPC, DrillKind.EIO),
 )
 """Faults of the checkpoint service of a node; its ranks are not disturbed."""
-OF_WORKLOAD = (DrillKind.NAN, DrillKind.MEMORY, DrillKind.DAMAGE, DrillKind.MANIFEST)
+OF_WORKLOAD = (
+    *(DrillKind.NAN, DrillKind.MEMORY, DrillKind.STALL, DrillKind.WRONG),
+    *(DrillKind.DAMAGE, DrillKind.MANIFEST),
+)
 """Faults for runs of `WORKLOAD` only: its workers inject them into themselves, or they damage what
 a run cannot repair."""
 WORKLOAD = "hpckit.drill.workload:main"
@@ -139,8 +144,10 @@ def plan_drill(
     if kind is DrillKind.SLOW:
         return _plan_slow(chosen, where, slowdown)
     _require_retry("retry.max_restarts", it.spec.retry.max_restarts)
-    if kind is DrillKind.HANG:
-        return _plan_hang(it, chosen, where)
+    if kind in (DrillKind.HANG, DrillKind.STALL):
+        return _plan_hang(it, kind, chosen, where)
+    if kind is DrillKind.WRONG:
+        return _plan_wrong(it, chosen, where)
     if kind is DrillKind.WORKER_TERM:
         what = f"SIGTERM of the worker of rank {chosen}, on node {where}"
         return FaultPlan(
@@ -255,14 +262,29 @@ def _plan_supervisor(it: Overview) -> FaultPlan:
     return FaultPlan(DrillKind.SUPERVISOR, what, f"{expect} from step {it.progress.saved_step:,}")
 
 
-def _plan_hang(it: Overview, rank: int, node: int) -> FaultPlan:
+def _plan_hang(it: Overview, kind: DrillKind, rank: int, node: int) -> FaultPlan:
     assert it.spec is not None
     limit_s = it.spec.hang.step_s
     if limit_s is None:
         raise DrillError("hang.step_s is null: nothing would detect a rank that hangs")
     what = f"SIGSTOP of the worker of rank {rank}, on node {node}"
+    if kind is DrillKind.STALL:
+        what = f"the worker of rank {rank}, on node {node}, waits forever between two steps"
     expect = f"in {limit_s:g} s all stacks are written to files, and all workers are restarted"
-    return FaultPlan(DrillKind.HANG, what, expect, rank, node)
+    return FaultPlan(kind, what, expect, rank, node)
+
+
+def _plan_wrong(it: Overview, rank: int, node: int) -> FaultPlan:
+    assert it.spec is not None
+    if it.spec.checkpoint.certify is None:
+        raise ImpossibleDrillError(
+            "wrong: checkpoint.certify is null: nothing would detect a rank that computes wrongly"
+        )
+    if it.progress.ranks < 2:
+        raise DrillError("wrong: there is no other rank to compare with")
+    what = f"rank {rank}, on node {node}, computes wrongly from now on"
+    expect = "the next check names it; the run goes back to a checkpoint from before"
+    return FaultPlan(DrillKind.WRONG, what, expect, rank, node)
 
 
 def _plan_request(it: Overview, kind: DrillKind) -> FaultPlan:

@@ -158,7 +158,7 @@ def _judged(
     cut_short: bool = False,
 ) -> CampaignOutcome:
     harmed = {one.harmed for one in struck if one.harmed is not None}
-    found = violations(run, reference, harmed, cut_short=cut_short)
+    found = violations(run, reference, harmed, struck, cut_short=cut_short)
     return CampaignOutcome(run, reference, struck, (*problems, *found))
 
 

@@ -24,6 +24,8 @@ class RecordedFault:
     what: str
     harmed: str | None = None
     """Name of the object of the store that it damaged."""
+    rank: int | None = None
+    """The rank that it hit, if that is what has to be found out."""
 
 
 class CampaignLog:

@@ -28,6 +28,8 @@ USUAL: dict[str, float] = {
     DrillKind.EIO: 1,
     DrillKind.NAN: 1,
     DrillKind.MEMORY: 1,
+    DrillKind.STALL: 1,
+    DrillKind.WRONG: 1,
     DrillKind.DAMAGE: 1,
     DrillKind.MANIFEST: 1,
     DrillKind.CACHE: 1,

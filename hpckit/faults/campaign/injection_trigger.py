@@ -33,6 +33,8 @@ PATIENCE_S = 300.0
 TOLD_S, GONE_S = 30.0, 15.0
 _POLL_S, _LOOK_S = 0.1, 2.0
 _NOT_NOW = (DrillError, SupervisorError)
+NAMED = (DrillKind.HANG, DrillKind.STALL, DrillKind.WRONG)
+"""The faults of a rank after which the run has to say which one it was."""
 _NO_RESTART = (
     *OF_SERVICE,
     *(DrillKind.DAMAGE, DrillKind.MANIFEST, DrillKind.CACHE),
@@ -106,7 +108,8 @@ class InjectionTrigger:
             return fault
         plan = plan_drill(it, DrillKind(planned.kind), rank, node)
         harmed = plan.path.name if plan.path is not None else None
-        fault = RecordedFault(time.time(), planned.kind, self._new_step(), plan.what, harmed)
+        hit = plan.number if plan.kind in NAMED else None
+        fault = RecordedFault(time.time(), planned.kind, self._new_step(), plan.what, harmed, hit)
         execute_fault_plan(it, plan)
         return fault
 

@@ -22,7 +22,10 @@ from hpckit.config.rules.token_files import token_files
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import Event, read_events
+from hpckit.events.schema import CheckpointCertified, HangExplained, WrongComputation
+from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.store_leftovers import store_leftovers
+from hpckit.faults.fault_plan import DrillKind
 from hpckit.report.history import History, TrainingAttempt, build_history
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name, store_and_name
 from hpckit.rundir.lock import holder
@@ -38,12 +41,18 @@ CLOSE = 1e-3
 
 
 def violations(
-    run: RunDir, reference: RunDir, harmed: Collection[str] = (), *, cut_short: bool = False
+    run: RunDir,
+    reference: RunDir,
+    harmed: Collection[str] = (),
+    struck: Sequence[RecordedFault] = (),
+    *,
+    cut_short: bool = False,
 ) -> list[str]:
     """Return all that is wrong with `run`, which has ended.
 
     Args:
         harmed: names of objects of its store that were damaged on purpose.
+        struck: the faults that hit it.
         cut_short: it was ended before its last step on purpose: only what it did is checked.
     """
     spec = read_spec(run.spec(run.submission_numbers()[-1]))
@@ -56,6 +65,7 @@ def violations(
         sample_problems(spec, kept_entries(read_ledgers(run.ledger), until), until),
         loss_problems(history, whole, until),
         checkpoint_problems(spec, run, events, harmed),
+        naming_problems(events, struck),
         leftovers(spec, run, events),
         store_leftovers(
             str(checkpoint_root(spec, run)), run_name(spec), is_own=spec.checkpoint.url is None
@@ -168,6 +178,35 @@ def checkpoint_problems(
         own = [one for one in problems if not any(name in one for name in harmed)]
         found += [f"checkpoint {info.id}: {problem}" for problem in own]
     return found
+
+
+def naming_problems(events: Sequence[Event], struck: Sequence[RecordedFault]) -> list[str]:
+    """Check that the run has said which rank hung or computed wrongly: before the next fault, and
+    of a wrong computation within two checks."""
+    found = []
+    for fault, following in zip(struck, [*struck[1:], None], strict=False):
+        if fault.rank is None:
+            continue
+        until = math.inf if following is None else following.time
+        later = [event for event in events if fault.time <= event.time < until]
+        if fault.kind == DrillKind.WRONG:
+            named = [event.ranks for event in later if isinstance(event, WrongComputation)][:1]
+            checks = sum(isinstance(event, CheckpointCertified) for event in later[: _first(later)])
+            if checks > 1:
+                found.append(f"step {fault.step}: {fault.what}; {checks} checks have passed since")
+        else:
+            named = [event.culprits for event in later if isinstance(event, HangExplained)][:1]
+        if not named:
+            found.append(f"step {fault.step}: {fault.what}; the run has not said so")
+        elif fault.rank not in named[0]:
+            found.append(f"step {fault.step}: {fault.what}; the run has named {named[0]}")
+    return found
+
+
+def _first(events: Sequence[Event]) -> int:
+    """Return the place of the first wrong computation, or their number if there is none."""
+    places = (n for n, event in enumerate(events) if isinstance(event, WrongComputation))
+    return next(places, len(events))
 
 
 def leftovers(spec: RunSpec, run: RunDir, events: Sequence[Event]) -> list[str]:

@@ -58,10 +58,19 @@ class ProcessFault(StrEnum):
     """A parameter of one rank becomes NaN; its worker has to handle `SIGNALS`."""
     MEMORY = "memory"
     """An allocation of one rank fails; its worker has to handle `SIGNALS`."""
+    STALL = "stall"
+    """One rank waits forever in its own code; its worker has to handle `SIGNALS`."""
+    WRONG = "wrong"
+    """One rank computes wrongly from now on; its worker has to handle `SIGNALS`."""
 
 
 SLOW_S, FULL_S, STOPPED_S = 10.0, 8.0, 8.0
-SIGNALS = {ProcessFault.NAN: signal.SIGRTMIN + 1, ProcessFault.MEMORY: signal.SIGRTMIN + 2}
+SIGNALS = {
+    ProcessFault.NAN: signal.SIGRTMIN + 1,
+    ProcessFault.MEMORY: signal.SIGRTMIN + 2,
+    ProcessFault.STALL: signal.SIGRTMIN + 3,
+    ProcessFault.WRONG: signal.SIGRTMIN + 4,
+}
 """Signals by which a worker is asked to inject a fault into itself."""
 _CYCLE_S = 0.2
 _OF_DISK = (ProcessFault.FULL, ProcessFault.ENOSPC, ProcessFault.EIO)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hpckit.events.schema import event_of
-from hpckit.faults.campaign.oracle import loss_problems
+from hpckit.events.schema import Event, event_of
+from hpckit.faults.campaign.fault_log import RecordedFault
+from hpckit.faults.campaign.oracle import loss_problems, naming_problems
+from hpckit.faults.fault_plan import DrillKind
 from hpckit.report.history import History, build_history
 
 STEPS = 6
@@ -64,3 +66,39 @@ def test_what_other_ranks_trained_in_vain_does_not_count() -> None:
     (found,) = loss_problems(history((2, 0, first), in_vain, (2, 3, again)), WHOLE, STEPS)
     assert found.startswith("step 5: ")
     assert loss_problems(history((2, 0, first), in_vain, (2, 4, again)), WHOLE, STEPS) == []
+
+
+def wrong(time: float, *ranks: int) -> Event:
+    named = {"ranks": list(ranks), "hosts": [], "nodes": [], "tensors": [], "what": ""}
+    how = {"is_persistent": True, "is_excluded": False}
+    return event_of(time, "wrong_computation", {"step": 9, "good_step": 4, **named, **how})
+
+
+def certified(time: float) -> Event:
+    fields = {"how": "bits", "tensors": 1, "seconds": 0.1, "step_s": 0.1, "next_step": 9}
+    return event_of(time, "certified", {"step": 5, **fields})
+
+
+def hang(time: float, *ranks: int) -> Event:
+    fields = {"step": 5, "cause": "stuck", "text": "", "hosts": [], "waiting": 1, "examined": 2}
+    return event_of(
+        time, "hang_explained", {**fields, "culprits": list(ranks), "seconds": 1.0, "snapshots": ""}
+    )
+
+
+FAULTS = (
+    RecordedFault(10.0, DrillKind.WRONG, 8, "rank 1 computes wrongly", rank=1),
+    RecordedFault(20.0, DrillKind.STALL, 12, "rank 0 waits", rank=0),
+    RecordedFault(30.0, DrillKind.WORKER, 15, "rank 0 is killed"),
+)
+
+
+def test_the_rank_has_to_be_named_before_the_next_fault() -> None:
+    assert naming_problems([certified(12.0), wrong(15.0, 0, 1), hang(25.0, 0)], FAULTS) == []
+    (found,) = naming_problems([wrong(15.0, 1), hang(25.0, 1)], FAULTS)
+    assert found == "step 12: rank 0 waits; the run has named [1]"
+    (found,) = naming_problems([wrong(15.0, 1), hang(31.0, 0)], FAULTS)
+    assert found == "step 12: rank 0 waits; the run has not said so"
+    passed = [certified(11.0), certified(12.0), wrong(15.0, 1), hang(25.0, 0)]
+    (found,) = naming_problems(passed, FAULTS)
+    assert found == "step 8: rank 1 computes wrongly; 2 checks have passed since"
