@@ -17,7 +17,10 @@ from hpckit.events.schema import (
 )
 from hpckit.faults.campaign.fault_log import RecordedFault
 
-_KNOWN = ("worker_lost", "hang", "node_lost", "asked", "node_ended", "generation_ended")
+_KNOWN = (
+    *("worker_lost", "hang", "wrong_computation", "node_lost", "asked", "node_ended"),
+    "generation_ended",
+)
 
 
 @dataclass(frozen=True)
