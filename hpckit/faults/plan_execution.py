@@ -114,17 +114,12 @@ def _inject_here(run: RunDir, fault: ProcessFault, plan: FaultPlan) -> list[str]
 
 
 def _inject_in_job(it: Overview, fault: ProcessFault, plan: FaultPlan) -> list[str]:
-    words = (
-        PROCESS_FAULTS,
-        str(it.run.path),
-        fault.value,
-        str(plan.number),
-    )
-    if plan.slowdown is None:
-        return _on_node(it, plan.node, words).split()
-    how = plan.slowdown
-    words = (*words, f"{how.percent:g}", f"{how.seconds:g}")
-    return _on_node(it, plan.node, words, longer_s=how.seconds).split()
+    words = [PROCESS_FAULTS, str(it.run.path), fault.value, str(plan.number)]
+    longer_s = 0.0
+    if plan.slowdown is not None:
+        words += [f"{plan.slowdown.percent:g}", f"{plan.slowdown.seconds:g}"]
+        longer_s = plan.slowdown.seconds
+    return _on_node(it, plan.node, words, longer_s=longer_s).split()
 
 
 def _corrupt_shard(it: Overview, cache: Path, plan: FaultPlan) -> str:

@@ -44,7 +44,6 @@ SCHEDULE = (
     ScheduledFault(30, DrillKind.SERVICE, 0.0),
     ScheduledFault(34, DrillKind.WORKER_TERM, 0.0),
     ScheduledFault(40, DrillKind.NAN, 0.0),
-    ScheduledFault(43, DrillKind.WRONG, 0.9),
     ScheduledFault(45, DrillKind.AGENT_TERM, 0.9),
     ScheduledFault(48, DrillKind.REQUEUE, 0.0),  # there is no queue: it is left out
     ScheduledFault(50, DrillKind.SUPERVISOR, 0.0),
@@ -63,7 +62,7 @@ def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def overrides(shards: Path, cache: Path) -> list[str]:
     words = [f"data.shards={shards}", f"data.cache={cache}", "data.cache_local=true"]
-    return ["data=shards", *words, "checkpoint.every_steps=10", "checkpoint.certify=1"]
+    return ["data=shards", *words, "checkpoint.every_steps=10"]
 
 
 @pytest.fixture(scope="module")
