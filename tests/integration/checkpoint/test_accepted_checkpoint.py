@@ -101,8 +101,8 @@ def test_a_certified_one_is_preferred_where_that_is_asked_for(tmp_path: Path, le
     )
     shown = CliRunner().invoke(app, ["ckpt", "verify", str(root), "--level", "quick"]).stdout
     assert shown.count("certified (bits)") == 2
-    shown = CliRunner().invoke(app, ["ckpt", "verify", str(root), "--level", "quick", "--json"])
-    marks = [one["certified"] for one in json.loads(shown.stdout)["checkpoints"]]
+    listed = CliRunner().invoke(app, ["ckpt", "verify", str(root), "--level", "quick", "--json"])
+    marks = [one["certified"] for one in json.loads(listed.stdout)["checkpoints"]]
     assert marks == ["bits", "bits", "", ""]
 
 
