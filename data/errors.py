@@ -9,6 +9,15 @@ class DataError(Exception):
     """The base of all errors of `data`; the text says what is wrong, where, and what to do."""
 
 
+class PipelineError(DataError, ValueError):
+    """A pipeline of webdataset has stages or options that cannot be used; webdataset raises
+    ValueError for those that it does not accept."""
+
+
+class EmptyDatasetError(DataError, ValueError):
+    """A dataset has no samples, for which webdataset raises ValueError."""
+
+
 class ShardError(DataError):
     """A shard is missing, damaged, or not what its index says.
 

@@ -186,7 +186,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             self._check_iteration(iteration)
             self._cursor = made.cursor._replace(until=at.until)
             if made.item is EMPTY:
-                self.pipeline.check_empty(made.cursor)
+                self.pipeline.check_empty(made)
             else:
                 yield made.item
         self._check_iteration(iteration)
@@ -223,7 +223,10 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             if made.item is not EMPTY:
                 yield made.item
                 continue
-            self.pipeline.check_empty(made.cursor)
+            self.pipeline.check_empty(made)
+            is_last = at.until is not None and made.cursor.position >= at.until
+            if made.for_all_ranks and is_last:
+                continue
             if worker.workers > 1 and self.pipeline.settings.options.exact:
                 raise DataError(
                     f"nothing is left of the step before position {made.cursor.position}, and a "

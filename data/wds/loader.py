@@ -191,7 +191,7 @@ class _PassDataset(IterableDataset):  # type: ignore[misc]
             cursor = made.cursor._replace(until=at.until)
             empty = made.item is EMPTY
             if empty:
-                pipeline.check_empty(made.cursor)
+                pipeline.check_empty(made)
             yield _CursorItem(
                 None if empty else made.item,
                 cursor,

@@ -127,9 +127,12 @@ class WdsPipeline:
             yield from runner.make(read, within)
             within = 0
 
-    def check_empty(self, at: Cursor) -> None:
+    def check_empty(self, made: PipelineItem) -> None:
         """Check a step of which nothing was left. Raises DataError if it would put ranks out of
         step."""
+        at = made.cursor
+        if made.for_all_ranks:
+            return
         if self.settings.options.exact and self.settings.ranks.world > 1:
             raise DataError(
                 f"nothing is left for this rank of the step before position {at.position}, and the "
@@ -137,7 +140,7 @@ class WdsPipeline:
             )
 
     def _resumed(self, stream: SampleStream) -> SampleStream:
-        saved = self._saved_state
+        saved, stream = self._saved_state, self.settings.sliced(stream)
         if saved is None:
             return stream
         found = stream.resumed(saved.identity, saved.cursor.position)

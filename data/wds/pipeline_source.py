@@ -171,13 +171,13 @@ class ShareReader:
             if ahead is not None:
                 ahead.close()
 
-    def read_one(self, position: int) -> Any:
-        """Return the sample at a position, as a substitute for another one. Raises as
-        `BatchFetcher.fetch`."""
+    def read_one(self, position: int) -> tuple[Any, int] | None:
+        """Return the sample at a position and the number of its dataset, as a substitute for
+        another one; None if it cannot be read either. Raises as `BatchFetcher.fetch`."""
         positions = np.array([position])
         share = RankShare(positions, np.ones(1, dtype=bool), 1.0, position + 1)
         batch, _ = self.fetcher.fetch(BatchWork(share, self.stream.locate(positions)))
-        return batch.data[0] if batch.data else None
+        return (batch.data[0], batch.datasets[0]) if batch.data else None
 
     def _works(self, cursor: Cursor, stride: int) -> Iterator[tuple[BatchWork, int]]:
         begins = self.steps.begins(cursor.position, cursor.until)

@@ -1,6 +1,7 @@
 """How each stage of webdataset is run here; see the table in `data.wds`."""
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import update_wrapper
@@ -10,7 +11,7 @@ import webdataset
 from webdataset import filters, handlers
 from webdataset.utils import PipelineStage
 
-from data.errors import DataError
+from data.errors import PipelineError
 
 Stage: TypeAlias = Any
 """A callable from an iterable to an iterable, or webdataset's `PipelineStage`."""
@@ -22,6 +23,8 @@ class StageKind(Enum):
     EACH = "one for one, or none"
     FILTER = "some of them"
     BATCH = "batches"
+    SPLIT = "the samples of batches"
+    SLICE = "some of them, by their number"
     NOTHING = "another order"
     MANY = "any number"
     CACHE = "those of before"
@@ -46,7 +49,11 @@ _KINDS: dict[Any, StageKind] = dict.fromkeys(_EACH, StageKind.EACH) | {
     filters._rsample: StageKind.FILTER,
     filters._batched: StageKind.BATCH,
     filters._shuffle: StageKind.NOTHING,
+    filters._unbatched: StageKind.SPLIT,
+    filters._unlisted: StageKind.SPLIT,
+    itertools.islice: StageKind.SLICE,
 }
+_NAMES = {itertools.islice: "slice"}
 
 
 _DRAWS_NOTHING = (
@@ -76,7 +83,7 @@ class per_sample:  # noqa: N801 (stages of webdataset have such names)
 
 
 def kind_of(stage: Stage) -> StageKind:
-    """Return the kind; MANY for unknown stages. Raises DataError if the object is not a stage."""
+    """Return the kind; MANY for unknown stages. Raises PipelineError if the object is not a stage."""
     if isinstance(stage, per_sample):
         return StageKind.EACH
     if isinstance(stage, filters.FilterFunction):
@@ -87,7 +94,7 @@ def kind_of(stage: Stage) -> StageKind:
         return StageKind.CACHE
     if isinstance(stage, PipelineStage) or callable(stage):
         return StageKind.MANY
-    raise DataError(
+    raise PipelineError(
         f"{stage!r} is not a stage: expected a callable from an iterable to an iterable"
     )
 
@@ -109,10 +116,24 @@ def arguments(stage: Stage) -> dict[str, Any]:
     return dict(bound.arguments)
 
 
+def slice_arguments(stage: Stage) -> tuple[int, int | None, int]:
+    """Return (start, stop, step) of a `slice`. Raises PipelineError for what is no slice of an
+    iterator."""
+    given = slice(*stage.args) if 1 <= len(stage.args) <= 3 and not stage.kw else None
+    values = [] if given is None else [given.start or 0, given.stop, given.step or 1]
+    wrong = [v for v in values if v is not None and (type(v) is not int or v < 0)]
+    if not values or wrong:
+        text = ", ".join(map(repr, stage.args))
+        raise PipelineError(f"slice({text}): expected (stop) or (start, stop[, step]), from 0 on")
+    start, stop, step = values
+    return start, stop, step
+
+
 def describe_stage(stage: Stage) -> str:
     """Return the name of a stage in messages."""
     function = getattr(stage, "f", None) or getattr(stage, "stage", None) or stage
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    name = _NAMES.get(function) if inspect.isclass(function) else None
+    name = name or getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{str(name).removeprefix('_')}()"
 
 
@@ -122,9 +143,9 @@ def invoke(stage: Stage, source: Iterator[Any]) -> Iterator[Any]:
 
 
 def check_handler(handler: Any) -> None:
-    """Raise DataError for a handler that would end the epoch without an error."""
+    """Raise PipelineError for a handler that would end the epoch without an error."""
     if handler in (handlers.ignore_and_stop, handlers.warn_and_stop):
-        raise DataError(
+        raise PipelineError(
             f"handler={handler.__name__} ends the epoch early without an error; use"
             ' ignore_and_continue, or no handler and errors="skip" or "raise"'
         )
