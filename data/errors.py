@@ -18,6 +18,13 @@ class EmptyDatasetError(DataError, ValueError):
     """A dataset has no samples, for which webdataset raises ValueError."""
 
 
+class NoShardsError(DataError, FileNotFoundError):
+    """Nothing is at the place where shards were looked for."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class ShardError(DataError):
     """A shard is missing, damaged, or not what its index says.
 

@@ -59,15 +59,20 @@ def read_index(
     source: ObjectSource | None = None,
     index_folder: Path | None = None,
     skip_broken: bool = False,
+    repeated: bool = False,
 ) -> Manifest:
     """Index all shards as `build_index` does, sidecars included, without storing the manifest:
     every shard is checked again each time.
+
+    With `repeated`, a shard that is given several times is that many shards of the dataset.
 
     With `skip_broken`, shards whose bytes are not a tar of samples are left out with a warning.
     Those that cannot be read now are an error all the same, as they may be readable elsewhere:
     another rank, or the run after a restart, would have another dataset.
     """
-    job, found = _job(False, None, source, index_folder), list_shards(shards)
+    job = _job(False, None, source, index_folder)
+    listed = list_shards(shards, repeated=repeated)
+    found = list(dict.fromkeys(listed))
     known, errors = _index_each(found, None, job, workers, None)
     if errors:
         may_skip = skip_broken and all(isinstance(e, BrokenTarError) for e in errors.values())
@@ -75,7 +80,8 @@ def read_index(
             raise IndexingError([errors[i] for i in sorted(errors)], len(found))
         for i in sorted(errors):
             _log.warning("a broken shard is left out, with all of its samples: %s", errors[i])
-    return make_manifest(known[i] for i in sorted(known))
+    rows = {found[i]: row for i, row in known.items()}
+    return make_manifest(rows[shard] for shard in listed if shard in rows)
 
 
 def _rows(

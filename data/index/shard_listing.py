@@ -18,18 +18,20 @@ _GLOB = re.compile(r"\*|\[[^]]*-[^]]*\]")
 """What no name of an object has, as far as anybody names them: `*`, and ranges such as `[0-9]`."""
 
 
-def list_shards(shards: Shards) -> list[str]:
+def list_shards(shards: Shards, *, repeated: bool = False) -> list[str]:
     """Return absolute paths and URLs, in the order of the dataset.
 
     An item is a tar, a folder (its `*.tar`, sorted; or those that Energon lists, if it prepared the
     folder), a glob, or a pattern with `{000000..000012}` ranges, which may be a URL or a command,
-    as in `pipe:zcat {00..07}.tar.gz`. Raises DataError if an item matches nothing, or if a shard is
-    given twice.
+    as in `pipe:zcat {00..07}.tar.gz`. Raises DataError if an item matches nothing, or, unless
+    `repeated`, if a shard is given twice.
     """
     items = [shards] if isinstance(shards, str | Path) else list(shards)
     if not items:
         raise DataError("no shards given: expected a folder, a glob, a range or a list of tars")
     found = [shard for item in items for shard in _expand(item)]
+    if repeated:
+        return found
     seen: set[str] = set()
     for shard in found:
         name = shard if shard_access.is_url(shard) else str(Path(shard).resolve())

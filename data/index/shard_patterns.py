@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.errors import DataError
+from data.errors import DataError, NoShardsError
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -54,7 +54,7 @@ def _expand(item: str | Path) -> list[Path]:
     if path.is_dir():
         found = sorted(path.glob("*.tar"))
         if not found:
-            raise DataError(
+            raise NoShardsError(
                 f"no shards: looked for {path / '*.tar'}, but the folder has no tar; "
                 f"`hpckit data pack {path} SHARDS` makes shards of its files"
             )
@@ -69,7 +69,7 @@ def _match(pattern: str) -> list[Path]:
         return [Path(pattern)]
     found = [Path(name) for name in sorted(glob.glob(_escape_folders(pattern)))]  # noqa: PTH207 (absolute patterns)
     if not found:
-        raise DataError(
+        raise NoShardsError(
             f"no shards: looked for {pattern}, but nothing matches; {_describe_nearest(pattern)}"
         )
     return found

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -16,9 +17,10 @@ from data.cache.node_store import PIPE_WITHOUT_CACHE, CacheLocal, NodeStore
 from data.errors import DataError
 from data.index.index_build import read_index
 from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
+from data.index.renamed_manifest import renamed_manifest
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard_access import is_pipe, is_plain_url, is_url
-from data.index.shard_listing import Shards
+from data.index.shard_listing import Shards, list_shards
 from data.index.token_files.token_file_listing import open_token_files
 from data.index.token_files.token_file_options import TokenFiles
 from data.index.token_files.token_manifest import TokenManifest
@@ -211,6 +213,8 @@ def open_dataset(
     check: Check = "auto",
     token_files: TokenFiles | None = None,
     broken_shards: Literal["raise", "skip"] = "raise",
+    repeated_shards: Literal["raise", "keep"] = "raise",
+    rename_files: Callable[[str], str] | None = None,
 ) -> Dataset:
     """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
 
@@ -241,6 +245,13 @@ def open_dataset(
             there were no other shards. Every rank has to see the same bytes: otherwise, as with a
             shard that is still written, ranks have different datasets.
 
+        repeated_shards: what becomes of a shard that is given several times. "keep" reads its
+            samples as often in each epoch, to weight it.
+
+        rename_files: returns the name by which a member of a shard is grouped into samples, given
+            its name in the tar. All shards are scanned at each start, and their indexes are kept in
+            memory.
+
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
@@ -250,7 +261,11 @@ def open_dataset(
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
     store = _store(cache, cache_bytes, cache_local, reach)
-    return Dataset(_manifest(shards, reach, broken_shards == "skip"), store, check)
+    keeps = repeated_shards == "keep"
+    if rename_files is not None:
+        listed = list_shards(shards, repeated=keeps)
+        return Dataset(renamed_manifest(listed, rename_files, reach), store, check)
+    return Dataset(_manifest(shards, reach, broken_shards == "skip", keeps), store, check)
 
 
 def _of_tokens(
@@ -270,7 +285,7 @@ def _of_tokens(
     return Dataset(tokens, _store(None, 0, False, sources), check)
 
 
-def _manifest(shards: Shards, sources: Sources, skip_broken: bool) -> Manifest:
+def _manifest(shards: Shards, sources: Sources, skip_broken: bool, repeated: bool) -> Manifest:
     if isinstance(shards, str | Path):
         text = str(shards)
         path, query = split_query(text)
@@ -281,7 +296,7 @@ def _manifest(shards: Shards, sources: Sources, skip_broken: bool) -> Manifest:
             manifest = open_manifest(Path(text).expanduser())
             _warn_of_others(Path(text).expanduser(), manifest)
             return manifest
-    return read_index(shards, source=sources, skip_broken=skip_broken)
+    return read_index(shards, source=sources, skip_broken=skip_broken, repeated=repeated)
 
 
 def _warn_of_others(folder: Path, manifest: Manifest) -> None:

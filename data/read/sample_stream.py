@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import DataError
+from data.errors import DataError, EmptyDatasetError
 from data.order.keyed_permutation import Ints
 from data.order.mixture import (
     MIX,
@@ -358,7 +358,7 @@ def order_of(
 ) -> Order:
     """Return the order of a dataset's samples. Raises DataError for impossible arguments."""
     if len(dataset) == 0:
-        raise DataError(f"the dataset has no samples in its {len(dataset.manifest)} shards")
+        raise EmptyDatasetError(f"the dataset has no samples in its {len(dataset.manifest)} shards")
     try:
         return Order(
             dataset.manifest.samples,

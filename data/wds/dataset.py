@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from multiprocessing import context
 from typing import Any
 
@@ -19,7 +20,7 @@ from data.wds.pass_registry import PassRegistry
 from data.wds.pipeline import WdsPipeline
 from data.wds.pipeline_cursor import Cursor, PipelineState
 from data.wds.pipeline_settings import PipelineSettings
-from data.wds.pipeline_source import PipelineInput
+from data.wds.pipeline_source import PipelineInput, ShardMixture
 from data.wds.ranks_and_workers import LoaderWorker
 from data.wds.stages.stage_kinds import Stage
 from data.wds.stages.stage_runner import EMPTY
@@ -61,6 +62,22 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         """Return a dataset with these options. Raises DataError."""
         return cls(shards, **vars(options))
 
+    @classmethod
+    def of_mixture(
+        cls,
+        mixture: ShardMixture,
+        options: StreamingOptions,
+        stages: tuple[tuple[Stage, ...], ...],
+    ) -> "StreamingDataset":
+        """Return a dataset of a mixture, whose datasets have `stages` of their own. Raises
+        DataError."""
+        found = cls.from_options([], options)
+        settings = PipelineSettings(
+            PipelineInput(mixture, options), options, epochs=None, of_datasets=stages
+        )
+        found._start(settings, Cursor(0), None)
+        return found
+
     def _start(
         self,
         settings: PipelineSettings,
@@ -95,6 +112,13 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         if nepochs > 0:
             return self._with(epochs=nepochs, items=nbatches if nbatches > 0 else None)
         return self._with(epochs=None, items=nbatches if nbatches > 0 else None)
+
+    def with_epochs(self, epochs: Fraction) -> "StreamingDataset":
+        """Return a copy with passes of so many epochs, also parts of one; each pass begins where
+        the last one ended."""
+        if epochs.denominator == 1:
+            return self.repeat(int(epochs))
+        return self._with(epochs=epochs, items=None)
 
     def with_length(self, n: int, silent: bool = True) -> "StreamingDataset":
         """Return a copy that reports the length n, for trainers that ask; nothing else changes."""

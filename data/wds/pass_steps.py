@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import PipelineError
 from data.order.rank_shares import RankShare, StreamedOrder, take
 from data.wds.ranks_and_workers import DataParallelRank
 
@@ -19,7 +19,7 @@ class PassSteps:
 
     Where an epoch of the stream ends within a step: "straddle" continues in the next epoch;
     "partial" makes the last step of each epoch smaller, or larger by less than one sample a rank,
-    so that no rank is left without a sample; "drop" leaves those samples out. Raises DataError for
+    so that no rank is left without a sample; "drop" leaves those samples out. Raises PipelineError for
     invalid numbers.
     """
 
@@ -32,16 +32,16 @@ class PassSteps:
 
     def __post_init__(self) -> None:
         if self.tail not in get_args(Tail):
-            raise DataError(f"tail must be one of {get_args(Tail)}, got {self.tail!r}")
+            raise PipelineError(f"tail must be one of {get_args(Tail)}, got {self.tail!r}")
         if self.size < 1 or self.size % self.ranks.world:
-            raise DataError(
+            raise PipelineError(
                 f"a global batch of {self.size} cannot be shared evenly by {self.ranks.world}"
                 f" ranks: use a multiple of {self.ranks.world}"
             )
         if self.length is not None and self.length < 1:
-            raise DataError(f"a pass must have at least 1 sample, got {self.length}")
+            raise PipelineError(f"a pass must have at least 1 sample, got {self.length}")
         if self.tail == "drop" and self.size > self.stream.samples:
-            raise DataError(
+            raise PipelineError(
                 f"every sample would be dropped: an epoch has {self.stream.samples}, a global"
                 f' batch {self.size}; use a smaller batch or tail="straddle"'
             )
@@ -65,7 +65,7 @@ class PassSteps:
             begin = position + left if left < self.size else position
             return begin, begin + self.size
         if left < self.ranks.world:
-            raise DataError(
+            raise PipelineError(
                 f"{left} samples are left of the epoch at position {position}, too few for"
                 f' {self.ranks.world} ranks: use tail="straddle", or fewer ranks'
             )

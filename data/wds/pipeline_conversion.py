@@ -2,14 +2,18 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import webdataset
-from webdataset import cache, compat, filters, shardlists, tariterators
+from webdataset import cache, compat, filters, mix, shardlists, tariterators
 from webdataset.pytorch import DataLoader
 
-from data.errors import DataError
+from data.errors import PipelineError
+from data.index.shard_listing import Shards
 from data.wds.dataset import StreamingDataset
+from data.wds.pipeline_source import PartOfMixture, ShardMixture
 from data.wds.stages.stage_kinds import (
     Stage,
     StageKind,
@@ -20,14 +24,19 @@ from data.wds.stages.stage_kinds import (
     skips_errors,
 )
 from data.wds.stages.stage_plan import note
+from data.wds.streaming_options import StreamingOptions
 
 _SPLIT = (shardlists.split_by_node, shardlists.split_by_worker, shardlists.single_node_only)
 _OPENERS = (cache.StreamingOpen, cache.FileCache)
+_RESAMPLED = shardlists.resampled_
+_MIX_BLOCK = 1024  # positions of which each dataset of a mixture gets its share
 _CHECKS = (compat.check_empty, shardlists.non_empty)
 
 
-def from_wds(pipeline: webdataset.DataPipeline, **options: Any) -> StreamingDataset:
-    """Convert a `wds.WebDataset` or `wds.DataPipeline` to a dataset with the source of `data` and
+def from_wds(
+    pipeline: webdataset.DataPipeline | mix.RandomMix | mix.RoundRobin, **options: Any
+) -> StreamingDataset:
+    """Convert a `wds.WebDataset`, `wds.DataPipeline` or mixture of them to a dataset with the source of `data` and
     the pipeline's own stages.
 
     Shard lists, splitters, shuffles of shards, resampling, openers, caches, and the stages that
@@ -35,30 +44,128 @@ def from_wds(pipeline: webdataset.DataPipeline, **options: Any) -> StreamingData
     in each worker. The pipeline is not changed, and samples are decoded as it decodes them. The
     order is shuffled if the pipeline had any shuffle, and is that of the shards if it had none.
 
+    A `RandomMix` or `RoundRobin` of pipelines, or a pipeline that begins with one, becomes an
+    endless mixture by the same weights, in which each dataset keeps its stages.
+
     Args:
         options: as of `StreamingDataset`, and `shards` for other addresses, such as a manifest,
             than those in the pipeline.
 
-    Raises DataError for a pipeline that cannot be converted, and for stages that an exact one does
+    Raises PipelineError for a pipeline that cannot be converted, and for stages that an exact one does
     not allow.
     """
+    if isinstance(pipeline, mix.RandomMix | mix.RoundRobin):
+        pipeline = webdataset.DataPipeline(pipeline)
     if not isinstance(pipeline, webdataset.DataPipeline):
-        raise DataError(f"expected a WebDataset or DataPipeline, got {type(pipeline).__name__}")
+        raise PipelineError(f"expected a WebDataset or DataPipeline, got {type(pipeline).__name__}")
+    stages = list(pipeline.pipeline)
+    if stages and isinstance(stages[0], mix.RandomMix | mix.RoundRobin):
+        return _from_mix(pipeline, options)
+    source = _source_of(pipeline, options)
+    given = {**source.given, "shuffle": source.given.get("shuffle", source.shuffles)}
+    dataset = StreamingDataset(source.shards, **given).compose(*source.stages)
+    return _passes(dataset, pipeline, source.draws)
+
+
+def _from_mix(pipeline: webdataset.DataPipeline, options: dict[str, Any]) -> StreamingDataset:
+    """Convert a pipeline that begins with a mixture."""
+    first, *rest = pipeline.pipeline
+    if "shards" in options:
+        raise PipelineError("shards= is for one dataset: a mixture has those of its pipelines")
+    weights = getattr(first, "probs", None) or [1] * len(first.datasets)
+    if len(weights) != len(first.datasets):
+        raise PipelineError(f"{len(first.datasets)} datasets, but {len(weights)} probs")
+    shuffles = any(_shuffles(stage) for stage in rest)
+    sources = [_source_of(_pipeline_in_mix(one), options) for one in first.datasets]
+    if all(source.given.get("read_errors") for source in sources):
+        options = {"read_errors": "skip", **options}
+    whole = StreamingOptions(**options)
+    own = [
+        PartOfMixture(
+            source.shards,
+            replace(
+                whole,
+                shuffle=options.get("shuffle", shuffles or source.shuffles),
+                rename_files=source.given.get("rename_files"),
+                repeated_shards=source.given.get("repeated_shards", "raise"),
+            ),
+        )
+        for source in sources
+    ]
+    block = len(own) if isinstance(first, mix.RoundRobin) else _MIX_BLOCK
+    note(
+        f"{type(first).__name__} is replaced by an endless mixture by the same weights: it does not"
+        " end with a dataset, and each dataset begins its next epoch where one ends"
+    )
+    mixture = ShardMixture(tuple(own), tuple(float(weight) for weight in weights), block)
+    dataset = StreamingDataset.of_mixture(
+        mixture, whole, tuple(tuple(source.stages) for source in sources)
+    )
+    rest = [stage for stage in rest if stage not in _CHECKS]
+    return _passes(dataset.compose(*rest), pipeline, sys.maxsize)
+
+
+def _pipeline_in_mix(pipeline: Any) -> webdataset.DataPipeline:
+    if isinstance(pipeline, webdataset.DataPipeline):
+        return pipeline
+    raise PipelineError(
+        f"a mixture of {type(pipeline).__name__} cannot be converted: each of its datasets has to be"
+        " a WebDataset or DataPipeline"
+    )
+
+
+@dataclass
+class _Source:
+    """A pipeline's shards, the options that follow from how it reads them, and its other stages."""
+
+    shards: Shards
+    given: dict[str, Any]
+    stages: list[Stage]
+    shuffles: bool
+    draws: Fraction | int | None
+    """The epochs of a pass that draws shards with replacement, `sys.maxsize` if it never ends;
+    None if it does not."""
+
+
+def _source_of(pipeline: webdataset.DataPipeline, options: dict[str, Any]) -> _Source:
     stages = list(pipeline.pipeline)
     if stages and isinstance(stages[0], DataLoader):
-        raise DataError("this is a loader: give its dataset, and use data.wds.WebLoader over it")
+        raise PipelineError(
+            "this is a loader: give its dataset, and use data.wds.WebLoader over it"
+        )
     end = _source_end(stages)
     source, rest = stages[:end], stages[end:]
-    rest = [stage for stage in rest if stage not in _CHECKS]
     given = dict(options)
     shards = given.pop("shards", None)
     if shards is None:
         shards = _urls(source)
+        if len(set(shards)) < len(shards):
+            given.setdefault("repeated_shards", "keep")
+            note("shards that are given several times are read as often in each epoch")
     selects = [_replacement(stage, given) for stage in source[1:]]
-    given.setdefault("shuffle", any(_shuffles(stage) for stage in stages))
-    dataset = StreamingDataset(shards, **given)
-    dataset = dataset.compose(*(select for select in selects if select is not None), *rest)
-    return _passes(dataset, pipeline, endless=isinstance(source[0], shardlists.ResampledShards))
+    return _Source(
+        shards,
+        given,
+        [each for each in (*selects, *rest) if each is not None and each not in _CHECKS],
+        any(_shuffles(stage) for stage in stages),
+        _draws(source),
+    )
+
+
+def _draws(source: Sequence[Stage]) -> Fraction | int | None:
+    """Return the epochs that as many shards are as a pass draws with replacement."""
+    first = source[0]
+    drawn = [
+        arguments(stage)["n"]
+        for stage in source
+        if getattr(stage, "f", None) is shardlists.resampled_
+    ]
+    if isinstance(first, shardlists.ResampledShards):
+        drawn.append(first.nshards)
+    if not drawn:
+        return None
+    urls = _urls(source)
+    return sys.maxsize if drawn[-1] == sys.maxsize else Fraction(drawn[-1], len(urls))
 
 
 def _source_end(stages: Sequence[Stage]) -> int:
@@ -69,7 +176,7 @@ def _source_end(stages: Sequence[Stage]) -> int:
             return number
         if stage is tariterators.tarfile_samples or stage is tariterators.group_by_keys:
             return number
-    raise DataError(
+    raise PipelineError(
         "this pipeline has no stage that makes samples from tars, such as tarfile_to_samples():"
         " give the shards and stages to StreamingDataset(shards).compose(...)"
     )
@@ -82,7 +189,7 @@ def _urls(source: Sequence[Stage]) -> list[str]:
     elif isinstance(first, list) and all(isinstance(url, str) for url in first):
         urls = first
     else:
-        raise DataError(
+        raise PipelineError(
             f"the shards of {type(first).__name__} are unknown: give them as"
             " from_wds(pipeline, shards=...), and several datasets as data.mixed(...)"
         )
@@ -98,17 +205,15 @@ def _address(url: str) -> str:
 def _replacement(stage: Stage, given: dict[str, Any]) -> Stage | None:
     """Return the stage that replaces a stage of the source; sets options that follow from it.
 
-    Raises DataError if its effect would be lost.
+    Raises PipelineError if its effect would be lost.
     """
     function = getattr(stage, "f", stage)
     if isinstance(stage, _OPENERS):
         if isinstance(stage, cache.FileCache):
             note("webdataset's cache is replaced: give cache= and cache_bytes=")
         _set_read_errors(stage.handler, given)
-    elif kind_of(stage) is StageKind.NOTHING or function in (*_SPLIT, *_CHECKS):
+    elif kind_of(stage) is StageKind.NOTHING or function in (*_SPLIT, *_CHECKS, _RESAMPLED):
         pass
-    elif function is shardlists.resampled_:
-        raise DataError("resampled() of a list of shards is not supported: use repeat() instead")
     elif function in (
         tariterators.tar_file_expander,
         tariterators.group_by_keys,
@@ -119,7 +224,7 @@ def _replacement(stage: Stage, given: dict[str, Any]) -> Stage | None:
             stage if hasattr(stage, "f") else filters.FilterFunction(stage), given
         )
     else:
-        raise DataError(
+        raise PipelineError(
             f"{describe_stage(stage)} comes before the tars are read, which is replaced here: "
             "leave it out, or give its shards as from_wds(pipeline, shards=...)"
         )
@@ -128,12 +233,15 @@ def _replacement(stage: Stage, given: dict[str, Any]) -> Stage | None:
 
 def _replace_tar_stage(stage: Stage, given: dict[str, Any]) -> Stage | None:
     found = arguments(stage)
-    usual = {"keys": tariterators.base_plus_ext, "lcase": True, "rename_files": None}
+    usual = {"keys": tariterators.base_plus_ext, "lcase": True}
     for name, value in usual.items():
         if found.get(name, value) is not value:
-            raise DataError(
-                f"{name}= changes which files make a sample, which the index decides here"
+            raise PipelineError(
+                f"{name}= changes which files make a sample, which the index decides here: use "
+                "rename_files"
             )
+    if found.get("rename_files") is not None:
+        given.setdefault("rename_files", found["rename_files"])
     _set_read_errors(found.get("handler"), given)
     select, suffixes = found.get("select_files"), found.get("suffixes")
     if select is not None:
@@ -174,7 +282,7 @@ def _set_read_errors(handler: Any, given: dict[str, Any]) -> None:
 
 
 def _shuffles(stage: Stage) -> bool:
-    if isinstance(stage, shardlists.ResampledShards):
+    if isinstance(stage, shardlists.ResampledShards) or getattr(stage, "f", None) is _RESAMPLED:
         return True
     if isinstance(stage, shardlists.SimpleShardList):
         return stage.seed is not None
@@ -190,17 +298,24 @@ def kind_of_or_none(stage: Stage) -> StageKind | None:
     """Return the kind of an object, None if it is not a stage."""
     try:
         return kind_of(stage)
-    except DataError:
+    except PipelineError:
         return None
 
 
 def _passes(
-    dataset: StreamingDataset, pipeline: webdataset.DataPipeline, *, endless: bool
+    dataset: StreamingDataset, pipeline: webdataset.DataPipeline, draws: Fraction | int | None
 ) -> StreamingDataset:
-    items = pipeline.nsamples if pipeline.repetitions != 1 else -1
-    if endless and items <= 0:
-        note("resampling is replaced by an endless order in which no sample is left out")
-        return dataset.repeat()
-    if pipeline.repetitions == sys.maxsize:
+    repetitions, items = pipeline.repetitions, pipeline.nsamples
+    items = items if repetitions != 1 else -1
+    if draws is not None and items <= 0:
+        if draws == sys.maxsize or repetitions == sys.maxsize:
+            note("resampling is replaced by an endless order in which no sample is left out")
+            return dataset.repeat()
+        note(
+            f"resampling is replaced by passes of {float(draws * repetitions):g} epochs, in an order"
+            " in which no sample is left out"
+        )
+        return dataset.with_epochs(Fraction(draws) * repetitions)
+    if repetitions == sys.maxsize:
         return dataset.with_epoch(items) if items > 0 else dataset.repeat()
-    return dataset.repeat(pipeline.repetitions, items) if pipeline.repetitions > 1 else dataset
+    return dataset.repeat(repetitions, items) if repetitions > 1 else dataset

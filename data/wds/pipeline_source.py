@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.cache.node_store import NodeStore
+from data.errors import PipelineError
 from data.index.manifest import Manifest
 from data.index.shard_access import is_url
 from data.index.shard_listing import Shards
+from data.order.mixture import Mixture, segment
 from data.order.rank_shares import RankShare
+from data.order.sample_order import Order
 from data.read.bad_samples import BadSampleBudget
 from data.read.batch import Batch, BatchTimes
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
@@ -28,27 +31,47 @@ from data.read.sample_stream import (
     SingleStream,
     live_shards,
     mean_bytes,
+    order_of,
 )
 from data.read.shards.local_file_samples import WHOLE_BYTES
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.source.sources import Sources
 from data.wds.pass_steps import PassSteps
 from data.wds.pipeline_cursor import Cursor
+from data.wds.pipeline_errors import opening
 from data.wds.ranks_and_workers import ranks
 from data.wds.streaming_options import StreamingOptions
 
 _LOCATED = 4096  # positions that are located at a time
+_OTHER_SEED = 0x9E3779B9  # between the seeds of a dataset that is in a mixture several times
 _BLOCK = 32  # samples at least that a thread reads at a time
+
+
+class PartOfMixture(NamedTuple):
+    """The shards of one dataset of a mixture, and the options that are its own."""
+
+    shards: Shards
+    options: StreamingOptions
+
+
+@dataclass(frozen=True)
+class ShardMixture:
+    """Several datasets that are mixed by weights, before they are opened."""
+
+    parts: tuple[PartOfMixture, ...]
+    weights: tuple[float, ...]
+    block: int
+    """The number of positions of which each dataset gets its share."""
 
 
 @dataclass(frozen=True)
 class PipelineInput:
     """The input of a pipeline before it is opened: what is read and in what order."""
 
-    shards: Shards | Dataset | SampleStream
+    shards: Shards | Dataset | SampleStream | ShardMixture
     options: StreamingOptions
-    manifest: Manifest | None = None
-    """The manifest of the shards, once they were opened, so that another process need not index
+    manifests: tuple[Manifest, ...] | None = None
+    """The manifests of the shards, once they were opened, so that another process need not index
     them again."""
 
     @property
@@ -56,6 +79,9 @@ class PipelineInput:
         """Whether opening it takes requests."""
         if isinstance(self.shards, str | Path):
             return is_url(str(self.shards))
+        if isinstance(self.shards, ShardMixture):
+            inputs = [PipelineInput(*part) for part in self.shards.parts]
+            return any(each.is_remote for each in inputs)
         if isinstance(self.shards, Sequence):
             return any(is_url(str(shard)) for shard in self.shards)
         return False
@@ -63,34 +89,68 @@ class PipelineInput:
     @property
     def is_open(self) -> bool:
         """Whether it was given as an open dataset."""
-        return not isinstance(self.shards, str | Path | Sequence)
+        return not isinstance(self.shards, str | Path | Sequence | ShardMixture)
 
     def open(self) -> SampleStream:
         """Open the stream. Raises DataError."""
         shards, options = self.shards, self.options
         if isinstance(shards, Dataset):
             return SingleStream.of(shards, options)
+        if isinstance(shards, ShardMixture):
+            return self._open_mixture(shards)
         if not isinstance(shards, str | Path | Sequence):
             return shards
-        if self.manifest is None:
-            dataset = open_dataset(
-                shards,
-                cache=options.cache,
-                cache_bytes=options.cache_bytes,
-                sources=options.sources,
-                check=options.check,
-                broken_shards="skip" if _skips_broken(options) else "raise",
+        return SingleStream.of(self._open_shards(shards, options, 0), options)
+
+    def _open_mixture(self, mixture: ShardMixture) -> SampleStream:
+        """Open all datasets. One that is there several times comes in another order each time."""
+        datasets: list[Dataset] = []
+        orders: list[Order] = []
+        for number, (shards, options) in enumerate(mixture.parts):
+            dataset = self._open_shards(shards, options, number)
+            same = sum(dataset.fingerprint == other.fingerprint for other in datasets)
+            orders.append(
+                order_of(
+                    dataset,
+                    seed=(options.seed + same * _OTHER_SEED) % 2**63,
+                    streams=options.streams,
+                    window=options.window,
+                    shuffle=options.shuffle,
+                    remix_every=options.remix_every,
+                )
             )
-            return SingleStream.of(dataset, options)
+            datasets.append(dataset)
+        try:
+            first = segment(0, mixture.weights)
+            mixed = Mixture([first], seed=self.options.seed, block=mixture.block)
+        except ValueError as error:
+            raise PipelineError(str(error)) from error
+        return MixedStream(datasets, orders, mixed)
+
+    def _open_shards(self, shards: Shards, options: StreamingOptions, number: int) -> Dataset:
+        if self.manifests is None:
+            with opening():
+                return open_dataset(
+                    shards,
+                    cache=options.cache,
+                    cache_bytes=options.cache_bytes,
+                    sources=options.sources,
+                    check=options.check,
+                    broken_shards="skip" if _skips_broken(options) else "raise",
+                    repeated_shards=options.repeated_shards,
+                    rename_files=options.rename_files,
+                )
         folder = Path(options.cache or ".")
         budget = options.cache_bytes if options.cache else 0
         store = NodeStore(folder, budget, sources=options.sources or Sources())
-        return SingleStream.of(Dataset(self.manifest, store, options.check), options)
+        return Dataset(self.manifests[number], store, options.check)
 
     def opened_as(self, stream: SampleStream) -> "PipelineInput":
-        """Return the input with the manifest of `stream`, for another process, which then need not
+        """Return the input with the manifests of `stream`, for another process, which then need not
         index the shards again."""
-        return replace(self, manifest=stream.datasets[0].manifest)
+        manifests = tuple(dataset.manifest for dataset in stream.datasets)
+        options = replace(self.options, rename_files=None)  # whose names are in the manifests
+        return replace(self, manifests=manifests, options=options)
 
 
 def after_fork(stream: SampleStream) -> SampleStream:

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from data.errors import DataError
+from data.errors import PipelineError
 
 
 class DataParallelRank(NamedTuple):
@@ -27,13 +27,13 @@ def ranks(rank: int | None, world: int | None) -> DataParallelRank:
     """Return rank and world size: as given; else of torch.distributed if it is initialized; else of
     RANK and WORLD_SIZE; else a single rank.
 
-    Raises DataError for invalid numbers.
+    Raises PipelineError for invalid numbers.
     """
     if (rank is None) != (world is None):
-        raise DataError("give both rank and world_size, or neither")
+        raise PipelineError("give both rank and world_size, or neither")
     found = DataParallelRank(rank, world) if rank is not None and world is not None else _found()
     if not 0 <= found.rank < found.world:
-        raise DataError(f"rank must be in 0..world_size-1, got {found.rank} of {found.world}")
+        raise PipelineError(f"rank must be in 0..world_size-1, got {found.rank} of {found.world}")
     return found
 
 
@@ -52,6 +52,6 @@ def _found() -> DataParallelRank:
     try:
         return DataParallelRank(int(values[0]), int(values[1]))
     except ValueError as error:
-        raise DataError(
+        raise PipelineError(
             f"RANK={values[0]!r} and WORLD_SIZE={values[1]!r} are not numbers"
         ) from error

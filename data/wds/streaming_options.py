@@ -1,9 +1,11 @@
 """The options of a `StreamingDataset`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from data.errors import DataError
+from data.errors import PipelineError
 from data.order.sample_order import OrderOptions
 from data.read.bad_samples import Policy
 from data.read.loader_options import ErrorBudgetOptions, PrefetchOptions
@@ -27,6 +29,10 @@ class StreamingOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
     """Access to shards that are not local; None: `Sources()`."""
     check: Check = "auto"
     """What of each sample is compared with the index, as of `open_dataset`."""
+    repeated_shards: Literal["raise", "keep"] = "raise"
+    """What becomes of a shard that is given several times, as of `open_dataset`."""
+    rename_files: Callable[[str], str] | None = None
+    """The names by which members are grouped into samples, as of `open_dataset`."""
     global_batch: int | None = None
     """Samples of a step over all ranks; None: the size of `batched` times the ranks, or without
     `batched` one each."""
@@ -50,4 +56,4 @@ class StreamingOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.global_batch is not None and self.global_batch < 1:
-            raise DataError(f"expected a number of at least 1, got {self.global_batch}")
+            raise PipelineError(f"expected a number of at least 1, got {self.global_batch}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from webdataset import filters
 
-from data.errors import DataError
+from data.errors import PipelineError
 from data.wds.stages.stage_kinds import Stage, check_handler, describe_stage, invoke
 
 DROPPED = object()
@@ -35,7 +35,7 @@ class StageChain:
     def run(self, sample: Any) -> Any:
         """Return the result of a sample: DROPPED if it is left out.
 
-        Raises HandledError and StoppedError; DataError for stages that return more than one item;
+        Raises HandledError and StoppedError; PipelineError for stages that return more than one item;
         else what the stages raise.
         """
         if not self._stages:
@@ -50,7 +50,7 @@ class StageChain:
             self._out = None
             raise
         if self._feed.waiting:
-            raise DataError(
+            raise PipelineError(
                 f"the stages {self._names} returned more than one for a sample, so they are not "
                 "`per_sample`; use exact=False"
             )

@@ -14,7 +14,7 @@ from data.wds.pipeline_cursor import Cursor
 from data.wds.pipeline_source import ShareRead, ShareReader
 from data.wds.stages.sample_seeds import BATCH, SAMPLE, Seeder, uniform
 from data.wds.stages.stage_chain import DROPPED, HandledError, StageChain, StoppedError
-from data.wds.stages.stage_errors import SampleDecodingError, SampleStageError, StageError
+from data.wds.pipeline_errors import SampleDecodingError, SampleStageError, StageError
 from data.wds.stages.stage_kinds import Stage, arguments, describe_stage, invoke, per_sample
 from data.wds.stages.stage_plan import StageGroup, StagePlan, is_rsample
 
