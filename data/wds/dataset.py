@@ -12,6 +12,7 @@ from webdataset.pytorch import IterableDataset
 from data.errors import DataError
 from data.index.shard_listing import Shards
 from data.keyword_options import takes_fields_of
+from data.order.sample_order import MAX_POSITION
 from data.read.dataset import Dataset
 from data.read.loader_metrics import Usage
 from data.read.sample_stream import SampleStream
@@ -91,8 +92,55 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         self._passes = PassRegistry()
         self._iteration = 0
 
-    length = 0
+    length: int | None = None
     """The length that `with_length` was given."""
+
+    def __len__(self) -> int:
+        """Return the items of a pass on this rank: those of `with_length`, else as many as the
+        stages give if all samples can be used. It opens the shards.
+
+        Raises TypeError, as an object without a length, where a pass does not end, and where only
+        the stages know their items.
+        """
+        if self.length is not None:
+            return self.length
+        begin, end = self._bounds()
+        return self.pipeline.items_between(begin, end)
+
+    def __bool__(self) -> bool:
+        """Return True: that it is there does not depend on its length."""
+        return True
+
+    @property
+    def steps_done(self) -> int:
+        """The items of the present pass, on this rank, that are already delivered. Raises TypeError
+        as `len`."""
+        return self.items_done(self._cursor)
+
+    def items_done(self, at: Cursor) -> int:
+        """Return how many items of a pass come before a cursor. Raises TypeError as `len`."""
+        begin, end = self._bounds(at)
+        total = self.pipeline.items_between(begin, end)
+        position = self.pipeline.steps.advance(at.position, at.skip)
+        return total - self.pipeline.items_between(position, end) + at.within
+
+    def _bounds(self, at: Cursor | None = None) -> tuple[int, int]:
+        """Return where the pass of a cursor begins and ends. Raises TypeError."""
+        settings = self.pipeline.settings
+        if not settings.options.exact:
+            raise TypeError("only the stages know how many items they give: use with_length(n)")
+        if settings.plan.filters and settings.plan.batching is None:
+            raise TypeError("samples are left out, so their number is not known: use with_length(n)")
+        if self.pipeline.open().samples == MAX_POSITION:
+            raise TypeError("a mixture does not end, so it has no length: use with_epoch(n)")
+        found = self.pipeline.pass_from(self._cursor if at is None else at)
+        begin = self.pipeline.steps.begin_of_pass(found.position)
+        if found.until is None or begin is None:
+            raise TypeError("a pass does not end, so it has no length: use with_epoch(n)")
+        if found.position >= found.until:  # at the end of a pass
+            begin = self.pipeline.steps.begin_of_pass(max(0, found.position - 1))
+            assert begin is not None
+        return begin, found.until
 
     # the stages
 
@@ -123,7 +171,6 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     def with_length(self, n: int, silent: bool = True) -> "StreamingDataset":
         """Return a copy that reports the length n, for trainers that ask; nothing else changes."""
         found = self._with()
-        found.__class__ = SizedStreamingDataset
         found.length = n
         return found
 
@@ -271,10 +318,3 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         self.__dict__.update(state)
         if "_passes" not in state:
             self._passes = PassRegistry()
-
-
-class SizedStreamingDataset(StreamingDataset):
-    """A `StreamingDataset` with a length."""
-
-    def __len__(self) -> int:
-        return self.length

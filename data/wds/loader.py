@@ -1,23 +1,33 @@
 """A `DataLoader` over a pipeline, whose state is that of the pipeline."""
 
+import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from webdataset.compat import FluidInterface
 from webdataset.pytorch import DataLoader, IterableDataset
 
-from data.errors import DataError
+from data.errors import DataError, PipelineError
 from data.read.loader_metrics import Usage
 from data.wds import ranks_and_workers
 from data.wds.dataset import StreamingDataset
 from data.wds.pipeline_cursor import Cursor
-from data.wds.stages.stage_runner import EMPTY
+from data.wds.stages.sample_seeds import Seeder
+from data.wds.stages.stage_chain import DROPPED, HandledError, StageChain, StoppedError
+from data.wds.stages.stage_kinds import Stage, StageKind, describe_stage, kind_of, may_draw
+from data.wds.stages.stage_plan import is_rsample, note
+from data.wds.stages.stage_runner import EMPTY, PipelineItem
 
-_OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "persistent_workers")
+_PURPOSES = 1 << 48
+"""The purpose of seeds from which on the stages of a loader have theirs."""
+
+_NOT_HERE = ("shuffle", "sampler", "batch_sampler")
+"""Options of `DataLoader` by which it would choose the samples itself."""
 
 
-class WebLoader:
+class WebLoader(FluidInterface):  # type: ignore[misc]
     """Delivers the items of `dataset`, made in `num_workers` processes, in the exact order.
 
     Worker w of W makes every W-th step and the steps are delivered in turn, so any number of
@@ -25,33 +35,129 @@ class WebLoader:
     the item is delivered: the state does not depend on what was read ahead, and can be resumed with
     any number of workers, ranks and samples in a batch.
 
-    Args:
-        options: of `DataLoader`: collate_fn, prefetch_factor, pin_memory, timeout, worker_init_fn,
-            multiprocessing_context and so on. Not its batch options: batches are made in the
-            pipeline by `batched`.
+    It has the methods of webdataset's `WebLoader`, each of which returns a new loader. Those that
+    batch, split or slice are added to the dataset, so that they count samples in the exact order;
+    those that map or select items run in this process, as webdataset runs them.
 
-    Raises DataError for an option that is not supported.
+    Args:
+        batch_size: adds `batched(batch_size)` to the dataset, with `collate_fn`, by default that of
+            `DataLoader`; `drop_last` leaves out a smaller last batch. None: the items are those of
+            the dataset.
+        options: of `DataLoader`: collate_fn, prefetch_factor, pin_memory, timeout, worker_init_fn,
+            multiprocessing_context and so on. `persistent_workers` has no effect: workers are
+            started for each pass, see `with_epoch` for longer passes.
+
+    Raises PipelineError for an option that is not supported.
     """
 
     has_shared_state = True
     """Whether `state_dict` is the same on all ranks, and fits any number of them."""
 
-    def __init__(self, dataset: StreamingDataset, *, num_workers: int = 0, **options: Any) -> None:
-        given = sorted(name for name in options if name in _OURS)
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        batch_size: int | None = None,
+        *,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> None:
+        given = sorted(name for name in _NOT_HERE if options.pop(name, None))
         if given:
-            raise DataError(
-                f"{', '.join(given)} is not supported here: batch in the pipeline by batched(); "
-                "workers are started for each pass, see with_epoch() for longer passes"
+            raise PipelineError(
+                f"{', '.join(given)} is not supported here: the dataset is already in its order"
             )
         if not isinstance(dataset, StreamingDataset):
-            raise DataError(f"expected a StreamingDataset or from_wds(...), got {type(dataset)}")
+            raise PipelineError(
+                f"expected a StreamingDataset or from_wds(...), got {type(dataset)}"
+            )
+        if options.pop("persistent_workers", False):
+            note(
+                "persistent_workers=True has no effect here: workers are started for each pass; use"
+                " with_epoch() for longer passes"
+            )
+        drop_last = options.pop("drop_last", False)
+        if batch_size is not None:
+            collate = options.pop("collate_fn", None) or _torch_collate()
+            dataset = dataset.batched(batch_size, collation_fn=collate, partial=not drop_last)
+            options["collate_fn"] = _same
+        elif drop_last:
+            raise PipelineError("drop_last=True needs batch_size; or use batched(n, partial=False)")
         self.dataset, self.num_workers = dataset, num_workers
         self._options = options
+        self._stages: tuple[Stage, ...] = ()
         self._state: dict[str, Any] | None = None
         self._cursor: Cursor | None = None
         self._usages: dict[tuple[int, int], Usage] = {}
         self._wait_s = self._elapsed_s = 0.0
         self._iteration = 0
+
+    # the stages
+
+    def compose(self, *stages: Stage) -> "WebLoader":
+        """Return a loader with more stages. Raises PipelineError for a stage that cannot be used
+        there."""
+        found, exact = self._with(self.dataset), self.dataset.pipeline.settings.options.exact
+        for stage in stages:
+            kind = kind_of(stage)
+            is_random = exact and is_rsample(stage)  # by position, which the dataset knows
+            if kind in (StageKind.EACH, StageKind.FILTER) and not is_random:
+                StageChain([stage])  # raises if a handler is not allowed
+                found._stages = (*found._stages, stage)
+            elif found._stages:
+                raise PipelineError(
+                    f"{describe_stage(stage)} after {describe_stage(found._stages[-1])} of a "
+                    "WebLoader would count items that have no position: put it before, or use both "
+                    "on the dataset"
+                )
+            else:
+                if kind in (StageKind.BATCH, StageKind.SPLIT):
+                    found._collate_before()
+                found.dataset = found.dataset.compose(stage)
+        return found
+
+    def _collate_before(self) -> None:
+        """Apply `collate_fn` to the items before stages that are added to the dataset."""
+        collate = self._options.get("collate_fn") or _default_collate()
+        if collate is not _same:
+            self.dataset = self.dataset.map(collate)
+            self._options = {**self._options, "collate_fn": _same}
+
+    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> "WebLoader":
+        """Return a loader with passes of so many items on each rank."""
+        return self._with(self.dataset.with_epoch(nsamples, nbatches))
+
+    def repeat(self, nepochs: int = -1, nbatches: int = -1) -> "WebLoader":
+        """Return a loader with passes of so many epochs, or items on each rank; endless if neither
+        is given."""
+        return self._with(self.dataset.repeat(nepochs, nbatches))
+
+    def with_length(self, n: int, silent: bool = True) -> "WebLoader":
+        """Return a loader that reports the length n; nothing else changes."""
+        return self._with(self.dataset.with_length(n, silent))
+
+    def _with(self, dataset: StreamingDataset) -> "WebLoader":
+        if self._iteration:
+            raise PipelineError("stages are added to a loader before its iteration begins")
+        found = copy.copy(self)
+        found.dataset, found._usages = dataset, {}
+        return found
+
+    def __len__(self) -> int:
+        """Return the items of a pass on this rank, as `len` of the dataset. Raises TypeError."""
+        if any(kind_of(stage) is StageKind.FILTER for stage in self._stages):
+            if self.dataset.length is None:
+                raise TypeError("items are left out, so their number is not known")
+        return len(self.dataset)
+
+    def __bool__(self) -> bool:
+        """Return True: that it is there does not depend on its length."""
+        return True
+
+    @property
+    def steps_done(self) -> int:
+        """The items of the present pass that are already delivered. Raises TypeError as `len`."""
+        at = self.dataset.cursor if self._cursor is None else self._cursor
+        return self.dataset.items_done(at)
 
     @property
     def errors(self) -> int:
@@ -74,7 +180,7 @@ class WebLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state as the dataset does."""
         if self._iteration:
-            raise DataError("load_state_dict was called after iteration began; call it before")
+            raise PipelineError("load_state_dict was called after iteration began; call it before")
         self.dataset.load_state_dict(state)
         self._state = self._cursor = None
 
@@ -92,6 +198,7 @@ class WebLoader:
             collate_fn=_Collate(collate),
             **options,
         )
+        chain = _ItemStages(self._stages, self.dataset)
         last_s = time.perf_counter()
         for step in self._waiting(passing):
             for entry in step.items:
@@ -103,8 +210,8 @@ class WebLoader:
                 self._cursor, self._state = entry.cursor, entry.state
                 self._elapsed_s += (now_s := time.perf_counter()) - last_s
                 last_s = now_s
-                if not entry.empty:
-                    yield entry.item
+                if not entry.empty and (item := chain.run(entry)) is not DROPPED:
+                    yield item
         if iteration == self._iteration:
             self._end(self._cursor or at)
 
@@ -136,6 +243,36 @@ class _CursorItem:
     usage: Usage = field(default_factory=Usage)
     """The usage of its worker, since the pass began."""
     error: Exception | None = None
+
+
+class _ItemStages:
+    """The stages of a loader, which make one item of each, or none, in the consumer's process."""
+
+    def __init__(self, stages: Sequence[Stage], dataset: StreamingDataset) -> None:
+        self._chain, self._pipeline = StageChain(stages), dataset.pipeline
+        draws = dataset.pipeline.settings.options.seeded and any(map(may_draw, stages))
+        self._seeder = Seeder(dataset.pipeline.open().seed, restore=True) if draws else None
+
+    def run(self, entry: "_CursorItem") -> Any:
+        """Return what the stages make of an item: DROPPED if they leave it out. Raises what the
+        stages raise; PipelineError if other ranks would not leave it out."""
+        cursor = entry.cursor
+        assert cursor is not None
+        try:
+            if self._seeder is None:
+                found = self._chain.run(entry.item)
+            else:
+                with self._seeder.around():
+                    self._seeder.at(cursor.position, _PURPOSES + cursor.within)
+                    found = self._chain.run(entry.item)
+        except HandledError:
+            found = DROPPED
+        except StoppedError as error:
+            assert error.__cause__ is not None
+            raise error.__cause__ from None
+        if found is DROPPED:
+            self._pipeline.check_empty(PipelineItem(EMPTY, cursor))
+        return found
 
 
 @dataclass
@@ -200,6 +337,16 @@ class _PassDataset(IterableDataset):  # type: ignore[misc]
                 offset,
                 pipeline.usage - before,
             )
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _torch_collate() -> Any:
+    from torch.utils.data import default_collate
+
+    return default_collate
 
 
 def _default_collate() -> Any:

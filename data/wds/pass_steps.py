@@ -87,6 +87,37 @@ class PassSteps:
                 return
             yield begin, position
 
+    def begin_of_pass(self, position: int) -> int | None:
+        """Return where the pass at `position` began, if all of it had steps as here; None if passes
+        do not end."""
+        if self.length is None:
+            return None
+        begin = position // self.length * self.length
+        if self.tail == "straddle":
+            return position - (position - begin) // self.size * self.size
+        return begin
+
+    def sizes(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield (size, number) of the steps from one position to another, in runs of equal ones."""
+        if self.tail == "straddle":
+            yield self.size, -(-(end - begin) // self.size)
+            return
+        world, position = self.ranks.world, begin
+        while position < end:
+            left = self.stream.samples - position % self.stream.samples
+            if position + left > end:  # the pass ends within an epoch
+                yield from ((after - at, 1) for at, after in self.begins(position, end))
+                return
+            full, rest = divmod(left, self.size)
+            position += left
+            if self.tail == "partial" and rest and full and rest < world:
+                yield self.size, full - 1
+                yield self.size + rest, 1
+            else:
+                yield self.size, full
+                if self.tail == "partial" and rest:
+                    yield rest, 1
+
     def share(self, begin: int, end: int) -> RankShare:
         """Return this rank's share of the step of the positions from `begin` to `end`."""
         positions = np.arange(begin, end, dtype=np.int64)

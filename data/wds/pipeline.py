@@ -90,6 +90,15 @@ class WdsPipeline:
         until = steps.until(position) if at.until is None else at.until
         return Cursor(position, 0, at.within, until)
 
+    def items_between(self, begin: int, end: int) -> int:
+        """Return how many items this rank gets of the steps from one position to another, if all
+        samples can be used. Raises DataError for invalid settings."""
+        rank, world = self.steps.ranks
+        return sum(
+            count * self.settings.plan.items((rank + 1) * size // world - rank * size // world, size // world)
+            for size, count in self.steps.sizes(begin, end)
+        )
+
     def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[PipelineItem]:
         """Yield the items of every `stride`-th step of a pass, from its step number `offset` on."""
         options, steps = self.settings.options, self.steps
@@ -163,9 +172,11 @@ class WdsPipeline:
                 "an open dataset cannot be sent to another process: give its shards to "
                 "StreamingDataset, or fork the workers"
             )
+        options = settings.options
         if self._opened is not None:
             origin = origin.opened_as(self._opened)
+            options = origin.options
         rank, world = settings.ranks
-        options = replace(settings.options, rank=rank, world_size=world)
+        options = replace(options, rank=rank, world_size=world)
         sent = replace(settings, origin=origin, options=options)
         return {**self.__dict__, "settings": sent, "_opened": None, "_stream": None}

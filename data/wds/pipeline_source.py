@@ -149,8 +149,17 @@ class PipelineInput:
         """Return the input with the manifests of `stream`, for another process, which then need not
         index the shards again."""
         manifests = tuple(dataset.manifest for dataset in stream.datasets)
-        options = replace(self.options, rename_files=None)  # whose names are in the manifests
-        return replace(self, manifests=manifests, options=options)
+        shards = self.shards
+        if isinstance(shards, ShardMixture):
+            parts = tuple(PartOfMixture(one.shards, _sent(one.options)) for one in shards.parts)
+            shards = replace(shards, parts=parts)
+        return replace(self, shards=shards, manifests=manifests, options=_sent(self.options))
+
+
+def _sent(options: StreamingOptions) -> StreamingOptions:
+    """Return the options without the function whose result is in the manifests: it may be one that
+    cannot be sent."""
+    return replace(options, rename_files=None)
 
 
 def after_fork(stream: SampleStream) -> SampleStream:

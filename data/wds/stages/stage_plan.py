@@ -84,6 +84,20 @@ class StagePlan:
         """The least number of samples that are whole batches of each batching."""
         return math.lcm(*(group.batching.size for group in self.groups if group.batching))
 
+    def items(self, rows: int, least: int) -> int:
+        """Return how many items a rank's `rows` of a step give; `least` are those of the rank that
+        has fewest."""
+        single = len(self.groups) == 1
+        for group in self.groups:
+            if (batching := group.batching) is None:
+                return rows
+            ends = batch_ends(rows, least, batching.size, batching.partial or single)
+            if group.split is None:
+                return len(ends)
+            rows = ends[-1] if ends else 0
+            least = min(least, rows)
+        return rows
+
     @property
     def may_draw(self) -> bool:
         """Whether any stage or collate may use the generators of random, numpy or torch."""
@@ -174,6 +188,18 @@ class _PlanBuilder:
             )
         start, stop, step = slice_arguments(stage)
         return PlannedSlice(start, stop, step, group.batching is not None)
+
+
+def batch_ends(rows: int, least: int, size: int, partial: bool) -> list[int]:
+    """Return where the batches of `size` end in a rank's rows of a step.
+
+    Their number follows from `least`, the rows of the rank that has fewest, so that it is the same
+    on every rank; the last batch takes the rest, which is at most one row more. A last batch that
+    is not whole is left out unless `partial`.
+    """
+    count = -(-least // size) if partial else least // size
+    ends = [size * number for number in range(1, count + 1)]
+    return [*ends[:-1], rows] if partial and ends else ends
 
 
 def inexact_stages(stages: Sequence[Stage]) -> list[Stage]:

@@ -16,7 +16,7 @@ from data.wds.stages.sample_seeds import BATCH, SAMPLE, Seeder, uniform
 from data.wds.stages.stage_chain import DROPPED, HandledError, StageChain, StoppedError
 from data.wds.pipeline_errors import SampleDecodingError, SampleStageError, StageError
 from data.wds.stages.stage_kinds import Stage, arguments, describe_stage, invoke, per_sample
-from data.wds.stages.stage_plan import StageGroup, StagePlan, is_rsample
+from data.wds.stages.stage_plan import StageGroup, StagePlan, batch_ends, is_rsample
 
 _PURPOSES = 1 << 32
 """The purposes of seeds that each group of stages has for itself."""
@@ -118,7 +118,7 @@ class StageRunner:
             if chains.group.split is None:
                 return [batch for _, batch in batches]
             rows = [row for part, batch in batches for row in self._split(number, part, batch)]
-            least = min(least, ends[-1]) if ends else 0
+            least = min(least, len(rows))
         return [row for _, row in rows]
 
     def _batch(self, number: int, part: list[tuple[int, Any]]) -> Any:
@@ -324,18 +324,6 @@ def _by_position(read: ShareRead) -> dict[int, tuple[Any, int]]:
     return dict(
         zip(batch.positions, zip(batch.data, batch.datasets, strict=True), strict=True)
     )
-
-
-def batch_ends(rows: int, least: int, size: int, partial: bool) -> list[int]:
-    """Return where the batches of `size` end in a rank's rows of a step.
-
-    Their number follows from `least`, the rows of the rank that has fewest, so that it is the same
-    on every rank; the last batch takes the rest, which is at most one row more. A last batch that
-    is not whole is left out unless `partial`.
-    """
-    count = -(-least // size) if partial else least // size
-    ends = [size * number for number in range(1, count + 1)]
-    return [*ends[:-1], rows] if partial and ends else ends
 
 
 def stage_error(position: int, key: str, url: str, cause: BaseException) -> SampleError:

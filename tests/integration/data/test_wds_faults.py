@@ -183,6 +183,6 @@ def test_arguments_that_make_no_sense(urls: list[str]) -> None:
         with pytest.raises(DataError, match=said):
             list(StreamingDataset(urls, **kw).to_tuple("__key__").batched(5))
     with pytest.raises(DataError, match="is not supported here"):
-        WebLoader(StreamingDataset(urls), batch_size=4)
+        WebLoader(StreamingDataset(urls), shuffle=True)
     with pytest.raises(DataError, match="straddle"):
         list(StreamingDataset(urls, tail="drop").with_epoch(3))
