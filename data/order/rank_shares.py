@@ -265,3 +265,39 @@ def position_after(
         return position + steps * size
     epochs, rest = divmod(steps - left, each)
     return (epoch + 1 + epochs) * samples + rest * size
+
+
+def count_steps(
+    position: int,
+    end: int,
+    size: int,
+    samples: int,
+    tail: Tail,
+    skipped: SkippedRanges = NOTHING_SKIPPED,
+) -> int:
+    """Return how many steps `steps_from` yields from `position` to `end`, the end of an epoch.
+
+    Without skipped positions, or with `tail` "straddle", in constant time; else it visits the
+    epochs. Raises ValueError as `step_at`.
+    """
+    if position >= end:
+        return 0
+    if not skipped or tail == "straddle":
+        step_at(position, size, samples, tail)
+    if tail == "straddle":
+        return -(-(skipped.kept_before(end) - skipped.kept_before(position)) // size)
+    if not skipped:
+        epochs = (end - position) // samples
+        return epochs * _steps(samples, size, tail) + _steps((end - position) % samples, size, tail)
+    found = 0
+    while position < end:
+        epoch_end = (position // samples + 1) * samples
+        left = skipped.kept_before(epoch_end) - skipped.kept_before(position)
+        found += _steps(left, size, tail)
+        position = epoch_end
+    return found
+
+
+def _steps(left: int, size: int, tail: Tail) -> int:
+    """Return the steps of the rest of an epoch."""
+    return left // size if tail == "drop" else -(-left // size)

@@ -98,6 +98,27 @@ class Loader(Iterable[Batch]):
         """Return a loader with these options. Raises DataError."""
         return cls(dataset, **vars(options))
 
+    @classmethod
+    def for_evaluation(
+        cls,
+        dataset: Dataset,
+        *,
+        global_batch: int,
+        rank: int = 0,
+        world_size: int = 1,
+        **options: Any,
+    ) -> "Loader":
+        """Return a loader that delivers each sample once, in stored order, on any number of ranks.
+
+        Each rank gets the same number of batches, of the same number of samples, so that
+        collectives match: `mask` is False for samples that only fill up, and has to be applied to
+        sums and counts. `options` are further fields of `LoaderOptions`. Raises DataError.
+        """
+        fields = {"shuffle": False, "epochs": 1, "tail": "pad", "uneven": "pad", **options}
+        return cls(
+            dataset, global_batch=global_batch, rank=rank, world_size=world_size, **fields
+        )
+
     def __iter__(self) -> Iterator[Batch]:
         """Continue at the first batch not yet delivered. Ends an earlier iteration of this
         loader."""
@@ -106,6 +127,35 @@ class Loader(Iterable[Batch]):
         iteration = _Iteration(self)
         self._current = weakref.ref(iteration)
         return iteration
+
+    def __len__(self) -> int:
+        """Return the number of batches of all `epochs`, from the first on: the same on every rank,
+        and after a resume in the middle, see `steps_done`.
+
+        Raises TypeError, as an object without a length, where `epochs` is None, and with `pack`,
+        where the number of sequences is only known when they are planned.
+        """
+        return self._steps_from(0)
+
+    def __bool__(self) -> bool:
+        """Return True: that it is there does not depend on its length."""
+        return True
+
+    @property
+    def steps_done(self) -> int:
+        """The batches of `len` that come before the position: `tqdm(loader,
+        initial=loader.steps_done)`. Raises TypeError as `len`."""
+        return len(self) - self._steps_from(self._position)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches of an epoch, the same on every rank. Where a batch may reach into
+        the next epoch (`tail="straddle"`), those that have samples of the first epoch. Raises
+        TypeError with `pack`, and for a mixture, which has no epochs."""
+        samples = self._plan.stream.samples
+        if samples == MAX_POSITION:
+            raise TypeError("a mixture has no epochs, so it has no number of steps in one")
+        return self._plan.steps(0, samples)
 
     @property
     def samples(self) -> int:
@@ -215,6 +265,12 @@ class Loader(Iterable[Batch]):
         """Stop the reader threads or processes and wait for them. A new iteration continues at the
         same place."""
         self._end("the loader was closed")
+
+    def _steps_from(self, position: int) -> int:
+        end = self._plan.topology.end(self._plan.stream)
+        if end is None:
+            raise TypeError("a loader without epochs does not end, so it has no length")
+        return self._plan.steps(position, end)
 
     def _end(self, reason: str) -> None:
         iteration = self._current() if self._current else None

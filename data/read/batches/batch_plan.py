@@ -8,7 +8,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from data.errors import DataError
-from data.order.rank_shares import GlobalStep, RankShare, Tail, Uneven, shares, step_at, steps_from
+from data.order.rank_shares import (
+    GlobalStep,
+    RankShare,
+    Tail,
+    Uneven,
+    count_steps,
+    shares,
+    step_at,
+    steps_from,
+)
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
 from data.read.sample_stream import SampleLocations, SampleStream
@@ -61,6 +70,10 @@ class BatchPlan(Protocol):
     def work(self, position: int) -> Iterator[BatchWork]:
         """Yield this rank's batches from `position` on. Raises DataError."""
 
+    def steps(self, position: int, end: int) -> int:
+        """Return the number of batches from `position` on to `end`, the end of an epoch. Raises
+        TypeError where that is not known without making them."""
+
     def fetcher(self, fetcher: BatchFetcher) -> BatchFetcher:
         """Return the fetcher that makes batches of the work, given one that makes batches of
         samples."""
@@ -112,6 +125,13 @@ class SamplePlan:
             for each, end in zip(found, ends, strict=True):
                 part = slice(end - len(each.positions), end)
                 yield BatchWork(each, SampleLocations(*(column[part] for column in places)))
+
+    def steps(self, position: int, end: int) -> int:
+        of, samples = self.topology, self.stream.samples
+        try:
+            return count_steps(position, end, of.batch, samples, of.tail, self.skipped)
+        except ValueError as error:
+            raise DataError(str(error)) from error
 
     def fetcher(self, fetcher: BatchFetcher) -> BatchFetcher:
         return fetcher

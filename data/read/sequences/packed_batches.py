@@ -188,6 +188,9 @@ class PackPlan:
             yield self._work(step)
             position = step.after
 
+    def steps(self, position: int, end: int) -> int:
+        raise TypeError("the number of packed sequences is known only when they are planned")
+
     def fetcher(self, fetcher: BatchFetcher) -> BatchFetcher:
         return PackFetcher(
             fetcher.stream,

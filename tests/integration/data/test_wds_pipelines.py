@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import webdataset as wds
+from webdataset import filters, tariterators
 
 from data import DataError
 from data.wds.dataset import StreamingDataset
@@ -157,14 +158,32 @@ def test_rsample_keeps_what_it_kept_before(urls: list[str]) -> None:
     assert keys() != keys(seed=1)
 
 
+expander = filters.pipelinefilter(tariterators.tar_file_expander)
+grouper = filters.pipelinefilter(tariterators.group_by_keys)
+url_opener = tariterators.url_opener
 REFUSED: dict[str, tuple[Callable[[list[str]], Any], str]] = {
-    "unbatched": (lambda u: dataset(u).batched(4).unbatched(), "exact=False"),
-    "slice": (lambda u: dataset(u).slice(10), "exact=False"),
+    "unbatched": (lambda u: dataset(u).unbatched(), "exact=False"),
+    "slice of what is kept": (lambda u: dataset(u).select(len).slice(10), r"slice\(\) after select"),
+    "slice of what is split": (
+        lambda u: dataset(u).listed(4).unlisted().slice(9),
+        r"slice\(\) after unbatched",
+    ),
+    "slice backwards": (lambda u: dataset(u).slice(-3), r"slice\(-3\): expected"),
     "a generator": (lambda u: dataset(u).compose(augmented), "per_sample"),
     "two batched": (lambda u: dataset(u).batched(4).batched(4), "second batched"),
     "mcached": (lambda u: dataset(u).mcached(), "decoded samples"),
     "stops": (lambda u: dataset(u).decode(handler=wds.ignore_and_stop), "ends the epoch early"),
-    "rename_files": (lambda u: dataset(u, rename_files=str.upper), "rename_files"),
+    "own keys": (
+        lambda u: wds.DataPipeline(
+            wds.SimpleShardList(u), url_opener, expander(), grouper(keys=lambda name: name.split("."))
+        ),
+        "keys= changes",
+    ),
+    "batches in a mixture": (
+        lambda u: wds.RandomMix([dataset(u).batched(2), dataset(u)]),
+        "of its own",
+    ),
+    "a mixture of lists": (lambda u: wds.RoundRobin([[1, 2], dataset(u)]), "cannot be converted"),
     "a loader": (lambda u: wds.WebLoader(dataset(u), batch_size=4), "this is a loader"),
     "no tars": (lambda u: wds.DataPipeline(wds.MockDataset({}, 4), wds.shuffle(3)), "no stage"),
     "unknown list": (
