@@ -27,9 +27,7 @@ class RenamedManifest(Manifest):
     def __init__(self, shards: Sequence[str], indexes: Sequence[ShardIndex]) -> None:
         rows = [row_of(url, index) for url, index in zip(shards, indexes, strict=True)]
         place = "a manifest of renamed files"
-        super().__init__(
-            column_container.unpack(pack_rows(rows, "", None), KIND, place), "", place
-        )
+        super().__init__(column_container.unpack(pack_rows(rows, "", None), KIND, place), "", place)
         self._indexes = list(indexes)
 
     def open_shard(
@@ -69,7 +67,9 @@ def renamed_manifest(
     errors = [one for one in found if isinstance(one, DataError)]
     if errors:
         raise IndexingError(errors, len(distinct))
-    indexes = {s: one for s, one in zip(distinct, found, strict=True) if isinstance(one, ShardIndex)}
+    indexes = {
+        s: one for s, one in zip(distinct, found, strict=True) if isinstance(one, ShardIndex)
+    }
     return RenamedManifest(shards, [indexes[shard] for shard in shards])
 
 

@@ -115,9 +115,7 @@ class Loader(Iterable[Batch]):
         sums and counts. `options` are further fields of `LoaderOptions`. Raises DataError.
         """
         fields = {"shuffle": False, "epochs": 1, "tail": "pad", "uneven": "pad", **options}
-        return cls(
-            dataset, global_batch=global_batch, rank=rank, world_size=world_size, **fields
-        )
+        return cls(dataset, global_batch=global_batch, rank=rank, world_size=world_size, **fields)
 
     def __iter__(self) -> Iterator[Batch]:
         """Continue at the first batch not yet delivered. Ends an earlier iteration of this

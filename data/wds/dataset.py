@@ -34,9 +34,10 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         dataset = StreamingDataset("shards").decode("torchrgb").to_tuple("jpg", "cls").batched(32)
         loader = WebLoader(dataset, num_workers=4)
 
-    How each stage is run is described in `data.wds`. Each method returns a new dataset. Iterating
-    makes one pass, and the next iteration the next pass; within a pass, each sample comes once over
-    all ranks. The order is that of a `Loader` with the same seed, streams and window.
+    How each stage is run is described in docs/tasks/webdataset.md. Each method returns a new
+    dataset. Iterating makes one pass, and the next iteration the next pass; within a pass, each
+    sample comes once over all ranks. The order is that of a `Loader` with the same seed, streams
+    and window.
 
     Args:
         shards: as of `open_dataset`; or an open `Dataset`, or a `SampleStream` such as `mixed`
@@ -130,7 +131,9 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         if not settings.options.exact:
             raise TypeError("only the stages know how many items they give: use with_length(n)")
         if settings.plan.filters and settings.plan.batching is None:
-            raise TypeError("samples are left out, so their number is not known: use with_length(n)")
+            raise TypeError(
+                "samples are left out, so their number is not known: use with_length(n)"
+            )
         if self.pipeline.open().samples == MAX_POSITION:
             raise TypeError("a mixture does not end, so it has no length: use with_epoch(n)")
         found = self.pipeline.pass_from(self._cursor if at is None else at)

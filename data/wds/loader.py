@@ -144,9 +144,9 @@ class WebLoader(FluidInterface):  # type: ignore[misc]
 
     def __len__(self) -> int:
         """Return the items of a pass on this rank, as `len` of the dataset. Raises TypeError."""
-        if any(kind_of(stage) is StageKind.FILTER for stage in self._stages):
-            if self.dataset.length is None:
-                raise TypeError("items are left out, so their number is not known")
+        leaves_out = any(kind_of(stage) is StageKind.FILTER for stage in self._stages)
+        if leaves_out and self.dataset.length is None:
+            raise TypeError("items are left out, so their number is not known: with_length(n)")
         return len(self.dataset)
 
     def __bool__(self) -> bool:
@@ -268,8 +268,7 @@ class _ItemStages:
         except HandledError:
             found = DROPPED
         except StoppedError as error:
-            assert error.__cause__ is not None
-            raise error.__cause__ from None
+            raise error.__cause__ or error from None
         if found is DROPPED:
             self._pipeline.check_empty(PipelineItem(EMPTY, cursor))
         return found

@@ -19,8 +19,8 @@ class PassSteps:
 
     Where an epoch of the stream ends within a step: "straddle" continues in the next epoch;
     "partial" makes the last step of each epoch smaller, or larger by less than one sample a rank,
-    so that no rank is left without a sample; "drop" leaves those samples out. Raises PipelineError for
-    invalid numbers.
+    so that no rank is left without a sample; "drop" leaves those samples out. Raises PipelineError
+    for invalid numbers.
     """
 
     stream: StreamedOrder

@@ -95,7 +95,10 @@ class WdsPipeline:
         samples can be used. Raises DataError for invalid settings."""
         rank, world = self.steps.ranks
         return sum(
-            count * self.settings.plan.items((rank + 1) * size // world - rank * size // world, size // world)
+            count
+            * self.settings.plan.items(
+                (rank + 1) * size // world - rank * size // world, size // world
+            )
             for size, count in self.steps.sizes(begin, end)
         )
 

@@ -36,8 +36,8 @@ _CHECKS = (compat.check_empty, shardlists.non_empty)
 def from_wds(
     pipeline: webdataset.DataPipeline | mix.RandomMix | mix.RoundRobin, **options: Any
 ) -> StreamingDataset:
-    """Convert a `wds.WebDataset`, `wds.DataPipeline` or mixture of them to a dataset with the source of `data` and
-    the pipeline's own stages.
+    """Convert a `wds.WebDataset`, `wds.DataPipeline` or mixture of them to a dataset with the
+    source of `data` and the pipeline's own stages.
 
     Shard lists, splitters, shuffles of shards, resampling, openers, caches, and the stages that
     expand and group tars are replaced; so is `with_epoch`, which counts on each rank here and not
@@ -51,8 +51,8 @@ def from_wds(
         options: as of `StreamingDataset`, and `shards` for other addresses, such as a manifest,
             than those in the pipeline.
 
-    Raises PipelineError for a pipeline that cannot be converted, and for stages that an exact one does
-    not allow.
+    Raises PipelineError for a pipeline that cannot be converted, and for stages that an exact one
+    does not allow.
     """
     if isinstance(pipeline, mix.RandomMix | mix.RoundRobin):
         pipeline = webdataset.DataPipeline(pipeline)
@@ -109,8 +109,8 @@ def _pipeline_in_mix(pipeline: Any) -> webdataset.DataPipeline:
     if isinstance(pipeline, webdataset.DataPipeline):
         return pipeline
     raise PipelineError(
-        f"a mixture of {type(pipeline).__name__} cannot be converted: each of its datasets has to be"
-        " a WebDataset or DataPipeline"
+        f"a mixture of {type(pipeline).__name__} cannot be converted: each of its datasets has to "
+        "be a WebDataset or DataPipeline"
     )
 
 
@@ -312,8 +312,8 @@ def _passes(
             note("resampling is replaced by an endless order in which no sample is left out")
             return dataset.repeat()
         note(
-            f"resampling is replaced by passes of {float(draws * repetitions):g} epochs, in an order"
-            " in which no sample is left out"
+            f"resampling is replaced by passes of {float(draws * repetitions):g} epochs, in an "
+            "order in which no sample is left out"
         )
         return dataset.with_epochs(Fraction(draws) * repetitions)
     if repetitions == sys.maxsize:

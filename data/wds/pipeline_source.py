@@ -251,7 +251,8 @@ class ShareReader:
     def _works(self, cursor: Cursor, stride: int) -> Iterator[tuple[BatchWork, int]]:
         begins = self.steps.begins(cursor.position, cursor.until)
         begins = islice(begins, cursor.skip, None, stride)
-        count = max(1, _LOCATED * self.steps.ranks.world // self.steps.size)
+        most = min(_LOCATED, min(map(len, self.stream.datasets)))  # an order caches few epochs
+        count = max(1, most * self.steps.ranks.world // self.steps.size)
         while block := list(islice(begins, count)):
             shares = [self.steps.share(begin, end) for begin, end in block]
             places = self.stream.locate(np.concatenate([share.positions for share in shares]))

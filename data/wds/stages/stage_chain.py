@@ -35,8 +35,8 @@ class StageChain:
     def run(self, sample: Any) -> Any:
         """Return the result of a sample: DROPPED if it is left out.
 
-        Raises HandledError and StoppedError; PipelineError for stages that return more than one item;
-        else what the stages raise.
+        Raises HandledError and StoppedError; PipelineError for stages that return more than one
+        item; else what the stages raise.
         """
         if not self._stages:
             return sample

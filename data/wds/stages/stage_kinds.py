@@ -1,4 +1,4 @@
-"""How each stage of webdataset is run here; see the table in `data.wds`."""
+"""How each stage of webdataset is run here; see the table in docs/tasks/webdataset.md."""
 
 import inspect
 import itertools
@@ -83,7 +83,7 @@ class per_sample:  # noqa: N801 (stages of webdataset have such names)
 
 
 def kind_of(stage: Stage) -> StageKind:
-    """Return the kind; MANY for unknown stages. Raises PipelineError if the object is not a stage."""
+    """Return the kind; MANY for unknown stages. Raises PipelineError if it is not a stage."""
     if isinstance(stage, per_sample):
         return StageKind.EACH
     if isinstance(stage, filters.FilterFunction):

@@ -107,9 +107,7 @@ class StagePlan:
         return own or any(may_draw(stage) for group in stages for stage in group.stages)
 
 
-def plan_of(
-    stages: Sequence[Stage], of_datasets: Sequence[Sequence[Stage]] = ()
-) -> StagePlan:
+def plan_of(stages: Sequence[Stage], of_datasets: Sequence[Sequence[Stage]] = ()) -> StagePlan:
     """Sort stages into a plan, after those of each dataset of a mixture. Raises PipelineError for a
     stage that an exact pipeline does not allow."""
     building = _PlanBuilder()

@@ -11,10 +11,10 @@ from data.errors import DataError, PipelineError, SampleError
 from data.read.bad_samples import SUBSTITUTES, BadSampleBudget
 from data.read.batches.batch_fetcher import substitute
 from data.wds.pipeline_cursor import Cursor
+from data.wds.pipeline_errors import SampleDecodingError, SampleStageError, StageError
 from data.wds.pipeline_source import ShareRead, ShareReader
 from data.wds.stages.sample_seeds import BATCH, SAMPLE, Seeder, uniform
 from data.wds.stages.stage_chain import DROPPED, HandledError, StageChain, StoppedError
-from data.wds.pipeline_errors import SampleDecodingError, SampleStageError, StageError
 from data.wds.stages.stage_kinds import Stage, arguments, describe_stage, invoke, per_sample
 from data.wds.stages.stage_plan import StageGroup, StagePlan, batch_ends, is_rsample
 
@@ -161,9 +161,7 @@ class StageRunner:
             problem = f"a stage failed on {where}: {describe_error(cause)}"
             raise StageError(problem) from cause
 
-    def _split(
-        self, number: int, part: list[tuple[int, Any]], batch: Any
-    ) -> list[tuple[int, Any]]:
+    def _split(self, number: int, part: list[tuple[int, Any]], batch: Any) -> list[tuple[int, Any]]:
         """Return the samples of a batch again, each with the position of the row that it was."""
         if batch is DROPPED:
             return [(position, DROPPED) for position, _ in part]
@@ -321,9 +319,7 @@ _NOTHING = _Nothing()
 def _by_position(read: ShareRead) -> dict[int, tuple[Any, int]]:
     """Return the samples that were read, each with the number of its dataset."""
     batch = read.batch
-    return dict(
-        zip(batch.positions, zip(batch.data, batch.datasets, strict=True), strict=True)
-    )
+    return dict(zip(batch.positions, zip(batch.data, batch.datasets, strict=True), strict=True))
 
 
 def stage_error(position: int, key: str, url: str, cause: BaseException) -> SampleError:

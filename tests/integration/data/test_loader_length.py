@@ -156,7 +156,9 @@ def test_an_evaluation_counts_each_sample_once_on_any_world(
     assert means == pytest.approx(np.ones_like(means))
 
 
-def test_the_number_of_packed_sequences_is_not_known_before(dataset: Dataset, tmp_path: Path) -> None:
+def test_the_number_of_packed_sequences_is_not_known_before(
+    dataset: Dataset, tmp_path: Path
+) -> None:
     from data import TokenFiles
 
     np.arange(2000, dtype=np.uint16).tofile(tmp_path / "t.bin")
@@ -197,7 +199,12 @@ def test_pipelines_have_the_length_of_a_pass(dataset: Dataset, world: int) -> No
 
 def test_a_pipeline_without_a_known_length_says_so(dataset: Dataset) -> None:
     of = StreamingDataset(list(dataset.manifest.urls)).to_tuple("__key__")
-    for endless in (of.repeat(), of.rsample(0.5), WebLoader(of).select(len), of.repeat().batched(2)):
+    for endless in (
+        of.repeat(),
+        of.rsample(0.5),
+        WebLoader(of).select(len),
+        of.repeat().batched(2),
+    ):
         with pytest.raises(TypeError):
             len(endless)
         assert endless

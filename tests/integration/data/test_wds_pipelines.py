@@ -163,7 +163,10 @@ grouper = filters.pipelinefilter(tariterators.group_by_keys)
 url_opener = tariterators.url_opener
 REFUSED: dict[str, tuple[Callable[[list[str]], Any], str]] = {
     "unbatched": (lambda u: dataset(u).unbatched(), "exact=False"),
-    "slice of what is kept": (lambda u: dataset(u).select(len).slice(10), r"slice\(\) after select"),
+    "slice of what is kept": (
+        lambda u: dataset(u).select(len).slice(10),
+        r"slice\(\) after select",
+    ),
     "slice of what is split": (
         lambda u: dataset(u).listed(4).unlisted().slice(9),
         r"slice\(\) after unbatched",
@@ -175,7 +178,10 @@ REFUSED: dict[str, tuple[Callable[[list[str]], Any], str]] = {
     "stops": (lambda u: dataset(u).decode(handler=wds.ignore_and_stop), "ends the epoch early"),
     "own keys": (
         lambda u: wds.DataPipeline(
-            wds.SimpleShardList(u), url_opener, expander(), grouper(keys=lambda name: name.split("."))
+            wds.SimpleShardList(u),
+            url_opener,
+            expander(),
+            grouper(keys=lambda name: name.split(".")),
         ),
         "keys= changes",
     ),
