@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -15,8 +16,11 @@ from data.cache.downloads.download_job import copy_of_error
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import PIPE_WITHOUT_CACHE, CacheLocal, NodeStore
 from data.errors import DataError
+from data.index.compressed_files import Unpacker, unpacked_shards
 from data.index.index_build import read_index
 from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
+from data.index.record_files.record_listing import open_record_files
+from data.index.record_files.record_manifest import RecordManifest
 from data.index.renamed_manifest import renamed_manifest
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard_access import is_pipe, is_plain_url, is_url
@@ -26,6 +30,7 @@ from data.index.token_files.token_file_options import TokenFiles
 from data.index.token_files.token_manifest import TokenManifest
 from data.read.shards.local_file_samples import Sample
 from data.read.shards.open_descriptors import OPEN_SHARDS
+from data.read.shards.record_samples import RecordSamples
 from data.read.shards.shard_samples import Check, ShardSamples
 from data.read.shards.token_samples import TokenSamples
 from data.source.address import masked, split_query
@@ -86,6 +91,16 @@ class Dataset:
         """
         shard, sample = self.place(index)
         return self.opened(shard).read(sample)[0]
+
+    def index_of(self, key: str) -> int:
+        """Return the number of the first sample with this key, for `read`. Shards are searched in
+        order, by their indexes. Raises KeyError if there is none, and as `read`."""
+        wanted = key.encode("utf-8", "surrogateescape")
+        for shard in range(len(self.manifest)):
+            sample = self.opened(shard).index.number_of(wanted)
+            if sample is not None:
+                return self.first[shard] + sample
+        raise KeyError(f"no sample of {self.manifest.place} has the key {key!r}")
 
     def ref(self, shard: int) -> ShardRef:
         """Return what the node store needs to know of a shard."""
@@ -171,8 +186,7 @@ class _OpenShardCache:
         opened = dataset.store.open(ref)
         index = dataset.index(shard, opened)
         store = dataset.store
-        make = TokenSamples if isinstance(dataset.manifest, TokenManifest) else ShardSamples
-        return make(
+        return _samples_of(dataset.manifest, shard)(
             index,
             lambda: OPEN_SHARDS.open(lambda: store.open(ref)),
             ref.url,
@@ -201,6 +215,13 @@ class _OpenShardCache:
                 one.release()
             self._found.clear()
             self._bytes = 0
+
+
+def _samples_of(manifest: Manifest, shard: int) -> Callable[..., ShardSamples]:
+    """Return what makes the samples of an open shard."""
+    if isinstance(manifest, RecordManifest):
+        return partial(RecordSamples, manifest.decoder(shard))
+    return TokenSamples if isinstance(manifest, TokenManifest) else ShardSamples
 
 
 def open_dataset(
@@ -240,6 +261,12 @@ def open_dataset(
             `save_to_disk` of Hugging Face's datasets. They are read in place and never cached; each
             sample is a document, with the member `bin`.
 
+        shards: besides tars, files of records, which are read in place: a folder with the
+            `index.json` of MDS or LitData, and lines of JSON (`.jsonl`). A sample has their fields
+            as members, and its number as key. Compressed tars and lines (`.gz`, `.zst`) are
+            unpacked into the cache, once for all processes of the node; `cache_bytes` limits what
+            they may unpack to, and nothing evicts them.
+
         broken_shards: what becomes of shards whose bytes are not a tar of samples, where they are
             indexed now. "skip" leaves them out with a warning; all samples of the others come as if
             there were no other shards. Every rank has to see the same bytes: otherwise, as with a
@@ -255,8 +282,13 @@ def open_dataset(
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
+    unpack = Unpacker(None if cache is None else Path(cache), cache_bytes)
+    if token_files is None:
+        shards = unpacked_shards(shards, unpack)
+        if (records := open_record_files(shards, unpack)) is not None:
+            return _in_place(records, cache, cache_local, check, reach)
     if (tokens := open_token_files(shards, token_files)) is not None:
-        return _of_tokens(tokens, cache, cache_local, check, reach)
+        return _in_place(tokens, cache, cache_local, check, reach)
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
@@ -268,21 +300,23 @@ def open_dataset(
     return Dataset(_manifest(shards, reach, broken_shards == "skip", keeps), store, check)
 
 
-def _of_tokens(
-    tokens: TokenManifest,
+def _in_place(
+    manifest: TokenManifest | RecordManifest,
     cache: str | Path | None,
     cache_local: CacheLocal,
     check: Check,
     sources: Sources,
 ) -> Dataset:
+    is_tokens = isinstance(manifest, TokenManifest)
+    kind = "token files" if is_tokens else "files of records"
     if check == "content":
         raise DataError(
-            f"{tokens.place}: token files have no checksums, which check=content compares; leave it"
+            f"{manifest.place}: {kind} have no checksums, which check=content compares; leave it"
             " out, or `hpckit data pack` the files to shards, which have them"
         )
-    if cache is not None or cache_local is True:
-        _log.warning("%s: token files are read in place, the cache is not used", tokens.place)
-    return Dataset(tokens, _store(None, 0, False, sources), check)
+    if (is_tokens and cache is not None) or cache_local is True:
+        _log.warning("%s: %s are read in place, the cache is not used", manifest.place, kind)
+    return Dataset(manifest, _store(None, 0, False, sources), check)
 
 
 def _manifest(shards: Shards, sources: Sources, skip_broken: bool, repeated: bool) -> Manifest:

@@ -19,7 +19,7 @@ class SampleStageError(SampleError, ValueError):
     original exception, also of your own stages."""
 
 
-class SampleDecodingError(SampleStageError, autodecode.DecodingError):
+class SampleDecodingError(SampleStageError, autodecode.DecodingError):  # type: ignore[misc]
     """A member of a sample could not be decoded; `__cause__` is webdataset's error."""
 
 

@@ -69,6 +69,17 @@ class ShardIndex:
         start, end = self._key_at[i : i + 2].tolist()
         return _text(self.columns["keys"][start:end])
 
+    def number_of(self, key: bytes) -> int | None:
+        """Return the number of the sample of a key, None if there is none."""
+        keys, at = self.columns["keys"].tobytes(), self._key_at
+        found = keys.find(key)
+        while found >= 0:
+            sample = int(np.searchsorted(at, found, side="right")) - 1
+            if int(at[sample]) == found and int(at[sample + 1]) == found + len(key):
+                return sample
+            found = keys.find(key, found + 1)
+        return None
+
     def members(self, i: int) -> Sequence[TarMember]:
         """Return the members of sample i. Raises IndexError."""
         i = self._at(i)

@@ -53,7 +53,7 @@ _KINDS: dict[Any, StageKind] = dict.fromkeys(_EACH, StageKind.EACH) | {
     filters._unlisted: StageKind.SPLIT,
     itertools.islice: StageKind.SLICE,
 }
-_NAMES = {itertools.islice: "slice"}
+_NAMES: dict[Any, str] = {itertools.islice: "slice"}
 
 
 _DRAWS_NOTHING = (

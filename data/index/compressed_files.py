@@ -1,0 +1,223 @@
+"""Compressed files are unpacked into the cache, once for all processes of a node, and read there.
+
+What gzip and zstd write allows no random access. What a file unpacks to is limited, so that a file
+of a few bytes cannot fill the disk, and its checksum and end are checked.
+"""
+
+import fcntl
+import glob
+import logging
+import os
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from blake3 import blake3
+
+from data.errors import BrokenTarError, DataError, ShardError
+from data.index import shard_access
+from data.index.manifest import is_manifest
+from data.index.shard_listing import Shards
+from data.index.shard_patterns import expand_ranges
+from data.source.file import file_version
+
+SUFFIXES = (".gz", ".tgz", ".zst", ".zstd")
+"""The ends of the names of compressed files."""
+FOLDER = "unpacked"
+"""The folder of unpacked files, in that of the cache."""
+
+_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
+_PIECE = 1 << 20
+_ZSTD_PIECE = 4096  # bytes that are decompressed at a time, to 128 MiB at most
+_MOST_WINDOW = (
+    1 << 27
+)  # bytes of memory that a zstd frame may ask for, as much as `zstd` itself takes
+
+_log = logging.getLogger(__name__)
+
+Unpack: TypeAlias = Callable[[Path, int | None], Path]
+"""Returns the unpacked file of a compressed one, which has that many bytes if it is known. Raises
+ShardError, DataError."""
+
+
+@dataclass(frozen=True)
+class Unpacker:
+    """Unpacks files into the folder of a cache.
+
+    Args:
+        most_bytes: what all unpacked files may have together.
+    """
+
+    cache: Path | None
+    most_bytes: int
+
+    def __call__(self, path: Path, size: int | None = None) -> Path:
+        """Return the unpacked file, which is made if there is none of this version of `path`.
+
+        Raises DataError without a cache; ShardError if the file is damaged, truncated, has another
+        length than `size`, or unpacks to more than the cache may hold.
+        """
+        if self.cache is None or not self.most_bytes:
+            raise DataError(
+                f"{path} is compressed, and is unpacked into a cache: give cache=, a folder on a "
+                "local disk, and cache_bytes=, the most that it may hold; or decompress it first"
+            )
+        folder = self.cache.expanduser().absolute() / FOLDER
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            version = file_version(path.stat())
+        except OSError as error:
+            raise ShardError(path, 0, f"cannot be unpacked: {error.strerror}") from error
+        identity = blake3(f"{path.absolute()}\n{version.bytes}\n{version.tag}".encode())
+        made = folder / f"{identity.hexdigest()[:16]}-{_plain_name(path.name)}"
+        try:
+            with (folder / f".{made.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not made.exists():
+                    self._make(path, made, size)
+        except OSError as error:
+            problem = f"cannot be unpacked into {folder}: {error.strerror}"
+            raise ShardError(path, 0, problem) from error
+        return made
+
+    def _make(self, path: Path, made: Path, size: int | None) -> None:
+        _log.info("%s: is unpacked into %s", path, made)
+        used = sum(one.stat().st_size for one in made.parent.iterdir() if one.name[0] != ".")
+        most = self.most_bytes - used if size is None else size
+        temporary = made.with_name(f".{made.name}.{uuid.uuid4().hex}.tmp")
+        written = 0
+        try:
+            with path.open("rb") as source, temporary.open("xb") as target:
+                for piece in _pieces(path, source):
+                    written += len(piece)
+                    if written > most or used + written > self.most_bytes:
+                        raise ShardError(path, source.tell(), self._too_long(size, used))
+                    target.write(piece)
+                target.flush()
+                os.fsync(target.fileno())
+            if size is not None and written < size:
+                problem = f"unpacks to {written} bytes, {size} are expected; copy it again"
+                raise ShardError(path, path.stat().st_size, problem)
+            temporary.replace(made)
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+
+    def _too_long(self, size: int | None, used: int) -> str:
+        if size is not None and used + size <= self.most_bytes:
+            return f"unpacks to more than the {size} bytes that its index says"
+        return (
+            f"unpacks to more than cache_bytes={self.most_bytes} allows, of which {used} are used "
+            "by other unpacked files: raise cache_bytes if you trust the file"
+        )
+
+
+def unpacked_shards(shards: Shards, unpack: Unpack) -> Shards:
+    """Return the shards with the unpacked files in the place of compressed ones; unchanged if there
+    are none. Raises DataError, and what `unpack` raises."""
+    items: Sequence[str | Path] = [shards] if isinstance(shards, str | Path) else shards
+    found = [_compressed(str(item)) for item in items]
+    if not any(found):
+        return shards
+    return [
+        str(one)
+        for item, files in zip(items, found, strict=True)
+        for one in ([unpack(path, None) for path in files] if files else [item])
+    ]
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether a file is compressed, by its name."""
+    return path.name.endswith(SUFFIXES)
+
+
+def _compressed(item: str) -> list[Path]:
+    """Return the compressed files of an item, none if it is something else. Raises DataError."""
+    text = item.removeprefix("file://")
+    if shard_access.is_url(text):
+        return []
+    path = Path(text).expanduser()
+    if path.is_dir():
+        tars = sorted(one for one in path.iterdir() if one.name.endswith(_TARS))
+        return [] if is_manifest(path) or any(path.glob("*.tar")) else tars
+    if not is_compressed(path):
+        return []
+    if path.exists():
+        return [path]
+    found = [
+        Path(name)
+        for pattern in expand_ranges(str(path))
+        for name in sorted(glob.glob(pattern))  # noqa: PTH207 (absolute patterns)
+    ]
+    if not found:
+        raise DataError(f"no shards: looked for {path}, but nothing matches")
+    return found
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a file without the end that says how it is compressed."""
+    if name.endswith(".tgz"):
+        return f"{name.removesuffix('.tgz')}.tar"
+    for suffix in SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:
+    """Yield what a file of one or more gzip members or zstd frames unpacks to, in pieces of at most
+    a fixed size. Raises ShardError, with the offset in the compressed file."""
+    head = source.read(4)
+    source.seek(0)
+    if head[:2] == b"\x1f\x8b":
+        yield from _gzip_pieces(path, source)
+    elif head == b"\x28\xb5\x2f\xfd":
+        yield from _zstd_pieces(path, source)
+    else:
+        raise BrokenTarError(path, 0, "is neither of gzip nor of zstd, as its name says")
+
+
+def _gzip_pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:
+    rest, inner = b"", zlib.decompressobj(wbits=31)
+    while True:
+        rest = rest or source.read(_PIECE)
+        at = source.tell() - len(rest)
+        if not rest:
+            raise BrokenTarError(path, at, "cut short within a gzip member; copy it again")
+        try:
+            piece = inner.decompress(rest, _PIECE)
+        except zlib.error as error:
+            raise BrokenTarError(path, at, f"damaged: {error}; copy it again") from error
+        yield piece
+        rest = inner.unused_data if inner.eof else inner.unconsumed_tail
+        if inner.eof:
+            rest = (rest or source.read(_PIECE)).lstrip(b"\0")  # padding, as gzip itself skips it
+            if not rest:
+                return
+            inner = zlib.decompressobj(wbits=31)
+
+
+def _zstd_pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:
+    import zstandard
+
+    reader = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+    rest, inner = b"", None
+    while True:
+        rest = rest or source.read(_ZSTD_PIECE)
+        at = source.tell() - len(rest)
+        if not rest:
+            if inner is not None:
+                raise BrokenTarError(path, at, "cut short within a zstd frame; copy it again")
+            return
+        inner = inner or reader.decompressobj()
+        try:
+            piece = inner.decompress(rest)
+        except zstandard.ZstdError as error:
+            raise BrokenTarError(path, at, f"damaged: {error}; copy it again") from error
+        if piece:
+            yield piece
+        rest = inner.unused_data if inner.eof else b""
+        inner = None if inner.eof else inner

@@ -1,0 +1,172 @@
+"""The chunks of LitData: `index.json` and files of records.
+
+A chunk has the number of its items, their offsets, and the items. An item has the sizes (uint32) of
+its leaves and then the bytes of each leaf.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.errors import DataError
+from data.index.compressed_files import Unpack
+from data.index.record_files.record_file import (
+    RecordFile,
+    check_names,
+    inside,
+    of_offset_table,
+    take,
+)
+
+_NUMPY = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
+_NUMPY += ("float32", "float64", "complex64", "complex128", "bool")
+_TORCH = ("float32", "float32", "float64", "float64", "complex64", "complex64", "complex128")
+_TORCH += ("complex128", "float16", "float16", "", "uint8", "int8", "int16", "int16", "int32")
+_TORCH += ("int32", "int64", "int64", "bool")
+"""The numbers of dtypes in LitData's formats; no numpy dtype is like bfloat16."""
+_BYTES = ("bytes", "jpeg", "file", "video", "tifffile")
+_ARRAYS = {"numpy": _NUMPY, "no_header_numpy": _NUMPY, "tensor": _TORCH, "no_header_tensor": _TORCH}
+_KNOWN = {*_BYTES, *_ARRAYS, "str", "int", "float", "bool"}
+
+
+@dataclass(frozen=True)
+class LitDataDecoder:
+    """Reads the leaves of an item: images and files as their bytes, tensors and arrays as numpy's,
+    others as their values."""
+
+    names: tuple[str, ...]
+    formats: tuple[str, ...]
+
+    def __call__(self, content: bytes) -> dict[str, Any]:
+        at = 4 * len(self.names)
+        sizes = np.frombuffer(take(content, 0, at), "<u4").tolist()
+        found: dict[str, Any] = {}
+        for name, form, size in zip(self.names, self.formats, sizes, strict=True):
+            value = take(content, at, size)
+            try:
+                found[name] = _decoded(form, value)
+            except (ValueError, IndexError) as error:
+                raise ValueError(f"leaf {name!r} is not {form}: {error!r}") from error
+            at += size
+        if at != len(content):
+            raise ValueError(f"its leaves have {at} bytes, the item {len(content)}")
+        return found
+
+
+def is_litdata(index: Any) -> bool:
+    """Return whether the content of an `index.json` is one of LitData."""
+    is_one = isinstance(index, dict) and isinstance(index.get("config"), dict)
+    return is_one and isinstance(index.get("chunks"), list)
+
+
+def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
+    """Open the chunks that an `index.json` lists. Raises DataError for leaves that are pickled or
+    of an unknown format, for encrypted chunks and those of tokens, and for damaged files."""
+    config = index["config"]
+    formats = config.get("data_format")
+    if not isinstance(formats, list) or not all(isinstance(one, str) for one in formats):
+        raise DataError(f"{place}: its data_format is {formats!r}, not a list of formats")
+    if config.get("encryption"):
+        raise DataError(f"{place}: its chunks are encrypted, which is not supported")
+    names = _names(place, config.get("data_spec"), len(formats))
+    check_names(names, place)
+    for name, form in zip(names, formats, strict=True):
+        _check_format(place, name, form)
+    decode = LitDataDecoder(tuple(names), tuple(formats))
+    layout = json.dumps(["litdata", names, formats])
+    found: list[RecordFile] = []
+    for number, chunk in enumerate(index["chunks"]):
+        try:
+            path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
+            dim, size = chunk.get("dim"), int(chunk["chunk_bytes"])
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"chunk {number} is not described as of LitData: {error!r}"
+            raise DataError(f"{place}: {problem}") from error
+        if dim is not None:
+            raise DataError(
+                f"{place}: its chunks are streams of tokens without items, as of TokensLoader: "
+                "write them as a flat file, see token_files"
+            )
+        if config.get("compression"):
+            path = unpack(path, size + 4 * (count + 2))
+        found.append(of_offset_table(path, count, decode, layout))
+    return found
+
+
+def _names(place: Path, spec: Any, count: int) -> list[str]:
+    """Return the names of the leaves, by the tree of the items: keys of a dict, numbers in a list."""
+    try:
+        parsed = json.loads(spec) if isinstance(spec, str) else None
+        tree = parsed[1] if isinstance(parsed, list) else None
+        names = _leaves(tree, "") if tree is not None else []
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise DataError(f"{place}: its data_spec cannot be read: {error!r}") from error
+    names = [name or "0" for name in names] or [str(number) for number in range(count)]
+    if len(names) != count:
+        raise DataError(f"{place}: its data_spec has {len(names)} leaves, data_format {count}")
+    return names
+
+
+def _leaves(tree: dict[str, Any], prefix: str) -> list[str]:
+    kind, children = tree.get("type"), tree.get("children_spec") or []
+    if kind is None:
+        return [prefix]
+    context = tree.get("context")
+    keys = json.loads(context) if isinstance(context, str) else context
+    is_dict = "dict" in str(kind).lower() and isinstance(keys, list)
+    labels = [str(key) for key in keys] if is_dict else [str(n) for n in range(len(children))]
+    found = []
+    for label, child in zip(labels, children, strict=True):
+        found += _leaves(child, f"{prefix}.{label}" if prefix else label)
+    return found
+
+
+def _check_format(place: Path, name: str, form: str) -> None:
+    kind, _, number = form.partition(":")
+    if kind == "pickle":
+        raise DataError(
+            f"{place}: leaf {name!r} is encoded by pickle, which can run any code when it is read; "
+            "write it in another format, such as bytes or numpy"
+        )
+    no_dtype = kind.startswith("no_header") and not _dtype_name(_ARRAYS.get(kind, ()), number)
+    if kind not in _KNOWN or no_dtype:
+        raise DataError(
+            f"{place}: leaf {name!r} has the format {form!r}; those that are read are "
+            f"{', '.join(sorted(_KNOWN))}"
+        )
+
+
+def _dtype_name(dtypes: tuple[str, ...], number: str | int) -> str:
+    at = int(number) if str(number).isdecimal() else len(dtypes)
+    return dtypes[at] if at < len(dtypes) else ""
+
+
+def _decoded(form: str, value: bytes) -> Any:
+    kind, _, number = form.partition(":")
+    if kind in _BYTES:
+        return value
+    if kind == "str":
+        return value.decode()
+    if kind in _ARRAYS:
+        return _array(_ARRAYS[kind], number, value)
+    dtype = {"int": "<i8", "float": "<f8", "bool": "?"}[kind]
+    found = np.frombuffer(value, dtype)
+    if len(found) != 1:
+        raise ValueError(f"it has {len(value)} bytes")
+    return found[0].item()
+
+
+def _array(dtypes: tuple[str, ...], number: str, value: bytes) -> Any:
+    """Return an array whose dtype is in the format, or is before the values with the shape."""
+    shape, at = [-1], 0
+    name = _dtype_name(dtypes, number)
+    if not number:
+        head = np.frombuffer(take(value, 0, 8), "<u4").tolist()
+        name, at = _dtype_name(dtypes, head[0]), 8 + 4 * head[1]
+        shape = np.frombuffer(take(value, 8, 4 * head[1]), "<u4").astype(np.int64).tolist()
+    if not name:
+        raise ValueError("its dtype is not one that numpy has")
+    return np.frombuffer(value[at:], np.dtype(name)).reshape(shape)

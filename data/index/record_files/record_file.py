@@ -1,0 +1,80 @@
+"""A file of records: where each of them is, and how its fields are read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from data.errors import DataError, ShardError
+from data.index.shard.shard_index import IntArray
+from data.index.token_files.token_file import TokenFile, examined, read_numbers
+
+Decoder: TypeAlias = Callable[[bytes], dict[str, Any]]
+"""Returns the fields of a record by their names. It can be pickled, and raises ValueError for bytes
+that are no record."""
+
+MOST_RECORDS = 1 << 31
+RESERVED = ("__key__", "__url__")
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """The records of a file, in order."""
+
+    file: TokenFile
+    """The facts by which another file is noticed."""
+    begins: IntArray
+    """The offset of each record, shape (records,)."""
+    lengths: IntArray
+    """The bytes of each record, shape (records,)."""
+    decode: Decoder
+    layout: str
+    """What the fields of the records are, which is a part of the dataset's fingerprint."""
+
+    @property
+    def count(self) -> int:
+        return len(self.begins)
+
+
+def of_offset_table(path: Path, count: int, decode: Decoder, layout: str) -> RecordFile:
+    """Return the records of a file that begins with their number and `count` + 1 offsets, all of
+    uint32, as MDS and LitData write them. Raises ShardError for a table that cannot be one."""
+    file = examined(path, "uint8")
+    found = int(read_numbers(str(path), 0, 1, "uint32")[0])
+    if found != count:
+        raise ShardError(path, 0, f"has {found} samples, but index.json says {count}; copy both")
+    offsets = read_numbers(str(path), 4, count + 1, "uint32")
+    steps = np.diff(offsets)
+    if int(offsets[0]) < 4 * (count + 2) or bool((steps < 0).any()):
+        wrong = int(np.argmax(steps < 0)) if bool((steps < 0).any()) else 0
+        raise ShardError(path, 4 + 4 * wrong, f"the offset of sample {wrong} is impossible")
+    if int(offsets[-1]) > file.bytes:
+        wrong = int(np.searchsorted(offsets, file.bytes, side="right")) - 1
+        problem = f"cut short: sample {wrong} ends at byte {offsets[wrong + 1]}"
+        raise ShardError(path, file.bytes, f"{problem}, the file at {file.bytes}; copy it again")
+    return RecordFile(file, offsets[:-1], steps, decode, layout)
+
+
+def check_names(names: list[str], place: Path) -> None:
+    """Raise DataError for names of fields that cannot be members of a sample."""
+    wrong = [name for name in names if name in RESERVED]
+    if wrong or len(set(names)) < len(names):
+        raise DataError(f"{place}: the fields {names} are not distinct, or have a reserved name")
+
+
+def inside(folder: Path, name: Any, place: Path) -> Path:
+    """Return the path of a file that an index names, which must be in its folder. Raises
+    DataError."""
+    path = PurePosixPath(name) if isinstance(name, str) and name else None
+    if path is None or path.is_absolute() or ".." in path.parts:
+        raise DataError(f"{place}: {name!r} is not the name of a file beside it")
+    return folder / path
+
+
+def take(content: bytes, at: int, size: int) -> bytes:
+    """Return `size` bytes of a record. Raises ValueError if it has fewer."""
+    if size < 0 or at + size > len(content):
+        raise ValueError(f"a field needs the bytes {at} to {at + size}, of {len(content)}")
+    return content[at : at + size]

@@ -1,0 +1,104 @@
+"""From what a user gives as the shards of a dataset to the files of records among them."""
+
+import glob
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data.errors import DataError, NoShardsError
+from data.index import shard_access
+from data.index.compressed_files import Unpack
+from data.index.manifest import is_manifest
+from data.index.record_files.jsonl_files import SUFFIXES, open_jsonl
+from data.index.record_files.litdata_files import is_litdata, open_litdata
+from data.index.record_files.mds_files import is_mds, open_mds
+from data.index.record_files.record_file import RecordFile
+from data.index.record_files.record_manifest import RecordManifest
+from data.index.shard_listing import Shards
+from data.index.shard_patterns import expand_ranges
+
+INDEX = "index.json"
+_MOST_INDEX = 1 << 30  # bytes
+
+
+def open_record_files(shards: Shards, unpack: Unpack) -> RecordManifest | None:
+    """Open files of records; None if `shards` are none.
+
+    An item is a folder with the `index.json` of MDS or LitData, or that file; a file of lines of
+    JSON (`.jsonl`, `.ndjson`), a folder of them, or a glob or `{0..9}` range. Raises DataError for
+    what cannot be read so, and if only some items are files of records.
+    """
+    items = [str(one) for one in ([shards] if isinstance(shards, str | Path) else shards)]
+    found = [_files(item.removeprefix("file://"), unpack) for item in items]
+    if all(files is None for files in found):
+        return None
+    for item, files in zip(items, found, strict=True):
+        if files is None:
+            raise DataError(
+                f"{item} is not a file of records, and other shards are; open them separately"
+            )
+    _refuse_twice([records for files in found for records in files or ()])
+    records = [one for files in found for one in files or ()]
+    if not sum(one.count for one in records):
+        raise NoShardsError(f"no records: looked for them in {', '.join(items)}")
+    return RecordManifest(records, ", ".join(items))
+
+
+def _refuse_twice(records: Sequence[RecordFile]) -> None:
+    seen: set[Path] = set()
+    for one in records:
+        if (target := Path(one.file.path).resolve()) in seen:
+            raise DataError(f"{one.file.path} is given twice; its records would be seen twice")
+        seen.add(target)
+
+
+def _files(item: str, unpack: Unpack) -> list[RecordFile] | None:
+    if shard_access.is_url(item):
+        if item.split("?")[0].endswith((*SUFFIXES, INDEX)):
+            raise DataError(
+                f"{item}: files of records are only read from a file system; copy them, or"
+                " `hpckit data pack` them to tars, which are read from any URL"
+            )
+        return None
+    path = Path(item).expanduser().absolute()
+    if path.is_dir():
+        return _files_of_folder(path, unpack)
+    if path.name == INDEX and path.is_file():
+        return _of_index(path, unpack)
+    if path.suffix not in SUFFIXES:
+        return None
+    return [open_jsonl(one) for pattern in expand_ranges(str(path)) for one in _matching(pattern)]
+
+
+def _matching(pattern: str) -> list[Path]:
+    if Path(pattern).is_file():
+        return [Path(pattern)]
+    found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
+    if not found:
+        raise NoShardsError(f"no files of lines: looked for {pattern}, nothing is there")
+    return found
+
+
+def _files_of_folder(folder: Path, unpack: Unpack) -> list[RecordFile] | None:
+    if is_manifest(folder) or any(folder.glob("*.tar")):
+        return None
+    if (folder / INDEX).is_file():
+        return _of_index(folder / INDEX, unpack)
+    lines = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES)
+    return [open_jsonl(path) for path in lines] if lines else None
+
+
+def _of_index(place: Path, unpack: Unpack) -> list[RecordFile] | None:
+    """Return the files that an `index.json` lists; None if it is of another format."""
+    try:
+        if place.stat().st_size > _MOST_INDEX:
+            raise DataError(f"{place}: more than {_MOST_INDEX} bytes are no index")
+        index: Any = json.loads(place.read_bytes())
+    except OSError as error:
+        raise DataError(f"{place}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: is not JSON: {error}; copy it again") from error
+    if is_litdata(index):
+        return open_litdata(place, index, unpack)
+    return open_mds(place, index, unpack) if is_mds(index) else None

@@ -1,0 +1,296 @@
+"""MDS, LitData and lines of JSON are read where they are, in the order of tars, by number and key;
+what is damaged, pickled or unpacks to too much is refused with its place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+
+from data import DataError, FingerprintError, Loader, SampleError, ShardError, open_dataset
+from tests.integration.data.record_shards import write_litdata, write_mds
+from tests.unit.data.tars import write_tar
+
+N = 23
+
+
+def zstd(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(content)
+
+
+def write_jsonl(folder: Path, count: int, per_file: int) -> list[dict[str, Any]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"text": f"line é\n{i}", "n": i} for i in range(count)]
+    for number, first in enumerate(range(0, count, per_file)):
+        lines = [json.dumps(row, ensure_ascii=number % 2 == 0) for row in rows[first:][:per_file]]
+        end = "\r\n" if number else "\n\n"
+        text = end.join(lines) + ("" if number == 1 else end)
+        (folder / f"{number}.jsonl").write_bytes(text.encode())
+    return rows
+
+
+FORMATS: dict[str, Callable[[Path, int, int], list[dict[str, Any]]]] = {
+    "mds": write_mds,
+    "litdata": write_litdata,
+    "jsonl": write_jsonl,
+}
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    fields = {name: value for name, value in found.items() if name[:2] != "__"}
+    return fields.keys() == expected.keys() and all(
+        np.array_equal(fields[name], value) for name, value in expected.items()
+    )
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_each_record_is_read_by_number_and_by_key(tmp_path: Path, name: str) -> None:
+    rows = FORMATS[name](tmp_path / "in", N, 9)
+    dataset = open_dataset(tmp_path / "in")
+    assert (len(dataset), len(dataset.manifest)) == (N, 3)
+    for number, row in enumerate(rows):
+        sample = dataset.read(number)
+        assert same(sample, row)
+        assert dataset.index_of(sample["__key__"]) == number
+    with pytest.raises(KeyError, match="no sample"):
+        dataset.index_of("7")
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_they_have_the_order_and_the_resume_of_tars(tmp_path: Path, name: str) -> None:
+    FORMATS[name](tmp_path / "in", N, 9)
+    (tmp_path / "tars").mkdir()
+    for shard in range(3):
+        files = [(f"{i:012d}.txt", b"x") for i in range(shard * 9, min(N, shard * 9 + 9))]
+        write_tar(tmp_path / "tars" / f"{shard}.tar", files)
+
+    def keys(place: str, batches: int, state: Any = None) -> tuple[list[str], Any]:
+        dataset = open_dataset(tmp_path / place)
+        loader = Loader(dataset, global_batch=4, seed=3, streams=2, window=2)
+        if state is not None:
+            loader.load_state_dict(state)
+        found = [key for batch in islice(loader, batches) for key in batch.keys]
+        state = loader.state_dict()
+        loader.close()
+        return found, state
+
+    tars, _ = keys("tars", 12)
+    first, state = keys("in", 5)
+    assert first + keys("in", 7, state)[0] == tars
+    FORMATS[name](tmp_path / "other", N + 1, 9)
+    with pytest.raises(FingerprintError):
+        keys("other", 1, state)
+
+
+def test_reader_processes_read_them_too(tmp_path: Path) -> None:
+    rows = write_mds(tmp_path / "in", N, 9)
+    dataset = pickle.loads(pickle.dumps(open_dataset(tmp_path / "in")))
+    assert all(same(dataset.read(number), row) for number, row in enumerate(rows))
+
+
+# compressed files
+
+
+def tar_of(folder: Path, count: int = 5) -> bytes:
+    files = [(f"{i}.txt", f"text {i}".encode() * 100) for i in range(count)]
+    return write_tar(folder / "plain.tar", files).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("a.tar.gz", gzip.compress),
+        ("a.tgz", lambda content: gzip.compress(content[:700]) + gzip.compress(content[700:])),
+        ("a.tar.zst", zstd),
+        ("a.tar.zst", lambda content: zstd(content[:700]) + zstd(content[700:])),
+    ],
+)
+def test_compressed_tars_are_unpacked_once_and_are_the_same_dataset(
+    tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    content = tar_of(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_bytes(pack(content))
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    dataset = open_dataset(tmp_path / "in", **options)
+    plain = open_dataset(tmp_path / "plain.tar")
+    assert dataset.fingerprint == plain.fingerprint
+    assert [dataset.read(i)["txt"] for i in range(5)] == [plain.read(i)["txt"] for i in range(5)]
+    (unpacked,) = (tmp_path / "cache" / "unpacked").glob("*-a.tar")
+    before = unpacked.stat()
+    again = open_dataset(str(tmp_path / "in" / name), **options)
+    assert again.fingerprint == plain.fingerprint
+    assert unpacked.stat().st_ino == before.st_ino
+    with pytest.raises(DataError, match="give cache="):
+        open_dataset(tmp_path / "in" / name)
+
+
+def test_compressed_lines_and_shards_are_unpacked_too(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    rows = write_jsonl(tmp_path, N, N)
+    (tmp_path / "1.jsonl.gz").write_bytes(gzip.compress((tmp_path / "0.jsonl").read_bytes()))
+    (tmp_path / "2.jsonl.zst").write_bytes(zstd((tmp_path / "0.jsonl").read_bytes()))
+    for name in ("1.jsonl.gz", "2.jsonl.zst"):
+        dataset = open_dataset(tmp_path / name, **options)
+        assert all(same(dataset.read(i), row) for i, row in enumerate(rows))
+    for write in (write_mds, write_litdata):
+        rows = write(tmp_path / write.__name__, N, 9, zstd)
+        dataset = open_dataset(tmp_path / write.__name__, **options)
+        assert all(same(dataset.read(i), row) for i, row in enumerate(rows))
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("zst", zstd)])
+def test_what_is_damaged_or_too_large_is_refused_with_its_place(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    content, path = pack(np.random.default_rng(0).bytes(50_000)), tmp_path / f"a.tar.{suffix}"
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+
+    def refused(written: bytes, said: str) -> ShardError:
+        path.write_bytes(written)
+        with pytest.raises(ShardError, match=said) as caught:
+            open_dataset(path, **options)
+        assert str(path) in str(caught.value)
+        return caught.value
+
+    assert refused(content[:30_000], "cut short within").offset == 30_000
+    refused(pack(bytes(8 << 20)), "unpacks to more than cache_bytes=1048576 allows")
+    if suffix == "gz":
+        refused(content[:-6] + b"abcdef", "damaged: Error -3")
+    refused(b"neither of them" * 50, "is neither of gzip nor of zstd")
+    left = [p.name for p in (tmp_path / "cache" / "unpacked").iterdir() if p.suffix != ".lock"]
+    assert left == []
+
+
+# what is refused
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    change(index)
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda i: i["shards"][0]["column_encodings"].__setitem__(0, "pkl"),
+            "'text' is encoded by pickle",
+        ),
+        (lambda i: i["shards"][0]["column_encodings"].__setitem__(0, "own"), "the encoding 'own'"),
+        (lambda i: i["shards"][0]["raw_data"].update(basename="../a"), "not the name of a file"),
+        (lambda i: i["shards"][0]["raw_data"].update(basename="/etc/passwd"), "not the name of a"),
+        (lambda i: i["shards"][0].pop("samples"), "not described as of MDS"),
+        (lambda i: i["shards"][0].update(samples=8), "has 9 samples, but index.json says 8"),
+        (lambda i: i["shards"][0].update(format="csv"), "format 'csv'"),
+        (lambda i: i["shards"][0]["column_names"].__setitem__(0, "__key__"), "reserved name"),
+    ],
+)
+def test_an_index_of_mds_that_cannot_be_read_is_refused(
+    tmp_path: Path, change: Callable[[Any], Any], said: str
+) -> None:
+    write_mds(tmp_path, N, 9)
+    edited(tmp_path, change)
+    with pytest.raises(DataError, match=said):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda i: i["config"]["data_format"].__setitem__(0, "pickle"),
+            "'text' is encoded by pickle",
+        ),
+        (lambda i: i["config"]["data_format"].__setitem__(0, "pil"), "the format 'pil'"),
+        (lambda i: i["config"]["data_format"].__setitem__(0, "no_header_tensor:10"), "the format"),
+        (lambda i: i["config"].update(encryption={"algorithm": "fernet"}), "encrypted"),
+        (lambda i: i["config"].update(data_spec="[1, {"), "data_spec cannot be read"),
+        (lambda i: i["chunks"][0].update(dim=100), "streams of tokens"),
+        (lambda i: i["chunks"][0].update(filename="../x"), "not the name of a file"),
+        (lambda i: i["chunks"][0].pop("chunk_size"), "not described as of LitData"),
+    ],
+)
+def test_an_index_of_litdata_that_cannot_be_read_is_refused(
+    tmp_path: Path, change: Callable[[Any], Any], said: str
+) -> None:
+    write_litdata(tmp_path, N, 9)
+    edited(tmp_path, change)
+    with pytest.raises(DataError, match=said):
+        open_dataset(tmp_path)
+
+
+def test_a_file_that_is_cut_short_is_found_when_it_is_opened(tmp_path: Path) -> None:
+    write_mds(tmp_path, N, 9)
+    path = tmp_path / "shard.00001.mds"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size - 10])
+    with pytest.raises(ShardError, match="cut short: sample 8 ends at byte") as caught:
+        open_dataset(tmp_path)
+    assert caught.value.offset == size - 10
+
+
+def test_a_record_that_is_damaged_says_where(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, N, 9)
+    path = tmp_path / "2.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"n": 20}', b'"n" 20} '))
+    dataset = open_dataset(tmp_path)
+    with pytest.raises(
+        ShardError, match=r"2\.jsonl, offset \d+: record 000000000020 cannot be read"
+    ):
+        dataset.read(20)
+    with pytest.raises(SampleError, match="000000000020"):
+        list(Loader(dataset, global_batch=4, epochs=1))
+    kept = Loader(dataset, global_batch=4, epochs=1, errors="skip")
+    assert sum(len(batch.keys) for batch in kept) in (N - 1, N)
+    assert kept.usage.errors >= 1
+
+
+def test_a_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, N, N)
+    dataset = open_dataset(tmp_path)
+    path = tmp_path / "0.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"line", b"LINE"))
+    with pytest.raises(ShardError, match="has changed since the dataset was opened"):
+        dataset.read(0)
+
+
+@pytest.mark.parametrize(
+    ("shards", "said"),
+    [
+        (["{folder}/0.jsonl", "{folder}/0.jsonl"], "is given twice"),
+        (["{folder}/0.jsonl", "{folder}/x.tar"], "open them separately"),
+        (["{folder}/none-*.jsonl"], "nothing is there"),
+        (["s3://bucket/a.jsonl"], "only read from a file system"),
+        (["{folder}/none-{0..3}.tar.gz"], "nothing matches"),
+    ],
+)
+def test_shards_that_cannot_be_opened_so(tmp_path: Path, shards: list[str], said: str) -> None:
+    write_jsonl(tmp_path, N, 9)
+    write_tar(tmp_path / "x.tar", [("a.txt", b"x")])
+    with pytest.raises(DataError, match=said):
+        open_dataset([one.replace("{folder}", str(tmp_path)) for one in shards])
+
+
+def test_the_lines_of_a_large_file_are_found_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from data.index.record_files import jsonl_files
+
+    monkeypatch.setattr(jsonl_files, "_FEW_BYTES", 1)
+    rows = write_jsonl(tmp_path, N, N)
+    first = open_dataset(tmp_path / "0.jsonl")
+    assert (tmp_path / "0.jsonl.index").is_file()
+    monkeypatch.setattr(jsonl_files, "_scan", None)
+    again = open_dataset(tmp_path / "0.jsonl")
+    assert again.fingerprint == first.fingerprint
+    assert same(again.read(7), rows[7])
