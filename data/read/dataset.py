@@ -25,6 +25,8 @@ from data.index.renamed_manifest import renamed_manifest
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard_access import is_pipe, is_plain_url, is_url
 from data.index.shard_listing import Shards, list_shards
+from data.index.table_files.table_listing import open_table_files
+from data.index.table_files.table_manifest import TableManifest
 from data.index.token_files.token_file_listing import open_token_files
 from data.index.token_files.token_file_options import TokenFiles
 from data.index.token_files.token_manifest import TokenManifest
@@ -32,6 +34,7 @@ from data.read.shards.local_file_samples import Sample
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.record_samples import RecordSamples
 from data.read.shards.shard_samples import Check, ShardSamples
+from data.read.shards.table_samples import TableSamples
 from data.read.shards.token_samples import TokenSamples
 from data.source.address import masked, split_query
 from data.source.sources import Sources
@@ -221,6 +224,8 @@ def _samples_of(manifest: Manifest, shard: int) -> Callable[..., ShardSamples]:
     """Return what makes the samples of an open shard."""
     if isinstance(manifest, RecordManifest):
         return partial(RecordSamples, manifest.decoder(shard))
+    if isinstance(manifest, TableManifest):
+        return partial(TableSamples, manifest.shard(shard))
     return TokenSamples if isinstance(manifest, TokenManifest) else ShardSamples
 
 
@@ -233,6 +238,7 @@ def open_dataset(
     sources: Sources | None = None,
     check: Check = "auto",
     token_files: TokenFiles | None = None,
+    rows: bool = False,
     broken_shards: Literal["raise", "skip"] = "raise",
     repeated_shards: Literal["raise", "keep"] = "raise",
     rename_files: Callable[[str], str] | None = None,
@@ -261,11 +267,15 @@ def open_dataset(
             `save_to_disk` of Hugging Face's datasets. They are read in place and never cached; each
             sample is a document, with the member `bin`.
 
-        shards: besides tars, files of records, which are read in place: a folder with the
-            `index.json` of MDS or LitData, and lines of JSON (`.jsonl`). A sample has their fields
-            as members, and its number as key. Compressed tars and lines (`.gz`, `.zst`) are
-            unpacked into the cache, once for all processes of the node; `cache_bytes` limits what
-            they may unpack to, and nothing evicts them.
+        rows: the rows of an `.arrow` file, or of a folder of `save_to_disk` of Hugging Face's
+            datasets, are samples with all columns, and not documents of tokens.
+
+        shards: besides tars, files of records and tables, which are read in place: a folder with
+            the `index.json` of MDS or LitData, lines of JSON (`.jsonl`), and Parquet, whose rows
+            are read by pyarrow in whole row groups. A sample has their fields as members, and its
+            number as key. Compressed tars and lines (`.gz`, `.zst`) are unpacked into the cache,
+            once for all processes of the node; `cache_bytes` limits what they may unpack to, and
+            nothing evicts them.
 
         broken_shards: what becomes of shards whose bytes are not a tar of samples, where they are
             indexed now. "skip" leaves them out with a warning; all samples of the others come as if
@@ -287,6 +297,8 @@ def open_dataset(
         shards = unpacked_shards(shards, unpack)
         if (records := open_record_files(shards, unpack)) is not None:
             return _in_place(records, cache, cache_local, check, reach)
+        if (tables := open_table_files(shards, rows=rows)) is not None:
+            return _in_place(tables, cache, cache_local, check, reach)
     if (tokens := open_token_files(shards, token_files)) is not None:
         return _in_place(tokens, cache, cache_local, check, reach)
     given = [shards] if isinstance(shards, str | Path) else shards
@@ -301,14 +313,14 @@ def open_dataset(
 
 
 def _in_place(
-    manifest: TokenManifest | RecordManifest,
+    manifest: TokenManifest | RecordManifest | TableManifest,
     cache: str | Path | None,
     cache_local: CacheLocal,
     check: Check,
     sources: Sources,
 ) -> Dataset:
     is_tokens = isinstance(manifest, TokenManifest)
-    kind = "token files" if is_tokens else "files of records"
+    kind = "token files" if is_tokens else "files of records and tables"
     if check == "content":
         raise DataError(
             f"{manifest.place}: {kind} have no checksums, which check=content compares; leave it"

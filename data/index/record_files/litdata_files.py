@@ -97,7 +97,7 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
 
 
 def _names(place: Path, spec: Any, count: int) -> list[str]:
-    """Return the names of the leaves, by the tree of the items: keys of a dict, numbers in a list."""
+    """Return the names of the leaves: keys of a dict, numbers in a list."""
     try:
         parsed = json.loads(spec) if isinstance(spec, str) else None
         tree = parsed[1] if isinstance(parsed, list) else None

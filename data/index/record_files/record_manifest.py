@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from data.errors import ShardError
 from data.index import column_container
-from data.index.column_container import narrow
+from data.index.column_container import Column, narrow
 from data.index.manifest import Manifest
 from data.index.manifest_rows import KIND, ShardRow, pack_rows
 from data.index.record_files.record_file import MOST_RECORDS, Decoder, RecordFile
@@ -113,19 +113,26 @@ def _shard_index(section: _Section) -> ShardIndex:
     records, first, end, number = section
     count = end - first
     places = narrow(records.begins[first:end])
-    numbers = np.arange(number, number + count, dtype=np.int64)
-    digits = numbers[:, None] // 10 ** np.arange(KEY_DIGITS - 1, -1, -1, dtype=np.int64) % 10
     columns: dict[str, Any] = {
+        **number_keys(number, count),
         "begin": places,
         "first": narrow(np.arange(count + 1)),
         "offset": places,
         "size": narrow(records.lengths[first:end]),
         "extension": np.zeros(count, np.uint8),
         "header": np.zeros(count, np.uint8),
-        "key_at": narrow(np.arange(count + 1) * KEY_DIGITS),
-        "keys": (digits + ord("0")).astype(np.uint8).ravel(),
         "extension_at": narrow([0, len("record")]),
         "extensions": np.frombuffer(b"record", np.uint8),
     }
     meta = {"bytes": records.file.bytes, "tag": records.file.tag, "hash": None, "tokens": None}
     return ShardIndex(meta, columns)
+
+
+def number_keys(first: int, count: int) -> dict[str, Column]:
+    """Return the columns of the keys of an index, which are the numbers from `first` on."""
+    numbers = np.arange(first, first + count, dtype=np.int64)
+    digits = numbers[:, None] // 10 ** np.arange(KEY_DIGITS - 1, -1, -1, dtype=np.int64) % 10
+    return {
+        "key_at": narrow(np.arange(count + 1) * KEY_DIGITS),
+        "keys": (digits + ord("0")).astype(np.uint8).ravel(),
+    }

@@ -125,7 +125,7 @@ def write_litdata(
         chunks.append(
             {"chunk_bytes": size, "chunk_size": len(records), "dim": None, "filename": name}
         )
-    leaf = {"type": None, "context": None, "children_spec": []}
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
     spec = {
         "type": "builtins.dict",
         "context": json.dumps(list(LITDATA)),

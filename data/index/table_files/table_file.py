@@ -1,0 +1,154 @@
+"""A table on disk: its groups of rows, each of which is read as a whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from data.errors import DataError, ShardError
+from data.index.record_files.record_file import RESERVED
+from data.index.token_files.token_file import TokenFile, examined, read_range
+
+MOST_GROUP_BYTES = 4 << 30
+"""The most bytes that a group of rows may say that it has unpacked."""
+
+_DAMAGED = (MemoryError, OverflowError, SystemError, ValueError, OSError, KeyError)
+_MAGIC = b"ARROW1"
+
+
+class RowGroup(NamedTuple):
+    """A row group of Parquet, or a record batch of Arrow."""
+
+    rows: int
+    begin: int
+    """Its number in a Parquet file; the offset of its message in an Arrow file."""
+    bytes: int
+    """Its bytes in memory of Parquet; those of its message of Arrow."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The groups of a file, in order."""
+
+    file: TokenFile
+    """The facts by which another file is noticed."""
+    kind: Literal["parquet", "arrow"]
+    schema: bytes
+    """The schema, in the form of Arrow."""
+    columns: tuple[str, ...]
+    groups: tuple[RowGroup, ...]
+
+    def rows(self, group: int) -> Any:
+        """Return the rows of a group, as a table or record batch of pyarrow. Raises ShardError."""
+        pa = pyarrow_for(self.file.path)
+        found = self.groups[group]
+        try:
+            if self.kind == "arrow":
+                schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+                content = read_range(self.file.path, found.begin, found.bytes)
+                rows = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
+            else:
+                from pyarrow import parquet
+
+                with parquet.ParquetFile(
+                    self.file.path, memory_map=False, page_checksum_verification=True
+                ) as opened:
+                    rows = opened.read_row_group(found.begin)
+            rows.validate()
+        except (pa.ArrowException, *_DAMAGED) as error:
+            raise _damaged(self.file.path, self._offset(group), f"group {group}", error) from error
+        if rows.num_rows != found.rows:
+            problem = f"group {group} has {rows.num_rows} rows, had {found.rows}"
+            raise ShardError(self.file.path, self._offset(group), problem)
+        return rows
+
+    def _offset(self, group: int) -> int:
+        return self.groups[group].begin if self.kind == "arrow" else 0
+
+
+def open_parquet(path: Path) -> TableFile:
+    """Return the row groups of a Parquet file. Raises DataError without pyarrow, ShardError for a
+    damaged file, and for a group that is too large."""
+    pa = pyarrow_for(path)
+    from pyarrow import parquet
+
+    file = examined(path, "uint8")
+    try:
+        metadata = parquet.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+        parts = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        groups = [
+            RowGroup(part.num_rows, number, part.total_byte_size)
+            for number, part in enumerate(parts)
+        ]
+    except (pa.ArrowException, *_DAMAGED) as error:
+        raise _damaged(path, 0, "its footer", error) from error
+    for number, group in enumerate(groups):
+        if group.bytes > MOST_GROUP_BYTES:
+            raise ShardError(
+                path,
+                0,
+                f"row group {number} unpacks to {group.bytes} bytes, and {MOST_GROUP_BYTES} are "
+                "read at most; write it with smaller row groups",
+            )
+    return _table(file, "parquet", schema, groups)
+
+
+def open_arrow(path: Path) -> TableFile:
+    """Return the record batches of an Arrow file or stream. Raises as `open_parquet`."""
+    pa = pyarrow_for(path)
+    file = examined(path, "uint8")
+    groups: list[RowGroup] = []
+    at = 0
+    try:
+        with pa.memory_map(str(path)) as mapped:  # of which only the headers are read
+            if mapped.read(len(_MAGIC)) == _MAGIC:
+                at = 8  # the stream that is in a file
+            mapped.seek(at)
+            reader = pa.ipc.open_stream(mapped)
+            schema = reader.schema
+            if any(pa.types.is_dictionary(field.type) for field in schema):
+                raise DataError(
+                    f"{path}: columns of dictionaries are not read; write them as plain values"
+                )
+            at = mapped.tell()
+            while (batch := _next(reader)) is not None:
+                groups.append(RowGroup(batch.num_rows, at, mapped.tell() - at))
+                at = mapped.tell()
+    except (pa.ArrowException, *_DAMAGED) as error:
+        raise _damaged(path, at, f"record batch {len(groups)}", error) from error
+    return _table(file, "arrow", schema, groups)
+
+
+def _next(reader: Any) -> Any:
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None
+
+
+def _table(
+    file: TokenFile, kind: Literal["parquet", "arrow"], schema: Any, groups: list[RowGroup]
+) -> TableFile:
+    names = tuple(schema.names)
+    if len(set(names)) < len(names) or set(names) & set(RESERVED):
+        raise DataError(f"{file.path}: its columns {list(names)} are not distinct, or are reserved")
+    content = schema.remove_metadata().serialize().to_pybytes()
+    return TableFile(file, kind, content, names, tuple(one for one in groups if one.rows))
+
+
+def pyarrow_for(path: Path | str) -> Any:
+    """Return pyarrow. Raises DataError if it is missing."""
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ImportError as error:
+        raise DataError(
+            f"{path}: tables are read by pyarrow: pip install pyarrow (hpckit-torch[arrow])"
+        ) from error
+    return pa
+
+
+def _damaged(path: Path | str, offset: int, where: str, error: Exception) -> ShardError:
+    reason = " ".join(str(error).split())
+    problem = f"{where} is damaged or cut short ({reason:.200}); copy it again"
+    return ShardError(path, offset, problem)

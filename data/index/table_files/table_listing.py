@@ -1,0 +1,83 @@
+"""From what a user gives as the shards of a dataset to the tables among them."""
+
+import glob
+from collections.abc import Callable
+from pathlib import Path
+
+from data.errors import DataError, NoShardsError
+from data.index import shard_access
+from data.index.manifest import is_manifest
+from data.index.shard_listing import Shards
+from data.index.shard_patterns import expand_ranges
+from data.index.table_files.table_file import TableFile, open_arrow, open_parquet
+from data.index.table_files.table_manifest import TableManifest
+from data.index.token_files import arrow_files
+
+PARQUET, ARROW = ".parquet", ".arrow"
+
+_Open = Callable[[Path], TableFile]
+
+
+def open_table_files(shards: Shards, *, rows: bool = False) -> TableManifest | None:
+    """Open tables; None if `shards` are none.
+
+    An item is a `.parquet` file, a folder of them, or a glob or `{0..9}` range; with `rows`, also
+    an `.arrow` file, and a folder that `save_to_disk` of Hugging Face's datasets wrote, which are
+    files of tokens otherwise. Raises DataError for what cannot be read so, if tables have other
+    columns than the first one, and if only some items are tables.
+    """
+    items = [str(one) for one in ([shards] if isinstance(shards, str | Path) else shards)]
+    found = [_files(item.removeprefix("file://"), rows) for item in items]
+    if all(files is None for files in found):
+        if rows:
+            raise DataError(f"{', '.join(items)}: not a table, of which rows=True reads the rows")
+        return None
+    for item, files in zip(items, found, strict=True):
+        if files is None:
+            raise DataError(f"{item} is not a table, and other shards are; open them separately")
+    paths = [pair for files in found for pair in files or ()]
+    if len({path.resolve() for path, _ in paths}) < len(paths):
+        raise DataError(f"{', '.join(items)}: a table is given twice; its rows would be seen twice")
+    tables = [open_(path) for path, open_ in paths]
+    for table in tables:
+        if table.columns != tables[0].columns:
+            raise DataError(
+                f"{table.file.path} has the columns {list(table.columns)}, and "
+                f"{tables[0].file.path} {list(tables[0].columns)}; open them as two datasets"
+            )
+    if not any(table.groups for table in tables):
+        raise NoShardsError(f"no rows: looked for them in {', '.join(items)}")
+    return TableManifest(tables, ", ".join(items))
+
+
+def _files(item: str, rows: bool) -> list[tuple[Path, _Open]] | None:
+    suffixes = (PARQUET, ARROW) if rows else (PARQUET,)
+    if shard_access.is_url(item):
+        if item.split("?")[0].endswith(suffixes):
+            raise DataError(
+                f"{item}: tables are only read from a file system; copy them, or write tars, which "
+                "are read from any URL"
+            )
+        return None
+    path = Path(item).expanduser().absolute()
+    if path.is_dir():
+        return _files_of_folder(path, rows)
+    if path.suffix not in suffixes:
+        return None
+    found = [path] if path.is_file() else []
+    if not found:
+        patterns = expand_ranges(str(path))
+        names = [name for one in patterns for name in sorted(glob.glob(one))]  # noqa: PTH207
+        found = [Path(name) for name in names]
+    if not found:
+        raise NoShardsError(f"no tables: looked for {path}, nothing is there")
+    return [(one, open_parquet if one.suffix == PARQUET else open_arrow) for one in found]
+
+
+def _files_of_folder(folder: Path, rows: bool) -> list[tuple[Path, _Open]] | None:
+    if arrow_files.is_saved_dataset(folder):
+        saved = arrow_files.saved_files(folder) if rows else []
+        return [(path, open_arrow) for path in saved] or None
+    if is_manifest(folder) or any(folder.glob("*.tar")):
+        return None
+    return [(path, open_parquet) for path in sorted(folder.glob(f"*{PARQUET}"))] or None

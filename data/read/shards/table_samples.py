@@ -1,0 +1,100 @@
+"""The samples of a shard of tables: rows of groups that are unpacked and kept for the next ones."""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from data.cache.cached_shard import CachedShard
+from data.errors import ShardError
+from data.index.shard.shard_index import ShardIndex
+from data.index.table_files.table_file import TableFile
+from data.index.table_files.table_manifest import TableShard
+from data.read.shards.local_file_samples import Sample
+from data.read.shards.shard_samples import Check, ShardSamples
+
+GROUP_BYTES = 1 << 30
+"""The bytes of unpacked groups that a process keeps, besides the one that is read."""
+_LOADS = 64  # after which it is considered whether groups are unpacked too often
+_ROWS = 16  # of each group at least
+
+_log = logging.getLogger(__name__)
+
+
+class TableSamples(ShardSamples):
+    """The rows of one shard of a `TableManifest`: a sample has the columns as members, with the
+    values that pyarrow gives.
+
+    Args:
+        rows: the groups of the shard.
+    """
+
+    def __init__(
+        self,
+        rows: TableShard,
+        index: ShardIndex,
+        reopen: Callable[[], CachedShard],
+        url: str,
+        shard: CachedShard,
+        check: Check = "auto",
+    ) -> None:
+        super().__init__(index, reopen, url, shard, check)
+        groups = rows.table.groups[rows.first : rows.end]
+        self._rows = rows
+        self._begins = np.array([0, *accumulate(group.rows for group in groups)])
+
+    def _read(self, i: int) -> tuple[Sample, int]:
+        number = int(np.searchsorted(self._begins, i, side="right")) - 1
+        group = self._rows.first + number
+        rows = UNPACKED_GROUPS.get(self._rows.table, group)
+        try:
+            (fields,) = rows.slice(i - int(self._begins[number]), 1).to_pylist()
+        except (ValueError, OverflowError) as error:
+            problem = f"row {self._key(i)} cannot be read: {error}"
+            raise ShardError(self._url, 0, problem) from error
+        size = self._rows.table.groups[group].bytes // max(1, rows.num_rows)
+        return {"__key__": self._key(i), "__url__": self._url, **fields}, size
+
+
+class UnpackedGroups:
+    """The groups that were used last, of all tables of the process. Thread-safe."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._kept: OrderedDict[tuple[str, str | None, int], Any] = OrderedDict()
+        self._bytes = self._reads = self._loads = 0
+        self._lock = threading.Lock()
+
+    def get(self, table: TableFile, group: int) -> Any:
+        """Return the rows of a group. Raises ShardError."""
+        name = (table.file.path, table.file.tag, group)
+        with self._lock:
+            self._reads += 1
+            if (found := self._kept.get(name)) is not None:
+                self._kept.move_to_end(name)
+                return found
+        rows = table.rows(group)
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = rows
+                self._bytes += rows.nbytes
+            while self._bytes > self.most_bytes and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1].nbytes
+            self._loads += 1
+            if self._loads == _LOADS and self._reads < _ROWS * _LOADS:
+                _log.warning(
+                    "%s: groups of rows are unpacked again for each %.1f rows, as the groups that "
+                    "are read at a time have more than the %d bytes that are kept: use fewer "
+                    "streams or a smaller window, or write smaller row groups",
+                    table.file.path,
+                    self._reads / self._loads,
+                    self.most_bytes,
+                )
+        return rows
+
+
+UNPACKED_GROUPS = UnpackedGroups(GROUP_BYTES)

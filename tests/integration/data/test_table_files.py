@@ -1,0 +1,188 @@
+"""Rows of Parquet, Arrow and Hugging Face datasets on disk are samples, as pyarrow reads them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data import DataError, FingerprintError, Loader, ShardError, open_dataset
+from data.read.shards import table_samples
+from data.read.shards.table_samples import UnpackedGroups
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+N = 41
+
+
+def table(first: int, end: int) -> Any:
+    numbers = range(first, end)
+    return pa.table(
+        {
+            "text": [None if i == 3 else f"text é {i}" for i in numbers],
+            "n": pa.array(numbers, pa.int32()),
+            "image": [{"bytes": b"\xff\xd8" * i, "path": None} for i in numbers],
+            "tags": [list(range(i % 3)) for i in numbers],
+        }
+    )
+
+
+def parquet(folder: Path) -> Any:
+    folder.mkdir(exist_ok=True)
+    for number, (first, end) in enumerate(((0, 30), (30, N))):
+        pq.write_table(
+            table(first, end),
+            folder / f"{number}.parquet",
+            row_group_size=8,
+            compression="zstd",
+            write_page_checksum=True,
+        )
+    return folder
+
+
+def saved(folder: Path) -> Any:
+    """A folder as `save_to_disk` writes it."""
+    folder.mkdir(exist_ok=True)
+    names = []
+    for number, (first, end) in enumerate(((0, 30), (30, N))):
+        names.append(f"data-{number:05d}-of-00002.arrow")
+        rows = table(first, end)
+        with pa.ipc.new_stream(str(folder / names[-1]), rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=8)
+    state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "x"}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def arrow_file(folder: Path) -> Any:
+    rows = table(0, N)
+    with pa.ipc.new_file(str(folder / "a.arrow"), rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=8)
+    return folder / "a.arrow"
+
+
+KINDS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
+    "parquet": (parquet, {}),
+    "save_to_disk": (saved, {"rows": True}),
+    "arrow": (arrow_file, {"rows": True}),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_row_is_what_pyarrow_reads(tmp_path: Path, kind: str) -> None:
+    write, options = KINDS[kind]
+    dataset = open_dataset(write(tmp_path), **options)
+    expected = table(0, N).to_pylist()
+    assert len(dataset) == N
+    sent = pickle.loads(pickle.dumps(dataset))
+    for number, row in enumerate(expected):
+        sample = sent.read(number)
+        assert {name: sample[name] for name in row} == row
+        assert dataset.index_of(sample["__key__"]) == number
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_rows_come_once_per_epoch_and_resume_exactly(tmp_path: Path, kind: str) -> None:
+    write, options = KINDS[kind]
+    place = write(tmp_path)
+
+    def loader(**more: Any) -> Loader:
+        given = {"streams": 2, "window": 2, "seed": 1, **more}
+        return Loader(open_dataset(place, **options), global_batch=4, epochs=1, **given)
+
+    def numbers(batches: Any) -> list[int]:
+        return [sample["n"] for batch in batches for sample in batch.data]
+
+    whole = numbers(loader(tail="pad"))
+    assert sorted(set(whole)) == list(range(N))
+    first = loader(tail="pad")
+    begun = numbers(islice(first, 4))
+    after = loader(tail="pad", threads=0)
+    after.load_state_dict(first.state_dict())
+    first.close()
+    assert begun + numbers(after) == whole
+
+
+def test_another_table_is_not_resumed_and_a_changed_one_is_noticed(tmp_path: Path) -> None:
+    dataset = open_dataset(parquet(tmp_path))
+    state = Loader(dataset, global_batch=4).state_dict()
+    rows = table(30, N).set_column(1, "n", pa.array(range(N - 30), pa.int32()))
+    pq.write_table(rows, tmp_path / "1.parquet", row_group_size=8, compression="zstd")
+    with pytest.raises(DataError, match=r"has changed|was opened|manifest says"):
+        dataset.read(N - 1)
+    with pytest.raises(FingerprintError):
+        Loader(open_dataset(tmp_path), global_batch=4).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_table_that_is_cut_short_is_refused_with_its_place(tmp_path: Path, kind: str) -> None:
+    write, options = KINDS[kind]
+    place = write(tmp_path)
+    path = sorted(tmp_path.glob("*.parquet")) + sorted(tmp_path.glob("*.arrow"))
+    content = path[-1].read_bytes()
+    path[-1].write_bytes(content[:3000] if kind == "arrow" else content[:-200])
+    with pytest.raises(ShardError, match="damaged or cut short") as caught:
+        open_dataset(place, **options)
+    assert str(path[-1]) in str(caught.value)
+
+
+def test_a_flipped_bit_of_a_parquet_page_is_found(tmp_path: Path) -> None:
+    path = parquet(tmp_path) / "0.parquet"
+    column = pq.read_metadata(path).row_group(1).column(1)
+    at = (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size
+    content = bytearray(path.read_bytes())
+    content[at - 2] ^= 1
+    path.write_bytes(content)
+    dataset = open_dataset(tmp_path)
+    assert dataset.read(0)["n"] == 0
+    with pytest.raises(ShardError, match="group 1 is damaged"):
+        dataset.read(9)
+
+
+def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
+    folder = parquet(tmp_path / "p")
+    pq.write_table(pa.table({"other": [1]}), folder / "2.parquet")
+    coded = pa.table({"c": pa.array(["a", "b"]).dictionary_encode()})
+    with pa.ipc.new_file(str(tmp_path / "d.arrow"), coded.schema) as writer:
+        writer.write_table(coded)
+    for shards, options, said in (
+        (folder, {}, r"2\.parquet has the columns \['other'\]"),
+        ([folder / "0.parquet"] * 2, {}, "given twice"),
+        (tmp_path / "d.arrow", {"rows": True}, "columns of dictionaries"),
+        ("s3://bucket/x.parquet", {}, "only read from a file system"),
+        (folder / "none-*.parquet", {}, "nothing is there"),
+        (tmp_path / "none", {"rows": True}, "not a table"),
+    ):
+        with pytest.raises(DataError, match=said):
+            open_dataset(shards, **options)
+
+
+def test_without_pyarrow_the_line_that_installs_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    place = parquet(tmp_path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match="pip install pyarrow"):
+        open_dataset(place)
+
+
+def test_groups_are_kept_up_to_a_number_of_bytes_and_thrashing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(table_samples, "UNPACKED_GROUPS", UnpackedGroups(1))
+    monkeypatch.setattr(table_samples, "_LOADS", 5)
+    dataset = open_dataset(parquet(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        for number in range(0, N, 5):
+            dataset.read(number)
+    assert "unpacked again for each 1." in caplog.text
