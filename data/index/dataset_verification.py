@@ -10,9 +10,11 @@ import numpy as np
 from data.errors import DataError, ShardError
 from data.index import shard_access
 from data.index.manifest import Manifest, open_manifest
+from data.index.record_files.record_manifest import RecordManifest
 from data.index.shard import sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
+from data.index.table_files.table_manifest import TableManifest
 from data.index.token_files.token_manifest import TokenManifest
 from data.source.protocol import ObjectSource
 
@@ -52,10 +54,10 @@ def verify(
     manifest = dataset if isinstance(dataset, Manifest) else open_manifest(dataset, source=source)
 
     def look(i: int) -> ShardVerification:
-        is_token_file = isinstance(manifest, TokenManifest)
-        hashed = full and not is_token_file and manifest.hash(i) is not None
+        in_place = isinstance(manifest, TokenManifest | RecordManifest | TableManifest)
+        hashed = full and not in_place and manifest.hash(i) is not None
         try:
-            if isinstance(manifest, TokenManifest):
+            if isinstance(manifest, TokenManifest | RecordManifest | TableManifest):
                 problem = manifest.problem(i, full)
             else:
                 problem = _problem(manifest, i, hashed, source, index_folder)

@@ -9,7 +9,7 @@ from webdataset import autodecode
 from data.errors import BrokenTarError, DataError, IndexingError, SampleError
 
 
-class StageError(DataError, ValueError):
+class BatchStageError(DataError, ValueError):
     """A stage failed on a batch, or on a sample that was split from one; `__cause__` is the
     original exception."""
 

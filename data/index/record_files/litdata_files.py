@@ -21,9 +21,27 @@ from data.index.record_files.record_file import (
     take,
 )
 
-_NUMPY = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
+_NUMPY: tuple[str, ...] = (
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+)
 _NUMPY += ("float32", "float64", "complex64", "complex128", "bool")
-_TORCH = ("float32", "float32", "float64", "float64", "complex64", "complex64", "complex128")
+_TORCH: tuple[str, ...] = (
+    "float32",
+    "float32",
+    "float64",
+    "float64",
+    "complex64",
+    "complex64",
+    "complex128",
+)
 _TORCH += ("complex128", "float16", "float16", "", "uint8", "int8", "int16", "int16", "int32")
 _TORCH += ("int32", "int64", "int64", "bool")
 """The numbers of dtypes in LitData's formats; no numpy dtype is like bfloat16."""
@@ -116,8 +134,9 @@ def _leaves(tree: dict[str, Any], prefix: str) -> list[str]:
         return [prefix]
     context = tree.get("context")
     keys = json.loads(context) if isinstance(context, str) else context
-    is_dict = "dict" in str(kind).lower() and isinstance(keys, list)
-    labels = [str(key) for key in keys] if is_dict else [str(n) for n in range(len(children))]
+    labels = [str(number) for number in range(len(children))]
+    if "dict" in str(kind).lower() and isinstance(keys, list):
+        labels = [str(key) for key in keys]
     found = []
     for label, child in zip(labels, children, strict=True):
         found += _leaves(child, f"{prefix}.{label}" if prefix else label)

@@ -11,7 +11,7 @@ from data.errors import DataError, PipelineError, SampleError
 from data.read.bad_samples import SUBSTITUTES, BadSampleBudget
 from data.read.batches.batch_fetcher import substitute
 from data.wds.pipeline_cursor import Cursor
-from data.wds.pipeline_errors import SampleDecodingError, SampleStageError, StageError
+from data.wds.pipeline_errors import BatchStageError, SampleDecodingError, SampleStageError
 from data.wds.pipeline_source import ShareRead, ShareReader
 from data.wds.stages.sample_seeds import BATCH, SAMPLE, Seeder, uniform
 from data.wds.stages.stage_chain import DROPPED, HandledError, StageChain, StoppedError
@@ -137,7 +137,7 @@ class StageRunner:
                 batch = batching.collate(rows)
             except Exception as error:
                 problem = describe_error(error)
-                raise StageError(f"collation failed on {where}: {problem}") from error
+                raise BatchStageError(f"collation failed on {where}: {problem}") from error
         return self._run_later(chains.batches, batch, part[0][0], f"the batch of {where}")
 
     def _later(self, number: int, position: int, row: Any) -> Any:
@@ -159,7 +159,7 @@ class StageRunner:
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
             cause = error.__cause__ or error
             problem = f"a stage failed on {where}: {describe_error(cause)}"
-            raise StageError(problem) from cause
+            raise BatchStageError(problem) from cause
 
     def _split(self, number: int, part: list[tuple[int, Any]], batch: Any) -> list[tuple[int, Any]]:
         """Return the samples of a batch again, each with the position of the row that it was."""
@@ -171,7 +171,7 @@ class StageRunner:
             samples = iter(list(invoke(stage, iter([batch]))))
         except Exception as error:
             problem = f"{describe_stage(stage)} failed on {where}: {describe_error(error)}"
-            raise StageError(problem) from error
+            raise BatchStageError(problem) from error
         rows = [(p, DROPPED if row is DROPPED else next(samples, _NO_SAMPLE)) for p, row in part]
         if next(samples, _NO_SAMPLE) is not _NO_SAMPLE or any(r is _NO_SAMPLE for _, r in rows):
             raise PipelineError(
@@ -288,7 +288,7 @@ class InexactRunner:
         if not self._over:
             error = self._chain.caught
             if error is not None:
-                raise StageError(
+                raise BatchStageError(
                     f"a handler stopped the pipeline before position {self._fed.position}:"
                     f" {describe_error(error)}"
                 ) from error

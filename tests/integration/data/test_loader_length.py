@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tqdm import tqdm
 
 from data import Dataset, Loader, Packing, StreamingDataset, WebLoader, mixed, open_dataset
 from tests.unit.data.tars import write_tar
@@ -71,6 +70,7 @@ def test_samples_that_are_skipped_are_not_counted(dataset: Dataset) -> None:
 
 
 def test_tqdm_reaches_its_end_after_a_resume(dataset: Dataset) -> None:
+    tqdm = pytest.importorskip("tqdm").tqdm
     before = Loader(dataset, global_batch=4, epochs=2)
     list(islice(before, 5))
     loader = Loader(dataset, global_batch=4, epochs=2)

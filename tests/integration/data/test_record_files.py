@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 from data import DataError, FingerprintError, Loader, SampleError, ShardError, open_dataset
+from data.index.dataset_verification import verify
 from tests.integration.data.record_shards import write_litdata, write_mds
 from tests.unit.data.tars import write_tar
 
@@ -253,6 +254,18 @@ def test_a_record_that_is_damaged_says_where(tmp_path: Path) -> None:
     kept = Loader(dataset, global_batch=4, epochs=1, errors="skip")
     assert sum(len(batch.keys) for batch in kept) in (N - 1, N)
     assert kept.usage.errors >= 1
+
+
+def test_verification_finds_a_record_that_is_damaged(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, N, 9)
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"n": 10}', b'"n" 10} '))
+    manifest = open_dataset(tmp_path).manifest
+    assert [one.problem for one in verify(manifest)] == [None] * 3
+    whole, damaged, other = (one.problem for one in verify(manifest, full=True))
+    assert (whole, other) == (None, None)
+    assert damaged is not None
+    assert damaged.startswith("record 10 at byte ")
 
 
 def test_a_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
