@@ -32,8 +32,8 @@ class BrokenShardsError(IndexingError, tarfile.ReadError):
 
 
 @contextmanager
-def opening() -> Iterator[None]:
-    """Raise errors of opening shards as those that webdataset raises."""
+def webdataset_errors() -> Iterator[None]:
+    """Raise errors of webdataset_errors shards as those that webdataset raises."""
     try:
         yield
     except IndexingError as error:

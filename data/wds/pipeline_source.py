@@ -38,7 +38,7 @@ from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.source.sources import Sources
 from data.wds.pass_steps import PassSteps
 from data.wds.pipeline_cursor import Cursor
-from data.wds.pipeline_errors import opening
+from data.wds.pipeline_errors import webdataset_errors
 from data.wds.ranks_and_workers import ranks
 from data.wds.streaming_options import StreamingOptions
 
@@ -76,7 +76,7 @@ class PipelineInput:
 
     @property
     def is_remote(self) -> bool:
-        """Whether opening it takes requests."""
+        """Whether webdataset_errors it takes requests."""
         if isinstance(self.shards, str | Path):
             return is_url(str(self.shards))
         if isinstance(self.shards, ShardMixture):
@@ -129,7 +129,7 @@ class PipelineInput:
 
     def _open_shards(self, shards: Shards, options: StreamingOptions, number: int) -> Dataset:
         if self.manifests is None:
-            with opening():
+            with webdataset_errors():
                 return open_dataset(
                     shards,
                     cache=options.cache,

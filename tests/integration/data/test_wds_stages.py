@@ -179,7 +179,8 @@ def test_a_mixture_has_each_dataset_by_its_weight_and_with_its_stages(
     assert after.state_dict()["position"] == 1024
     again = from_wds(pipeline).listed(16)
     again.load_state_dict(ours.state_dict())
-    assert list(islice(after, 16)) == next(iter(again))
+    rest = list(islice(after, 16))  # within a step, the order is that of the streams
+    assert Counter(map(str, rest)) == Counter(map(str, next(iter(again))))
 
 
 def test_round_robin_takes_turns_and_a_dataset_may_be_there_twice(urls: list[str]) -> None:
@@ -296,7 +297,12 @@ def test_a_loader_has_the_stages_of_webdataset(urls: list[str], name: str) -> No
 def test_stages_of_a_loader_run_in_the_consumer_and_with_workers(urls: list[str]) -> None:
     def loader(workers: int) -> WebLoader:
         base = ours(numbers(urls).batched(4), num_workers=workers).unbatched().batched(6)
-        return base.map(lambda batch: (len(seen), seen.append(1), batch)[2]).with_epoch(6)
+        mapped: WebLoader = base.map(counted).with_epoch(6)
+        return mapped
+
+    def counted(batch: Any) -> Any:
+        seen.append(1)
+        return batch
 
     seen: list[int] = []
     alone, with_workers = plain(list(loader(0))), plain(list(loader(2)))
@@ -306,7 +312,9 @@ def test_stages_of_a_loader_run_in_the_consumer_and_with_workers(urls: list[str]
 
 def test_random_numbers_of_a_loader_s_stages_follow_the_position(urls: list[str]) -> None:
     def loader() -> WebLoader:
-        return ours(numbers(urls).batched(4)).map(lambda batch: (batch[1], random.random()))
+        base = ours(numbers(urls).batched(4))
+        mapped: WebLoader = base.map(lambda batch: (batch[1], random.random()))
+        return mapped
 
     whole = list(loader())
     assert len({chance for _, chance in whole}) == len(whole)
