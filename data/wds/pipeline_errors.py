@@ -33,7 +33,7 @@ class BrokenShardsError(IndexingError, tarfile.ReadError):
 
 @contextmanager
 def webdataset_errors() -> Iterator[None]:
-    """Raise errors of webdataset_errors shards as those that webdataset raises."""
+    """Raise errors of opening shards as those that webdataset raises."""
     try:
         yield
     except IndexingError as error:

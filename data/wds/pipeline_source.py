@@ -76,7 +76,7 @@ class PipelineInput:
 
     @property
     def is_remote(self) -> bool:
-        """Whether webdataset_errors it takes requests."""
+        """Whether opening it takes requests."""
         if isinstance(self.shards, str | Path):
             return is_url(str(self.shards))
         if isinstance(self.shards, ShardMixture):
