@@ -233,6 +233,27 @@ class CheckpointRestored(Event):
     """Where the state was read from: memory, another node, the spool or the store."""
 
 
+@event_kind("manifest_read")
+class ManifestRead(Event):
+    """Rank 0 of the trainer emits this when all ranks know the manifest of the checkpoint that a
+    restore reads from the store. One rank of each node reads it for the others."""
+
+    step: Count
+    """The number of finished steps in the checkpoint."""
+    id: str
+    """The name of the checkpoint in its store."""
+    readers: Count
+    """The number of ranks that have read something of the manifest from the store."""
+    ranks: Count
+    """The number of all ranks."""
+    requests: Count
+    """The ranges of the manifest that all ranks together have read."""
+    bytes: Count
+    """The bytes of these ranges."""
+    reason: str | None = None
+    """Why a rank has read it although another rank of its node had, for people."""
+
+
 @event_kind("checkpoint_pruned", added=("id",))
 class CheckpointPruned(Event):
     """Rank 0 of the trainer emits this for each checkpoint that the retention policies have

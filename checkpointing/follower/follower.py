@@ -38,7 +38,6 @@ from checkpointing.follower.step_choice import (
 from checkpointing.follower.step_images import StepImages, check_image
 from checkpointing.follower.weight_image import WeightImage
 from checkpointing.follower.weight_layout import WeightLayout, lay_out, select_tensors
-from checkpointing.format.manifest import item_of
 from checkpointing.storage import open_storage
 from checkpointing.store.catalog import Catalog, CatalogEntry, read_catalog, suspected
 from checkpointing.store.checkpoint import Checkpoint
@@ -293,7 +292,7 @@ class Follower:
         wanted = [
             WantedChunk(name, box, chunk, spec.dtype)
             for name, spec in layout.stored.items()
-            for box, chunk in checkpoint.table(item_of(name)).chunks[name].items()
+            for box, chunk in checkpoint.table_with(name).chunks[name].items()
         ]
         step, committed = stored.save.step, stored.modified
         image = self._target.begin(step, layout)

@@ -14,21 +14,30 @@ from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ColumnS
 
 @dataclass(frozen=True)
 class _Source:
-    """Columns that rows are taken from."""
+    """Columns that rows are taken from. Nothing here takes time by the number of rows that are not
+    taken: a table is written group by group, and each takes few rows of many sources."""
 
     columns: ChunkColumns
-    bases: Rows  # rows of the bases of those rows, and of their bases
+    bases: Rows  # rows of the bases of those rows, and of their bases, ascending
     packs: NDArray[np.int64]  # for each of its packs, the number in the written table
 
     @classmethod
     def of(cls, columns: ChunkColumns, taken: list[slice], packs: Mapping[bytes, int]) -> _Source:
-        every = np.arange(len(columns))
-        bases = columns.bases_of(np.concatenate([every[rows] for rows in taken]))
+        rows = [np.arange(its.start, its.stop) for its in taken]
+        bases = columns.bases_of(np.concatenate(rows))
         numbers = np.array([packs.get(pack, -1) for pack in columns.packs], np.int64)
         return cls(columns, bases, numbers)
 
-    def column(self, name: str) -> NDArray[Any]:
-        return self.packs[self.columns["pack"]] if name == "pack" else self.columns[name]
+    def column(self, name: str, rows: Rows | slice) -> NDArray[Any]:
+        found = self.columns[name][rows]
+        return self.packs[found] if name == "pack" else found
+
+    def moved(self, rows: Rows | slice, numbers: Rows) -> Rows:
+        """Returns the column of bases of these rows, given the `numbers` of the bases' rows."""
+        found = self.columns["base"][rows].astype(np.int64)
+        has = found >= 0
+        found[has] = numbers[np.searchsorted(self.bases, found[has])]
+        return found
 
 
 def gather(
@@ -50,17 +59,23 @@ def gather(
     sources = _sources(taken, packs)
     order, numbers = _order(sources.values())
     count = sum(len(segment.boxes) for segment in segments)
+    ends = np.cumsum([0, *(len(source.bases) for source in sources.values())])
+    moved = {
+        key: count + numbers[start:end]
+        for key, start, end in zip(sources, ends[:-1], ends[1:], strict=True)
+    }
+
+    def column(name: str, key: int, rows: Rows | slice) -> NDArray[Any]:
+        if name == "base":
+            return sources[key].moved(rows, moved[key])
+        return sources[key].column(name, rows)
+
     found = {}
     for name in NAMES:
-        if name == "base":
-            whole = _moved(sources, count + numbers)
-        else:
-            whole = {key: source.column(name) for key, source in sources.items()}
-        placed = [whole[id(columns)][rows] for columns, rows in taken]
-        bases = [whole[key][source.bases] for key, source in sources.items()]
+        placed = [column(name, id(columns), rows) for columns, rows in taken]
+        bases = [column(name, key, source.bases) for key, source in sources.items()]
         empty = np.zeros((0, *ROW[name].shape), ROW[name].base)
-        column = np.concatenate([empty, *placed, np.concatenate([empty, *bases])[order]])
-        found[name] = column
+        found[name] = np.concatenate([empty, *placed, np.concatenate([empty, *bases])[order]])
     if (found["pack"] < 0).any():
         raise KeyError("a chunk is in a pack that is not listed")
     return {name: column.astype(ROW[name].base) for name, column in found.items()}, len(order)
@@ -80,7 +95,7 @@ def _sources(
 def _order(sources: Collection[_Source]) -> tuple[Rows, Rows]:
     """Returns which of all sources' bases are written, in order, and the number of each there."""
     empty = np.zeros(0, np.int64)
-    packs = np.concatenate([empty, *(s.column("pack")[s.bases] for s in sources)])
+    packs = np.concatenate([empty, *(s.column("pack", s.bases) for s in sources)])
     offsets = np.concatenate([empty.view("<u8"), *(s.columns["offset"][s.bases] for s in sources)])
     depths = np.concatenate([empty, *(s.columns.depths(s.bases) for s in sources)])
     first, same = _once(packs, offsets)
@@ -98,13 +113,3 @@ def _once(packs: NDArray[np.int64], offsets: NDArray[np.uint64]) -> tuple[Rows, 
     same = np.zeros(len(order), np.int64)
     same[order] = np.cumsum(is_new) - 1
     return order[is_new], same
-
-
-def _moved(sources: Mapping[int, _Source], numbers: Rows) -> dict[int, NDArray[np.int64]]:
-    """Returns the column of bases of each source, given the `numbers` of their bases' rows."""
-    found, at = {}, 0
-    for key, source in sources.items():
-        moved = np.full(len(source.columns) + 1, -1, np.int64)  # the last element is for index -1
-        moved[source.bases] = numbers[at : (at := at + len(source.bases))]
-        found[key] = moved[source.columns["base"].astype(np.int64)]
-    return found

@@ -6,6 +6,12 @@
               `ROW`, each as one column over all chunks (in the order of the tensors) and all bases
 
 All numbers are little-endian; the whole is one zstd frame.
+
+The table of an item with very many chunks is cut into one table for each group of its tensors, so
+that a reader needs those of its own tensors only. Their outline is
+
+    u32       length of the JSON
+    JSON      as above with "bases" 0, and "groups", the number of tensors of each group, in order
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -30,6 +37,7 @@ from checkpointing.format.column_merge import gather
 from checkpointing.format.element_types import element
 from checkpointing.format.tiles import Box, Shape
 from checkpointing.format.values.json_values import Json
+from checkpointing.storage.interface import Buffer
 
 # bytes when decompressed; larger tables are refused before anything is allocated
 MAX_TABLE = 16 << 30
@@ -37,6 +45,9 @@ MAX_TABLE = 16 << 30
 _ANY, _RATIO = 64 << 20, 1000
 _MAX_DIMS = 64  # numpy's limit
 _PIECE = 1 << 20  # bytes that are decompressed at a time
+# chunks of an item from which on its table is cut into groups of tensors
+GROUPED = 1 << 18
+_GROUP, _MOST_GROUPS = 1 << 16, 64  # least chunks of a group, and most groups of an item
 _MANY = 32  # average number of chunks per tensor from which on they stay in columns
 
 
@@ -164,7 +175,7 @@ def to_bytes(table: ItemTable, packs: Mapping[bytes, int]) -> bytes:
     segments = table.in_columns().segments()
     columns, bases = gather(segments, packs)
     boxes = [segment.boxes.astype("<i8", copy=False).tobytes() for segment in segments]
-    header = json.dumps(_header(table, bases), sort_keys=True, separators=(",", ":")).encode()
+    header = _json(_header(table, bases))
     raw = b"".join(
         [
             *(len(header).to_bytes(4, "little"), header, *boxes),
@@ -175,6 +186,79 @@ def to_bytes(table: ItemTable, packs: Mapping[bytes, int]) -> bytes:
     if len(raw) > (most := _most(data)):
         raise ValueError(f"a table of {len(raw)} bytes, but the format allows {most}")
     return data
+
+
+@dataclass(frozen=True)
+class TableOutline:
+    """What the table of an item says besides its chunks.
+
+    Attributes:
+        tensors: the tensors by full name, in the order of the table.
+        values: the values by full name.
+        groups: the names of the tensors of each group; none: the table is one.
+    """
+
+    tensors: Mapping[str, TensorSpec]
+    values: Mapping[str, Json]
+    groups: Sequence[tuple[str, ...]]
+
+    @cached_property
+    def group_of(self) -> Mapping[str, int]:
+        """The number of the group of each tensor."""
+        return {name: number for number, names in enumerate(self.groups) for name in names}
+
+
+def group_sizes(counts: Sequence[int]) -> list[int]:
+    """Returns the number of tensors of each group that a table is cut into; none if it stays one.
+
+    Args:
+        counts: the number of chunks of each tensor.
+    """
+    if sum(counts) < GROUPED:
+        return []
+    least = max(_GROUP, -(-sum(counts) // _MOST_GROUPS))
+    sizes, tensors, chunks = [], 0, 0
+    for count in counts:
+        tensors, chunks = tensors + 1, chunks + count
+        if chunks >= least:
+            sizes.append(tensors)
+            tensors = chunks = 0
+    return [*sizes, tensors] if tensors else sizes
+
+
+def outline_of(table: ItemTable) -> TableOutline:
+    """Returns the outline under which a table is stored."""
+    sizes, names = group_sizes([len(table.chunks[n]) for n in table.tensors]), iter(table.tensors)
+    return TableOutline(table.tensors, table.values, [tuple(islice(names, n)) for n in sizes])
+
+
+def outline_to_bytes(table: ItemTable, outline: TableOutline) -> bytes:
+    """Returns the stored form of the outline of a table that is cut into groups."""
+    header = {**_header(table, 0), "groups": [len(names) for names in outline.groups]}
+    raw = _json(header)
+    return bytes(zstandard.compress(len(raw).to_bytes(4, "little") + raw, 3))
+
+
+def parse_outline(raw: Buffer, where: str) -> TableOutline:
+    """Read back the outline of a table.
+
+    Args:
+        raw: the table or outline, decompressed.
+
+    Raises:
+        DamagedError: it is inconsistent.
+    """
+    header, _ = _parse_header(raw, where)
+    specs = _parse_specs(header, where)
+    sizes, names = header.counts("groups") if header.has("groups") else (), iter(specs)
+    groups = [tuple(islice(names, size)) for size in sizes]
+    if sizes and (sum(sizes) != len(specs) or not all(sizes)):
+        raise DamagedError(f"{where}: its groups are not its {len(specs)} tensors")
+    return TableOutline(specs, header.object("values"), groups)
+
+
+def _json(header: Mapping[str, Any]) -> bytes:
+    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _most(data: bytes) -> int:
@@ -208,31 +292,58 @@ def from_bytes(
         DamagedError: it is inconsistent.
         FormatError: a codec or dtype is unknown to this version.
     """
-    raw = _decompress(data, where)
+    return parse(decompress(data, where), packs, where, is_part=is_part)
+
+
+def parse(
+    raw: Buffer,
+    packs: Sequence[bytes],
+    where: str,
+    *,
+    is_part: bool = False,
+    is_checked: bool = False,
+) -> ItemTable:
+    """Read back the table in `raw`, which is decompressed; as `from_bytes`. The table refers to the
+    memory of `raw`.
+
+    Args:
+        is_checked: another process has parsed the very same bytes without an error.
+    """
+    header, at = _parse_header(raw, where)
+    specs = _parse_specs(header, where)
+    counts = [item.count("chunks") for item in header.children("tensors")]
+    # checked before boxes are made
+    if (sum(counts) + header.count("bases")) * ROW.itemsize > len(raw):
+        raise DamagedError(f"{where}: its columns are cut off")
+    boxes, rest = _parse_boxes(raw, at, specs, counts, where)
+    rows = _parse_rows(raw, rest, sum(counts) + header.count("bases"), where)
+    columns = ChunkColumns(rows, packs)
+    if not is_checked:
+        columns.check(where)
+        _check_lengths(specs, boxes, columns, where)
+    if not is_part and not is_checked:
+        _check_cover(specs, boxes, where)
+    stays = is_part or sum(counts) >= _MANY * len(specs)
+    chunks = _in_columns(specs, boxes, columns) if stays else _made(specs, boxes, columns)
+    return ItemTable(specs, chunks, header.object("values"))
+
+
+def _parse_header(raw: Buffer, where: str) -> tuple[JsonReader, int]:
+    """Returns the JSON of a table, and where it ends."""
     size = int.from_bytes(raw[:4], "little")
     try:
-        header = JsonReader(json.loads(raw[4 : 4 + size]), where)
+        return JsonReader(json.loads(bytes(raw[4 : 4 + size])), where), 4 + size
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{where}: not JSON ({error})") from error
+
+
+def _parse_specs(header: JsonReader, where: str) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     for item in header.children("tensors"):
         if (name := item.text("name")) in specs:
             raise DamagedError(f"{where}: has {name!r} twice")
         specs[name] = _spec(item)
-    counts = [item.count("chunks") for item in header.children("tensors")]
-    # checked before boxes are made
-    if (sum(counts) + header.count("bases")) * ROW.itemsize > len(raw):
-        raise DamagedError(f"{where}: its columns are cut off")
-    boxes, rest = _parse_boxes(raw, 4 + size, specs, counts, where)
-    rows = _parse_rows(raw, rest, sum(counts) + header.count("bases"), where)
-    columns = ChunkColumns(rows, packs)
-    columns.check(where)
-    _check_lengths(specs, boxes, columns, where)
-    if not is_part:
-        _check_cover(specs, boxes, where)
-    stays = is_part or sum(counts) >= _MANY * len(specs)
-    chunks = _in_columns(specs, boxes, columns) if stays else _made(specs, boxes, columns)
-    return ItemTable(specs, chunks, header.object("values"))
+    return specs
 
 
 def _in_columns(
@@ -255,7 +366,12 @@ def _made(
     }
 
 
-def _decompress(data: bytes, where: str) -> bytes:
+def decompress(data: bytes, where: str) -> bytes:
+    """Returns the decompressed table or outline.
+
+    Raises:
+        DamagedError: it is not one zstd frame of an acceptable size.
+    """
     try:
         size = zstandard.frame_content_size(data)
         if not 4 <= size <= _most(data):
@@ -281,7 +397,7 @@ def _spec(item: JsonReader) -> TensorSpec:
 
 
 def _parse_boxes(
-    raw: bytes, at: int, specs: Mapping[str, TensorSpec], counts: Sequence[int], where: str
+    raw: Buffer, at: int, specs: Mapping[str, TensorSpec], counts: Sequence[int], where: str
 ) -> tuple[list[Boxes], int]:
     found = []
     for spec, count in zip(specs.values(), counts, strict=True):
@@ -295,7 +411,7 @@ def _parse_boxes(
     return found, at
 
 
-def _parse_rows(raw: bytes, at: int, count: int, where: str) -> dict[str, NDArray[Any]]:
+def _parse_rows(raw: Buffer, at: int, count: int, where: str) -> dict[str, NDArray[Any]]:
     if len(raw) - at != count * ROW.itemsize:
         raise DamagedError(f"{where}: its columns are cut off")
     columns = {}

@@ -18,8 +18,18 @@ from checkpointing.format import document_container, replica_differences
 from checkpointing.format.canonical_json import JsonReader
 from checkpointing.format.chunk_columns import runs
 from checkpointing.format.chunks import ID_BYTES, PACK_BYTES
-from checkpointing.format.document_container import DocumentContainer
-from checkpointing.format.item_table import ItemTable, from_bytes, merge, to_bytes
+from checkpointing.format.document_container import TENSOR_GROUPS, DocumentContainer
+from checkpointing.format.item_table import (
+    ItemTable,
+    TableOutline,
+    decompress,
+    merge,
+    outline_of,
+    outline_to_bytes,
+    parse,
+    parse_outline,
+    to_bytes,
+)
 from checkpointing.format.object_keys import SaveId
 from checkpointing.format.replica_differences import (
     MarkedDifferences,
@@ -32,13 +42,14 @@ from checkpointing.format.replica_differences import (
     mark_of,
 )
 from checkpointing.format.values.json_values import Json, decode, encode
+from checkpointing.storage.interface import Buffer
 
 MANIFEST = "hpckit-manifest"
 PART = "hpckit-part"
 ABANDONED = "hpckit-abandoned"
 
 _PACKS = "packs"
-_ITEM = "item:"
+_ITEM, _GROUP = "item:", "group:"
 _FINGERPRINTS = "fingerprints"
 PACK_ROW = np.dtype([("pack", "u1", PACK_BYTES), ("size", "<u8")])
 
@@ -134,7 +145,10 @@ def _build(kind: str, content: ManifestContent, more: Mapping[str, Any]) -> byte
         row["pack"], row["size"] = np.frombuffer(pack, np.uint8), content.packs[pack]
     sections = {_PACKS: rows.tobytes()}
     items = {name: table.in_columns() for name, table in content.items.items()}
-    sections |= {_ITEM + name: to_bytes(table, index) for name, table in items.items()}
+    tables: dict[str, bytes] = {}
+    for name, table in items.items():
+        tables |= _table_sections(name, table, index, is_part=kind == PART)
+    sections |= tables
     if content.replicas is not None:
         sections[_FINGERPRINTS] = replica_differences.to_bytes(content.replicas.fingerprints)
     if header.marked is not None:
@@ -152,7 +166,28 @@ def _build(kind: str, content: ManifestContent, more: Mapping[str, Any]) -> byte
         "items": summaries,
         **more,
     }
-    return document_container.build(kind, body, sections)
+    features = [TENSOR_GROUPS] if len(tables) > len(items) else []
+    return document_container.build(kind, body, sections, features)
+
+
+def _table_sections(
+    item: str, table: ItemTable, packs: Mapping[bytes, int], *, is_part: bool
+) -> dict[str, bytes]:
+    """Returns the sections that hold the table of an item: one, or an outline and groups."""
+    outline = outline_of(table)
+    if is_part or not outline.groups:
+        return {_ITEM + item: to_bytes(table, packs)}
+    sections = {_ITEM + item: outline_to_bytes(table, outline)}
+    for number, names in enumerate(outline.groups):
+        tensors = {name: table.tensors[name] for name in names}
+        group = ItemTable(tensors, {name: table.chunks[name] for name in names})
+        sections[group_section(item, number)] = to_bytes(group, packs)
+    return sections
+
+
+def group_section(item: str, number: int) -> str:
+    """Returns the name of the section of a group of tensors."""
+    return f"{_GROUP}{number}:{item}"
 
 
 def summarise(table: ItemTable) -> ItemSummary:
@@ -174,13 +209,18 @@ def _once(ids: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
 class ManifestDocument:
     """A manifest, part record or abandoned save as stored; tables are read on demand."""
 
-    def __init__(self, container: DocumentContainer) -> None:
+    def __init__(self, container: DocumentContainer, *, is_checked: bool = False) -> None:
         """Check and read the header.
+
+        Args:
+            is_checked: another process has read without an error all sections that are added by
+                `hold`.
 
         Raises:
             DamagedError: it is inconsistent.
         """
-        self._container = container
+        self.container, self._is_checked = container, is_checked
+        self._held: dict[str, Buffer] = {}  # contents of sections that are not read again
         self.kind, self.where = container.kind, container.where
         read = container.header
         self.save = SaveId(read.text("run"), read.count("step"), read.text("session"))
@@ -192,24 +232,85 @@ class ManifestDocument:
     @property
     def rank(self) -> int:
         """The rank that wrote it, of a part record."""
-        return self._container.header.count("rank")
+        return self.container.header.count("rank")
+
+    @property
+    def sections(self) -> list[str]:
+        """The names of the sections that say what the checkpoint has: its packs, and the table of
+        each item or, if that is cut into groups, its outline."""
+        return [_PACKS, *(_ITEM + item for item in self.items)]
+
+    def hold(self, contents: Mapping[str, Buffer]) -> None:
+        """Use these contents of sections, as `read_section` returns them, in place of the store's.
+        Tables refer to their memory."""
+        self._held |= contents
+
+    def read_section(self, name: str) -> bytes:
+        """Returns a section from the store, checked against its hash; tables are decompressed."""
+        data = self.container.section(name)
+        return data if name in (_PACKS, _FINGERPRINTS) else decompress(data, self._at(name))
 
     def packs(self) -> dict[bytes, int]:
         """Returns every pack that is referred to, in the order of the tables' indices, with its
         size."""
         if self._packs is None:
-            data = self._container.section(_PACKS)
+            data, _ = self._section(_PACKS)
             if len(data) % PACK_ROW.itemsize:
                 raise DamagedError(f"{self.where}: its list of packs is cut off")
             rows = np.frombuffer(data, PACK_ROW)
-            self._packs = {row["pack"].tobytes(): int(row["size"]) for row in rows}
+            names = rows["pack"].tobytes()
+            self._packs = {
+                names[number * PACK_BYTES : (number + 1) * PACK_BYTES]: size
+                for number, size in enumerate(rows["size"].tolist())
+            }
         return self._packs
 
+    def is_grouped(self, item: str) -> bool:
+        """Whether the table of an item is cut into groups."""
+        return self.container.has(group_section(item, 0))
+
+    def outline(self, item: str) -> TableOutline:
+        """Returns what the table of an item says besides its chunks."""
+        data, _ = self._section(_ITEM + item)
+        return parse_outline(data, self._at(_ITEM + item))
+
     def table(self, item: str) -> ItemTable:
-        """Returns the table of one item."""
-        data = self._container.section(_ITEM + item)
-        where = f"{self.where}: item {item!r}"
-        return from_bytes(data, list(self.packs()), where, is_part=self.kind == PART)
+        """Returns the table of one item, of all its groups."""
+        if not self.is_grouped(item):
+            data, is_checked = self._section(name := _ITEM + item)
+            packs, is_part = list(self.packs()), self.kind == PART
+            return parse(data, packs, self._at(name), is_part=is_part, is_checked=is_checked)
+        outline = self.outline(item)
+        whole = ItemTable(values=dict(outline.values))
+        for number in range(len(outline.groups)):
+            group = self.group(item, outline, number)
+            whole.tensors |= group.tensors
+            whole.chunks |= group.chunks
+        return whole
+
+    def group(self, item: str, outline: TableOutline, number: int) -> ItemTable:
+        """Returns the table of a group of tensors of an item.
+
+        Raises:
+            DamagedError: as `table`; or it has other tensors than the outline says.
+        """
+        name = group_section(item, number)
+        data, is_checked = self._section(name)
+        found = parse(data, list(self.packs()), self._at(name), is_checked=is_checked)
+        expected = {name: outline.tensors[name] for name in outline.groups[number]}
+        if found.tensors != expected or list(found.tensors) != list(expected) or found.values:
+            raise DamagedError(f"{self._at(name)}: it does not have the tensors of its outline")
+        return found
+
+    def _section(self, name: str) -> tuple[Buffer, bool]:
+        """Returns the content of a section, and whether another process has checked it."""
+        if (held := self._held.get(name)) is not None:
+            return held, self._is_checked
+        return self.read_section(name), False
+
+    def _at(self, section: str) -> str:
+        kind, _, name = section.partition(":")
+        return f"{self.where}: {kind} {name!r}"
 
     def content(self) -> ManifestContent:
         """Returns the whole content."""
@@ -217,11 +318,11 @@ class ManifestDocument:
         return ManifestContent(self.header, tables, self.packs(), self._replicas())
 
     def _replicas(self) -> RankFingerprints | None:
-        read = self._container.header
+        read = self.container.header
         if not read.has("groups"):
             return None
         groups = load_groups(read, "groups")
-        data = self._container.section(_FINGERPRINTS)
+        data = self.container.section(_FINGERPRINTS)
         return RankFingerprints(groups, replica_differences.from_bytes(data, groups, self.where))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from checkpointing.errors import DamagedError
-from checkpointing.format.manifest import item_of
 from checkpointing.format.tiles import Box
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
@@ -42,7 +41,7 @@ def stream(
 
 def _wants(checkpoint: Checkpoint, tensors: Iterable[str], use: Use) -> Iterator[ChunkRequest]:
     for name in tensors:
-        table = checkpoint.table(item_of(name))
+        table = checkpoint.table_with(name)
         dtype = table.tensors[name].dtype
         for box, chunk in table.chunks[name].items():
             yield ChunkRequest(chunk, dtype, name, partial(use, name, box))

@@ -69,7 +69,7 @@ def chosen(checkpoint: Checkpoint, items: Sequence[str] | None) -> list[str]:
         KeyError: there is no such item.
     """
     for item in items or ():
-        checkpoint.table(item)
+        checkpoint.outline(item)
     if items is None:
         return [name for name in checkpoint.items if name != RECORD]
     return [name for name in checkpoint.items if name in items]
@@ -77,4 +77,6 @@ def chosen(checkpoint: Checkpoint, items: Sequence[str] | None) -> list[str]:
 
 def values_of(checkpoint: Checkpoint, items: Sequence[str]) -> dict[str, Json]:
     """Returns the encoded values of these items by full name."""
-    return {name: value for item in items for name, value in checkpoint.table(item).values.items()}
+    return {
+        name: value for item in items for name, value in checkpoint.outline(item).values.items()
+    }

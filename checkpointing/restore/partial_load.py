@@ -14,7 +14,9 @@ from checkpointing.format.manifest import item_of
 from checkpointing.format.values.json_values import Json
 from checkpointing.layout.dtensor_placement import structure
 from checkpointing.layout.global_plan import GlobalPlan
+from checkpointing.ranks.node_ranks import ranks_on_node
 from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore.node_manifest import NodeManifest
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.restore.store_restore import reads
 from checkpointing.staging.stager import StagingBuffers
@@ -106,12 +108,13 @@ class _Loader:
     ) -> None:
         self._store, self._run, self._ranks, self._rename = store, run, ranks, rename
         self._id = checkpoint_id
+        self._manifests = NodeManifest(store, ranks, ranks_on_node(ranks))
         self._staging = StagingBuffers()
 
     def load(self, state: dict[str, Any], step: int | None, *, strict: bool) -> LoadResult:
         stored = self._ranks.from_rank0(lambda: self._find(step))
         target = LoadTarget(state)
-        checkpoint = Checkpoint(self._store, stored)
+        checkpoint = self._ranks.all_or_none(lambda: self._manifests.share(stored))
         inventory = self._as_named_here(target, Inventory.of(checkpoint))
         target.form(inventory)
         wants = target.wants()
@@ -182,7 +185,10 @@ class _Loader:
             replace(read, tensor=renamed(read.tensor, self._rename))
             for read in reads(groups, self._ranks.rank, buffers)
         ]
+        names = [read.tensor for read in mine]
+        self._ranks.all_or_none(lambda: self._manifests.share_groups(checkpoint, names))
         self._ranks.all_or_none(lambda: checkpoint.read_into(mine, StoreCopies([self._store])))
+        self._manifests.close()
         broadcast_reads(self._ranks, groups, buffers)
 
 

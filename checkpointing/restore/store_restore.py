@@ -11,13 +11,14 @@ from torch import Tensor
 
 from checkpointing.connections import Connections
 from checkpointing.errors import CheckpointError, DamagedError, FormatError, StructureError
-from checkpointing.events import CheckpointAdopted, CheckpointSkipped, SaveAbandoned
+from checkpointing.events import CheckpointAdopted, CheckpointSkipped, ManifestRead, SaveAbandoned
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.replica_differences import MarkedDifferences, summary
 from checkpointing.format.torch_dtypes import as_array
 from checkpointing.layout.dtensor_placement import structure
 from checkpointing.layout.global_plan import GlobalPlan, ReadGroup
 from checkpointing.layout.tensor_layout import Structure
+from checkpointing.restore.node_manifest import ManifestReading, NodeManifest
 from checkpointing.restore.read_broadcast import broadcast_reads
 from checkpointing.staging.stager import StagingBuffers, local
 from checkpointing.state.item_adapters import LoadTarget
@@ -75,6 +76,7 @@ class Restorer:
         """
         self.store, self.run, self.ranks = connections.store, connections.run, connections.ranks
         self.events, self.staging = connections.events, staging
+        self.manifests = NodeManifest(connections.store, connections.ranks, connections.here)
         self.skipped, self.avoids_suspects = skipped, avoids_suspects
         self.prefers_certified = prefers_certified
         self.owner: int | None = None  # on rank 0: the number of the takeover
@@ -119,13 +121,19 @@ class Restorer:
                     raise StructureError(f"the state does not match {where}:{text}")
                 plan = GlobalPlan([found for _, found, _ in looks if found])
                 groups = plan.read_groups(self.ranks.rank)
+                names = tensors_read(groups, self.ranks.rank)
+                share = partial(self.manifests.share_groups, readable.checkpoint, names)
+                self.ranks.all_or_none(share)
                 problem, restored = self.ranks.all_or_none(partial(self._read, readable, groups))
             packs = restored.distrusted if restored else frozenset[bytes]()
-            answers = self.ranks.all_gather((problem, packs), self.ranks.control)
-            problems = [text for text, _ in answers if text]
+            reading = self.manifests.reading(readable.checkpoint) if readable else None
+            answers = self.ranks.all_gather((problem, packs, reading), self.ranks.control)
+            self.manifests.close()
+            problems = [text for text, _, _ in answers if text]
             if restored is not None and not problems:
+                self._report(stored, [one for _, _, one in answers if one])
                 broadcast_reads(self.ranks, restored.groups, restored.buffers)
-                distrusted = frozenset[bytes]().union(*(packs for _, packs in answers))
+                distrusted = frozenset[bytes]().union(*(packs for _, packs, _ in answers))
                 return replace(restored, distrusted=distrusted)
             if self.ranks.rank == 0:
                 self._skip(stored.save.id, stored.save.step, "; ".join(problems))
@@ -151,7 +159,7 @@ class Restorer:
 
         for stored in sorted(newest_first, key=rank):
             try:
-                checkpoint = Checkpoint(self.store, stored)
+                checkpoint = self.manifests.open(stored)
                 if dropped := checkpoint.header.dropped:  # training cannot resume from it
                     self.reduced[checkpoint.id] = f"retention removed {', '.join(dropped)}"
                     continue
@@ -218,10 +226,24 @@ class Restorer:
         return None, _Readable(checkpoint, inventory, tensors, structure(fitting, ()))
 
     def _opened(self, stored: StoredManifest) -> tuple[Checkpoint, Inventory]:
-        if self._opened_candidate is not None and self._opened_candidate[0].stored == stored:
-            return self._opened_candidate
-        checkpoint = Checkpoint(self.store, stored)
+        candidate = self._opened_candidate
+        if candidate is not None and candidate[0].stored == stored:
+            return self.manifests.share(stored, candidate[0]), candidate[1]
+        checkpoint = self.manifests.share(stored)
         return checkpoint, Inventory.of(checkpoint)
+
+    def _report(self, stored: StoredManifest, readings: Sequence[ManifestReading]) -> None:
+        self.events.emit(
+            ManifestRead(
+                step=stored.save.step,
+                id=stored.save.id,
+                readers=sum(one.requests > 0 for one in readings),
+                ranks=len(readings),
+                requests=sum(one.requests for one in readings),
+                bytes=sum(one.bytes for one in readings),
+                reason=next((one.problem for one in readings if one.problem), None),
+            )
+        )
 
     def _read(
         self, readable: _Readable, groups: Sequence[ReadGroup]
@@ -265,6 +287,11 @@ class Restorer:
             f"no checkpoint of run {self.run!r} in {self.store.url} can be used:{''.join(lines)}\n"
             "repair them (hpckit ckpt repair), or use another run name to start from the beginning"
         )
+
+
+def tensors_read(groups: Iterable[ReadGroup], rank: int) -> set[str]:
+    """Returns the tensors of which this rank is to read something."""
+    return {name for group in groups for name in group.reads[group.ranks.index(rank)]}
 
 
 def reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor]) -> list[BoxRead]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from checkpointing.errors import DamagedError, SaveError
 from checkpointing.format import manifest as forms
 from checkpointing.format.element_types import element
-from checkpointing.format.item_table import ItemTable, TensorSpec
+from checkpointing.format.item_table import ItemTable, TableOutline, TensorSpec
 from checkpointing.format.manifest import ManifestDocument, ManifestHeader, item_of
 from checkpointing.format.tiles import Box, whole
 from checkpointing.format.values.json_values import Json
@@ -38,10 +38,16 @@ class BoxRead:
 
 
 class Checkpoint:
-    """One checkpoint. The table of an item is read when something of the item is asked for."""
+    """One checkpoint. The table of an item is read when something of the item is asked for; of a
+    table that is cut into groups of tensors, only the groups of the tensors that are read."""
 
-    def __init__(self, store: Store, stored: StoredManifest) -> None:
+    def __init__(
+        self, store: Store, stored: StoredManifest, document: ManifestDocument | None = None
+    ) -> None:
         """Read the manifest's header.
+
+        Args:
+            document: the manifest, if it is open already.
 
         Raises:
             FileNotFoundError: it was removed.
@@ -49,10 +55,12 @@ class Checkpoint:
             SaveError: it is an abandoned save and not a checkpoint.
         """
         self.store, self.stored = store, stored
-        self._document: ManifestDocument = store.document(stored)
+        self._document = store.document(stored) if document is None else document
         if self._document.kind == forms.ABANDONED:
             raise SaveError(f"{stored.save.id} was never committed: its session was declared dead")
         self._tables: dict[str, ItemTable] = {}
+        self._outlines: dict[str, TableOutline] = {}
+        self._groups: dict[tuple[str, int], ItemTable] = {}  # by item and number of the group
 
     @property
     def header(self) -> ManifestHeader:
@@ -77,21 +85,60 @@ class Checkpoint:
         Raises:
             KeyError: there is no such item.
         """
-        if item not in self._document.items:
-            raise KeyError(f"{self.id} has no item {item!r}; its items are {', '.join(self.items)}")
+        self._require(item)
         if item not in self._tables:
             self._tables[item] = self._document.table(item)
         return self._tables[item]
 
+    def outline(self, item: str) -> TableOutline:
+        """Return what the table of an item says besides its chunks; raises as `table`."""
+        self._require(item)
+        if not self._document.is_grouped(item):
+            table = self.table(item)
+            return TableOutline(table.tensors, table.values, ())
+        if item not in self._outlines:
+            self._outlines[item] = self._document.outline(item)
+        return self._outlines[item]
+
+    def groups_with(self, tensors: Iterable[str]) -> list[tuple[str, int]]:
+        """Return the items and numbers of the groups with the chunks of these tensors, as far as
+        tables are cut into groups; raises as `table`."""
+        found: dict[tuple[str, int], None] = {}
+        for name in tensors:
+            number = self.outline(item := item_of(name)).group_of.get(name)
+            if number is not None:
+                found[item, number] = None
+        return list(found)
+
+    def group(self, item: str, number: int) -> ItemTable:
+        """Return the table of a group of tensors; raises as `table`."""
+        if (item, number) not in self._groups:
+            outline = self.outline(item)
+            self._groups[item, number] = self._document.group(item, outline, number)
+        return self._groups[item, number]
+
+    def table_with(self, tensor: str) -> ItemTable:
+        """Return a table that has the chunks of this tensor, and maybe others of its item.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+        self._spec(tensor)
+        item = item_of(tensor)
+        outline = self.outline(item)
+        if item in self._tables or not outline.groups:
+            return self.table(item)
+        return self.group(item, outline.group_of[tensor])
+
     def tensors(self, items: Sequence[str] | None = None) -> dict[str, TensorSpec]:
         """Return all tensors of the given items, or of all items."""
         chosen = self.items if items is None else items
-        return {name: spec for item in chosen for name, spec in self.table(item).tensors.items()}
+        return {name: spec for item in chosen for name, spec in self.outline(item).tensors.items()}
 
     def values(self) -> dict[str, Json]:
         """Return all values by full name, encoded."""
         return {
-            name: value for item in self.items for name, value in self.table(item).values.items()
+            name: value for item in self.items for name, value in self.outline(item).values.items()
         }
 
     def read(self, tensor: str, box: Box | None = None, copies: ChunkCopies | None = None) -> Array:
@@ -125,9 +172,13 @@ class Checkpoint:
             raise DamagedError(f"{self.id}: {damaged[0]}{more}")
         return fetcher.healed
 
+    def _require(self, item: str) -> None:
+        if item not in self._document.items:
+            raise KeyError(f"{self.id} has no item {item!r}; its items are {', '.join(self.items)}")
+
     def _spec(self, tensor: str) -> TensorSpec:
         item = item_of(tensor)
-        spec = self.table(item).tensors.get(tensor) if item in self._document.items else None
+        spec = self.outline(item).tensors.get(tensor) if item in self._document.items else None
         if spec is None:
             raise KeyError(f"{self.id} has no tensor {tensor!r}")
         return spec
@@ -136,7 +187,7 @@ class Checkpoint:
         spec = self._spec(read.tensor)
         bits = element(spec.dtype).bits
         target = read.into.view(bits)
-        table = self.table(item_of(read.tensor))
+        table = self.table_with(read.tensor)
         for placed, chunk in table.reaching(read.tensor, read.box):
             common = placed.intersect(read.box)
             if common is not None:

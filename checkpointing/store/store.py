@@ -13,7 +13,7 @@ from typing import Any, Self
 from checkpointing.errors import DamagedError
 from checkpointing.format import manifest as forms
 from checkpointing.format import object_keys
-from checkpointing.format.document_container import HEAD, DocumentContainer
+from checkpointing.format.document_container import HEAD, DocumentContainer, ReadRange
 from checkpointing.format.manifest import ManifestDocument
 from checkpointing.format.store_records import StoreRecord, dump_store, load_store
 from checkpointing.storage import ObjectInfo, Storage, open_storage
@@ -99,18 +99,26 @@ class Store:
             known = self._documents.get(stored.key)
         if known is not None and known[0] == stored:  # the key of a revision may be used again
             return known[1]
-        document = self._open(stored.key, stored.size, (forms.MANIFEST, forms.ABANDONED))
+        document = ManifestDocument(self._container(stored))
         if document.save != stored.save:
             raise DamagedError(f"{stored.key}: it is the manifest of {document.save.id}")
         with self._lock:
             self._documents[stored.key] = (stored, document)
         return document
 
+    def shared_document(self, stored: StoredManifest, head: bytes) -> ManifestDocument:
+        """Return a manifest of which another process has read and checked `head`, and will share
+        the sections; raises as `document`."""
+        return ManifestDocument(self._container(stored, head), is_checked=True)
+
     def part(self, entry: ObjectInfo) -> ManifestDocument:
         """Return a part record; raises as `document`. A small one takes one request, because a
         commit reads one of each rank."""
         if entry.size > HEAD:
-            return self._open(entry.key, entry.size, (forms.PART,))
+            kinds = (forms.PART,)
+            return ManifestDocument(
+                DocumentContainer(self._reader(entry.key), entry.size, kinds, entry.key)
+            )
         data = self.storage.get(entry.key)
 
         def read(start: int, length: int) -> bytes:
@@ -126,11 +134,15 @@ class Store:
     def close(self) -> None:
         self.storage.close()
 
-    def _open(self, key: str, size: int, kinds: tuple[str, ...]) -> ManifestDocument:
+    def _container(self, stored: StoredManifest, head: bytes | None = None) -> DocumentContainer:
+        kinds = (forms.MANIFEST, forms.ABANDONED)
+        return DocumentContainer(self._reader(stored.key), stored.size, kinds, stored.key, head)
+
+    def _reader(self, key: str) -> ReadRange:
         def read(start: int, length: int) -> bytes:
             return bytes(self.storage.get_range(key, start, length))
 
-        return ManifestDocument(DocumentContainer(read, size, kinds, key))
+        return read
 
 
 def _record(storage: Storage) -> StoreRecord:

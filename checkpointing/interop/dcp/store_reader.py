@@ -19,7 +19,6 @@ from torch.futures import Future
 
 from checkpointing.errors import CheckpointError, DamagedError
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.manifest import item_of
 from checkpointing.format.tiles import Box
 from checkpointing.format.torch_dtypes import copy_bits
 from checkpointing.format.values.branch_kinds import RECORD
@@ -134,7 +133,7 @@ class StoreReader(StorageReader):
             raise DamagedError(f"{self._checkpoint.id}: {damaged[0]}")
 
     def _want(self, name: str, box: Box, items: list[tuple[ReadItem, Tensor]]) -> ChunkRequest:
-        dtype = self._checkpoint.table(item_of(name)).tensors[name].dtype
+        dtype = self._checkpoint.table_with(name).tensors[name].dtype
 
         def use(raw: Buffer) -> None:
             source = to_tensor(dtype, box.sizes, raw)
@@ -145,7 +144,7 @@ class StoreReader(StorageReader):
         return ChunkRequest(self._placed(name)[box], dtype, name, use)
 
     def _placed(self, name: str) -> Mapping[Box, Chunk]:
-        return self._checkpoint.table(item_of(name)).chunks[name]
+        return self._checkpoint.table_with(name).chunks[name]
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

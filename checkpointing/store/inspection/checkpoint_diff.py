@@ -17,7 +17,6 @@ import numpy as np
 from checkpointing.errors import DamagedError
 from checkpointing.format.element_types import element
 from checkpointing.format.item_table import TensorSpec
-from checkpointing.format.manifest import item_of
 from checkpointing.format.tiles import Box
 from checkpointing.format.values.json_values import Json, readable
 from checkpointing.store.checkpoint import Array, BoxRead, Checkpoint
@@ -147,7 +146,7 @@ def _kind(
 
 
 def _ids(checkpoint: Checkpoint, name: str) -> dict[Box, bytes]:
-    placed = checkpoint.table(item_of(name)).chunks[name]
+    placed = checkpoint.table_with(name).chunks[name]
     return {box: chunk.id for box, chunk in placed.items()}
 
 

@@ -65,7 +65,8 @@ def record(data: bytes, *formats: str) -> dict[str, Any]:
     need(data[11:75].decode() == blake3(b"{" + data[77:]).hexdigest(), "its hash is another one")
     body: dict[str, Any] = json.loads(data)
     need(body["format"] in formats, f"it is a {body['format']}")
-    need(body["version"] == 1 and body["features"] == [], "it is of another version")
+    known = ([], ["tensor-groups"]) if formats[0] == "hpckit-manifest" else ([],)
+    need(body["version"] == 1 and body["features"] in known, "it is of another version")
     return body
 
 
@@ -312,6 +313,19 @@ def table(data: bytes, packs: list[str]) -> tuple[dict[str, Tensor], dict[str, A
     return tensors, head["values"]
 
 
+def outline(data: bytes) -> dict[str, Any] | None:
+    """The JSON of an item whose table is cut into groups."""
+    raw = frame(data)
+    at = 4 + int.from_bytes(raw[:4], "little")
+    found: dict[str, Any] = json.loads(raw[4:at])
+    if "groups" not in found:
+        return None
+    need(at == len(raw) and found["bases"] == 0, "an outline has columns")
+    need(sum(found["groups"]) == len(found["tensors"]), "groups of other tensors")
+    need(all(count > 0 for count in found["groups"]), "a group without tensors")
+    return found
+
+
 def _chunks(raw: bytes, count: int, packs: list[str]) -> list[Chunk]:
     need(len(raw) == 73 * count, "columns of another length")
     columns, at = {}, 0
@@ -367,6 +381,10 @@ class Checkpoint:
             need(start + place["offset"] == begin and is_whole, f"section {name} is not whole")
         need(end == len(data), "bytes that belong to no section")
         named = {"packs", *(f"item:{name}" for name in self.header.get("items", ()))}
+        if self.header["features"]:
+            for item in self.items:
+                head = outline(self._sections[f"item:{item}"]) or {"groups": []}
+                named |= {f"group:{n}:{item}" for n in range(len(head["groups"]))}
         need(self._sections.keys() == (set() if self.is_abandoned else named), "other sections")
 
     @cached_property
@@ -392,8 +410,26 @@ class Checkpoint:
 
     @cached_property
     def tables(self) -> Mapping[str, tuple[dict[str, Tensor], dict[str, Any]]]:
-        packs = list(self.packs)
-        return {item: table(self._sections[f"item:{item}"], packs) for item in self.items}
+        return {item: self._table(item) for item in self.items}
+
+    def _table(self, item: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        data, packs = self._sections[f"item:{item}"], list(self.packs)
+        head = outline(data) if self.header["features"] else None
+        if head is None:
+            return table(data, packs)
+        tensors: dict[str, Tensor] = {}
+        for number, count in enumerate(head["groups"]):
+            found, values = table(self._sections[f"group:{number}:{item}"], packs)
+            stated = head["tensors"][len(tensors) : len(tensors) + count]
+            of_group = [
+                (name, one.dtype, list(one.shape), list(one.tile), len(one.chunks))
+                for name, one in found.items()
+            ]
+            fields = ("name", "dtype", "shape", "tile", "chunks")
+            of_outline = [tuple(spec[field] for field in fields) for spec in stated]
+            need(of_group == of_outline and not values, f"group {number} is not as outlined")
+            tensors |= found
+        return tensors, head["values"]
 
     @property
     def tensors(self) -> dict[str, Tensor]:

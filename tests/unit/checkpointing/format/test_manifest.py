@@ -6,13 +6,17 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format import document_container, item_table
 from checkpointing.format import manifest as forms
 from checkpointing.format.document_container import DocumentContainer
-from checkpointing.format.item_table import ItemTable
+from checkpointing.format.item_table import ItemTable, group_sizes
 from checkpointing.format.manifest import (
     ManifestContent,
     ManifestDocument,
@@ -21,6 +25,7 @@ from checkpointing.format.manifest import (
     build_abandoned,
     build_manifest,
     build_part,
+    group_section,
     item_of,
     summarise,
 )
@@ -163,3 +168,69 @@ def test_a_certificate_is_kept_and_is_no_field_where_there_is_none() -> None:
     certified = replace(made, header=replace(made.header, certified="bits"))
     assert document(build_manifest(certified)).header.certified == "bits"
     assert assemble(split(certified, 2)).header.certified == "bits"
+
+
+def grouped(monkeypatch: pytest.MonkeyPatch) -> ManifestContent:
+    """A manifest whose first item has several groups of tensors, and whose second has none."""
+    monkeypatch.setattr(item_table, "GROUPED", 20)
+    monkeypatch.setattr(item_table, "_GROUP", 4)
+    shapes = {f"model/{n}": ("float32", (700, 40 * n)) for n in range(1, 12)}
+    return content({"extra": filled({"extra/a": ("int8", (3,))}), "model": filled(shapes, depth=1)})
+
+
+def test_large_tables_are_cut_into_groups_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = grouped(monkeypatch)
+    made.items["model"].values["model/lr"] = 0.5
+    data = build_manifest(made)
+    read = document(data)
+    assert read.content().items == made.items
+    assert (read.is_grouped("model"), read.is_grouped("extra")) == (True, False)
+    outline = read.outline("model")
+    assert outline.tensors == made.items["model"].tensors
+    assert outline.values == {"model/lr": 0.5}
+    assert len(outline.groups) > 2
+    assert [name for group in outline.groups for name in group] == list(outline.tensors)
+    before = read.container.bytes_read
+    names = outline.groups[1]
+    group = read.group("model", outline, 1)
+    assert group.chunks == {name: made.items["model"].chunks[name] for name in names}
+    assert read.container.bytes_read - before < len(data) / 2
+    again = build_manifest(read.content())  # as a revision of it is built
+    assert again == data
+
+
+def test_releases_that_know_no_groups_refuse_them_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = build_manifest(grouped(monkeypatch))
+    monkeypatch.setattr(document_container, "FEATURES", frozenset())
+    with pytest.raises(FormatError, match="features that are unknown here: tensor-groups"):
+        document(data)
+
+
+def test_small_manifests_and_parts_need_no_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, part = build_manifest(whole()), build_part(grouped(monkeypatch), 0)
+    monkeypatch.setattr(document_container, "FEATURES", frozenset())
+    assert document(small).content().items == whole().items
+    assert document(part).content().items.keys() == {"model", "extra"}
+
+
+def test_a_group_with_other_tensors_than_its_outline_is_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = document(build_manifest(grouped(monkeypatch)))
+    read.hold({group_section("model", 0): read.read_section(group_section("model", 1))})
+    with pytest.raises(DamagedError, match="does not have the tensors of its outline"):
+        read.table("model")
+
+
+@given(st.lists(st.integers(0, 400_000), max_size=300))
+def test_groups_are_few_and_large(counts: list[int]) -> None:
+    sizes = group_sizes(counts)
+    if sum(counts) < item_table.GROUPED:
+        assert sizes == []
+        return
+    assert sum(sizes) == len(counts)
+    assert all(sizes)
+    assert len(sizes) <= 65
+    ends = list(accumulate(sizes))
+    chunks = [sum(counts[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+    assert all(one >= 65_536 for one in chunks[:-1])
