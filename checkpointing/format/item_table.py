@@ -47,7 +47,9 @@ _MAX_DIMS = 64  # numpy's limit
 _PIECE = 1 << 20  # bytes that are decompressed at a time
 # chunks of an item from which on its table is cut into groups of tensors
 GROUPED = 1 << 18
-_GROUP, _MOST_GROUPS = 1 << 16, 64  # least chunks of a group, and most groups of an item
+_GROUP = 1 << 16  # least chunks of a group, except the last one
+# full groups of an item, at most; their hashes stand in the header, which every reader reads
+MOST_GROUPS = 64
 _MANY = 32  # average number of chunks per tensor from which on they stay in columns
 
 
@@ -216,7 +218,7 @@ def group_sizes(counts: Sequence[int]) -> list[int]:
     """
     if sum(counts) < GROUPED:
         return []
-    least = max(_GROUP, -(-sum(counts) // _MOST_GROUPS))
+    least = max(_GROUP, -(-sum(counts) // MOST_GROUPS))
     sizes, tensors, chunks = [], 0, 0
     for count in counts:
         tensors, chunks = tensors + 1, chunks + count

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from math import ceil
 
 from checkpointing.format.document_container import HEAD
+from checkpointing.format.item_table import GROUPED, MOST_GROUPS
 from checkpointing.format.manifest import PACK_ROW
 from checkpointing.format.packs import MAGIC
 
@@ -138,22 +139,30 @@ def index(saved: CheckpointShape) -> StoreRequests:
     return StoreRequests(get=2 * saved.nodes + saved.items * saved.ranks)
 
 
+def groups(saved: CheckpointShape) -> int:
+    """Return the largest number of groups of tensors that the tables of all items are cut into."""
+    of_item = saved.ranks * saved.chunks // saved.items
+    return saved.items * (MOST_GROUPS + 1) if of_item >= GROUPED else 0
+
+
 def restore(saved: CheckpointShape, batch_bytes: int) -> StoreRequests:
     """Return the largest number of requests that all ranks together take to read what each wrote,
-    as stored, without bases; exact if a rank's part is one pack.
+    as stored, without bases, if one rank of each node reads the manifest; exact if a rank's part is
+    one pack and no table is cut into groups of tensors.
 
     Args:
         batch_bytes: that a thread reads at a time (`checkpointing.store.read.chunk_fetcher.BATCH`).
     """
     batches = ceil(saved.chunks / max(1, batch_bytes // saved.chunk_bytes))
     ranges = batches + saved.packs_per_rank - 1  # one ends where a batch does, or a pack
-    return StoreRequests(get=reads(saved) + ranges) * saved.ranks
+    manifest = StoreRequests(get=reads(saved) + groups(saved)) * saved.nodes
+    return manifest + StoreRequests(get=ranges) * saved.ranks
 
 
 def verify(saved: CheckpointShape) -> StoreRequests:
     """Return the requests of one process that compares a manifest with the tables in all packs
     (`--level quick`)."""
-    return StoreRequests(get=reads(saved) + 2 * saved.packs)
+    return StoreRequests(get=reads(saved) + groups(saved) + 2 * saved.packs)
 
 
 def prune(saved: CheckpointShape) -> StoreRequests:

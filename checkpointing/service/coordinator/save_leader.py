@@ -28,6 +28,8 @@ logger = logging.getLogger("checkpointing")
 SILENT_S = 600.0  # seconds without another rank's part, after which a save is given up
 MOST_EPOCHS = 8  # number of epochs that one attempt to announce may try
 _POLL_S, _MAX_POLL_S = 0.02, 2.0
+# keys of part records that may be listed in a second: ten requests of 1,000 keys, as S3 counts them
+_KEYS_PER_S = 10_000
 
 
 class ImpossibleSaveError(SaveError):
@@ -40,6 +42,12 @@ class LeaderMovedError(SaveError):
 
 class RunTakenOverError(SaveError):
     """Another process owns the run now, so that this generation can commit nothing any more."""
+
+
+def least_wait_s(parts: int) -> float:
+    """Returns the least seconds between two listings of so many part records. While the parts of
+    thousands of ranks arrive one by one, each listing shows a change and takes many requests."""
+    return parts / _KEYS_PER_S
 
 
 class SaveLeader:
@@ -210,5 +218,5 @@ class SaveLeader:
                 self._check_elsewhere(save)
             if given_up() or time.monotonic() - changed_s > SILENT_S:
                 raise ImpossibleSaveError(f"{save.id}: {found} of {needed} ranks have finished")
-            time.sleep(poll_s)
+            time.sleep(max(poll_s, least_wait_s(found)))
             poll_s = min(2 * poll_s, _MAX_POLL_S)

@@ -63,8 +63,12 @@ def simulate(
     ] = None,
     manifest: Annotated[
         float,
-        typer.Option(min=0, help="Seconds to write or read a manifest (benchmarks.store_scale)."),
+        typer.Option(min=0, help="Seconds to write a manifest (benchmarks.store.store_scale)."),
     ] = 2.0,
+    manifest_read: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to read it; by default as many as to write it."),
+    ] = None,
     host_gbps: Annotated[
         float, typer.Option(min=0.001, help="GB/s from the GPUs of a node to its host memory.")
     ] = 100.0,
@@ -126,6 +130,7 @@ def simulate(
         queue_s=queue,
         store_gbps=_STORE_GBPS * gpus if store_gbps is None else store_gbps,
         manifest_s=manifest,
+        manifest_read_s=manifest if manifest_read is None else manifest_read,
         host_gbps=host_gbps,
         network_gbps=network_gbps,
         detect_s=detect,

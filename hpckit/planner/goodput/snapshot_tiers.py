@@ -55,8 +55,9 @@ class Fleet:
     store_gbps: float
     """GB/s of the store, for all nodes together."""
     manifest_s: float
-    """Seconds to write a checkpoint's manifest after its last byte, and to read it before the
-    first."""
+    """Seconds to write a checkpoint's manifest after its last byte."""
+    manifest_read_s: float
+    """Seconds to read what each node needs of it before the first byte of a restore."""
     host_gbps: float
     """GB/s from the GPUs of a node to its memory."""
     network_gbps: float
@@ -147,7 +148,7 @@ def scenario(fleet: Fleet, tier: str) -> tuple[SimulatedJob, SimulatedSaves]:
             in_memory=tier != "store",
             replicas=replicas,
             load_memory_s=own_gb / fleet.host_gbps + replicas * own_gb / fleet.network_gbps,
-            load_store_s=fleet.manifest_s + fleet.state_gb / fleet.store_gbps,
+            load_store_s=fleet.manifest_read_s + fleet.state_gb / fleet.store_gbps,
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ import torch.distributed as dist
 
 from checkpointing.errors import DamagedError
 from checkpointing.format import item_table
+from checkpointing.format.chunk_columns import ChunkColumns
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore import node_manifest as module
 from checkpointing.restore.node_manifest import NodeManifest
@@ -140,7 +142,7 @@ def test_a_rank_that_cannot_map_reads_itself_and_says_why(
             raise PermissionError(13, "Permission denied", path)
         return opened(path, flags, *more, **named)
 
-    monkeypatch.setattr(module.os, "open", refused)
+    monkeypatch.setattr(os, "open", refused)
 
     def do(rank: int, node: Node) -> tuple[dict[str, bytes], int, int, str | None]:
         wires.refuses = rank == 2
@@ -159,7 +161,7 @@ def test_other_memory_is_not_taken_for_the_manifest(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = itertools.count()
-    monkeypatch.setattr(module.secrets, "token_bytes", lambda n: bytes([next(numbers)]) * n)
+    monkeypatch.setattr(secrets, "token_bytes", lambda n: bytes([next(numbers)]) * n)
     received = NodeManifest._receive
 
     def other(self: NodeManifest, rank: int | None = None) -> Any:
@@ -219,7 +221,7 @@ def test_a_manifest_without_groups_is_read_once_too(tmp_path: Path) -> None:
 
 def test_memory_is_checked_once_by_its_reader(root: Path) -> None:
     checked: list[int] = []
-    check = item_table.ChunkColumns.check
+    check = ChunkColumns.check
     local = threading.local()
 
     def counted(self: Any, where: str) -> None:
@@ -230,6 +232,6 @@ def test_memory_is_checked_once_by_its_reader(root: Path) -> None:
         local.rank = rank
         read_own(rank, node)
 
-    with mock.patch.object(item_table.ChunkColumns, "check", counted):
+    with mock.patch.object(ChunkColumns, "check", counted):
         on_ranks(root, [[0, 1, 2]], do)
     assert set(checked) == {0}

@@ -41,6 +41,7 @@ LARGE = Fleet(
     queue_s=0.0,
     store_gbps=1638.4,
     manifest_s=2.0,
+    manifest_read_s=2.0,
     host_gbps=100.0,
     network_gbps=50.0,
     detect_s=5.0,
@@ -193,7 +194,7 @@ def test_tiers_cost_less_the_nearer_they_are() -> None:
     assert outcome(slow, "store", 20, 3, 0) == found["store"], "the same seed, the same courses"
     job, saves = scenario(LARGE, "neighbours")
     assert (job.nodes, saves.replicas, saves.in_memory) == (2048, 1, True)
-    late = scenario(replace(LARGE, manifest_s=100.0), "neighbours")[1]
+    late = scenario(replace(LARGE, manifest_s=100.0, manifest_read_s=100.0), "neighbours")[1]
     assert late.durable_s - saves.durable_s == late.load_store_s - saves.load_store_s == 98.0
 
 

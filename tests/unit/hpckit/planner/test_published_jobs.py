@@ -33,6 +33,7 @@ LLAMA3 = Fleet(  # Grattafiori et al. 2024 (arXiv 2407.21783), sections 3.3.1 an
     queue_s=0.0,
     store_gbps=2000.0,  # given
     manifest_s=2.0,  # assumed
+    manifest_read_s=2.0,  # assumed
     host_gbps=100.0,
     network_gbps=50.0,
     detect_s=0.0,
