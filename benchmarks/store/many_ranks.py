@@ -53,7 +53,7 @@ from tests.services.ministack import ministack
 T = TypeVar("T")
 
 THREADS, NODE, REPLICAS = 8, 8, 2
-TENSORS, ROWS, WIDE = 6, 4, 128  # a shard has this many rows of each tensor
+TENSORS, ROWS, WIDE = 4, 4, 1024  # a shard has twice as many rows of each tensor
 PLAIN = WriteOptions(threads=1, encoder=ChunkEncoder(encoder=None))
 Array = NDArray[np.float32]
 
