@@ -104,10 +104,14 @@ def opened(data: bytes, kind: str) -> ManifestDocument:
 
 
 def timed(found: dict[str, float], name: str, call: Callable[[], T]) -> T:
-    """Returns seconds of processor time, which other processes on the machine do not add to."""
-    begun_s = time.process_time()
-    result = call()
-    found[name] = time.process_time() - begun_s
+    """Returns what `call` returns, and notes the least seconds of processor time of three calls:
+    other processes on the machine do not add to it, but they slow the caches down."""
+    spent = []
+    for _ in range(3):
+        begun_s = time.process_time()
+        result = call()
+        spent.append(time.process_time() - begun_s)
+    found[name] = min(spent)
     return result
 
 

@@ -36,7 +36,11 @@ def elements(boxes: Sequence[Boxes]) -> NDArray[np.float64]:
     because unchecked sizes could exceed the range of integers."""
     ends = np.cumsum([0, *map(len, boxes)])
     found = np.zeros(ends[-1])
-    for which in _by_dims(boxes):
+    alike = _by_dims(boxes)
+    if len(alike) == 1:
+        found[:] = np.prod(np.concatenate(boxes)[:, 1], axis=1, dtype=float)
+        return found
+    for which in alike:
         rows = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in which])
         found[rows] = np.prod(np.concatenate([boxes[i][:, 1] for i in which]), axis=1, dtype=float)
     return found

@@ -14,8 +14,7 @@ from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ColumnS
 
 @dataclass(frozen=True)
 class _Source:
-    """Columns that rows are taken from. Nothing here takes time by the number of rows that are not
-    taken: a table is written group by group, and each takes few rows of many sources."""
+    """Columns that rows are taken from."""
 
     columns: ChunkColumns
     bases: Rows  # rows of the bases of those rows, and of their bases, ascending
@@ -28,16 +27,17 @@ class _Source:
         numbers = np.array([packs.get(pack, -1) for pack in columns.packs], np.int64)
         return cls(columns, bases, numbers)
 
-    def column(self, name: str, rows: Rows | slice) -> NDArray[Any]:
-        found = self.columns[name][rows]
-        return self.packs[found] if name == "pack" else found
+    def column(self, name: str) -> NDArray[Any]:
+        return self.packs[self.columns["pack"]] if name == "pack" else self.columns[name]
 
-    def moved(self, rows: Rows | slice, numbers: Rows) -> Rows:
-        """Returns the column of bases of these rows, given the `numbers` of the bases' rows."""
-        found = self.columns["base"][rows].astype(np.int64)
-        has = found >= 0
-        found[has] = numbers[np.searchsorted(self.bases, found[has])]
-        return found
+    def moved(self, numbers: Rows) -> Rows:
+        """Returns the column of bases, given the `numbers` of the bases' rows. Rows that are
+        neither taken nor bases may have any number."""
+        found = self.columns["base"].astype(np.int64)
+        if len(self.bases):
+            at = np.searchsorted(self.bases, found)
+            return np.where(found < 0, -1, numbers[np.minimum(at, len(numbers) - 1)])
+        return np.full(len(found), -1, np.int64)
 
 
 def gather(
@@ -59,26 +59,35 @@ def gather(
     sources = _sources(taken, packs)
     order, numbers = _order(sources.values())
     count = sum(len(segment.boxes) for segment in segments)
-    ends = np.cumsum([0, *(len(source.bases) for source in sources.values())])
-    moved = {
-        key: count + numbers[start:end]
-        for key, start, end in zip(sources, ends[:-1], ends[1:], strict=True)
-    }
-
-    def column(name: str, key: int, rows: Rows | slice) -> NDArray[Any]:
-        if name == "base":
-            return sources[key].moved(rows, moved[key])
-        return sources[key].column(name, rows)
-
+    rows = _rows(taken, sources, order)
     found = {}
     for name in NAMES:
-        placed = [column(name, id(columns), rows) for columns, rows in taken]
-        bases = [column(name, key, source.bases) for key, source in sources.items()]
-        empty = np.zeros((0, *ROW[name].shape), ROW[name].base)
-        found[name] = np.concatenate([empty, *placed, np.concatenate([empty, *bases])[order]])
+        if name == "base":
+            ends = np.cumsum([len(source.bases) for source in sources.values()])[:-1]
+            moved = np.split(count + numbers, ends) if sources else []
+            whole = [one.moved(its) for one, its in zip(sources.values(), moved, strict=True)]
+        else:
+            whole = [source.column(name) for source in sources.values()]
+        nothing = np.zeros((0, *ROW[name].shape), ROW[name].base)
+        found[name] = np.concatenate([*whole] or [nothing])[rows]
     if (found["pack"] < 0).any():
         raise KeyError("a chunk is in a pack that is not listed")
     return {name: column.astype(ROW[name].base) for name, column in found.items()}, len(order)
+
+
+def _rows(
+    taken: Sequence[tuple[ChunkColumns, slice]], sources: Mapping[int, _Source], order: Rows
+) -> Rows:
+    """Returns the rows to write, numbered over the columns of all sources end to end. A commit of
+    many ranks takes millions of short slices, so that nothing but this is done for each."""
+    firsts = np.cumsum([0, *(len(source.columns) for source in sources.values())])
+    first = dict(zip(sources, firsts.tolist(), strict=False))
+    starts = np.array([first[id(its)] + rows.start for its, rows in taken], np.int64)
+    lengths = np.array([rows.stop - rows.start for _, rows in taken], np.int64)
+    before = np.cumsum(lengths) - lengths
+    placed = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+    bases = [np.zeros(0, np.int64), *(first[key] + one.bases for key, one in sources.items())]
+    return np.concatenate([placed, np.concatenate(bases)[order]])
 
 
 def _sources(
@@ -95,7 +104,7 @@ def _sources(
 def _order(sources: Collection[_Source]) -> tuple[Rows, Rows]:
     """Returns which of all sources' bases are written, in order, and the number of each there."""
     empty = np.zeros(0, np.int64)
-    packs = np.concatenate([empty, *(s.column("pack", s.bases) for s in sources)])
+    packs = np.concatenate([empty, *(s.column("pack")[s.bases] for s in sources)])
     offsets = np.concatenate([empty.view("<u8"), *(s.columns["offset"][s.bases] for s in sources)])
     depths = np.concatenate([empty, *(s.columns.depths(s.bases) for s in sources)])
     first, same = _once(packs, offsets)
