@@ -1,6 +1,6 @@
 """What the manifest costs each rank of a restore: requests, bytes, processor time and memory.
 
-    python -m benchmarks.store.manifest_reads [--chunks 100000 300000 1000000] [--ranks 8]
+    python -m benchmarks.scale.manifest_reads [--chunks 100000 300000 1000000] [--ranks 8]
 
 A manifest of so many chunks is made by the code that writes manifests, from 16 pipeline stages with
 tensors of their own. The ranks of one node, which are processes with a process group, then look up

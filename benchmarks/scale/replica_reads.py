@@ -1,6 +1,6 @@
 """What a restore reads from the store where ranks hold replicas: requests and bytes on 8 nodes.
 
-    python -m benchmarks.store.replica_reads [--nodes 8]
+    python -m benchmarks.scale.replica_reads [--nodes 8]
 
 A checkpoint is read by the ranks of so many nodes, eight on each, through the plan and the reads of
 a restore: each byte is read by one of the ranks that hold it, which sends it to the others.
@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Shown
 
-from benchmarks.store.many_ranks import NODE, PLAIN
+from benchmarks.scale.many_ranks import NODE, PLAIN
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.tiles import Box
 from checkpointing.layout.global_plan import GlobalPlan

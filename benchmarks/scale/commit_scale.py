@@ -1,6 +1,6 @@
 """What a commit costs its leader, by the number of ranks: processor time, memory and requests.
 
-    python -m benchmarks.store.commit_scale [--ranks 16 160 1600 16384]
+    python -m benchmarks.scale.commit_scale [--ranks 16 160 1600 16384]
 
 The part records of all ranks are built by the code that builds them in a save, and committed by the
 code that commits a save, in a store in memory that counts requests as S3 does: 1,000 keys for each

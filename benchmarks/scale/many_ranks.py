@@ -1,6 +1,6 @@
 """Saves, commits, prunes and restores with 10 to 1,000 ranks, and prints how each step grows.
 
-    python -m benchmarks.store.many_ranks [--ranks 10 30 100 300 1000] [--s3]
+    python -m benchmarks.scale.many_ranks [--ranks 10 30 100 300 1000] [--s3]
 
 The ranks are calls in one process and have no service and no process group: each plans, copies its
 small part of the state into shared memory, writes packs and a part record, and reads its share back
@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from benchmarks.common.fresh_process import in_fresh
-from benchmarks.store.commit_scale import slope
+from benchmarks.scale.commit_scale import slope
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.layout.global_plan import GlobalPlan, Parts
 from checkpointing.layout.tensor_layout import Cut, Mesh, Structure, TensorLayout

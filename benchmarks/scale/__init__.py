@@ -1,0 +1,1 @@
+"""Benchmarks of how the costs of a checkpoint grow with the number of ranks and chunks."""
