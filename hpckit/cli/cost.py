@@ -85,7 +85,7 @@ def cost(
         else:
             _print_runs(costs, whole, line, out)
         for path in line.missing:
-            out.note(f"{path}, which a run was forked from, is gone, and does not count")
+            out.note(f"{path}, which a run was forked from, no longer exists and does not count")
 
 
 def _print_run(cost: RunCost, out: CommandOutput) -> None:

@@ -81,7 +81,11 @@ def test_a_lineage_has_parents_and_all_their_forks(tmp_path: Path) -> None:
     assert steps == {"parent": 3, "fork": 5, "grandchild": 7}
     assert found["missing"] == [str(root / "gone")]
     output = typed(*words[1:])[1]
-    for text in ("step 5 of parent", "step 7 of fork", "gone, which a run was forked from, is"):
+    for text in (
+        "step 5 of parent",
+        "step 7 of fork",
+        "gone, which a run was forked from, no longer exists",
+    ):
         assert text in " ".join(output.split())
 
 
