@@ -93,7 +93,7 @@ def _of_index(place: Path, unpack: Unpack) -> list[RecordFile] | None:
     """Return the files that an `index.json` lists; None if it is of another format."""
     try:
         if place.stat().st_size > _MOST_INDEX:
-            raise DataError(f"{place}: more than {_MOST_INDEX} bytes are no index")
+            raise DataError(f"{place}: has more than {_MOST_INDEX} bytes, which an index never has")
         index: Any = json.loads(place.read_bytes())
     except OSError as error:
         raise DataError(f"{place}: cannot be read: {error.strerror}") from error
