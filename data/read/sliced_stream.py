@@ -42,8 +42,8 @@ class SlicedStream:
     def __init__(self, stream: SampleStream, chosen: BlockSlice) -> None:
         if stream.samples == MAX_POSITION:
             raise DataError(
-                "slice() needs epochs, and a mixture has none of its own: end after a number of "
-                "items, with_epoch()"
+                "slice() needs epochs, which a mixture does not have: end after a number of items, "
+                "with_epoch()"
             )
         self._stream, self._slice = stream, chosen
         self._epoch = stream.samples

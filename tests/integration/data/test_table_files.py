@@ -153,14 +153,15 @@ def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
     coded = pa.table({"c": pa.array(["a", "b"]).dictionary_encode()})
     with pa.ipc.new_file(str(tmp_path / "d.arrow"), coded.schema) as writer:
         writer.write_table(coded)
-    for shards, options, said in (
+    cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
         (folder, {}, r"2\.parquet has the columns \['other'\]"),
         ([folder / "0.parquet"] * 2, {}, "given twice"),
         (tmp_path / "d.arrow", {"rows": True}, "columns of dictionaries"),
         ("s3://bucket/x.parquet", {}, "only read from a file system"),
         (folder / "none-*.parquet", {}, "nothing is there"),
         (tmp_path / "none", {"rows": True}, "not a table"),
-    ):
+    )
+    for shards, options, said in cases:
         with pytest.raises(DataError, match=said):
             open_dataset(shards, **options)
 
