@@ -14,12 +14,12 @@ class BatchStageError(DataError, ValueError):
     original exception."""
 
 
-class SampleStageError(SampleError, ValueError):
+class StageSampleError(SampleError, ValueError):
     """A stage failed on a sample. webdataset's own stages raise ValueError; `__cause__` is the
     original exception, also of your own stages."""
 
 
-class SampleDecodingError(SampleStageError, autodecode.DecodingError):  # type: ignore[misc]
+class DecodingSampleError(StageSampleError, autodecode.DecodingError):  # type: ignore[misc]
     """A member of a sample could not be decoded; `__cause__` is webdataset's error."""
 
 

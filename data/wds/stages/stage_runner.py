@@ -11,7 +11,7 @@ from data.errors import DataError, PipelineError, SampleError
 from data.read.bad_samples import SUBSTITUTES, BadSampleBudget
 from data.read.batches.batch_fetcher import substitute
 from data.wds.pipeline_cursor import Cursor
-from data.wds.pipeline_errors import BatchStageError, SampleDecodingError, SampleStageError
+from data.wds.pipeline_errors import BatchStageError, DecodingSampleError, StageSampleError
 from data.wds.pipeline_source import ShareRead, ShareReader
 from data.wds.stages.sample_seeds import BATCH, SAMPLE, Seeder, uniform
 from data.wds.stages.stage_chain import DROPPED, HandledError, StageChain, StoppedError
@@ -325,7 +325,7 @@ def _by_position(read: ShareRead) -> dict[int, tuple[Any, int]]:
 def stage_error(position: int, key: str, url: str, cause: BaseException) -> SampleError:
     """Return the error of a sample that a stage failed on, of the kind that webdataset raises
     there."""
-    kind = SampleDecodingError if isinstance(cause, autodecode.DecodingError) else SampleStageError
+    kind = DecodingSampleError if isinstance(cause, autodecode.DecodingError) else StageSampleError
     return kind(position, key, url, describe_error(cause))
 
 

@@ -182,16 +182,8 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
             dataset.index(0)
         except (DataError, OSError) as error:
             return _unreadable(key, error)
-    from data.index.record_files.record_manifest import RecordManifest
-    from data.index.table_files.table_manifest import TableManifest
     from data.index.token_files.token_manifest import TokenManifest
 
-    own_format = isinstance(dataset.manifest, RecordManifest | TableManifest)
-    if own_format and spec.entry in (IMAGES, LANGUAGE_MODEL):
-        return [
-            f"{key}: {shards} holds records or rows, which only your own training function can "
-            "read; `hpckit data pack` makes tars or token shards for this one"
-        ]
     if isinstance(dataset.manifest, TokenManifest):
         return _token_file_problems(spec, key, shards, dataset.manifest.highest_token)
     if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":

@@ -91,14 +91,6 @@ def test_a_model_without_room_for_all_tokens_is_a_problem_before_the_start(
     assert "no token counts" in line
 
 
-def test_records_are_for_training_functions_that_read_them(project: Project) -> None:
-    (project.root.parent / "lines.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    lines = {"data.text": "bytes", "data.pack": None, "data.shards": "lines.jsonl"}
-    (line,) = look(project, lines).problems
-    assert "holds records or rows, which only your own training function can read" in line
-    assert look(project, {**lines, "entry": "os:getcwd"}).problems == []
-
-
 def test_token_files_that_a_run_cannot_train_on(project: Project) -> None:
     place = write_flat(project.root.parent / "train.bin", [[1, 2, 299, 256] * 30])
     flat = {"data.text": "tokens", "data.pack": None, "data.shards": "train.bin"}
