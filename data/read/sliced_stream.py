@@ -106,7 +106,11 @@ class SlicedStream:
             elif use.first - fruitless_from > 2 * self._epoch:
                 return
 
-    def resumed(self, state: State, position: int) -> SampleStream:
+    @property
+    def borders(self) -> Sequence[int]:
+        return ()  # the stream has epochs, and so is no mixture
+
+    def restored(self, state: State) -> SampleStream:
         mine = self.identity[_FIELD]
         saved = dict(state)
         found = saved.pop(_FIELD, None)
@@ -114,8 +118,10 @@ class SlicedStream:
             raise FingerprintError({_FIELD: (found, mine)})
         if mine[:-1]:
             saved[_FIELD] = mine[:-1]
-        stream = self._stream.resumed(saved, int(self._outer(position)))
-        return SlicedStream(stream, self._slice)
+        return SlicedStream(self._stream.restored(saved), self._slice)
+
+    def resumed(self, state: State, position: int) -> SampleStream:
+        return self.restored(state)
 
     def _outer(self, positions: npt.ArrayLike) -> Ints:
         """Return the positions in the whole stream."""

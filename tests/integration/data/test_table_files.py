@@ -153,17 +153,17 @@ def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
     coded = pa.table({"c": pa.array(["a", "b"]).dictionary_encode()})
     with pa.ipc.new_file(str(tmp_path / "d.arrow"), coded.schema) as writer:
         writer.write_table(coded)
-    cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
-        (folder, {}, r"2\.parquet has the columns \['other'\]"),
-        ([folder / "0.parquet"] * 2, {}, "given twice"),
-        (tmp_path / "d.arrow", {"rows": True}, "columns of dictionaries"),
-        ("s3://bucket/x.parquet", {}, "only read from a file system"),
-        (folder / "none-*.parquet", {}, "nothing is there"),
-        (tmp_path / "none", {"rows": True}, "not a table"),
+    cases: tuple[tuple[Any, bool, str], ...] = (
+        (folder, False, r"2\.parquet has the columns \['other'\]"),
+        ([folder / "0.parquet"] * 2, False, "given twice"),
+        (tmp_path / "d.arrow", True, "columns of dictionaries"),
+        ("s3://bucket/x.parquet", False, "only read from a file system"),
+        (folder / "none-*.parquet", False, "nothing is there"),
+        (tmp_path / "none", True, "not a table"),
     )
-    for shards, options, said in cases:
+    for shards, rows, said in cases:
         with pytest.raises(DataError, match=said):
-            open_dataset(shards, **options)
+            open_dataset(shards, rows=rows)
 
 
 def test_without_pyarrow_the_line_that_installs_it_is_shown(
