@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import Checkpointer, Last, Only, Store
 from checkpointing.codec import AdaptiveEncoder, Codec, WordLayout, encode
+from checkpointing.format import item_table
 from checkpointing.format.canonical_json import dump
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.tiles import tile_shape
@@ -392,6 +393,28 @@ def test_it_reads_what_several_ranks_save(tmp_path: Path) -> None:
     assert reader.verify() == []
     assert one.values == {"value": (1,)}
     assert len(one.tensors["model/w"].chunks) > 3
+    for name, (_, array) in arrays.items():
+        assert one.load(name).tobytes() == array.tobytes()
+
+
+def test_it_reads_tables_that_are_cut_into_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_table, "GROUPED", 10)
+    monkeypatch.setattr(item_table, "_GROUP", 4)
+    generator = np.random.default_rng(1)
+    arrays = {
+        f"model/{n}": ("float32", generator.integers(0, 2**32, (40, 30), np.uint32))
+        for n in range(9)
+    }
+    store = Store.open(tmp_path, create=True)
+    make(store, 5, arrays, {"model/value": 7}, ranks=2)
+    store.close()
+    reader = Reader(tmp_path)
+    (one,) = reader.checkpoints("demo")
+    assert one.header["features"] == ["tensor-groups"]
+    assert reader.verify() == []
+    assert one.values == {"model/value": 7}
     for name, (_, array) in arrays.items():
         assert one.load(name).tobytes() == array.tobytes()
 
