@@ -266,7 +266,7 @@ def _source_violations(spec: RunSpec, mixture: MixtureSpec) -> Iterator[str]:
             yield f"{key}: has {what} budget; give it one of them"
         elif budgets and source.budget is None:
             yield f"{key}.weight: {budgets[0]} has a budget; give budgets to all sources, or none"
-        elif source.weight == 0 and not _is_read_otherwise(spec, mixture, name):
+        elif source.weight == 0 and not _may_be_paused(spec, mixture, name):
             yield (
                 f"{key}.weight: must be more than 0, as no stage gives it more: the source would "
                 "never be read; leave it out"
@@ -284,12 +284,11 @@ def _source_violations(spec: RunSpec, mixture: MixtureSpec) -> Iterator[str]:
             yield f"{source_keys(name)}.shards: are those of {other}; name them once"
 
 
-def _is_read_otherwise(spec: RunSpec, mixture: MixtureSpec, name: str) -> bool:
-    """Returns whether a source of weight 0 is read by a stage, or was read before the run
-    resumed."""
-    first = spec.data.identity_mixture
-    was_read = first is not None and name in first.get("sources", {})
-    return was_read or any(stage.weights.get(name) for stage in mixture.stages)
+def _may_be_paused(spec: RunSpec, mixture: MixtureSpec, name: str) -> bool:
+    """Returns whether a source of weight 0 is read by a stage, or may have been read before the run
+    resumed or was forked: it cannot be left out then."""
+    is_continued = spec.data.identity_mixture is not None
+    return is_continued or any(stage.weights.get(name) for stage in mixture.stages)
 
 
 def _stage_violations(spec: RunSpec, mixture: MixtureSpec) -> Iterator[str]:

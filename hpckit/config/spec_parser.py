@@ -308,6 +308,16 @@ def differences(spec: RunSpec, other: RunSpec) -> list[tuple[str, Any, Any]]:
     return [(k, here.get(k), there.get(k)) for k in keys if here.get(k) != there.get(k)]
 
 
+def with_identity_mixture(spec: RunSpec) -> RunSpec:
+    """Returns `spec` with the value of its mixture as the one that identifies the run, unless it
+    has one from before, or no mixture. The mixture may then change, and pause sources, while the
+    run continues."""
+    if spec.data.mixture is None or spec.data.identity_mixture is not None:
+        return spec
+    first = spec_values(spec)["data"]["mixture"]
+    return dataclasses.replace(spec, data=dataclasses.replace(spec.data, identity_mixture=first))
+
+
 def _experiment(spec: RunSpec) -> dict[str, Any]:
     """Returns the part of a spec that identifies the experiment. A program is identified by its
     arguments and its folder, as it reads no other key."""

@@ -76,6 +76,10 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
+_KEPT = ("identity_steps", "identity_mixture")
+"""Keys that are of the run, whatever option of their group it continues with."""
+
+
 def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> RunSpec:
     """Returns `spec` with `overrides`, independent of the files that it was composed from: only
     options of groups among `overrides` are read, from hpckit's own tree and from `yours`.
@@ -96,7 +100,9 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
         options = _compose(chosen, conf, yours) if chosen else {}
     for item in items:
         if item.key_or_group in groups:
-            values[item.key_or_group] = options[item.key_or_group]
+            group, before = item.key_or_group, values.get(item.key_or_group)
+            kept = {key: before[key] for key in _KEPT if isinstance(before, dict) and key in before}
+            values[group] = {**options[group], **kept} if kept else options[group]
         else:
             _set(values, item.key_or_group.split("."), _plain(item))
     return parse_spec(values, may_override=True)

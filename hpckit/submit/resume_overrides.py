@@ -17,7 +17,13 @@ from hpckit.config.last_step import planned_steps
 from hpckit.config.learning_rate import lr_factor
 from hpckit.config.mixture import change_problems
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import SpecError, differences, read_spec, spec_values
+from hpckit.config.spec_parser import (
+    SpecError,
+    differences,
+    read_spec,
+    spec_values,
+    with_identity_mixture,
+)
 from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.submit import manual_page
 from hpckit.submit.compose import amend_spec
@@ -115,9 +121,9 @@ def _extended(before: RunSpec, after: RunSpec) -> RunSpec:
     if after.command is not None:
         return after
     old, new = before.data.mixture, after.data.mixture
-    if old != new and old is not None and new is not None and not change_problems(old, new):
-        first_mixture = before.data.identity_mixture or spec_values(before)["data"]["mixture"]
-        after = replace(after, data=replace(after.data, identity_mixture=first_mixture))
+    is_changed = old is not None and new is not None and old != new
+    first = with_identity_mixture(before) if is_changed else before
+    after = replace(after, data=replace(after.data, identity_mixture=first.data.identity_mixture))
     if after.train.steps <= before.train.steps:
         return after
     first = before.train.identity_steps or before.train.steps
@@ -183,7 +189,8 @@ def _before_and_after(
     before = read_spec(run.spec(submission))
     if before.command is not None and (problems := unread_key_problems(overrides)):
         raise SpecError(problems)
-    spec = amend_spec(before, overrides, project_tree(run.project_code(submission)))
+    tree = project_tree(run.project_code(submission))
+    spec = amend_spec(with_identity_mixture(before), overrides, tree)
     spec = _extended(before, with_absolute_paths(spec, Path.cwd()))
     if before.train.identity_steps is not None and spec.train.steps < before.train.steps:
         raise SpecError(

@@ -120,7 +120,7 @@ class DataSpec(EarlierAttributes, group="data"):
     """Several datasets that are mixed by weight, in place of `shards`; null: there is one."""
     identity_mixture: dict[str, Any] | None
     """The value of `data.mixture` with which the run was started, if `hpckit resume RUN` has
-    changed it. Only that command sets it; the run keeps its name."""
+    changed it, or if the run is a fork. Only `resume` and `fork` set it; the run keeps its name."""
     validation: Text | None
     """Validation shards, in the form of `shards`; null: none. See `train.validate_every`."""
     text: Literal["bytes", "tokens"]

@@ -11,7 +11,7 @@ from typing import Any
 from hpckit.config.config_trees import project_tree
 from hpckit.config.mixture import KEY, change_problems
 from hpckit.config.spec import RunSpec
-from hpckit.config.spec_parser import SpecError, differences, read_spec
+from hpckit.config.spec_parser import SpecError, differences, read_spec, with_identity_mixture
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.submit.compose import amend_spec
 from hpckit.submit.preflight.checks import with_absolute_paths
@@ -74,7 +74,8 @@ def fork_spec(parent: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, RunSpe
                 "needs a run of a training function"
             ]
         )
-    spec = amend_spec(before, overrides, project_tree(parent.project_code(number)))
+    tree = project_tree(parent.project_code(number))
+    spec = amend_spec(with_identity_mixture(before), overrides, tree)
     spec = with_absolute_paths(spec, Path.cwd())
     url = spec.checkpoint.url or str(parent.checkpoints)
     spec = replace(
@@ -83,7 +84,7 @@ def fork_spec(parent: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, RunSpe
         train=replace(spec.train, identity_steps=None),
         data=replace(spec.data, identity_mixture=None),
     )
-    return before, spec
+    return before, with_identity_mixture(spec)  # sources that the parent has read may be paused
 
 
 def fork_problems(fork: ForkRequest) -> list[str]:

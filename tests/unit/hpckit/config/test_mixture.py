@@ -20,7 +20,15 @@ from hpckit.config.mixture import (
     stages,
 )
 from hpckit.config.spec import MixtureSourceSpec, MixtureSpec, MixtureStageSpec, RunSpec
-from hpckit.config.spec_parser import SpecError, differences, identity, parse_spec
+from hpckit.config.spec_parser import (
+    SpecError,
+    differences,
+    identity,
+    parse_spec,
+    spec_values,
+    with_identity_mixture,
+)
+from hpckit.submit.compose import amend_spec
 from hpckit.submit.resume_overrides import _extended
 from tests.effort import times
 from tests.unit.hpckit.specs_and_processes import make_spec, make_values
@@ -258,6 +266,32 @@ def test_a_run_continues_with_other_weights_and_more_sources() -> None:
     (line,) = change_problems(before, mixture_of(sources=other))
     assert "sources.web.shards: cannot change from /data/web to /other" in line
     assert change_problems(before, mixture_of(block=7))
+
+
+def continued(spec: RunSpec, *overrides: str) -> RunSpec:
+    """The spec with which `hpckit resume RUN` continues, as `_before_and_after` makes it."""
+    return _extended(spec, amend_spec(with_identity_mixture(spec), overrides, None))
+
+
+def test_a_source_is_paused_at_any_resume_whenever_it_was_added() -> None:
+    once = continued(SPEC, "data.mixture.sources.web.weight=0")
+    assert once.data.mixture is not None
+    assert once.data.mixture.sources["web"].weight == 0
+    added = continued(SPEC, "data.mixture.sources.math={shards: /m, weight: 2}")
+    twice = continued(added, "data.mixture.sources.math.weight=0")
+    assert parse_spec(spec_values(twice)) == twice, "it can be read again"
+    assert {identity(each) for each in (SPEC, once, added, twice)} == {identity(SPEC)}
+    with pytest.raises(SpecError, match="all weights are 0"):
+        continued(twice, *(f"data.mixture.sources.{name}.weight=0" for name in ("web", "code")))
+
+
+def test_a_run_whose_mixture_stays_keeps_what_identifies_it() -> None:
+    assert continued(SPEC, "retry.crash=7").data.identity_mixture is None
+    changed = continued(SPEC, "data.mixture.sources.web.weight=2")
+    again = continued(changed, "retry.crash=7")
+    assert again.data.identity_mixture == changed.data.identity_mixture is not None
+    group = amend_spec(changed, ["data=stdlib"], None)
+    assert group.data.identity_mixture == changed.data.identity_mixture
 
 
 def test_a_run_keeps_its_identity_with_another_mixture_at_resume_alone() -> None:
