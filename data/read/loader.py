@@ -79,11 +79,13 @@ class Loader(Iterable[Batch]):
         self._options = options
         self._faults = options.budget(options.errors)
         topology = _topology(options)
-        self._plan: BatchPlan = (
+        self._given: BatchPlan = (
             SamplePlan(stream, topology)
             if options.pack is None
             else PackPlan.of(stream, topology, options.pack)
         )
+        """The plan without a state: what a state continues with, whichever was loaded before."""
+        self._plan = self._given
         self._position = 0
         self._tokens: tuple[int, ...] = ()
         """The tokens that were delivered of each dataset, if documents of several are packed."""
@@ -256,7 +258,7 @@ class Loader(Iterable[Batch]):
         tokens = saved.pop("tokens", [])
         if not isinstance(tokens, list) or any(type(each) is not int for each in tokens):
             raise DataError(f"not a loader's state: tokens is {tokens!r}")
-        self._plan = self._plan.resumed(saved, position).skipping(skipped)
+        self._plan = self._given.resumed(saved, position).skipping(skipped)
         self._position, self._tokens = position, tuple(tokens)
 
     def close(self) -> None:

@@ -78,6 +78,26 @@ def test_weights_may_change_where_a_run_goes_on(datasets: list[Dataset]) -> None
     assert len(again.state_dict()["segments"]) == 2
 
 
+def test_a_state_that_is_loaded_instead_of_another_leaves_nothing_of_it(
+    datasets: list[Dataset],
+) -> None:
+    """As where the newest checkpoint is refused once it is loaded, and an older one is taken."""
+    first = Loader(mixed(datasets, [1, 1]), global_batch=10)
+    older = first.state_dict() | {"position": 20}
+    second = Loader(mixed(datasets, [1, 3]), global_batch=10)
+    second.load_state_dict({**older, "position": 40})
+    newer = second.state_dict() | {"position": 60}
+    found = []
+    for states in ([newer, older], [older]):
+        loader = Loader(mixed(datasets, [4, 1]), global_batch=10)
+        for state in states:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        assert loader.mixture_change is not None
+        assert loader.mixture_change.position == 20
+        found.append(loader.state_dict())
+    assert found[0] == found[1]
+
+
 def test_a_state_of_other_datasets_is_refused(datasets: list[Dataset]) -> None:
     state = Loader(mixed(datasets, [1, 1]), global_batch=10).state_dict()
     with pytest.raises(FingerprintError, match=r"dataset 0 is '.*dataset 1 is '"):
