@@ -8,6 +8,7 @@ interruption after which it was repeated.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -207,14 +208,14 @@ def _records(history: History) -> dict[tuple[int, int], list[_Record]]:
     """Return the records of each attempt, by (generation, attempt)."""
     begins = {(life.generation, life.attempt): life.start_step for life in history.lives}
     found: dict[tuple[int, int], list[_Record]] = {}
-    without = [event.step for event in history.skipped_updates]
+    without = sorted(event.step for event in history.skipped_updates)
     every = [(event, True) for event in history.kept.values()]
     every += [(event, False) for event in history.repeated]
     for event, is_kept in sorted(every, key=lambda pair: (pair[0].step, pair[0].time)):
         key = (event.generation, event.attempt or 0)
         own = found.setdefault(key, [])
         before = own[-1].event.step if own else begins.get(key, event.step)
-        skipped = sum(before < step <= event.step for step in without) if is_kept else 0
+        skipped = bisect(without, event.step) - bisect(without, before) if is_kept else 0
         own.append(_Record(event, max(0, event.step - before), is_kept, skipped))
     return found
 

@@ -16,7 +16,7 @@ from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import barrier, rows_of_rank_0
 from hpckit.trainer.parallel.local_tensor import local
 from hpckit.trainer.rank_setup import RankContext
-from hpckit.trainer.spikes.spike_detection import SpikeDetector
+from hpckit.trainer.spikes.spike_detection import SCALE, SpikeDetector
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class UpdateSkipper:
                 f"run.should_update was called twice in step {self._step}: call it once in each "
                 "step, before all optimizers"
             )
-        outliers = self._detector.update(means)
+        # a small loss scale says nothing about the update, and would be so in the next steps, too
+        outliers = [one for one in self._detector.update(means) if one.name != SCALE]
         self._is_update = not outliers
         if outliers:
             self._skip(" and ".join(map(str, outliers)))

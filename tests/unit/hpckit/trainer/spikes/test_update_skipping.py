@@ -68,6 +68,13 @@ def test_what_is_not_finite_is_left_out_from_the_first_step_on(
     assert not decide(skipper, 1, loss)
 
 
+def test_a_collapsed_loss_scale_leaves_no_update_out(skipper: UpdateSkipper) -> None:
+    cast(Any, skipper)._detector.load({"loss": [2.0] * LEAST, "loss_scale": [65536.0] * LEAST})
+    skipper.begin_step(1, 4)
+    assert skipper.decide({"loss": 2.0, "grad_norm": 1.0, "loss_scale": 128.0})
+    assert told(skipper) == []
+
+
 def test_too_many_end_the_run_and_say_so(skipper: UpdateSkipper) -> None:
     assert [decide(skipper, step, 9.0) for step in (1, 4, 14, 15)] == [False] * 4, "far apart"
     with pytest.raises(TrainingError, match=r"2 updates were left out within 10 steps already"):
