@@ -13,9 +13,10 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -146,20 +147,47 @@ def inject_fault(
         UnsupportedFaultError: this machine lacks what it needs.
     """
     hit = victims(run, fault, number)
-    match fault:
-        case ProcessFault.SLOW:
-            _slow_down(hit, slowdown or Slowdown())
-        case ProcessFault.FULL:
-            _refuse_writes(hit)
-        case ProcessFault.ENOSPC | ProcessFault.EIO:
-            fail_syscalls([process.pid for process in hit], fault.name, FULL_S)
-        case ProcessFault.SERVICE_STOP:
-            _signal(hit, signal.SIGSTOP)
-            time.sleep(STOPPED_S)
-            _signal(hit, signal.SIGCONT)
-        case _:
-            _signal(hit, _SIGNAL.get(fault, signal.SIGKILL))
+    with _raising_signals():
+        match fault:
+            case ProcessFault.SLOW:
+                _slow_down(hit, slowdown or Slowdown())
+            case ProcessFault.FULL:
+                _refuse_writes(hit)
+            case ProcessFault.ENOSPC | ProcessFault.EIO:
+                fail_syscalls([process.pid for process in hit], fault.name, FULL_S)
+            case ProcessFault.SERVICE_STOP:
+                _stop(hit)
+            case _:
+                _signal(hit, _SIGNAL.get(fault, signal.SIGKILL))
     return [process.pid for process in hit]
+
+
+@contextmanager
+def _raising_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end this process by an exception in the block, as Ctrl-C does, so
+    that a process that it has stopped continues. A thread other than the main one gets none."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as below nohup
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _stop(processes: Sequence[psutil.Process]) -> None:
+    _signal(processes, signal.SIGSTOP)
+    try:
+        time.sleep(STOPPED_S)
+    finally:
+        _signal(processes, signal.SIGCONT)
 
 
 def _signal(processes: Sequence[psutil.Process], number: int) -> None:
@@ -171,14 +199,16 @@ def _signal(processes: Sequence[psutil.Process], number: int) -> None:
 def _refuse_writes(processes: Sequence[psutil.Process]) -> None:
     """Make writes fail by a limit on the size of files: EFBIG, as on a disk that is full."""
     limits = []
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            limits.append((process, process.rlimit(resource.RLIMIT_FSIZE)))
-            process.rlimit(resource.RLIMIT_FSIZE, (0, limits[-1][1][1]))
-    time.sleep(FULL_S)
-    for process, limit in limits:
-        with suppress(psutil.NoSuchProcess):
-            process.rlimit(resource.RLIMIT_FSIZE, limit)
+    try:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                limits.append((process, process.rlimit(resource.RLIMIT_FSIZE)))
+                process.rlimit(resource.RLIMIT_FSIZE, (0, limits[-1][1][1]))
+        time.sleep(FULL_S)
+    finally:
+        for process, limit in limits:
+            with suppress(psutil.NoSuchProcess):
+                process.rlimit(resource.RLIMIT_FSIZE, limit)
 
 
 def _slow_down(processes: Sequence[psutil.Process], slowdown: Slowdown) -> None:

@@ -109,6 +109,21 @@ def test_a_rank_is_slowed_down_and_runs_afterwards(
     until(lambda: psutil.Process(pids["worker"]).status() != psutil.STATUS_STOPPED)
 
 
+def test_a_drill_that_is_ended_leaves_no_rank_stopped(tmp_path: Path, pids: dict[str, int]) -> None:
+    """As by Slurm; the rank would hang until it is killed."""
+    worker = psutil.Process(pids["worker"])
+    drill = [sys.executable, "-m", striking.__name__, str(tmp_path), "slow", "3", "900", "600"]
+    process = subprocess.Popen(drill)
+    try:
+        until(lambda: worker.status() == psutil.STATUS_STOPPED)
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: worker.status() != psutil.STATUS_STOPPED)
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[Callable[[], str]]:
     """What the service of node 1 says of its next write: an errno, or "done"."""
