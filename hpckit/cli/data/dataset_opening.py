@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from data.order.sample_order import Order
     from data.read.dataset import Dataset
     from data.read.sample_stream import MixedStream, SingleStream
+    from hpckit.config.spec import RunSpec
 
 STREAMS, WINDOW = 48, 8  # the defaults of `Loader`
 _BESIDE = ("position", "pack", "skipped", "tokens")
@@ -108,8 +109,13 @@ def open_mixture(
     state: Mapping[str, Any],
     knobs: OrderOverrides,
     token_files: TokenFiles | None = None,
+    spec: RunSpec | None = None,
 ) -> MixedStream:
     """Open the sources of a mixture, each given as NAME=SHARDS, and return the stream of `state`.
+
+    Args:
+        spec: of the run that has saved the state, whose options are used where the command line has
+            none.
 
     Raises CommandUsageError if one is not given so; DataError; FingerprintError if the state
     belongs to other datasets.
@@ -122,17 +128,52 @@ def open_mixture(
             "the state is of a mixture: give each of its sources as NAME=SHARDS, as "
             "web=/data/web code=/data/code.bin"
         )
-    datasets = [open_shards([place], token_files=token_files) for place in given.values()]
+    datasets = [
+        open_shards([place], token_files=_token_files_of_source(name, token_files, spec))
+        for name, place in given.items()
+    ]
     stream = mixed(
         datasets,
         [1] * len(datasets),
         names=list(given),
         seed=_natural(state, "seed") or 0,
-        streams=knobs.streams or STREAMS,
-        window=knobs.window or WINDOW,
+        streams=knobs.streams or (STREAMS if spec is None else spec.data.streams),
+        window=knobs.window or (WINDOW if spec is None else spec.data.window),
+        remix_every=0 if spec is None else spec.data.remix_every,
         block=_natural(state, "block") or 1024,
     )
     return stream.restored({f: value for f, value in state.items() if f not in _BESIDE})
+
+
+def spec_of_run(place: str | None) -> RunSpec | None:
+    """Return the newest spec of a run directory; None for another place, and for the spec of a
+    later release."""
+    from hpckit.config.spec_parser import SpecError, read_spec
+    from hpckit.rundir.directory import RunDir
+
+    if place is None or not (Path(place) / "submissions").is_dir():
+        return None
+    run = RunDir(Path(place))
+    try:
+        return read_spec(run.spec(run.submission_numbers()[-1]))
+    except (SpecError, OSError, IndexError):
+        return None
+
+
+def _token_files_of_source(
+    name: str, given: TokenFiles | None, spec: RunSpec | None
+) -> TokenFiles | None:
+    """Return how the token files of a source are read: as the run reads them, unless the command
+    line says otherwise."""
+    from hpckit.config.mixture import options_of
+    from hpckit.config.rules.token_files import token_files
+
+    mixture = None if spec is None else spec.data.mixture
+    if spec is None or mixture is None or name not in mixture.sources:
+        return given
+    own = token_files(options_of(spec, mixture.sources[name]))
+    said = {} if given is None else {k: v for k, v in vars(given).items() if v is not None}
+    return replace(own, **said)
 
 
 def position_of(state: Mapping[str, Any]) -> int:

@@ -15,7 +15,12 @@ from hpckit.cli.data.dataset_opening import only_state, position_of, states_in
 if TYPE_CHECKING:
     from data.order.skipped_ranges import SkippedRanges
     from hpckit.cli.ckpt.store_location import StoreLocation
+    from hpckit.events.schema import MixtureChanged
     from hpckit.report.history import TrainingAttempt
+
+
+_OF_MIXTURE = ("datasets", "segments")
+"""Fields of a state of a mixture, of which a later state has all that earlier ones have."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,14 @@ def find_step_position(
         where = f"run {name} of {at.store.url}"
     if step is None:
         step = saved[0].step + 1
-    lives, left_out, updates = _attempts_of(Path(place))
+    lives, left_out, updates, changes = _attempts_of(Path(place))
     state = _with_left_out(saved[0].state, left_out)
+    if (change := unsaved_change(changes, _attempt_before(lives, step), state)) is not None:
+        raise CommandUsageError(
+            f"step {step}: from sample {change.position} on, the run has other weights of its "
+            f"mixture than its checkpoint of step {saved[0].step}, and there is none after this "
+            "step yet: try again after the next checkpoint"
+        )
     if "pack" in state:
         found = replace(of_packed(lives, saved, step, batch), state=state)
     elif (begin := of_lives(lives, step, skipped_of(state))) is not None:
@@ -90,6 +101,26 @@ def find_step_position(
             )
         found = of_saved
     return replace(found, skipped_updates=updates)
+
+
+def unsaved_change(
+    changes: Sequence[MixtureChanged], life: TrainingAttempt | None, state: Mapping[str, Any]
+) -> MixtureChanged | None:
+    """Return the change of a mixture's weights with which an attempt began, if a loader's state is
+    of before; None: the state has all weights of the attempt.
+
+    Args:
+        changes: of the run.
+    """
+    begins = [segment[0] for segment in state.get("segments", ())]
+    for change in changes:
+        is_of_life = life is not None and (change.generation, change.attempt or 0) == (
+            life.generation,
+            life.attempt,
+        )
+        if is_of_life and change.reason == "resume" and change.position not in begins:
+            return change
+    return None
 
 
 def of_lives(
@@ -161,7 +192,8 @@ def of_checkpoints(
     if left_out.kept_before(position_of(base.state)) + samples < 0:
         return None
     position = left_out.later(position_of(base.state), samples)
-    return StepPosition(base.state, position, batch, step)
+    mixed = {} if after is None else {n: after.state[n] for n in _OF_MIXTURE if n in after.state}
+    return StepPosition({**base.state, **mixed}, position, batch, step)
 
 
 def _saved(at: StoreLocation, run: str, step: int | None) -> list[SavedLoaderState]:
@@ -221,9 +253,14 @@ def _with_left_out(state: dict[str, Any], left_out: SkippedRanges) -> dict[str, 
 
 def _attempts_of(
     folder: Path,
-) -> tuple[Sequence[TrainingAttempt], SkippedRanges, tuple[SkippedUpdate, ...]]:
-    """Return the attempts of a run directory, what they leave out since spikes, and the updates
-    that they have left out; nothing for another folder."""
+) -> tuple[
+    Sequence[TrainingAttempt],
+    SkippedRanges,
+    tuple[SkippedUpdate, ...],
+    tuple[MixtureChanged, ...],
+]:
+    """Return the attempts of a run directory, what they leave out since spikes, the updates that
+    they have left out, and how they have changed a mixture; nothing for another folder."""
     from data.order.skipped_ranges import NOTHING_SKIPPED
     from hpckit.events.event_log import read_events
     from hpckit.report.history import build_history
@@ -231,11 +268,11 @@ def _attempts_of(
 
     events = RunDir(folder).events
     if not (folder / "submissions").is_dir() or not events.is_file():
-        return (), NOTHING_SKIPPED, ()
+        return (), NOTHING_SKIPPED, (), ()
     history = build_history(read_events(events))
     updates = tuple(
         SkippedUpdate(one.step, one.first_position, one.end_position)
         for one in history.skipped_updates
         if one.first_position is not None and one.end_position is not None
     )
-    return history.lives, history.left_out, updates
+    return history.lives, history.left_out, updates, history.mixture_changes

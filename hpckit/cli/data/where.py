@@ -152,6 +152,7 @@ def where(
         open_mixture,
         open_shards,
         order_of,
+        spec_of_run,
     )
 
     screen = CommandOutput(json)
@@ -165,7 +166,8 @@ def where(
     overrides = OrderOverrides(seed, streams, window)
     stream: SampleStream
     if begin.state is not None and is_mixture(begin.state):
-        stream = open_mixture(shards, begin.state, overrides, token_files)
+        spec = spec_of_run(run)
+        stream = open_mixture(shards, begin.state, overrides, token_files, spec)
     else:
         stream = order_of(open_shards(shards, token_files=token_files), begin.state, overrides)
     try:

@@ -8,12 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from checkpointing.store.store import Store
 from data import Batch, Loader, Packing, ShardWriter, mixed, open_dataset
+from hpckit.cli.data.dataset_opening import OrderOverrides, open_mixture
+from hpckit.cli.data.dataset_options import token_files_of
 from hpckit.cli.data.step_position import SavedLoaderState, of_checkpoints
 from hpckit.events.event_log import EventLog
+from hpckit.trainer.batches.loaders import open_mixture as of_training
 from tests.integration.checkpoint.single_process_saves import save_one
 from tests.integration.cli.data_commands import (
     EACH,
@@ -24,6 +28,7 @@ from tests.integration.cli.data_commands import (
     write_shards,
 )
 from tests.unit.checkpointing.store.tensor_checkpoints import make
+from tests.unit.hpckit.specs_and_processes import make_spec
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +167,20 @@ def test_where_of_a_mixture_names_the_source_of_each_sample(shards: Path, tmp_pa
             for position, name, key in zip(batch.positions, names, batch.keys, strict=True)
         }
     refused("where", f"a={shards}", *common, says="another stream of samples")
+
+
+def test_a_mixture_is_opened_with_the_options_of_its_run(tmp_path: Path) -> None:
+    for name, tokens in (("a", "uint16"), ("b", "uint32")):
+        np.arange(1, 400, dtype=tokens).tofile(tmp_path / f"{name}.bin")
+    places = {name: str(tmp_path / f"{name}.bin") for name in "ab"}
+    sources = {name: {"shards": place, "weight": 1.0} for name, place in places.items()}
+    sources["b"]["dtype"] = "uint32"
+    order = {"data.streams": 4, "data.window": 2, "data.remix_every": 1}
+    spec = make_spec({"data.mixture.sources": sources, **order}, data="mixture")
+    state = Loader(of_training(spec), global_batch=4).state_dict()
+    given = [f"{name}={place}" for name, place in places.items()]
+    stream = open_mixture(given, state, OrderOverrides(), token_files_of(*[None] * 4), spec)
+    assert stream.identity == {name: state[name] for name in stream.identity}
 
 
 def test_where_of_a_run_by_its_checkpoints(folder: Path, shards: Path) -> None:

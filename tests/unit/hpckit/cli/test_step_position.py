@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from hpckit.cli.data.step_position import (
     of_checkpoints,
     of_lives,
     of_packed,
+    unsaved_change,
 )
+from hpckit.events.schema import MixtureChanged
 from hpckit.report.history import TrainingAttempt
 
 BLOCK = 2**24
@@ -72,3 +75,25 @@ def test_what_was_left_out_is_passed() -> None:
     later = of_checkpoints(saved[:1], 22, 8)
     assert later is not None
     assert later.position == 188
+
+
+def test_weights_that_no_checkpoint_has_yet_are_noticed() -> None:
+    changed = MixtureChanged(
+        time=0.0, step=10, position=80, before={}, after={}, reason="resume", generation=1
+    )
+    by_plan = MixtureChanged(time=0.0, step=10, before={}, after={}, reason="stage", generation=1)
+    before, after = {"segments": [[0, [1]]]}, {"segments": [[0, [1]], [80, [1]]]}
+    attempt = life(10, 20, 80, 8)
+    assert unsaved_change([by_plan, changed], attempt, before) is changed
+    assert unsaved_change([by_plan, changed], attempt, after) is None
+    assert unsaved_change([changed], replace(attempt, attempt=1), before) is None
+    assert unsaved_change([], attempt, {}) is None
+
+
+def test_between_two_checkpoints_the_mixture_is_that_of_the_later_one() -> None:
+    one = {"order": "mix-1", "position": 80, "segments": [[0, [1]]]}
+    other = {"order": "mix-1", "position": 160, "segments": [[0, [1]], [80, [2]]]}
+    found = of_checkpoints([SavedLoaderState(20, other), SavedLoaderState(10, one)], 12, None)
+    assert found is not None
+    assert found.position == 88
+    assert found.state == {**one, "segments": other["segments"]}
