@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from data import SourceProgress
+from data import MixtureChange, SourceProgress
 from hpckit.events.schema import Event, MixtureChanged, MixtureLogged
 
 PREFIX = "loss/"
@@ -22,6 +22,10 @@ class MixedLoader(Protocol):
     def sources(self) -> Sequence[SourceProgress]:
         """The progress of each source; empty without a mixture."""
 
+    @property
+    def mixture_change(self) -> MixtureChange | None:
+        """How the weights have changed with the resume; None: they have not."""
+
 
 class SourceMetrics:
     """The losses of the sources on one rank since the last record, and the events about them.
@@ -34,6 +38,9 @@ class SourceMetrics:
         first = loader.sources
         self.names = tuple(source.name for source in first)
         self._weights = _weights(first)
+        self._change = loader.mixture_change
+        """The change by the resume, which has an event already: where documents are packed, it
+        comes only with the next block. None: it has come, or there is none."""
         self._sums = torch.zeros(2, len(first), dtype=torch.float64, device=device)
         """The sum of the losses of each source, and their number."""
 
@@ -72,10 +79,11 @@ class SourceMetrics:
         found: list[Event] = []
         weights = _weights(now)
         if weights != self._weights:
-            found.append(
-                MixtureChanged(step=step, before=self._weights, after=weights, reason="stage")
-            )
-            self._weights = weights
+            if self._change is None or self._change.after != weights:
+                found.append(
+                    MixtureChanged(step=step, before=self._weights, after=weights, reason="stage")
+                )
+            self._weights, self._change = weights, None
         table = {source.name: _fields(source, losses.get(source.name)) for source in now}
         return [*found, MixtureLogged(step=step, sources=table)]
 

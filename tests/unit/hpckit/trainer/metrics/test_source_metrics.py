@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from data import SourceProgress
+from data import MixtureChange, SourceProgress
 from hpckit.events.schema import MixtureChanged, MixtureLogged
 from hpckit.trainer.metrics.source_losses import SourceLosses, source_of_targets
 from hpckit.trainer.metrics.source_metrics import SourceMetrics
@@ -16,8 +16,12 @@ from hpckit.trainer.metrics.source_metrics import SourceMetrics
 class Sources:
     """A loader of two sources."""
 
-    def __init__(self, weights: tuple[float, ...] = (0.75, 0.25)) -> None:
-        self.weights = weights
+    def __init__(
+        self,
+        weights: tuple[float, ...] = (0.75, 0.25),
+        mixture_change: MixtureChange | None = None,
+    ) -> None:
+        self.weights, self.mixture_change = weights, mixture_change
 
     @property
     def sources(self) -> Sequence[SourceProgress]:
@@ -50,6 +54,17 @@ def test_a_record_says_how_far_sources_are_and_that_a_stage_began() -> None:
     assert isinstance(changed, MixtureChanged)
     assert (changed.before["a"], changed.after["a"], changed.reason) == (0.75, 0.5, "stage")
     assert len(metrics.events(5, {})) == 1
+
+
+def test_weights_of_the_resume_that_begin_with_a_later_block_are_no_stage() -> None:
+    change = MixtureChange(80, {"a": 0.75, "b": 0.25}, {"a": 0.5, "b": 0.5})
+    loader = Sources(mixture_change=change)
+    metrics = SourceMetrics(loader, torch.device("cpu"))
+    kinds = []
+    for step, weight in enumerate((0.75, 0.5, 0.75, 0.5)):
+        loader.weights = (weight, 1 - weight)
+        kinds.append([event.kind for event in metrics.events(step, {})])
+    assert kinds == [["mixture"], ["mixture"], *[["mixture_changed", "mixture"]] * 2]
 
 
 def test_without_a_mixture_nothing_is_told() -> None:
