@@ -48,9 +48,18 @@ def amended(run: RunDir, submission: int, overrides: Sequence[str]) -> RunSpec:
         *_store_problems(run, before, spec),
         *place_problems(spec, run),
         *_extension_problems(run, before, spec),
+        *_mixture_problems(before, spec),
     ]:
         raise SpecError(problems)
     return spec
+
+
+def _mixture_problems(before: RunSpec, after: RunSpec) -> list[str]:
+    if after.data.mixture is None:
+        return []
+    from hpckit.submit.preflight.dataset_checks import changed_mixture_problems
+
+    return changed_mixture_problems(before, after)
 
 
 def is_extended(run: RunDir, submission: int, overrides: Sequence[str]) -> bool:

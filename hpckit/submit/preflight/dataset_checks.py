@@ -111,9 +111,26 @@ def _open_dataset(spec: RunSpec, shards: str) -> Dataset:
     )
 
 
-def check_mixture(spec: RunSpec) -> tuple[list[str], list[str]]:
+def changed_mixture_problems(before: RunSpec, spec: RunSpec) -> list[str]:
+    """Returns the problems of the mixture with which the run `before` is to continue as `spec`;
+    empty if that is the same one."""
+    is_same = spec.data.mixture is None or spec.data.mixture == before.data.mixture
+    if is_same or not is_training_function(spec):
+        return []
+    if not is_built_in(spec) and not _is_missing(spec):
+        return []
+    return check_mixture(spec, is_continued=True)[0]
+
+
+def check_mixture(spec: RunSpec, *, is_continued: bool = False) -> tuple[list[str], list[str]]:
     """Returns the problems of the sources of a mixture and of its weights, and lines about what the
-    run will take of each."""
+    run will take of each.
+
+    Args:
+        is_continued: whether the run has begun with another mixture. How much it has read of each
+            source is not known here then, so budgets and epochs are not compared, and no lines
+            returned.
+    """
     from data.order.mixture import Mixture, segment
 
     mixture = spec.data.mixture
@@ -139,6 +156,8 @@ def check_mixture(spec: RunSpec) -> tuple[list[str], list[str]]:
     except ValueError as error:
         text = str(error)
         return [text if text.startswith(KEY) else f"{KEY}: {text}"], []
+    if is_continued:
+        return [], []
     consumed = mixed.consumed(end_position(spec, plan, sizes)).tolist()
     plans, problems = source_plans(spec, consumed, sizes)
     epochs = ", ".join(f"{each.epochs:.3g} of {name}" for name, each in plans.items())

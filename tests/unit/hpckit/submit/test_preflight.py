@@ -18,7 +18,7 @@ from data import Tokeniser, build_index, pack_folder
 from hpckit.rundir.code_snapshot.snapshot import Project
 from hpckit.rundir.directory import RunDir
 from hpckit.submit.preflight.checks import Preflight, preflight, with_absolute_paths
-from hpckit.submit.preflight.dataset_checks import check_mixture
+from hpckit.submit.preflight.dataset_checks import changed_mixture_problems, check_mixture
 from hpckit.submit.shard_packing import pack_shards, stdlib_place
 from tests.unit.data.tars import write_tar
 from tests.unit.data.token_files import write_flat
@@ -147,6 +147,22 @@ def test_a_mixture_is_compared_with_its_sources(project: Project) -> None:
     )
     assert "sources.web.budget: 3 steps take" in line
     assert "more than 800" in other
+
+
+def test_a_mixture_that_changes_at_a_resume_is_looked_at(project: Project) -> None:
+    base = project.root.parent
+    write_flat(base / "web.bin", [[1, 2, 3, 0]] * 600)
+    source = {"end_of_text": 0, "weight": 1.0}
+    web, other = ({**source, "shards": str(base / f"{name}.bin")} for name in ("web", "wep"))
+    before, after = (
+        make_spec({"data.mixture.sources": sources, "data.mixture.unit": "tokens"}, data="mixture")
+        for sources in ({"web": web}, {"web": web, "other": other})
+    )
+    assert changed_mixture_problems(after, after) == []
+    (line,) = changed_mixture_problems(before, after)
+    assert line.startswith("data.mixture.sources.other.shards: ")
+    once = make_spec({"data.mixture.sources": {"web": {**web, "epochs": 0.01}}}, data="mixture")
+    assert changed_mixture_problems(before, once) == [], "what was read before is not known"
 
 
 def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> None:
