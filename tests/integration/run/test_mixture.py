@@ -12,6 +12,8 @@ from data.order.mixture import segment
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import (
     ON_ONE_NODE,
+    PACED,
+    await_commit,
     complete,
     history,
     kept,
@@ -25,7 +27,14 @@ STEPS, BATCH, BLOCK, SEED = 24, 8, 16, 1
 SHARDS = {"web": (40, 30), "code": (20, 7)}
 """Samples of each shard."""
 LAUNCH = (
-    *("name=t", "model=gpt_nano", "data=mixture", "data.text=bytes", "data.mixture.unit=samples"),
+    *(
+        PACED,
+        "name=t",
+        "model=gpt_nano",
+        "data=mixture",
+        "data.text=bytes",
+        "data.mixture.unit=samples",
+    ),
     *(f"data.mixture.block={BLOCK}", f"train.steps={STEPS}", f"train.global_batch={BATCH}"),
     *("train.micro_batch=4", "train.log_every=1", "optim.warmup_steps=5", "cluster.device=cpu"),
     *("launch.threads_per_worker=1", "checkpoint.every_steps=5", "debug.ledger=true"),
@@ -68,7 +77,7 @@ def due(stages: list[tuple[int, tuple[int, int]]]) -> list[str]:
 def test_killed_and_resumed_on_another_world_with_other_weights(tmp_path: Path) -> None:
     launch = [sys.executable, "launch.py", *LAUNCH, f"root={tmp_path}", *write_sources(tmp_path)]
     with started(tmp_path, [*launch, *ON_ONE_NODE]) as it:
-        it.wait_for("checkpoint_committed", step=10)
+        await_commit(it, 10)
         run = it.run
     weights = ["data.mixture.sources.web.weight=1", "data.mixture.sources.code.weight=4"]
     resume = [sys.executable, "-c", PROGRAM, "resume", str(run.path), "launch.nproc_per_node=1"]
