@@ -44,6 +44,8 @@ def main(cfg):
             loader.skip(first, end)
         run.track(model=model, optimizer=optimizer, loader=loader)
         for batch in run.steps(loader):
+            if cfg.checkpoint.certify is not None:  # steps are faster than the store: none is lost
+                run._checkpoints._checkpointer.wait()
             given = features(batch)
             run.note_computation(lambda given: loss_of(model, given).backward(), given)
             optimizer.zero_grad()
