@@ -4,10 +4,10 @@ What gzip and zstd write allows no random access. What a file unpacks to is limi
 of a few bytes cannot fill the disk, and its checksum and end are checked.
 """
 
-import fcntl
 import glob
 import logging
 import os
+import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,7 @@ from typing import BinaryIO, TypeAlias
 
 from blake3 import blake3
 
+from data.durable_files import locked
 from data.errors import BrokenTarError, DataError, ShardError
 from data.index import shard_access
 from data.index.manifest import is_manifest
@@ -36,6 +37,8 @@ _ZSTD_PIECE = 4096  # bytes that are decompressed at a time, to 128 MiB at most
 _MOST_WINDOW = (
     1 << 27
 )  # bytes of memory that a zstd frame may ask for, as much as `zstd` itself takes
+
+_SKIPPABLE = tuple(bytes([0x50 + number]) for number in range(16))
 
 _log = logging.getLogger(__name__)
 
@@ -68,30 +71,34 @@ class Unpacker:
             )
         folder = self.cache.expanduser().absolute() / FOLDER
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            version = file_version(path.stat())
-        except OSError as error:
-            raise ShardError(path, 0, f"cannot be unpacked: {error.strerror}") from error
-        identity = blake3(f"{path.absolute()}\n{version.bytes}\n{version.tag}".encode())
-        made = folder / f"{identity.hexdigest()[:16]}-{_plain_name(path.name)}"
-        try:
-            with (folder / f".{made.name}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not made.exists():
-                    self._make(path, made, size)
+            _make_private(folder)
+            with path.open("rb") as source:
+                version = file_version(os.fstat(source.fileno()))
+                name = f"{path.absolute()}\n{version.bytes}\n{version.tag}"
+                identity = blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+                made = folder / f"{identity}-{_plain_name(path.name)}"
+                with locked(folder / f".{made.name}.lock") as held:
+                    if not made.exists():
+                        self._make(path, source, made, size, held)
         except OSError as error:
             problem = f"cannot be unpacked into {folder}: {error.strerror}"
             raise ShardError(path, 0, problem) from error
         return made
 
-    def _make(self, path: Path, made: Path, size: int | None) -> None:
+    def _make(
+        self, path: Path, source: BinaryIO, made: Path, size: int | None, is_locked: bool
+    ) -> None:
         _log.info("%s: is unpacked into %s", path, made)
-        used = sum(one.stat().st_size for one in made.parent.iterdir() if one.name[0] != ".")
+        # under the lock, what a process of this node that was killed has left is written over
+        own = os.uname().nodename if is_locked else uuid.uuid4().hex
+        temporary = made.with_name(f".{made.name}.{own}.tmp")
+        temporary.unlink(missing_ok=True)
+        used = _bytes_in(made.parent)
         most = self.most_bytes - used if size is None else size
-        temporary = made.with_name(f".{made.name}.{uuid.uuid4().hex}.tmp")
+        version = file_version(os.fstat(source.fileno()))
         written = 0
         try:
-            with path.open("rb") as source, temporary.open("xb") as target:
+            with temporary.open("xb") as target:
                 for piece in _pieces(path, source):
                     written += len(piece)
                     if written > most or used + written > self.most_bytes:
@@ -101,7 +108,9 @@ class Unpacker:
                 os.fsync(target.fileno())
             if size is not None and written < size:
                 problem = f"unpacks to {written} bytes, {size} are expected; copy it again"
-                raise ShardError(path, path.stat().st_size, problem)
+                raise ShardError(path, version.bytes or 0, problem)
+            if file_version(os.fstat(source.fileno())) != version:
+                raise ShardError(path, 0, "has changed while it was unpacked; open it again")
             temporary.replace(made)
         finally:
             with suppress(FileNotFoundError):
@@ -112,7 +121,8 @@ class Unpacker:
             return f"unpacks to more than the {size} bytes that its index says"
         return (
             f"unpacks to more than cache_bytes={self.most_bytes} allows, of which {used} are used "
-            "by other unpacked files: raise cache_bytes if you trust the file"
+            f"by other unpacked files in {FOLDER} of the cache: remove those of before, or raise "
+            "cache_bytes if you trust the file"
         )
 
 
@@ -128,6 +138,30 @@ def unpacked_shards(shards: Shards, unpack: Unpack) -> Shards:
         for item, files in zip(items, found, strict=True)
         for one in ([unpack(path, None) for path in files] if files else [item])
     ]
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder and the cache that it is in, for this user alone. Raises OSError; DataError
+    if other users may have changed what is there."""
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & 0o022:
+        raise DataError(
+            f"cache {folder}: other users can write to it and may have changed its files; remove "
+            "it, or choose another cache"
+        )
+
+
+def _bytes_in(folder: Path) -> int:
+    """Return the bytes of all files in a folder, also of those that are being written."""
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # another process has just renamed it
+                total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def is_compressed(path: Path) -> bool:
@@ -172,9 +206,10 @@ def _pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:
     a fixed size. Raises ShardError, with the offset in the compressed file."""
     head = source.read(4)
     source.seek(0)
+    is_skippable = head[:1] in _SKIPPABLE and head[1:] == b"\x2a\x4d\x18"  # as pzstd begins
     if head[:2] == b"\x1f\x8b":
         yield from _gzip_pieces(path, source)
-    elif head == b"\x28\xb5\x2f\xfd":
+    elif head == b"\x28\xb5\x2f\xfd" or is_skippable:
         yield from _zstd_pieces(path, source)
     else:
         raise BrokenTarError(path, 0, "is neither of gzip nor of zstd, as its name says")
@@ -194,9 +229,11 @@ def _gzip_pieces(path: Path, source: BinaryIO) -> Iterator[bytes]:
         yield piece
         rest = inner.unused_data if inner.eof else inner.unconsumed_tail
         if inner.eof:
-            rest = (rest or source.read(_PIECE)).lstrip(b"\0")  # padding, as gzip itself skips it
-            if not rest:
-                return
+            rest = rest.lstrip(b"\0")  # padding, as gzip itself skips it
+            while not rest:
+                if not (rest := source.read(_PIECE)):
+                    return
+                rest = rest.lstrip(b"\0")
             inner = zlib.decompressobj(wbits=31)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data.durable_files import write_atomically
+from data.durable_files import locked, write_atomically
 from data.errors import IndexFileError, ShardError
 from data.index import column_container
 from data.index.column_container import narrow
@@ -46,14 +46,25 @@ def _lines(path: Path, file: TokenFile) -> tuple[IntArray, IntArray]:
     place = path.with_name(f"{path.name}.index")
     if (known := _known(place, file)) is not None:
         return known
+    if file.bytes < _FEW_BYTES:
+        return _scan(path)
+    try:
+        with locked(place.with_name(f".{place.name}.lock")):  # so that one process reads the file
+            return _known(place, file) or _kept(path, place, file)
+    except OSError as error:
+        _log.info("%s: the places of its lines cannot be kept (%s)", path, error.strerror)
+    return _scan(path)
+
+
+def _kept(path: Path, place: Path, file: TokenFile) -> tuple[IntArray, IntArray]:
+    """Return the places of the lines, and keep them if that is possible."""
     begins, lengths = _scan(path)
-    if file.bytes >= _FEW_BYTES:
-        meta = {"bytes": file.bytes, "content": file.content}
-        columns = {"begins": narrow(begins), "lengths": narrow(lengths)}
-        try:
-            write_atomically(place, column_container.pack(_KIND, meta, columns))
-        except OSError as error:
-            _log.info("%s: the places of its lines cannot be kept (%s)", path, error.strerror)
+    meta = {"bytes": file.bytes, "content": file.content}
+    columns = {"begins": narrow(begins), "lengths": narrow(lengths)}
+    try:
+        write_atomically(place, column_container.pack(_KIND, meta, columns))
+    except OSError as error:
+        _log.info("%s: the places of its lines cannot be kept (%s)", path, error.strerror)
     return begins, lengths
 
 
@@ -73,7 +84,7 @@ def _known(place: Path, file: TokenFile) -> tuple[IntArray, IntArray] | None:
 
 
 def _scan(path: Path) -> tuple[IntArray, IntArray]:
-    ends: list[IntArray] = []
+    ends: list[IntArray] = [np.zeros(0, np.int64)]  # of a file without lines, too
     at = 0
     last = b""
     try:

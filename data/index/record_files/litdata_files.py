@@ -100,7 +100,7 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
         try:
             path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
             dim, size = chunk.get("dim"), int(chunk["chunk_bytes"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             problem = f"chunk {number} is not described as of LitData: {error!r}"
             raise DataError(f"{place}: {problem}") from error
         if dim is not None:

@@ -92,7 +92,7 @@ def _open(place: Path, number: int, shard: dict[str, Any], unpack: Unpack) -> Re
         packed = shard.get("zip_data") or {}
         if not len(names) == len(encodings) == len(sizes) or count < 0:
             raise ValueError("columns of different numbers")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{place}: shard {number} is not described as of MDS: {error!r}") from error
     check_names(names, place)
     for name, encoding in zip(names, encodings, strict=True):

@@ -45,6 +45,9 @@ def of_offset_table(path: Path, count: int, decode: Decoder, layout: str) -> Rec
     found = int(read_numbers(str(path), 0, 1, "uint32")[0])
     if found != count:
         raise ShardError(path, 0, f"has {found} samples, but index.json says {count}; copy both")
+    if 4 * (count + 2) > file.bytes:
+        problem = f"cut short: {count} offsets are needed, and it has {file.bytes} bytes"
+        raise ShardError(path, file.bytes, f"{problem}; copy it again")
     offsets = read_numbers(str(path), 4, count + 1, "uint32")
     steps = np.diff(offsets)
     if int(offsets[0]) < 4 * (count + 2) or bool((steps < 0).any()):
@@ -59,16 +62,18 @@ def of_offset_table(path: Path, count: int, decode: Decoder, layout: str) -> Rec
 
 def check_names(names: list[str], place: Path) -> None:
     """Raise DataError for names of fields that cannot be members of a sample."""
-    wrong = [name for name in names if name in RESERVED]
-    if wrong or len(set(names)) < len(names):
-        raise DataError(f"{place}: the fields {names} are not distinct, or have a reserved name")
+    are_text = all(isinstance(name, str) for name in names)
+    if not are_text or set(names) & set(RESERVED) or len(set(names)) < len(names):
+        raise DataError(
+            f"{place}: the fields {names} are not distinct text, or have a reserved name"
+        )
 
 
 def inside(folder: Path, name: Any, place: Path) -> Path:
     """Return the path of a file that an index names, which must be in its folder. Raises
     DataError."""
     path = PurePosixPath(name) if isinstance(name, str) and name else None
-    if path is None or path.is_absolute() or ".." in path.parts:
+    if path is None or path.is_absolute() or ".." in path.parts or "\0" in str(path):
         raise DataError(f"{place}: {name!r} is not the name of a file beside it")
     return folder / path
 

@@ -75,7 +75,7 @@ class RecordManifest(Manifest):
             begin, length = int(records.begins[at]), int(records.lengths[at])
             try:
                 records.decode(read_range(records.file.path, begin, length))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return f"record {number + at - first} at byte {begin}: {error}"
         return None
 

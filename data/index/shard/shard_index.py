@@ -75,7 +75,7 @@ class ShardIndex:
         found = keys.find(key)
         while found >= 0:
             sample = int(np.searchsorted(at, found, side="right")) - 1
-            if int(at[sample]) == found and int(at[sample + 1]) == found + len(key):
+            if at[sample : sample + 2].tolist() == [found, found + len(key)]:
                 return sample
             found = keys.find(key, found + 1)
         return None

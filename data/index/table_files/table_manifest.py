@@ -1,5 +1,6 @@
 """The manifest of tables on disk, whose shards are successive groups of rows and not stored."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,7 +101,8 @@ def _row(shard: TableShard) -> ShardRow:
     table, first, end, _ = shard
     groups = table.groups[first:end]
     digest = blake3(b"hpckit-table-1")
-    for part in (table.schema, table.file.content.encode()):
+    names = json.dumps(table.columns)  # the schema's bytes may change with the version of pyarrow
+    for part in (names.encode(), table.file.content.encode()):
         digest.update(len(part).to_bytes(8, "little") + part)
     digest.update(np.array([first, end, *(group.rows for group in groups)], "<i8").tobytes())
     size = sum(group.bytes for group in groups)

@@ -1,7 +1,7 @@
 """A token file as it was when a dataset was opened, by which a later change is detected."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,15 +77,23 @@ def examined(path: Path, dtype: str, regions: Sequence[Range] | None = None) -> 
 
 def read_range(path: str, offset: int, size: int) -> bytes:
     """Read a range of a file. Raises ShardError, also if the file ends before."""
+    (data,) = _ranges(path, [(offset, size)])
+    return data
+
+
+def _ranges(path: str, ranges: Sequence[Range]) -> Iterator[bytes]:
+    """Yield ranges of a file that is opened once. Raises as `read_range`."""
+    offset = 0
     try:
         with open(path, "rb", buffering=0) as file:
-            data = read_at(file.fileno(), offset, size)
+            for offset, size in ranges:
+                data = read_at(file.fileno(), offset, size)
+                if len(data) < size:
+                    problem = f"ends at byte {offset + len(data)}, {offset + size} are needed"
+                    raise ShardError(path, offset + len(data), f"{problem}; copy the file again")
+                yield data
     except OSError as error:
         raise ShardError(path, offset, f"cannot be read: {error.strerror}") from error
-    if len(data) < size:
-        problem = f"ends at byte {offset + len(data)}, {offset + size} are needed"
-        raise ShardError(path, offset + len(data), f"{problem}; copy the file again")
-    return data
 
 
 def read_numbers(path: str, offset: int, count: int, dtype: str) -> npt.NDArray[np.int64]:
@@ -113,8 +121,8 @@ def _first_of(regions: Sequence[Range], item: int) -> tuple[Range, ...]:
 def _probed(path: str, dtype: str, probes: Sequence[Range]) -> tuple[str, int]:
     digest, highest = blake3(b"hpckit-token-file-1"), 0
     kind = np.dtype(dtype).newbyteorder("<")
-    for offset, size in probes:
-        content = read_range(path, offset, size)
+    for content in _ranges(path, probes):
+        size = len(content)
         digest.update(content)
         tokens = np.frombuffer(content[: size - size % kind.itemsize], kind)
         highest = max(highest, int(tokens.max(initial=0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 from collections.abc import Callable
 from itertools import islice
@@ -61,8 +62,9 @@ def test_each_record_is_read_by_number_and_by_key(tmp_path: Path, name: str) -> 
         sample = dataset.read(number)
         assert same(sample, row)
         assert dataset.index_of(sample["__key__"]) == number
-    with pytest.raises(KeyError, match="no sample"):
-        dataset.index_of("7")
+    for other in ("7", "", "0000000000001"):
+        with pytest.raises(KeyError, match="no sample"):
+            dataset.index_of(other)
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -171,6 +173,50 @@ def test_what_is_damaged_or_too_large_is_refused_with_its_place(
     assert left == []
 
 
+def test_padding_and_skippable_frames_end_no_file(tmp_path: Path) -> None:
+    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"abcde"
+    one, two = b'{"n": 1}\n', b'{"n": 2}\n'
+    contents = {
+        "a.jsonl.gz": gzip.compress(one) + bytes(3 << 20) + gzip.compress(two) + bytes(9),
+        "b.jsonl.zst": skippable + zstd(one) + skippable + zstd(two) + skippable,
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        dataset = open_dataset(tmp_path / name, cache=tmp_path / "cache", cache_bytes=1 << 20)
+        assert [dataset.read(i)["n"] for i in range(len(dataset))] == [1, 2]
+
+
+def test_what_a_killed_process_has_left_is_written_over(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(tar_of(tmp_path)))
+    open_dataset(path, **options)
+    folder = tmp_path / "cache" / "unpacked"
+    (unpacked,) = folder.glob("*-a.tar")
+    content = unpacked.read_bytes()
+    unpacked.unlink()
+    left = folder / f".{unpacked.name}.{os.uname().nodename}.tmp"
+    left.write_bytes(bytes(1 << 20))
+    assert len(open_dataset(path, **options)) == 5
+    assert unpacked.read_bytes() == content
+    assert not left.exists()
+
+
+def test_a_cache_that_is_made_is_only_for_this_user(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(tar_of(tmp_path)))
+    cache = tmp_path / "cache"
+    before = os.umask(0o002)
+    try:
+        open_dataset(path, cache=cache, cache_bytes=1 << 20)
+    finally:
+        os.umask(before)
+    assert cache.stat().st_mode & 0o777 == (cache / "unpacked").stat().st_mode & 0o777 == 0o700
+    (cache / "unpacked").chmod(0o777)
+    with pytest.raises(DataError, match="other users can write to it"):
+        open_dataset(path, cache=cache, cache_bytes=1 << 20)
+
+
 # what is refused
 
 
@@ -192,6 +238,8 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (lambda i: i["shards"][0]["raw_data"].update(basename="/etc/passwd"), "not the name of a"),
         (lambda i: i["shards"][0].pop("samples"), "not described as of MDS"),
         (lambda i: i["shards"][0].update(samples=8), "has 9 samples, but index.json says 8"),
+        (lambda i: i["shards"][0].update(samples=float("inf")), "not described as of MDS"),
+        (lambda i: i["shards"][0]["raw_data"].update(basename="a\0b"), "not the name of a file"),
         (lambda i: i["shards"][0].update(format="csv"), "format 'csv'"),
         (lambda i: i["shards"][0]["column_names"].__setitem__(0, "__key__"), "reserved name"),
     ],
@@ -238,6 +286,24 @@ def test_a_file_that_is_cut_short_is_found_when_it_is_opened(tmp_path: Path) -> 
     with pytest.raises(ShardError, match="cut short: sample 8 ends at byte") as caught:
         open_dataset(tmp_path)
     assert caught.value.offset == size - 10
+
+
+def test_a_table_of_offsets_that_is_not_in_the_file_is_not_read(tmp_path: Path) -> None:
+    write_mds(tmp_path, N, 9)
+    most = (1 << 32) - 1
+    (tmp_path / "shard.00000.mds").write_bytes(most.to_bytes(4, "little") * 3)
+    edited(tmp_path, lambda index: index["shards"][0].update(samples=most))
+    with pytest.raises(ShardError, match="4294967295 offsets are needed, and it has 12 bytes"):
+        open_dataset(tmp_path)
+
+
+def test_a_file_without_lines_has_no_records(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path, N, 9)
+    (tmp_path / "1a.jsonl").write_bytes(b"")
+    dataset = open_dataset(tmp_path)
+    assert [dataset.read(i)["n"] for i in range(N)] == [row["n"] for row in rows]
+    with pytest.raises(FileNotFoundError, match="no records"):
+        open_dataset(tmp_path / "1a.jsonl")
 
 
 def test_a_record_that_is_damaged_says_where(tmp_path: Path) -> None:

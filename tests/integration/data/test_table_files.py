@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import struct
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -145,6 +146,19 @@ def test_a_flipped_bit_of_a_parquet_page_is_found(tmp_path: Path) -> None:
     assert dataset.read(0)["n"] == 0
     with pytest.raises(ShardError, match="group 1 is damaged"):
         dataset.read(9)
+
+
+def test_an_offset_of_an_arrow_file_that_is_damaged_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    rows = pa.table({"text": ["abc"] * 50})
+    with pa.ipc.new_file(str(path), rows.schema) as writer:
+        writer.write_table(rows)
+    content = bytearray(path.read_bytes())
+    at = content.find(struct.pack("<3i", 0, 3, 6)) + 4 * 20
+    content[at : at + 4] = struct.pack("<i", 1 << 30)
+    path.write_bytes(content)
+    with pytest.raises(ShardError, match="group 0 is damaged"):
+        open_dataset(path, rows=True).read(20)
 
 
 def test_what_cannot_be_one_dataset_is_refused(tmp_path: Path) -> None:
