@@ -141,7 +141,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         if found.until is None or begin is None:
             raise TypeError("a pass does not end, so it has no length: use with_epoch(n)")
         if found.position >= found.until:  # at the end of a pass
-            begin = self.pipeline.steps.begin_of_pass(max(0, found.position - 1))
+            begin = self.pipeline.steps.begin_of_ended(found.position)
             assert begin is not None
         return begin, found.until
 

@@ -97,6 +97,11 @@ class PassSteps:
             return position - (position - begin) // self.size * self.size
         return begin
 
+    def begin_of_ended(self, end: int) -> int | None:
+        """Return where the pass that ends at a position began, as `begin_of_pass`."""
+        last = self.size if self.tail == "straddle" else 1  # which may end beyond the pass
+        return self.begin_of_pass(max(0, end - last))
+
     def sizes(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield (size, number) of the steps from one position to another, in runs of equal ones."""
         if self.tail == "straddle":

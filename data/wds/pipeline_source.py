@@ -168,7 +168,7 @@ def after_fork(stream: SampleStream) -> SampleStream:
     if isinstance(stream, SingleStream):
         return SingleStream(datasets[0], stream.order)
     if isinstance(stream, MixedStream):
-        return MixedStream(datasets, stream.orders, stream.mixture)
+        return MixedStream(datasets, stream.orders, stream.mixture, stream.names)
     return stream
 
 

@@ -211,6 +211,15 @@ def test_a_pipeline_without_a_known_length_says_so(dataset: Dataset) -> None:
         assert len(endless.with_length(9)) == 9
 
 
+def test_a_pass_that_reaches_into_the_next_epoch_has_its_length_at_its_end(
+    dataset: Dataset,
+) -> None:
+    urls = list(dataset.manifest.urls)
+    of = StreamingDataset(urls, tail="straddle").to_tuple("__key__").batched(4)
+    assert len(list(islice(of, 6))) == 6
+    assert (len(of), of.steps_done) == (6, 6)
+
+
 @pytest.mark.parametrize("stop", [0, 1, 5, 6, 12])
 def test_a_pipeline_knows_its_steps_after_a_resume(dataset: Dataset, stop: int) -> None:
     urls = list(dataset.manifest.urls)
