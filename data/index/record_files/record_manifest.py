@@ -131,8 +131,8 @@ def _shard_index(section: _Section) -> ShardIndex:
 def number_keys(first: int, count: int) -> dict[str, Column]:
     """Return the columns of the keys of an index, which are the numbers from `first` on."""
     numbers = np.arange(first, first + count, dtype=np.int64)
-    digits = numbers[:, None] // 10 ** np.arange(KEY_DIGITS - 1, -1, -1, dtype=np.int64) % 10
-    return {
-        "key_at": narrow(np.arange(count + 1) * KEY_DIGITS),
-        "keys": (digits + ord("0")).astype(np.uint8).ravel(),
-    }
+    keys = np.empty((count, KEY_DIGITS), np.uint8)  # filled by columns, as a shard may be large
+    for at in reversed(range(KEY_DIGITS)):
+        keys[:, at] = numbers % 10 + ord("0")
+        numbers //= 10
+    return {"key_at": narrow(np.arange(count + 1) * KEY_DIGITS), "keys": keys.ravel()}

@@ -1,6 +1,7 @@
 """The samples of a shard of tables: rows of groups that are unpacked and kept for the next ones."""
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -68,6 +69,7 @@ class UnpackedGroups:
         self._kept: OrderedDict[tuple[str, str | None, int], Any] = OrderedDict()
         self._bytes = self._reads = self._loads = 0
         self._lock = threading.Lock()
+        self._unpacking: dict[tuple[str, str | None, int], threading.Lock] = {}
 
     def get(self, table: TableFile, group: int) -> Any:
         """Return the rows of a group. Raises ShardError."""
@@ -77,7 +79,18 @@ class UnpackedGroups:
             if (found := self._kept.get(name)) is not None:
                 self._kept.move_to_end(name)
                 return found
-        rows = table.rows(group)
+            unpacking = self._unpacking.setdefault(name, threading.Lock())
+        with unpacking:  # threads that need the same group wait for the first one
+            if (found := self._kept.get(name)) is not None:
+                return found
+            try:
+                rows = table.rows(group)
+                self._keep(name, rows, table.file.path)
+            finally:
+                self._unpacking.pop(name, None)
+        return rows
+
+    def _keep(self, name: tuple[str, str | None, int], rows: Any, path: str) -> None:
         with self._lock:
             if name not in self._kept:
                 self._kept[name] = rows
@@ -90,11 +103,16 @@ class UnpackedGroups:
                     "%s: groups of rows are unpacked again for each %.1f rows, as the groups that "
                     "are read at a time have more than the %d bytes that are kept: use fewer "
                     "streams or a smaller window, or write smaller row groups",
-                    table.file.path,
+                    path,
                     self._reads / self._loads,
                     self.most_bytes,
                 )
-        return rows
+
+    def after_fork(self) -> None:
+        """Forget all in a forked child: a thread that does not exist there may hold the lock."""
+        self._kept, self._bytes = OrderedDict(), 0
+        self._lock, self._unpacking = threading.Lock(), {}
 
 
 UNPACKED_GROUPS = UnpackedGroups(GROUP_BYTES)
+os.register_at_fork(after_in_child=UNPACKED_GROUPS.after_fork)

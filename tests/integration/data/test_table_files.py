@@ -7,6 +7,7 @@ import logging
 import pickle
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from data import DataError, FingerprintError, Loader, ShardError, open_dataset
+from data.index.table_files.table_file import open_parquet
 from data.read.shards import table_samples
 from data.read.shards.table_samples import UnpackedGroups
 
@@ -189,6 +191,17 @@ def test_without_pyarrow_the_line_that_installs_it_is_shown(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match="pip install pyarrow"):
         open_dataset(place)
+
+
+def test_threads_unpack_a_group_once_and_a_forked_process_waits_for_none(tmp_path: Path) -> None:
+    table_file = open_parquet(parquet(tmp_path) / "0.parquet")
+    kept = UnpackedGroups(1 << 30)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: kept.get(table_file, 1), range(16)))
+    assert all(rows is found[0] for rows in found)
+    with kept._lock:  # as a thread that is forked away
+        kept.after_fork()
+        assert kept.get(table_file, 1).num_rows == 8
 
 
 def test_groups_are_kept_up_to_a_number_of_bytes_and_thrashing_is_told(
