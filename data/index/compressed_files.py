@@ -21,8 +21,7 @@ from blake3 import blake3
 from data.durable_files import locked
 from data.errors import BrokenTarError, DataError, ShardError
 from data.index import shard_access
-from data.index.manifest import is_manifest
-from data.index.shard_listing import Shards
+from data.index.shard_listing import Shards, is_folder_of_tars
 from data.index.shard_patterns import expand_ranges
 from data.source.file import file_version
 
@@ -32,6 +31,8 @@ FOLDER = "unpacked"
 """The folder of unpacked files, in that of the cache."""
 
 _TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
+_LINES = tuple(f"{kind}{end}" for kind in (".jsonl", ".ndjson") for end in SUFFIXES)
+_OTHERS = (".jsonl", ".ndjson", ".parquet", ".arrow", ".bin")
 _PIECE = 1 << 20
 _ZSTD_PIECE = 4096  # bytes that are decompressed at a time, to 128 MiB at most
 _MOST_WINDOW = (
@@ -176,8 +177,7 @@ def _compressed(item: str) -> list[Path]:
         return []
     path = Path(text).expanduser()
     if path.is_dir():
-        tars = sorted(one for one in path.iterdir() if one.name.endswith(_TARS))
-        return [] if is_manifest(path) or any(path.glob("*.tar")) else tars
+        return _compressed_in(path)
     if not is_compressed(path):
         return []
     if path.exists():
@@ -190,6 +190,25 @@ def _compressed(item: str) -> list[Path]:
     if not found:
         raise DataError(f"no shards: looked for {path}, but nothing matches")
     return found
+
+
+def _compressed_in(folder: Path) -> list[Path]:
+    """Return the compressed tars of a folder, or its compressed lines. Raises DataError if it has
+    files of another format, too."""
+    files = sorted(one for one in folder.iterdir() if one.name.endswith((*_TARS, *_LINES)))
+    if not files or (folder / "index.json").is_file():
+        return []
+    if is_folder_of_tars(folder):
+        _log.warning("%s: compressed files beside its tars are not read: %s", folder, files[0].name)
+        return []
+    kinds = {one.name.endswith(_TARS) for one in files}
+    others = sorted(one.name for one in folder.iterdir() if one.suffix in _OTHERS)
+    if len(kinds) > 1 or others:
+        raise DataError(
+            f"{folder} has files of several formats, such as {(others or [files[-1].name])[0]} and "
+            f"{files[0].name}: give those of one, as a glob"
+        )
+    return files
 
 
 def _plain_name(name: str) -> str:

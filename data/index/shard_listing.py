@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from data.errors import DataError
 from data.index import shard_access
+from data.index.manifest import is_manifest
 from data.index.shard import energon_index
 from data.index.shard_patterns import expand_ranges, find_shards
 from data.source.address import split_query
@@ -39,6 +40,14 @@ def list_shards(shards: Shards, *, repeated: bool = False) -> list[str]:
             raise DataError(f"shard {shard} is given twice; its samples would be used twice")
         seen.add(name)
     return found
+
+
+def is_folder_of_tars(folder: Path) -> bool:
+    """Return whether what a folder has is known as tars: by a manifest, by Energon, or by their
+    names. Raises DataError."""
+    if is_manifest(folder) or any(folder.glob("*.tar")):
+        return True
+    return energon_index.shard_counts(folder) is not None
 
 
 def _expand(item: str | Path) -> list[str]:

@@ -9,16 +9,16 @@ from typing import Any
 from data.errors import DataError, NoShardsError
 from data.index import shard_access
 from data.index.compressed_files import Unpack
-from data.index.manifest import is_manifest
 from data.index.record_files.jsonl_files import SUFFIXES, open_jsonl
 from data.index.record_files.litdata_files import is_litdata, open_litdata
 from data.index.record_files.mds_files import is_mds, open_mds
 from data.index.record_files.record_file import RecordFile
 from data.index.record_files.record_manifest import RecordManifest
-from data.index.shard_listing import Shards
+from data.index.shard_listing import Shards, is_folder_of_tars
 from data.index.shard_patterns import expand_ranges
 
 INDEX = "index.json"
+_OTHERS = (".parquet", ".arrow", ".bin")
 _MOST_INDEX = 1 << 30  # bytes
 
 
@@ -81,11 +81,17 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _files_of_folder(folder: Path, unpack: Unpack) -> list[RecordFile] | None:
-    if is_manifest(folder) or any(folder.glob("*.tar")):
+    if is_folder_of_tars(folder):
         return None
     if (folder / INDEX).is_file():
         return _of_index(folder / INDEX, unpack)
     lines = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES)
+    others = sorted(one.name for one in folder.iterdir() if one.suffix in _OTHERS)
+    if lines and others:
+        raise DataError(
+            f"{folder} has files of several formats, such as {others[0]} and {lines[0].name}: give "
+            "those of one, as a glob"
+        )
     return [open_jsonl(path) for path in lines] if lines else None
 
 

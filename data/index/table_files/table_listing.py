@@ -6,8 +6,7 @@ from pathlib import Path
 
 from data.errors import DataError, NoShardsError
 from data.index import shard_access
-from data.index.manifest import is_manifest
-from data.index.shard_listing import Shards
+from data.index.shard_listing import Shards, is_folder_of_tars
 from data.index.shard_patterns import expand_ranges
 from data.index.table_files.table_file import TableFile, open_arrow, open_parquet
 from data.index.table_files.table_manifest import TableManifest
@@ -78,6 +77,6 @@ def _files_of_folder(folder: Path, rows: bool) -> list[tuple[Path, _Open]] | Non
     if arrow_files.is_saved_dataset(folder):
         saved = arrow_files.saved_files(folder) if rows else []
         return [(path, open_arrow) for path in saved] or None
-    if is_manifest(folder) or any(folder.glob("*.tar")):
+    if is_folder_of_tars(folder):
         return None
     return [(path, open_parquet) for path in sorted(folder.glob(f"*{PARQUET}"))] or None

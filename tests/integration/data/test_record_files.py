@@ -173,6 +173,42 @@ def test_what_is_damaged_or_too_large_is_refused_with_its_place(
     assert left == []
 
 
+def test_a_folder_of_compressed_lines_is_read_and_one_of_several_formats_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 1 << 20}
+    folder = tmp_path / "in"
+    rows = write_jsonl(folder, N, 9)
+    for path in sorted(folder.iterdir()):
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(DataError, match=r"several formats, such as 0\.jsonl and 0\.jsonl\.gz"):
+        open_dataset(folder, **options)
+    for path in folder.glob("*.jsonl"):
+        path.unlink()
+    dataset = open_dataset(folder, **options)
+    assert [dataset.read(i)["n"] for i in range(N)] == [row["n"] for row in rows]
+    tar = tar_of(folder)
+    assert len(open_dataset(folder, **options)) == 5
+    assert "0.jsonl.gz" in caplog.text
+    (folder / "plain.tar").unlink()
+    (folder / "a.tgz").write_bytes(gzip.compress(tar))
+    with pytest.raises(DataError, match="several formats"):
+        open_dataset(folder, **options)
+
+
+def test_lines_beside_tables_or_tars_of_energon_are_not_the_dataset(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, 3, 3)
+    (tmp_path / "a.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match=r"several formats, such as a\.parquet and 0\.jsonl"):
+        open_dataset(tmp_path)
+    (tmp_path / "tars").mkdir()
+    tar_of(tmp_path / "tars")
+    (tmp_path / ".nv-meta").mkdir()
+    info = {"shard_counts": {"tars/plain.tar": 5}}
+    (tmp_path / ".nv-meta" / ".info.json").write_text(json.dumps(info))
+    assert len(open_dataset(tmp_path)) == 5
+
+
 def test_padding_and_skippable_frames_end_no_file(tmp_path: Path) -> None:
     skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"abcde"
     one, two = b'{"n": 1}\n', b'{"n": 2}\n'
