@@ -43,7 +43,7 @@ _TORCH: tuple[str, ...] = (
     "complex128",
 )
 _TORCH += ("complex128", "float16", "float16", "", "uint8", "int8", "int16", "int16", "int32")
-_TORCH += ("int32", "int64", "int64", "bool")
+_TORCH += ("int32", "int64", "int64", "bool", "uint16")
 """The numbers of dtypes in LitData's formats; no numpy dtype is like bfloat16."""
 _BYTES = ("bytes", "jpeg", "file", "video", "tifffile")
 _ARRAYS = {"numpy": _NUMPY, "no_header_numpy": _NUMPY, "tensor": _TORCH, "no_header_tensor": _TORCH}
@@ -99,7 +99,7 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
     for number, chunk in enumerate(index["chunks"]):
         try:
             path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
-            dim, size = chunk.get("dim"), int(chunk["chunk_bytes"])
+            dim = chunk.get("dim")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             problem = f"chunk {number} is not described as of LitData: {error!r}"
             raise DataError(f"{place}: {problem}") from error
@@ -109,7 +109,7 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
                 "write them as a flat file, see token_files"
             )
         if config.get("compression"):
-            path = unpack(path, size + 4 * (count + 2))
+            path = unpack(path, None)  # of its bytes, some versions do not count the table
         found.append(of_offset_table(path, count, decode, layout))
     return found
 
@@ -183,9 +183,12 @@ def _array(dtypes: tuple[str, ...], number: str, value: bytes) -> Any:
     shape, at = [-1], 0
     name = _dtype_name(dtypes, number)
     if not number:
-        head = np.frombuffer(take(value, 0, 8), "<u4").tolist()
+        kind = "<u4"
+        if dtypes is _TORCH and max(np.frombuffer(take(value, 0, 8), kind).tolist()) >= 1 << 24:
+            kind = ">u4"  # as newer versions write the header of a tensor
+        head = np.frombuffer(take(value, 0, 8), kind).tolist()
         name, at = _dtype_name(dtypes, head[0]), 8 + 4 * head[1]
-        shape = np.frombuffer(take(value, 8, 4 * head[1]), "<u4").astype(np.int64).tolist()
+        shape = np.frombuffer(take(value, 8, 4 * head[1]), kind).astype(np.int64).tolist()
     if not name:
         raise ValueError("its dtype is not one that numpy has")
     return np.frombuffer(value[at:], np.dtype(name)).reshape(shape)

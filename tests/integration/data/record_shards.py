@@ -106,6 +106,16 @@ LITDATA: dict[str, tuple[str, Callable[[int], Any], Callable[[Any], bytes]]] = {
         lambda i: np.full((2, i + 1), i, np.int64),
         lambda v: np.array([17, v.ndim, *v.shape], "<u4").tobytes() + v.tobytes(),
     ),
+    "newer matrix": (  # whose header is big-endian
+        "tensor",
+        lambda i: np.full((2, i + 1), i, np.float32),
+        lambda v: np.array([1, v.ndim, *v.shape], ">u4").tobytes() + v.tobytes(),
+    ),
+    "newer scalar": (
+        "tensor",
+        lambda i: np.array(i, np.uint16),
+        lambda v: np.array([20, 0], ">u4").tobytes() + v.tobytes(),
+    ),
 }
 
 
@@ -121,7 +131,7 @@ def write_litdata(
             records.append(np.array([len(p) for p in parts], "<u4").tobytes() + b"".join(parts))
         name, content = f"chunk-0-{number}.bin", table(records)
         (folder / name).write_bytes(content if pack is None else pack(content))
-        size = sum(map(len, records))
+        size = len(content) if number else sum(map(len, records))  # as newer and older versions
         chunks.append(
             {"chunk_bytes": size, "chunk_size": len(records), "dim": None, "filename": name}
         )
