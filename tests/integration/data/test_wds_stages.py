@@ -17,8 +17,10 @@ import pytest
 import webdataset as wds
 from webdataset import autodecode
 
-from data import DataError, FingerprintError, SampleError, StreamingDataset, open_dataset
+from data import DataError, FingerprintError, SampleError, StreamingDataset, mixed, open_dataset
+from data.read.sample_stream import MixedStream
 from data.wds import WebLoader, from_wds
+from data.wds.pipeline_source import after_fork
 from tests.integration.data.test_wds_pipelines import dataset, plain
 from tests.integration.data.wds_shards import KEYS, write_shards
 
@@ -210,6 +212,13 @@ def test_resampled_lists_become_passes_of_as_many_epochs(urls: list[str], draws:
     assert len(list(ours)) == len(ours) == draws * KEYS // len(urls)
     theirs = wds.DataPipeline(wds.SimpleShardList(urls), wds.resampled(), *pipeline().pipeline[2:])
     assert len(list(islice(from_wds(theirs), 3 * KEYS))) == 3 * KEYS
+
+
+def test_a_mixture_of_names_keeps_them_in_a_forked_process(urls: list[str]) -> None:
+    stream = mixed([open_dataset(url) for url in urls[:2]], [1, 2], names=["a", "b"])
+    forked = after_fork(stream)
+    assert isinstance(forked, MixedStream)
+    assert (forked.names, forked.identity) == (("a", "b"), stream.identity)
 
 
 # errors
