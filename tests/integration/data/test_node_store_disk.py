@@ -169,6 +169,7 @@ def test_a_folder_that_vanishes(tmp_path: Path, server: RangeServer) -> None:
             shutil.rmtree(tmp_path / "c")
             server.bytes_per_s = None
             assert shard.pread(0, SIZE) == BODIES["/0.tar"]
+            until(lambda: bool(store.metrics.cache_errors), "it fails")  # after the last byte
         assert store.metrics.cache_errors == {"ENOENT": 1}
         read_all(store, server)
         assert len(cache_maintenance.listed(tmp_path / "c")) >= 3
