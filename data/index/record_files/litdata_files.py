@@ -47,6 +47,7 @@ _TORCH += ("int32", "int64", "int64", "bool", "uint16")
 """The numbers of dtypes in LitData's formats; no numpy dtype is like bfloat16."""
 _BYTES = ("bytes", "jpeg", "file", "video", "tifffile")
 _ARRAYS = {"numpy": _NUMPY, "no_header_numpy": _NUMPY, "tensor": _TORCH, "no_header_tensor": _TORCH}
+_NO_SPEC = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 _KNOWN = {*_BYTES, *_ARRAYS, "str", "int", "float", "bool"}
 
 
@@ -120,7 +121,7 @@ def _names(place: Path, spec: Any, count: int) -> list[str]:
         parsed = json.loads(spec) if isinstance(spec, str) else None
         tree = parsed[1] if isinstance(parsed, list) else None
         names = _leaves(tree, "") if tree is not None else []
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+    except (*_NO_SPEC, RecursionError) as error:
         raise DataError(f"{place}: its data_spec cannot be read: {error!r}") from error
     names = [name or "0" for name in names] or [str(number) for number in range(count)]
     if len(names) != count:

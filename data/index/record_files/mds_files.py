@@ -89,7 +89,7 @@ def _open(place: Path, number: int, shard: dict[str, Any], unpack: Unpack) -> Re
         sizes = [None if size is None else int(size) for size in shard["column_sizes"]]
         count, raw = int(shard["samples"]), shard["raw_data"]
         raw_name, raw_bytes = raw["basename"], int(raw["bytes"])
-        packed = shard.get("zip_data") or {}
+        packed = dict(shard.get("zip_data") or {})
         if not len(names) == len(encodings) == len(sizes) or count < 0:
             raise ValueError("columns of different numbers")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
