@@ -18,6 +18,7 @@ from data.index.record_files.record_file import (
     check_names,
     inside,
     of_offset_table,
+    open_each,
     take,
 )
 
@@ -96,8 +97,10 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
         _check_format(place, name, form)
     decode = LitDataDecoder(tuple(names), tuple(formats))
     layout = json.dumps(["litdata", names, formats])
-    found: list[RecordFile] = []
-    for number, chunk in enumerate(index["chunks"]):
+    chunks, is_packed = index["chunks"], bool(config.get("compression"))
+
+    def open_one(number: int) -> RecordFile:
+        chunk = chunks[number]
         try:
             path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
             dim = chunk.get("dim")
@@ -109,10 +112,11 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
                 f"{place}: its chunks are streams of tokens without items, as of TokensLoader: "
                 "write them as a flat file, see token_files"
             )
-        if config.get("compression"):
+        if is_packed:
             path = unpack(path, None)  # of its bytes, some versions do not count the table
-        found.append(of_offset_table(path, count, decode, layout))
-    return found
+        return of_offset_table(path, count, decode, layout)
+
+    return open_each(open_one, len(chunks))
 
 
 def _names(place: Path, spec: Any, count: int) -> list[str]:

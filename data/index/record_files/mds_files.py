@@ -19,6 +19,7 @@ from data.index.record_files.record_file import (
     check_names,
     inside,
     of_offset_table,
+    open_each,
     take,
 )
 
@@ -78,7 +79,8 @@ def is_mds(index: Any) -> bool:
 def open_mds(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
     """Open the shards that an `index.json` lists. Raises DataError for other formats, for columns
     that are pickled or of an unknown encoding, and for damaged files."""
-    return [_open(place, number, shard, unpack) for number, shard in enumerate(index["shards"])]
+    shards = index["shards"]
+    return open_each(lambda number: _open(place, number, shards[number], unpack), len(shards))
 
 
 def _open(place: Path, number: int, shard: dict[str, Any], unpack: Unpack) -> RecordFile:

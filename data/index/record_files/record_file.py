@@ -1,6 +1,7 @@
 """A file of records: where each of them is, and how its fields are read."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ that are no record."""
 
 MOST_RECORDS = 1 << 31
 RESERVED = ("__key__", "__url__")
+_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,16 @@ def of_offset_table(path: Path, count: int, decode: Decoder, layout: str) -> Rec
         problem = f"cut short: sample {wrong} ends at byte {offsets[wrong + 1]}"
         raise ShardError(path, file.bytes, f"{problem}, the file at {file.bytes}; copy it again")
     return RecordFile(file, offsets[:-1], steps, decode, layout)
+
+
+def open_each(open_one: Callable[[int], RecordFile], count: int) -> list[RecordFile]:
+    """Return the files 0 .. count - 1, opened in threads, as each takes some dozens of reads that
+    may wait for a network file system. Raises what the first one raises that fails."""
+    threads = ThreadPoolExecutor(_THREADS)
+    try:
+        return list(threads.map(open_one, range(count)))
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def check_names(names: list[str], place: Path) -> None:
