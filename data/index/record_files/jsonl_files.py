@@ -60,7 +60,7 @@ def _kept(path: Path, place: Path, file: TokenFile) -> tuple[IntArray, IntArray]
     """Return the places of the lines, and keep them if that is possible."""
     begins, lengths = _scan(path)
     meta = {"bytes": file.bytes, "content": file.content}
-    columns = {"begins": narrow(begins), "lengths": narrow(lengths)}
+    columns = {"begins": begins, "lengths": lengths}
     try:
         write_atomically(place, column_container.pack(_KIND, meta, columns))
     except OSError as error:
@@ -79,7 +79,8 @@ def _known(place: Path, file: TokenFile) -> tuple[IntArray, IntArray] | None:
         return None
     if (found.meta.get("bytes"), found.meta.get("content")) != (file.bytes, file.content):
         return None
-    begins, lengths = (found.columns[name].astype(np.int64) for name in ("begins", "lengths"))
+    # copied, as another node may replace the file, whose pages are then gone on NFS
+    begins, lengths = (np.array(found.columns[name]) for name in ("begins", "lengths"))
     return begins, lengths
 
 
@@ -99,4 +100,4 @@ def _scan(path: Path) -> tuple[IntArray, IntArray]:
     begins = np.concatenate([[0], found[:-1] + 1]).astype(np.int64) if found.size else found
     lengths = found - begins
     kept = lengths > 1  # a carriage return alone is an empty line, too
-    return begins[kept], lengths[kept]
+    return narrow(begins[kept]), narrow(lengths[kept])

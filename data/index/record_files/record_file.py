@@ -28,9 +28,9 @@ class RecordFile:
     file: TokenFile
     """The facts by which another file is noticed."""
     begins: IntArray
-    """The offset of each record, shape (records,)."""
+    """The offset of each record, shape (records,); of any type of whole numbers."""
     lengths: IntArray
-    """The bytes of each record, shape (records,)."""
+    """The bytes of each record, as `begins`."""
     decode: Decoder
     layout: str
     """What the fields of the records are, which is a part of the dataset's fingerprint."""
