@@ -100,9 +100,21 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         """Return the items of a pass on this rank: those of `with_length`, else as many as the
         stages give if all samples can be used. It opens the shards.
 
-        Raises TypeError, as an object without a length, where a pass does not end, and where only
-        the stages know their items.
+        Raises TypeError, as an object without a length, where a pass does not end, where only the
+        stages know their items, and where the items are single samples: torch's
+        DataLoader(batch_size=n) would count too few batches, as each of its workers ends a pass
+        with a smaller one, and a trainer that stops at the length would leave out samples.
         """
+        if self.length is None and self.pipeline.settings.plan.batching is None:
+            raise TypeError(
+                "the items are single samples, of which torch's DataLoader would count too few "
+                "batches: use batched(n), WebLoader or with_length(n)"
+            )
+        return self.pass_items()
+
+    def pass_items(self) -> int:
+        """Return the items of a pass on this rank as `len` does, and for single samples, too.
+        Raises TypeError."""
         if self.length is not None:
             return self.length
         begin, end = self._bounds()

@@ -143,11 +143,12 @@ class WebLoader(FluidInterface):  # type: ignore[misc]
         return found
 
     def __len__(self) -> int:
-        """Return the items of a pass on this rank, as `len` of the dataset. Raises TypeError."""
+        """Return the items of a pass on this rank. Raises TypeError where a pass does not end, and
+        where their number is not known."""
         leaves_out = any(kind_of(stage) is StageKind.FILTER for stage in self._stages)
         if leaves_out and self.dataset.length is None:
             raise TypeError("items are left out, so their number is not known: with_length(n)")
-        return len(self.dataset)
+        return self.dataset.pass_items()
 
     def __bool__(self) -> bool:
         """Return True: that it is there does not depend on its length."""

@@ -47,9 +47,10 @@ def status(
     (the newest event of that kind: share, spread and collectives are shares of a step; nodes,
     ranks, hosts, phases, excesses), hang (what the newest hang came from), certified_step (the
     newest step at which all ranks computed alike), wrong (which rank did not, at the newest check),
-    skipped_updates (how many are left out, and the newest one),
-    health_problems (of health=deep), owner (of the lock), bad_nodes (host, problem, time,
-    is_unhealthy, count, admin: a command for an administrator), evaluations (as of hpckit eval ls),
+    skipped_updates (how many are left out, and the newest one), sources (of a mixture, by name:
+    weight, samples, epochs, tokens, loss), health_problems (of health=deep), owner (of the lock),
+    bad_nodes (host, problem, time, is_unhealthy, count, admin: a command for an administrator),
+    evaluations (as of hpckit eval ls),
     problem. Times are seconds since the epoch; unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput

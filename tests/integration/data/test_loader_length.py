@@ -191,8 +191,13 @@ def test_pipelines_have_the_length_of_a_pass(dataset: Dataset, world: int) -> No
         counts = []
         for rank in range(world):
             made = pipelines(rank)[name]
-            assert len(made) == sum(1 for _ in made), name
-            counts.append(len(made))
+            assert made.pass_items() == len(WebLoader(made)) == sum(1 for _ in made), name
+            counts.append(made.pass_items())
+            if name in ("samples", "split", "slice"):
+                with pytest.raises(TypeError, match="single samples"):
+                    len(made)
+            else:
+                assert len(made) == counts[-1]
         if name not in ("samples", "split", "slice"):
             assert len(set(counts)) == 1, name
 
