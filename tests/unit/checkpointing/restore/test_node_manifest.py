@@ -80,6 +80,7 @@ def on_ranks(root: Path, nodes: Sequence[Sequence[int]], do: Callable[[int, Node
     """What `do` returns on each rank, of several nodes."""
     world_size = sum(map(len, nodes))
     wires = Wires(world_size)
+    opened: list[NodeManifest] = []  # kept until all have ended: another may be about to map it
 
     def one(rank: int) -> T:
         wires.mine.rank = rank
@@ -88,6 +89,7 @@ def on_ranks(root: Path, nodes: Sequence[Sequence[int]], do: Callable[[int, Node
         store.storage = storage
         here = next(node for node in nodes if rank in node)
         manifest = NodeManifest(store, Members(rank, world_size), here)
+        opened.append(manifest)
         try:
             return do(rank, Node(store, storage, manifest))
         finally:

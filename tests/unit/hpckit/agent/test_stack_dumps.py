@@ -79,5 +79,6 @@ def test_what_is_still_being_written_is_waited_for(monkeypatch: pytest.MonkeyPat
     sizes = iter([1, 2, 3, 3])
     monkeypatch.setattr(stack_dumps, "_size", lambda path: next(sizes))
     monkeypatch.setattr(stack_dumps, "_POLL_S", 0.0)
+    monkeypatch.setattr(stack_dumps, "PATIENCE_S", 600.0)
     stack_dumps._wait_for_rest([Path("rank0.stacks")])
     assert list(sizes) == []
