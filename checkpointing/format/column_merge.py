@@ -14,9 +14,11 @@ from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ColumnS
 
 @dataclass(frozen=True)
 class _Source:
-    """Columns that rows are taken from."""
+    """Columns that rows are taken from: those of a range, and those of bases. A group of tensors
+    has a short range of the rows of each rank, so that the others are not copied for it."""
 
     columns: ChunkColumns
+    within: slice  # from the first row that is taken to the last one
     bases: Rows  # rows of the bases of those rows, and of their bases, ascending
     packs: NDArray[np.int64]  # for each of its packs, the number in the written table
 
@@ -25,15 +27,27 @@ class _Source:
         rows = [np.arange(its.start, its.stop) for its in taken]
         bases = columns.bases_of(np.concatenate(rows))
         numbers = np.array([packs.get(pack, -1) for pack in columns.packs], np.int64)
-        return cls(columns, bases, numbers)
+        within = slice(min(its.start for its in taken), max(its.stop for its in taken))
+        return cls(columns, within, bases, numbers)
 
-    def column(self, name: str) -> NDArray[Any]:
-        return self.packs[self.columns["pack"]] if name == "pack" else self.columns[name]
+    def __len__(self) -> int:
+        return self.bases_at + len(self.bases)
+
+    @property
+    def bases_at(self) -> int:
+        """The number of the first base among its rows."""
+        return int(self.within.stop - self.within.start)
+
+    def pieces(self, name: str) -> list[NDArray[Any]]:
+        """Returns its rows of a column, in pieces."""
+        column = self.columns[name]
+        found = [column[self.within], *([column[self.bases]] if len(self.bases) else [])]
+        return [self.packs[piece] for piece in found] if name == "pack" else found
 
     def moved(self, numbers: Rows) -> Rows:
         """Returns the column of bases, given the `numbers` of the bases' rows. Rows that are
         neither taken nor bases may have any number."""
-        found = self.columns["base"].astype(np.int64)
+        found = np.concatenate(self.pieces("base")).astype(np.int64)
         if len(self.bases):
             at = np.searchsorted(self.bases, found)
             return np.where(found < 0, -1, numbers[np.minimum(at, len(numbers) - 1)])
@@ -67,7 +81,7 @@ def gather(
             moved = np.split(count + numbers, ends) if sources else []
             whole = [one.moved(its) for one, its in zip(sources.values(), moved, strict=True)]
         else:
-            whole = [source.column(name) for source in sources.values()]
+            whole = [piece for source in sources.values() for piece in source.pieces(name)]
         nothing = np.zeros((0, *ROW[name].shape), ROW[name].base)
         found[name] = np.concatenate([*whole] or [nothing])[rows]
     if (found["pack"] < 0).any():
@@ -78,16 +92,17 @@ def gather(
 def _rows(
     taken: Sequence[tuple[ChunkColumns, slice]], sources: Mapping[int, _Source], order: Rows
 ) -> Rows:
-    """Returns the rows to write, numbered over the columns of all sources end to end. A commit of
-    many ranks takes millions of short slices, so that nothing but this is done for each."""
-    firsts = np.cumsum([0, *(len(source.columns) for source in sources.values())])
-    first = dict(zip(sources, firsts.tolist(), strict=False))
+    """Returns the rows to write, numbered over the rows of all sources end to end. A commit of many
+    ranks takes millions of short slices, so that nothing but this is done for each."""
+    firsts = np.cumsum([0, *map(len, sources.values())]).tolist()
+    begins = dict(zip(sources, firsts, strict=False))
+    first = {key: begins[key] - source.within.start for key, source in sources.items()}
     starts = np.array([first[id(its)] + rows.start for its, rows in taken], np.int64)
     lengths = np.array([rows.stop - rows.start for _, rows in taken], np.int64)
     before = np.cumsum(lengths) - lengths
     placed = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
-    bases = [np.zeros(0, np.int64), *(first[key] + one.bases for key, one in sources.items())]
-    return np.concatenate([placed, np.concatenate(bases)[order]])
+    bases = [begins[key] + its.bases_at + np.arange(len(its.bases)) for key, its in sources.items()]
+    return np.concatenate([placed, np.concatenate([np.zeros(0, np.int64), *bases])[order]])
 
 
 def _sources(
@@ -104,7 +119,7 @@ def _sources(
 def _order(sources: Collection[_Source]) -> tuple[Rows, Rows]:
     """Returns which of all sources' bases are written, in order, and the number of each there."""
     empty = np.zeros(0, np.int64)
-    packs = np.concatenate([empty, *(s.column("pack")[s.bases] for s in sources)])
+    packs = np.concatenate([empty, *(s.packs[s.columns["pack"][s.bases]] for s in sources)])
     offsets = np.concatenate([empty.view("<u8"), *(s.columns["offset"][s.bases] for s in sources)])
     depths = np.concatenate([empty, *(s.columns.depths(s.bases) for s in sources)])
     first, same = _once(packs, offsets)
