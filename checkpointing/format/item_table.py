@@ -184,6 +184,10 @@ def to_bytes(table: ItemTable, packs: Mapping[bytes, int]) -> bytes:
             *(columns[name].tobytes() for name in NAMES),
         ]
     )
+    return _compressed(raw)
+
+
+def _compressed(raw: bytes) -> bytes:
     data: bytes = zstandard.compress(raw, 3)
     if len(raw) > (most := _most(data)):
         raise ValueError(f"a table of {len(raw)} bytes, but the format allows {most}")
@@ -235,26 +239,30 @@ def outline_of(table: ItemTable) -> TableOutline:
 
 
 def outline_to_bytes(table: ItemTable, outline: TableOutline) -> bytes:
-    """Returns the stored form of the outline of a table that is cut into groups."""
+    """Returns the stored form of the outline of a table that is cut into groups.
+
+    Raises:
+        ValueError: it is larger than readers accept.
+    """
     header = {**_header(table, 0), "groups": [len(names) for names in outline.groups]}
     raw = _json(header)
-    return bytes(zstandard.compress(len(raw).to_bytes(4, "little") + raw, 3))
+    return _compressed(len(raw).to_bytes(4, "little") + raw)
 
 
 def parse_outline(raw: Buffer, where: str) -> TableOutline:
-    """Read back the outline of a table.
+    """Read back the outline of a table that is cut into groups.
 
     Args:
-        raw: the table or outline, decompressed.
+        raw: the outline, decompressed.
 
     Raises:
         DamagedError: it is inconsistent.
     """
     header, _ = _parse_header(raw, where)
     specs = _parse_specs(header, where)
-    sizes, names = header.counts("groups") if header.has("groups") else (), iter(specs)
+    sizes, names = header.counts("groups"), iter(specs)
     groups = [tuple(islice(names, size)) for size in sizes]
-    if sizes and (sum(sizes) != len(specs) or not all(sizes)):
+    if not sizes or sum(sizes) != len(specs) or not all(sizes):
         raise DamagedError(f"{where}: its groups are not its {len(specs)} tensors")
     return TableOutline(specs, header.object("values"), groups)
 

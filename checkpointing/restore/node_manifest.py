@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from checkpointing.store.store import Store, StoredManifest
 
 logger = logging.getLogger("checkpointing")
 
+_NAME = "manifest"  # of the memory, in the links of /proc
 _NONCE = 16  # random bytes at the beginning of the memory, by which a rank recognises it
 
 
@@ -37,7 +39,8 @@ class ManifestReading:
     Attributes:
         requests: the number of ranges of the manifest that were read.
         bytes: the bytes of these ranges.
-        problem: why this rank could not use what another rank of its node had read; None: it could.
+        problem: why this rank could not share what it had read, or could not use what another rank
+            of its node had read; None: it could.
     """
 
     requests: int
@@ -86,6 +89,7 @@ class NodeManifest:
             FileNotFoundError, DamagedError, FormatError, SaveError: as `Checkpoint`.
         """
         self.close()
+        self._problem = None
         if not self._others or self._ranks.rank != self._reader:
             return Checkpoint(self._store, stored)
         document = ManifestDocument(self._store.document(stored).container)
@@ -102,10 +106,10 @@ class NodeManifest:
         Raises:
             FileNotFoundError, DamagedError, FormatError, SaveError: as `Checkpoint`.
         """
-        self._problem = None
         if not self._others:
             return opened or self.open(stored)
         if self._ranks.rank != self._reader:
+            self._problem = None
             return self._received(stored)
         is_whole = False
         try:
@@ -142,7 +146,7 @@ class NodeManifest:
                 checkpoint.group(*group)
             is_whole = True
         except (CheckpointError, OSError) as error:
-            logger.warning("%s: groups of tensors are not shared: %s", checkpoint.id, error)
+            self._cannot_share(checkpoint, error)
         finally:
             self._send(self._shared[0] if is_whole and self._shared else None)
 
@@ -167,9 +171,9 @@ class NodeManifest:
             places[name] = (at, len(content))
             at += len(content)
         try:
-            arena = Arena.create(at, "manifest")
+            arena = Arena.create(at, _NAME)
         except StageError as error:
-            logger.warning("%s: its manifest is not shared: %s", checkpoint.id, error)
+            self._cannot_share(checkpoint, error)
             document.hold(contents)
             return
         nonce = secrets.token_bytes(_NONCE)
@@ -194,6 +198,10 @@ class NodeManifest:
         """Returns the contents of the sections in the memory of the reading rank."""
         fd = -1
         try:
+            # In another PID namespace, this is a file of another process. That is not opened: it
+            # may be a pipe or a file on a file system that does not answer.
+            if f"hpckit-{_NAME}" not in str(Path(shared.path).readlink()):
+                return self._cannot_map(shared, "it is other memory")
             fd = os.open(shared.path, os.O_RDONLY | os.O_CLOEXEC)
             arena, fd = Arena.attach(fd, writable=False), -1
         except (OSError, StageError) as error:
@@ -207,6 +215,10 @@ class NodeManifest:
         contents = _contents(arena, shared.places)
         arena.close()
         return contents
+
+    def _cannot_share(self, checkpoint: Checkpoint, error: Exception) -> None:
+        self._problem = f"rank {self._ranks.rank} cannot share the manifest: {error}"
+        logger.warning("%s: each rank of this node reads it: %s", checkpoint.id, self._problem)
 
     def _cannot_map(self, shared: _SharedSections, reason: str) -> dict[str, Buffer]:
         rank, reader = self._ranks.rank, self._reader

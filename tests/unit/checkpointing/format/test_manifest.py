@@ -222,6 +222,26 @@ def test_a_group_with_other_tensors_than_its_outline_is_damage(
         read.table("model")
 
 
+def test_an_outline_without_groups_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not pass for a table without chunks: a sweep would delete their packs."""
+    read = document(build_manifest(grouped(monkeypatch)))
+    for groups in ("", ',"groups":[]'):
+        raw = f'{{"bases":0,"tensors":[],"values":{{}}{groups}}}'.encode()
+        read.hold({"item:model": len(raw).to_bytes(4, "little") + raw})
+        with pytest.raises(DamagedError):
+            read.table("model")
+
+
+def test_an_outline_that_no_reader_accepts_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = grouped(monkeypatch)
+    made.items["model"].values["model/text"] = "a" * 1_000_000
+    monkeypatch.setattr(item_table, "_ANY", 1000)
+    with pytest.raises(ValueError, match="but the format allows"):
+        build_manifest(made)
+
+
 @given(st.lists(st.integers(0, 400_000), max_size=300))
 def test_groups_are_few_and_large(counts: list[int]) -> None:
     sizes = group_sizes(counts)

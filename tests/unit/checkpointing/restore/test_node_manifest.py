@@ -18,12 +18,13 @@ from unittest import mock
 import pytest
 import torch.distributed as dist
 
-from checkpointing.errors import DamagedError
+from checkpointing.errors import DamagedError, StageError
 from checkpointing.format import item_table
 from checkpointing.format.chunk_columns import ChunkColumns
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore import node_manifest as module
 from checkpointing.restore.node_manifest import NodeManifest
+from checkpointing.staging.arena import Arena
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.store.recording_storage import Recording
 from tests.unit.checkpointing.store.saves import contents, expected, save_all
@@ -176,6 +177,40 @@ def test_other_memory_is_not_taken_for_the_manifest(
     answers = on_ranks(root, [[0, 1]], read_own)
     assert answers[1][0] == expected({name: VALUES[name] for name in names_of(1)})
     assert "it is other memory" in (answers[1][3] or "")
+
+
+def test_a_file_of_another_process_is_not_opened(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the reader has its number in another PID namespace."""
+    opened: list[Path] = []
+    open_file = os.open
+
+    def noted(path: Any, *more: Any, **named: Any) -> int:
+        opened.append(Path(path))
+        return open_file(path, *more, **named)
+
+    (manifest,) = root.glob("runs/run/steps/*.manifest")
+    node = NodeManifest(Store.open(root), Members(1, 2), [0, 1])
+    with manifest.open("rb") as file:
+        path = f"/proc/self/fd/{file.fileno()}"
+        monkeypatch.setattr(os, "open", noted)
+        assert node._mapped(module._SharedSections(b"", path, b"", {})) == {}
+    assert Path(path) not in opened
+
+
+def test_ranks_read_it_themselves_where_there_is_no_shared_memory(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(size: int, name: str) -> Any:
+        raise StageError("no shared memory here")
+
+    monkeypatch.setattr(Arena, "create", refused)
+    answers = on_ranks(root, [[0, 1]], read_own)
+    for rank, (found, count, _, _) in enumerate(answers):
+        assert found == expected({name: VALUES[name] for name in names_of(rank)})
+        assert count > 0
+    assert "no shared memory here" in (answers[0][3] or "")
 
 
 @pytest.mark.parametrize("share", ["outline", "groups"])
