@@ -135,8 +135,9 @@ def waiting(saved: CheckpointShape) -> StoreRequests:
 
 def index(saved: CheckpointShape) -> StoreRequests:
     """Return the requests of all nodes at the first save of a generation, which may refer to
-    existing chunks."""
-    return StoreRequests(get=2 * saved.nodes + saved.items * saved.ranks)
+    existing chunks: all tables of the last manifest are read for each rank. The most, if tables are
+    cut into groups of tensors; else exact."""
+    return StoreRequests(get=2 * saved.nodes + (saved.items + groups(saved)) * saved.ranks)
 
 
 def groups(saved: CheckpointShape) -> int:
@@ -161,7 +162,7 @@ def restore(saved: CheckpointShape, batch_bytes: int) -> StoreRequests:
 
 def verify(saved: CheckpointShape) -> StoreRequests:
     """Return the requests of one process that compares a manifest with the tables in all packs
-    (`--level quick`)."""
+    (`--level quick`). The most, if tables are cut into groups of tensors; else exact."""
     return StoreRequests(get=reads(saved) + groups(saved) + 2 * saved.packs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import os
@@ -189,9 +190,9 @@ def _reserve(port: int) -> bool:
     reservation = socket.socket(socket.AF_UNIX)
     try:
         reservation.bind(f"\0hpckit-port-{port}")
-    except OSError:
+    except OSError as error:
         reservation.close()
-        return False
+        return error.errno != errno.EADDRINUSE
     _reserved.append(reservation)
     if len(_reserved) > _MOST_RESERVED:
         _reserved.popleft().close()

@@ -3,6 +3,7 @@ does."""
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 from collections import deque
@@ -48,9 +49,9 @@ def _reserve(port: int) -> bool:
     reservation = socket.socket(socket.AF_UNIX)
     try:
         reservation.bind(f"\0hpckit-port-{port}")
-    except OSError:
+    except OSError as error:
         reservation.close()
-        return False
+        return error.errno != errno.EADDRINUSE  # or else there are no such names here
     _reserved.append(reservation)
     if len(_reserved) > _MOST_RESERVED:
         _reserved.popleft().close()
