@@ -28,6 +28,11 @@ from checkpointing import (
     list_checkpoints,
     verify,
 )
+from checkpointing.format import item_table
+from checkpointing.store.catalog import committed
+from checkpointing.store.repair.manifest_revision import publish
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.store import Store
 from tests.integration.checkpoint.store_damage import check, committed_in, damage_newest, packs_of
 from tests.integration.rank_worlds import Recorder, assert_same, run_world, seeded, whole
 
@@ -93,12 +98,32 @@ def save_sharded(rank: int, tmp: Path) -> dict[str, torch.Tensor]:
 
 def restore_sharded(rank: int, tmp: Path) -> tuple[int | None, dict[str, torch.Tensor], Any]:
     state = make_state(seed=2, shard=True)
-    ckpt = Checkpointer((tmp / "store").as_uri(), run="r")
+    events = Recorder()
+    ckpt = Checkpointer((tmp / "store").as_uri(), run="r", on_event=events)
     step = ckpt.restore(state)
     restored = whole(state)
+    for reading in (fields for kind, fields in events if kind == "manifest_read"):
+        assert (reading["readers"], reading["ranks"]) == (1, dist.get_world_size())
+        assert reading.get("reason") is None
+    if rank == 0 and dist.get_world_size() == 3:  # not from memory
+        assert "manifest_read" in events.kinds()
     train(state, 1)  # what was restored can be trained on
     ckpt.close()
     return step, restored, state["progress"]
+
+
+def cut_into_groups(root: Path) -> None:
+    """Publish the newest checkpoint again, with a group of tensors for each tensor."""
+    with (
+        mock.patch.object(item_table, "GROUPED", 1),
+        mock.patch.object(item_table, "_GROUP", 1),
+        contextlib.closing(Store.open(root)) as store,
+        Session(store, "r") as session,
+    ):
+        newest = max(committed(store)[0], key=lambda found: found.stored)
+        publish(store, session, newest, lambda content: content)
+        (document,) = (store.document(s) for s in store.manifests("r") if s.revision)
+        assert document.is_grouped("model")
 
 
 def test_fsdp2_state_is_bit_identical_on_any_world_size(tmp_path: Path) -> None:
@@ -109,6 +134,8 @@ def test_fsdp2_state_is_bit_identical_on_any_world_size(tmp_path: Path) -> None:
     assert infos[-1].raw_bytes == sum(t.nbytes for t in expected.values())
 
     for world_size in (2, 3):
+        if world_size == 3:
+            cut_into_groups(tmp_path / "store")
         for step, restored, progress in run_world(world_size, restore_sharded, tmp_path):
             assert step == 4
             assert_same(restored, expected)
