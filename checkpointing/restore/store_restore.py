@@ -86,6 +86,7 @@ class Restorer:
         self.reduced: dict[str, str] = {}
         # on rank 0: ids of those that were skipped for their difference mark
         self.skipped_suspects: set[str] = set()
+        self._offers: Iterator[StoredManifest] = iter(())  # on rank 0: what is left to try
         # on rank 0: the opened checkpoint and its inventory
         self._opened_candidate: tuple[Checkpoint, Inventory] | None = None
 
@@ -105,9 +106,10 @@ class Restorer:
             CheckpointError: all checkpoints are damaged.
             FormatError, StructureError: the newest whole checkpoint does not fit this state.
         """
-        offers = self._candidates()
+        self._offers = self._candidates()
+        failed: tuple[StoredManifest, str] | None = None  # the last one that was tried
         while True:
-            stored = self.ranks.from_rank0(lambda: next(offers))
+            stored = self.ranks.from_rank0(partial(self._next, failed))
             problem, readable = self.ranks.all_or_none(partial(self._open_readable, stored, target))
             wants = target.wants() if readable is not None else None
             looks = self.ranks.all_gather(
@@ -135,8 +137,24 @@ class Restorer:
                 broadcast_reads(self.ranks, restored.groups, restored.buffers)
                 distrusted = frozenset[bytes]().union(*(packs for _, packs, _ in answers))
                 return replace(restored, distrusted=distrusted)
-            if self.ranks.rank == 0:
-                self._skip(stored.save.id, stored.save.step, "; ".join(problems))
+            failed = stored, "; ".join(problems)
+
+    def _next(self, failed: tuple[StoredManifest, str] | None) -> StoredManifest:
+        """Returns the checkpoint to try (on rank 0).
+
+        Args:
+            failed: the one that was tried before, and why it cannot be used. If another process has
+                revised it meanwhile, it is tried again as it is now.
+        """
+        if failed is not None:
+            stored, reason = failed
+            is_gone = all(one.key != stored.key for one in self.store.manifests(self.run))
+            if is_gone and self._is_revised(stored):
+                logger.warning("%s was revised meanwhile: %s", self._where(stored.save.id), reason)
+                self._offers = self._candidates()
+            else:
+                self._skip(stored.save.id, stored.save.step, reason)
+        return next(self._offers)
 
     def _take_over(self, known: Catalog | None) -> bool:
         found = take_over(self.store, self.run)

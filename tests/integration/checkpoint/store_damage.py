@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from checkpointing import CheckpointInfo, Store, list_checkpoints, verify
+from checkpointing.format import item_table
 from checkpointing.format.canonical_json import dump, load
 from checkpointing.format.document_container import MAGIC, PREFIX
 from checkpointing.format.object_keys import pack_key
 from checkpointing.store.catalog import committed
+from checkpointing.store.repair.manifest_revision import publish
+from checkpointing.store.sessions.session import Session
 
 
 def check(root: Path, run: str | None = None) -> dict[int, list[str]]:
@@ -45,6 +50,20 @@ def damage_newest(root: Path, run: str | None = None) -> None:
     assert packs, "the newest checkpoint has no pack of its own to damage"
     for pack in packs:
         flip_byte(pack, len(b"HPKPACK1"))
+
+
+def cut_into_groups(root: Path) -> None:
+    """Publish the newest checkpoint again, with a group of tensors for each tensor."""
+    with (
+        mock.patch.object(item_table, "GROUPED", 1),
+        mock.patch.object(item_table, "_GROUP", 1),
+        closing(Store.open(root)) as store,
+        Session(store, "r") as session,
+    ):
+        newest = max(committed(store)[0], key=lambda found: found.stored)
+        publish(store, session, newest, lambda content: content)
+        (document,) = (store.document(s) for s in store.manifests("r") if s.revision)
+        assert any(map(document.is_grouped, document.items))
 
 
 def flip_byte(path: Path, offset: int) -> None:

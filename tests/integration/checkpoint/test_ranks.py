@@ -28,12 +28,13 @@ from checkpointing import (
     list_checkpoints,
     verify,
 )
-from checkpointing.format import item_table
-from checkpointing.store.catalog import committed
-from checkpointing.store.repair.manifest_revision import publish
-from checkpointing.store.sessions.session import Session
-from checkpointing.store.store import Store
-from tests.integration.checkpoint.store_damage import check, committed_in, damage_newest, packs_of
+from tests.integration.checkpoint.store_damage import (
+    check,
+    committed_in,
+    cut_into_groups,
+    damage_newest,
+    packs_of,
+)
 from tests.integration.rank_worlds import Recorder, assert_same, run_world, seeded, whole
 
 
@@ -110,20 +111,6 @@ def restore_sharded(rank: int, tmp: Path) -> tuple[int | None, dict[str, torch.T
     train(state, 1)  # what was restored can be trained on
     ckpt.close()
     return step, restored, state["progress"]
-
-
-def cut_into_groups(root: Path) -> None:
-    """Publish the newest checkpoint again, with a group of tensors for each tensor."""
-    with (
-        mock.patch.object(item_table, "GROUPED", 1),
-        mock.patch.object(item_table, "_GROUP", 1),
-        contextlib.closing(Store.open(root)) as store,
-        Session(store, "r") as session,
-    ):
-        newest = max(committed(store)[0], key=lambda found: found.stored)
-        publish(store, session, newest, lambda content: content)
-        (document,) = (store.document(s) for s in store.manifests("r") if s.revision)
-        assert document.is_grouped("model")
 
 
 def test_fsdp2_state_is_bit_identical_on_any_world_size(tmp_path: Path) -> None:
@@ -232,7 +219,7 @@ def damage_is_passed_over(
     assert other.restore(state) == 2
     assert_same(whole(state), saved[2])
     if rank == 0:
-        assert events.kinds() == ["checkpoint_skipped", "checkpoint_restored"]
+        assert events.kinds() == ["checkpoint_skipped", "manifest_read", "checkpoint_restored"]
         assert events[0][1]["step"] == 3
         assert "packs/" in events[0][1]["reason"]
     else:

@@ -14,8 +14,12 @@ import torch
 from checkpointing import Checkpointer, Store
 from checkpointing.format.object_keys import SaveId
 from checkpointing.restore import store_restore
+from checkpointing.restore.node_manifest import NodeManifest
 from checkpointing.store.catalog import Catalog, read_catalog
+from checkpointing.store.checkpoint import Checkpoint
 from tests.integration.checkpoint.single_process_saves import die, restore_one
+from tests.integration.checkpoint.store_damage import cut_into_groups
+from tests.integration.rank_worlds import Recorder
 from tests.integration.service.running_services import wait_until_ended
 from tests.services.s3 import S3Place
 from tests.unit.checkpointing.store.recording_storage import ListCounter
@@ -100,3 +104,34 @@ def test_a_checkpoint_that_is_revised_after_the_listing_is_restored(tmp_path: Pa
         assert restore_one(root, state) == 2
     assert [save.step for save in revised] == [2]
     assert torch.equal(state["w"], state_of(2.0)["w"])
+
+
+def test_a_checkpoint_that_is_revised_before_its_groups_are_read_is_restored(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+    ckpt = Checkpointer(root, run="r")
+    for step in (1, 2):
+        ckpt.save(step, state_of(float(step)))
+        ckpt.wait()
+    ckpt.close()
+    wait_until_ended(root)
+    cut_into_groups(root)
+    revised: list[SaveId] = []
+
+    def revise(self: NodeManifest, checkpoint: Checkpoint, tensors: Any) -> None:
+        if not revised:
+            store, stored = checkpoint.store, checkpoint.stored
+            key = stored.save.manifest(stored.revision + 1)
+            store.storage.create(key, store.storage.get(stored.key))
+            store.storage.delete([stored.key])
+            revised.append(stored.save)
+
+    state, events = state_of(0.0), Recorder()
+    with mock.patch.object(NodeManifest, "share_groups", revise):
+        ckpt = Checkpointer(root, run="r", on_event=events)
+        assert ckpt.restore(state) == 2
+        ckpt.close()
+    assert [save.step for save in revised] == [2]
+    assert torch.equal(state["w"], state_of(2.0)["w"])
+    assert "checkpoint_skipped" not in events.kinds()

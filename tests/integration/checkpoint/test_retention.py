@@ -175,4 +175,4 @@ def test_what_is_older_than_what_is_restored_is_of_no_account(tmp_path: Path) ->
     second.write_bytes(reseal(second.read_bytes(), {"version": 2}))
     events, on_event = recorder()
     assert restore_one(tmp_path, state, on_event=on_event) == 3
-    assert [kind for kind, _ in events] == ["checkpoint_restored"]
+    assert [kind for kind, _ in events] == ["manifest_read", "checkpoint_restored"]

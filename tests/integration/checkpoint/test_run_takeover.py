@@ -72,7 +72,7 @@ def test_a_save_that_only_lacked_the_commit_is_committed(tmp_path: Path) -> None
     ckpt = Checkpointer(tmp_path, run="r", on_event=events)
     assert ckpt.restore(state) == 2
     ckpt.close()
-    assert events.kinds() == ["checkpoint_adopted", "checkpoint_restored"]
+    assert events.kinds() == ["checkpoint_adopted", "manifest_read", "checkpoint_restored"]
     newest = list_checkpoints(tmp_path)[-1]
     assert events[0][1] == {"step": 2, "id": newest.id}
     assert check(tmp_path) == {1: [], 2: []}
@@ -84,7 +84,7 @@ def test_a_save_that_lacked_a_part_never_becomes_a_checkpoint(tmp_path: Path) ->
     events, state = Recorder(), {"w": torch.zeros(1000)}
     ckpt = Checkpointer(tmp_path, run="r", on_event=events)
     assert ckpt.restore(state) == 1
-    assert events.kinds() == ["save_abandoned", "checkpoint_restored"]
+    assert events.kinds() == ["save_abandoned", "manifest_read", "checkpoint_restored"]
     assert events[0][1]["step"] == 2
     ckpt.save(2, {"w": torch.full((1000,), 3.0)})
     ckpt.close()
