@@ -85,7 +85,7 @@ class Loader(Iterable[Batch]):
             else PackPlan.of(stream, topology, options.pack)
         )
         """The plan without a state: what a state continues with, whichever was loaded before."""
-        self._plan = self._given
+        self._plan: BatchPlan = self._given
         self._position = 0
         self._tokens: tuple[int, ...] = ()
         """The tokens that were delivered of each dataset, if documents of several are packed."""

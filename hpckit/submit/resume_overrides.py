@@ -131,8 +131,8 @@ def _extended(before: RunSpec, after: RunSpec) -> RunSpec:
         return after
     old, new = before.data.mixture, after.data.mixture
     is_changed = old is not None and new is not None and old != new
-    first = with_identity_mixture(before) if is_changed else before
-    after = replace(after, data=replace(after.data, identity_mixture=first.data.identity_mixture))
+    mixture = (with_identity_mixture(before) if is_changed else before).data.identity_mixture
+    after = replace(after, data=replace(after.data, identity_mixture=mixture))
     if after.train.steps <= before.train.steps:
         return after
     first = before.train.identity_steps or before.train.steps
