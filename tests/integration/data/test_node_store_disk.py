@@ -88,7 +88,8 @@ def test_a_disk_that_others_filled_is_read_past(
         caplog.set_level(logging.WARNING)
         read_all(store, server)
         assert store.metrics.bypasses == 8
-        assert len(caplog.records) <= 1
+        # a download of a test before this one may end only now
+        assert sum(str(small_disk) in text for text in caplog.messages) <= 1
         (small_disk / "others").unlink()
         read_all(store, server)
         assert store.metrics.bypasses == 8
@@ -136,7 +137,7 @@ def test_a_failing_disk_is_left_alone_for_a_while(
         read_all(store, server)
         assert store.metrics.cache_errors[str(rule.error)] > 0
         assert store.metrics.bypasses > 0
-        lines = [one for one in caplog.records if "cannot be used" in one.getMessage()]
+        lines = [text for text in caplog.messages if f"{cache} cannot be used" in text]
         assert len(lines) == 1
         faulty_folder.set_rules()
         read_all(store, server)

@@ -251,7 +251,7 @@ def test_shards_that_were_added_and_not_indexed_are_told(
     shards: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_dataset(shards)
-    assert not caplog.records
+    assert not any(str(shards) in text for text in caplog.messages)
     shutil.copy(shards / "shard-000000.tar", shards / "shard-000099.tar")
     assert len(open_dataset(shards)) == 25
     assert "tars of this folder that it does not list are not read: shard-000099.tar" in caplog.text

@@ -14,6 +14,9 @@ from hpckit.submit.compose import compose_spec
 NEEDED = {
     "data=shards": ["data.shards=/data"],
     "data=tokens": ["data.shards=/data"],
+    "data=mixture": [
+        f"data.mixture.sources.{name}={{shards: /{name}, weight: 1}}" for name in ("web", "code")
+    ],
     "command=program": ["command.arguments=[python, train.py]", "entry=null"],
     "init_from=huggingface": ["init_from.path=/trained"],
     "init_from=checkpoint": ["init_from.path=runs/base"],
