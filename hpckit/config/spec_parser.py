@@ -417,7 +417,28 @@ def suggested_keys(name: str) -> list[str]:
 
 
 def _keys_under(path: list[str]) -> list[str]:
-    return [key[-1] for key in all_keys() if list(key[:-1]) == path]
+    found = [key[-1] for key in all_keys() if list(key[:-1]) == path]
+    return found or _keys_of_entry(path)
+
+
+def _keys_of_entry(path: list[str]) -> list[str]:
+    """Returns the keys of an entry that has a name of the user's choice, or a number, as a source
+    or a stage of `data.mixture`."""
+    kind: Any = RunSpec
+    for name in path:
+        if get_origin(kind) in (dict, tuple):
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
+            continue
+        of_parts = [_fields_of(part) for part in (kind, *get_args(kind))]
+        fields = next((fields for fields in of_parts if name in fields), None)
+        if fields is None:
+            return []
+        kind = fields[name].annotation
+    return list(_fields_of(kind))
+
+
+def _fields_of(kind: Any) -> dict[str, Any]:
+    return getattr(kind, "__pydantic_fields__", {})
 
 
 def all_keys() -> list[tuple[str, ...]]:

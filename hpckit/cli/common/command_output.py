@@ -56,7 +56,7 @@ class CommandOutput:
         """Print a named line of the result, with further lines indented below its text."""
         if self.as_json:
             return
-        head, shown = Text(f"{name:<{_NAME}}", style="bold"), text
+        head, shown = Text(f"{name:<{_NAME - 1}} ", style="bold"), text
         if isinstance(shown, str):
             room = max(self._out.width - _NAME, 30)
             folded = textwrap.wrap(

@@ -82,7 +82,7 @@ def with_mixture(spec: RunSpec, **changes: Any) -> RunSpec:
         ({"data.mixture.sources": {"a b": TWO["web"]}}, "data.mixture.sources.a b"),
         (
             {"data.mixture.sources": {"web": {**TWO["web"], "wieght": 1.0}}},
-            "data.mixture.sources.web.wieght: unknown key",
+            "wieght: unknown key; did you mean data.mixture.sources.web.weight?",
         ),
         (
             {"data.mixture.stages": [{"step": 5, "weights": {"cod": 1.0}}]},
