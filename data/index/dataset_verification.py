@@ -9,13 +9,11 @@ import numpy as np
 
 from data.errors import DataError, ShardError
 from data.index import shard_access
+from data.index.in_place_manifest import InPlaceManifest
 from data.index.manifest import Manifest, open_manifest
-from data.index.record_files.record_manifest import RecordManifest
 from data.index.shard import sidecar
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard.shard_scan import scan_shard
-from data.index.table_files.table_manifest import TableManifest
-from data.index.token_files.token_manifest import TokenManifest
 from data.source.protocol import ObjectSource
 
 WORKERS = 4  # threads: hashing and reading run in parallel, parsing headers does not
@@ -54,10 +52,9 @@ def verify(
     manifest = dataset if isinstance(dataset, Manifest) else open_manifest(dataset, source=source)
 
     def look(i: int) -> ShardVerification:
-        in_place = isinstance(manifest, TokenManifest | RecordManifest | TableManifest)
-        hashed = full and not in_place and manifest.hash(i) is not None
+        hashed = full and not isinstance(manifest, InPlaceManifest) and manifest.hash(i) is not None
         try:
-            if isinstance(manifest, TokenManifest | RecordManifest | TableManifest):
+            if isinstance(manifest, InPlaceManifest):
                 problem = manifest.problem(i, full)
             else:
                 problem = _problem(manifest, i, hashed, source, index_folder)

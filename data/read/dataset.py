@@ -17,6 +17,7 @@ from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import PIPE_WITHOUT_CACHE, CacheLocal, NodeStore
 from data.errors import DataError
 from data.index.compressed_files import Unpacker, unpacked_shards
+from data.index.in_place_manifest import InPlaceManifest
 from data.index.index_build import read_index
 from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
 from data.index.record_files.record_listing import open_record_files
@@ -313,7 +314,7 @@ def open_dataset(
 
 
 def _in_place(
-    manifest: TokenManifest | RecordManifest | TableManifest,
+    manifest: InPlaceManifest,
     cache: str | Path | None,
     cache_local: CacheLocal,
     check: Check,

@@ -2,25 +2,19 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from blake3 import blake3
 
 from data.errors import ShardError
 from data.index import column_container
-from data.index.column_container import Column, narrow
-from data.index.manifest import Manifest
+from data.index.in_place_manifest import InPlaceManifest, in_place_index
 from data.index.manifest_rows import KIND, ShardRow, pack_rows
 from data.index.record_files.record_file import MOST_RECORDS, Decoder, RecordFile
 from data.index.shard.shard_index import ShardIndex
-from data.index.tar.tar_walk import Read
 from data.index.token_files.token_documents import SHARD_BYTES, SHARD_DOCUMENTS
-from data.index.token_files.token_file import read_range
-from data.source.protocol import ObjectSource
-
-KEY_DIGITS = 12
+from data.index.token_files.token_file import TokenFile, read_range
 
 
 class _Section(NamedTuple):
@@ -32,7 +26,7 @@ class _Section(NamedTuple):
     number: int
 
 
-class RecordManifest(Manifest):
+class RecordManifest(InPlaceManifest):
     """The manifest of some files of records, in order. The key of a record is its number in the
     dataset, in 12 digits."""
 
@@ -45,33 +39,17 @@ class RecordManifest(Manifest):
         """Return what reads the fields of a record of shard i."""
         return self._sections[i].file.decode
 
-    def file_bytes(self, i: int) -> int:
-        return self._sections[i].file.file.bytes
+    def file_of(self, i: int) -> TokenFile:
+        return self._sections[i].file.file
 
-    def open_shard(
-        self,
-        i: int,
-        *,
-        source: ObjectSource | None = None,
-        index_folder: Path | None = None,
-        passing: Read | None = None,
-        whole: bool = False,
-        content: bool = False,
-    ) -> ShardIndex:
-        """Return the index of shard i; the arguments are not used, as the file is read in place.
-
-        Raises ShardError if the file has changed since it was opened.
-        """
-        section = self._sections[i]
-        section.file.file.check_same()
-        return _shard_index(section)
-
-    def problem(self, i: int, full: bool) -> str | None:
-        """Return what is wrong with shard i, None if nothing; with `full`, all of its records are
-        read. Raises ShardError."""
+    def index_of(self, i: int) -> ShardIndex:
         records, first, end, number = self._sections[i]
-        records.file.check_same()
-        for at in range(first, end if full else first):
+        places = records.begins[first:end], records.lengths[first:end]
+        return in_place_index(records.file, number, *places, "record")
+
+    def content_problem(self, i: int) -> str | None:
+        records, first, end, number = self._sections[i]
+        for at in range(first, end):
             begin, length = int(records.begins[at]), int(records.lengths[at])
             try:
                 records.decode(read_range(records.file.path, begin, length))
@@ -105,34 +83,3 @@ def _row(section: _Section) -> ShardRow:
     digest.update(np.ascontiguousarray(lengths, "<i8").tobytes())
     size = int(lengths.sum())
     return ShardRow(records.file.path, end - first, size, None, None, digest.hexdigest())
-
-
-def _shard_index(section: _Section) -> ShardIndex:
-    """Return an index whose samples have one member each, the record, without a header before
-    it."""
-    records, first, end, number = section
-    count = end - first
-    places = narrow(records.begins[first:end])
-    columns: dict[str, Any] = {
-        **number_keys(number, count),
-        "begin": places,
-        "first": narrow(np.arange(count + 1)),
-        "offset": places,
-        "size": narrow(records.lengths[first:end]),
-        "extension": np.zeros(count, np.uint8),
-        "header": np.zeros(count, np.uint8),
-        "extension_at": narrow([0, len("record")]),
-        "extensions": np.frombuffer(b"record", np.uint8),
-    }
-    meta = {"bytes": records.file.bytes, "tag": records.file.tag, "hash": None, "tokens": None}
-    return ShardIndex(meta, columns)
-
-
-def number_keys(first: int, count: int) -> dict[str, Column]:
-    """Return the columns of the keys of an index, which are the numbers from `first` on."""
-    numbers = np.arange(first, first + count, dtype=np.int64)
-    keys = np.empty((count, KEY_DIGITS), np.uint8)  # filled by columns, as a shard may be large
-    for at in reversed(range(KEY_DIGITS)):
-        keys[:, at] = numbers % 10 + ord("0")
-        numbers //= 10
-    return {"key_at": narrow(np.arange(count + 1) * KEY_DIGITS), "keys": keys.ravel()}

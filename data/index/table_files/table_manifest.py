@@ -2,21 +2,17 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from blake3 import blake3
 
 from data.index import column_container
-from data.index.column_container import narrow
-from data.index.manifest import Manifest
+from data.index.in_place_manifest import InPlaceManifest, in_place_index
 from data.index.manifest_rows import KIND, ShardRow, pack_rows
-from data.index.record_files.record_manifest import number_keys
 from data.index.shard.shard_index import ShardIndex
 from data.index.table_files.table_file import TableFile
-from data.index.tar.tar_walk import Read
-from data.source.protocol import ObjectSource
+from data.index.token_files.token_file import TokenFile
 
 SHARD_ROWS = 8192
 SHARD_BYTES = 16 << 20
@@ -36,7 +32,7 @@ class TableShard(NamedTuple):
         return sum(group.rows for group in self.table.groups[self.first : self.end])
 
 
-class TableManifest(Manifest):
+class TableManifest(InPlaceManifest):
     """The manifest of some tables, in order. The key of a row is its number in the dataset, in 12
     digits."""
 
@@ -54,33 +50,18 @@ class TableManifest(Manifest):
         """Return the groups that shard i is made of."""
         return self._shards[i]
 
-    def file_bytes(self, i: int) -> int:
-        return self._shards[i].table.file.bytes
+    def file_of(self, i: int) -> TokenFile:
+        return self._shards[i].table.file
 
-    def open_shard(
-        self,
-        i: int,
-        *,
-        source: ObjectSource | None = None,
-        index_folder: Path | None = None,
-        passing: Read | None = None,
-        whole: bool = False,
-        content: bool = False,
-    ) -> ShardIndex:
-        """Return the index of shard i; the arguments are not used, as the file is read in place.
-
-        Raises ShardError if the file has changed since it was opened.
-        """
+    def index_of(self, i: int) -> ShardIndex:
+        """Return an index of the rows' keys; a row has no place of its own in the file."""
         shard = self._shards[i]
-        shard.table.file.check_same()
-        return _shard_index(shard)
+        zeros = np.zeros(shard.rows, np.uint8)
+        return in_place_index(shard.table.file, shard.number, zeros, zeros, "row")
 
-    def problem(self, i: int, full: bool) -> str | None:
-        """Return what is wrong with shard i, None if nothing; with `full`, all of its rows are
-        read. Raises ShardError."""
+    def content_problem(self, i: int) -> str | None:
         shard = self._shards[i]
-        shard.table.file.check_same()
-        for group in range(shard.first, shard.end if full else shard.first):
+        for group in range(shard.first, shard.end):
             shard.table.rows(group)
         return None
 
@@ -107,22 +88,3 @@ def _row(shard: TableShard) -> ShardRow:
     digest.update(np.array([first, end, *(group.rows for group in groups)], "<i8").tobytes())
     size = sum(group.bytes for group in groups)
     return ShardRow(table.file.path, shard.rows, size, None, None, digest.hexdigest())
-
-
-def _shard_index(shard: TableShard) -> ShardIndex:
-    """Return an index of the rows' keys; a row has no place of its own in the file."""
-    count = shard.rows
-    zeros = np.zeros(count, np.uint8)
-    columns: dict[str, Any] = {
-        **number_keys(shard.number, count),
-        "begin": zeros,
-        "first": narrow(np.arange(count + 1)),
-        "offset": zeros,
-        "size": zeros,
-        "extension": zeros,
-        "header": zeros,
-        "extension_at": narrow([0, len("row")]),
-        "extensions": np.frombuffer(b"row", np.uint8),
-    }
-    file = shard.table.file
-    return ShardIndex({"bytes": file.bytes, "tag": file.tag, "hash": None, "tokens": None}, columns)

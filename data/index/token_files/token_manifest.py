@@ -3,25 +3,20 @@ files and are not stored."""
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from data.errors import DataError, ShardError
 from data.index import column_container
-from data.index.column_container import narrow
-from data.index.manifest import Manifest
+from data.index.in_place_manifest import InPlaceManifest, in_place_index
 from data.index.manifest_rows import KIND, ShardRow, pack_rows
 from data.index.shard.shard_index import ShardIndex
-from data.index.tar.tar_walk import Read
 from data.index.token_files.token_documents import TokenDocuments, shard_borders
-from data.source.protocol import ObjectSource
+from data.index.token_files.token_file import TokenFile
 
 EXTENSION = "bin"
 """The extension of a sample's only member: its tokens as they are stored."""
-KEY_DIGITS = 12
 
 
 class _Section(NamedTuple):
@@ -34,7 +29,7 @@ class _Section(NamedTuple):
     number: int
 
 
-class TokenManifest(Manifest):
+class TokenManifest(InPlaceManifest):
     """The manifest of some token files, in order. Each file is examined when this is made.
 
     Raises DataError for files of different types of tokens, and for damaged ones.
@@ -59,39 +54,29 @@ class TokenManifest(Manifest):
         """The highest token of what was read of the files so far; None if nothing was."""
         return max((one.highest for one in self.files if one.highest is not None), default=None)
 
-    def file_bytes(self, i: int) -> int:
-        return self._sections[i].documents.file.bytes
+    def file_of(self, i: int) -> TokenFile:
+        return self._sections[i].documents.file
 
-    def open_shard(
-        self,
-        i: int,
-        *,
-        source: ObjectSource | None = None,
-        index_folder: Path | None = None,
-        passing: Read | None = None,
-        whole: bool = False,
-        content: bool = False,
-    ) -> ShardIndex:
-        """Return the index of shard i; the arguments are not used, as the file is read in place.
+    def index_of(self, i: int) -> ShardIndex:
+        documents, first, end, number = self._sections[i]
+        begins, lengths = documents.checked_table(first, end)
+        return in_place_index(
+            documents.file,
+            number,
+            begins,
+            lengths * documents.file.item,
+            EXTENSION,
+            tokens=f"{EXTENSION}:{self.dtype}",
+            token_counts=lengths.astype(np.uint32),
+        )
 
-        Raises ShardError if the file has changed since it was examined.
-        """
-        section = self._sections[i]
-        self._check(i)
-        begins, lengths = section.documents.checked_table(section.first, section.end)
-        item = section.documents.file.item
-        return _shard_index(section, begins, lengths, item, f"{EXTENSION}:{self.dtype}")
-
-    def problem(self, i: int, full: bool) -> str | None:
-        """Return what is wrong with shard i, None if nothing; with `full`, all of its bytes are
-        read. Raises ShardError."""
-        section = self._sections[i]
-        self._check(i)
-        return section.documents.problem(section.first, section.end) if full else None
-
-    def _check(self, i: int) -> None:
+    def content_problem(self, i: int) -> str | None:
         documents, first, end, _ = self._sections[i]
-        documents.file.check_same()
+        return documents.problem(first, end)
+
+    def check(self, i: int) -> None:
+        super().check(i)
+        documents, first, end, _ = self._sections[i]
         if documents.summary(first, end)[1] != self.digest(i):
             problem = "holds other documents than when the dataset was opened"
             raise ShardError(documents.file.path, 0, f"{problem}; start a new run with it")
@@ -112,33 +97,3 @@ def _row(section: _Section) -> ShardRow:
     tokens, digest = documents.summary(first, end)
     size = tokens * documents.file.item
     return ShardRow(documents.file.path, end - first, size, None, None, digest, tokens)
-
-
-def _shard_index(
-    section: _Section,
-    begins: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    item: int,
-    way: str,
-) -> ShardIndex:
-    """Return an index whose samples have one member each, without a header before it."""
-    count = len(lengths)
-    places = narrow(begins)
-    numbers = np.arange(section.number, section.number + count, dtype=np.int64)
-    digits = numbers[:, None] // 10 ** np.arange(KEY_DIGITS - 1, -1, -1, dtype=np.int64) % 10
-    columns: dict[str, Any] = {
-        "begin": places,
-        "first": narrow(np.arange(count + 1)),
-        "offset": places,
-        "size": narrow(lengths * item),
-        "extension": np.zeros(count, np.uint8),
-        "header": np.zeros(count, np.uint8),
-        "key_at": narrow(np.arange(count + 1) * KEY_DIGITS),
-        "keys": (digits + ord("0")).astype(np.uint8).ravel(),
-        "extension_at": narrow([0, len(EXTENSION)]),
-        "extensions": np.frombuffer(EXTENSION.encode(), np.uint8),
-        "tokens": lengths.astype(np.uint32),
-    }
-    file = section.documents.file
-    meta = {"bytes": file.bytes, "tag": file.tag, "hash": None, "tokens": way}
-    return ShardIndex(meta, columns)
