@@ -4,7 +4,6 @@ What gzip and zstd write allows no random access. What a file unpacks to is limi
 of a few bytes cannot fill the disk, and its checksum and end are checked.
 """
 
-import glob
 import logging
 import os
 import stat
@@ -22,7 +21,7 @@ from data.durable_files import locked
 from data.errors import BrokenTarError, DataError, ShardError
 from data.index import shard_access
 from data.index.shard_listing import Shards, is_folder_of_tars
-from data.index.shard_patterns import expand_ranges
+from data.index.shard_patterns import find_shards
 from data.source.file import file_version
 
 SUFFIXES = (".gz", ".tgz", ".zst", ".zstd")
@@ -180,16 +179,7 @@ def _compressed(item: str) -> list[Path]:
         return _compressed_in(path)
     if not is_compressed(path):
         return []
-    if path.exists():
-        return [path]
-    found = [
-        Path(name)
-        for pattern in expand_ranges(str(path))
-        for name in sorted(glob.glob(pattern))  # noqa: PTH207 (absolute patterns)
-    ]
-    if not found:
-        raise DataError(f"no shards: looked for {path}, but nothing matches")
-    return found
+    return list(find_shards(path))
 
 
 def _compressed_in(folder: Path) -> list[Path]:

@@ -4,7 +4,7 @@ import difflib
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data.errors import DataError, NoShardsError
@@ -65,14 +65,45 @@ def _expand(item: str | Path) -> list[Path]:
 
 
 def _match(pattern: str) -> list[Path]:
-    if os.path.lexists(pattern):
-        return [Path(pattern)]
-    found = [Path(name) for name in sorted(glob.glob(_escape_folders(pattern)))]  # noqa: PTH207 (absolute patterns)
+    found = files_at(pattern)
     if not found:
         raise NoShardsError(
             f"no shards: looked for {pattern}, but nothing matches; {_describe_nearest(pattern)}"
         )
     return found
+
+
+def find_files(path: Path, what: str) -> list[Path]:
+    """Return the files of a path, which may be a glob or have ranges, as `find_shards` does.
+
+    Args:
+        what: their name in the error.
+
+    Raises NoShardsError if the path, or one of a range, matches nothing.
+    """
+    found: list[Path] = []
+    for pattern in expand_ranges(str(path)):
+        if not (files := files_at(pattern)):
+            raise NoShardsError(f"no {what}: looked for {pattern}, nothing is there")
+        found += files
+    return found
+
+
+def files_at(pattern: str) -> list[Path]:
+    """Return the file of that name, or those that a glob matches, sorted; empty if there are
+    none."""
+    if os.path.lexists(pattern):
+        return [Path(pattern)]
+    return [Path(name) for name in sorted(glob.glob(_escape_folders(pattern)))]  # noqa: PTH207 (absolute patterns)
+
+
+def refuse_twice(paths: Iterable[str | Path], what: str) -> None:
+    """Raise DataError if a file is given twice, whose `what` would be seen twice."""
+    seen: set[Path] = set()
+    for path in paths:
+        if (target := Path(path).resolve()) in seen:
+            raise DataError(f"{path} is given twice; its {what} would be seen twice")
+        seen.add(target)
 
 
 def _escape_folders(pattern: str) -> str:

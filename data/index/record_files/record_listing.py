@@ -1,8 +1,6 @@
 """From what a user gives as the shards of a dataset to the files of records among them."""
 
-import glob
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from data.index.record_files.mds_files import is_mds, open_mds
 from data.index.record_files.record_file import RecordFile
 from data.index.record_files.record_manifest import RecordManifest
 from data.index.shard_listing import Shards, is_folder_of_tars
-from data.index.shard_patterns import expand_ranges
+from data.index.shard_patterns import find_files, refuse_twice
 
 INDEX = "index.json"
 _OTHERS = (".parquet", ".arrow", ".bin")
@@ -38,19 +36,11 @@ def open_record_files(shards: Shards, unpack: Unpack) -> RecordManifest | None:
             raise DataError(
                 f"{item} is not a file of records, and other shards are; open them separately"
             )
-    _refuse_twice([records for files in found for records in files or ()])
     records = [one for files in found for one in files or ()]
+    refuse_twice((one.file.path for one in records), "records")
     if not sum(one.count for one in records):
         raise NoShardsError(f"no records: looked for them in {', '.join(items)}")
     return RecordManifest(records, ", ".join(items))
-
-
-def _refuse_twice(records: Sequence[RecordFile]) -> None:
-    seen: set[Path] = set()
-    for one in records:
-        if (target := Path(one.file.path).resolve()) in seen:
-            raise DataError(f"{one.file.path} is given twice; its records would be seen twice")
-        seen.add(target)
 
 
 def _files(item: str, unpack: Unpack) -> list[RecordFile] | None:
@@ -68,16 +58,7 @@ def _files(item: str, unpack: Unpack) -> list[RecordFile] | None:
         return _of_index(path, unpack)
     if path.suffix not in SUFFIXES:
         return None
-    return [open_jsonl(one) for pattern in expand_ranges(str(path)) for one in _matching(pattern)]
-
-
-def _matching(pattern: str) -> list[Path]:
-    if Path(pattern).is_file():
-        return [Path(pattern)]
-    found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
-    if not found:
-        raise NoShardsError(f"no files of lines: looked for {pattern}, nothing is there")
-    return found
+    return [open_jsonl(one) for one in find_files(path, "files of lines")]
 
 
 def _files_of_folder(folder: Path, unpack: Unpack) -> list[RecordFile] | None:

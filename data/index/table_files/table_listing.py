@@ -1,13 +1,12 @@
 """From what a user gives as the shards of a dataset to the tables among them."""
 
-import glob
 from collections.abc import Callable
 from pathlib import Path
 
 from data.errors import DataError, NoShardsError
 from data.index import shard_access
 from data.index.shard_listing import Shards, is_folder_of_tars
-from data.index.shard_patterns import expand_ranges
+from data.index.shard_patterns import find_files, refuse_twice
 from data.index.table_files.table_file import TableFile, open_arrow, open_parquet
 from data.index.table_files.table_manifest import TableManifest
 from data.index.token_files import arrow_files
@@ -35,8 +34,7 @@ def open_table_files(shards: Shards, *, rows: bool = False) -> TableManifest | N
         if files is None:
             raise DataError(f"{item} is not a table, and other shards are; open them separately")
     paths = [pair for files in found for pair in files or ()]
-    if len({path.resolve() for path, _ in paths}) < len(paths):
-        raise DataError(f"{', '.join(items)}: a table is given twice; its rows would be seen twice")
+    refuse_twice((path for path, _ in paths), "rows")
     tables = [open_(path) for path, open_ in paths]
     for table in tables:
         if table.columns != tables[0].columns:
@@ -63,13 +61,7 @@ def _files(item: str, rows: bool) -> list[tuple[Path, _Open]] | None:
         return _files_of_folder(path, rows)
     if path.suffix not in suffixes:
         return None
-    found = [path] if path.is_file() else []
-    if not found:
-        patterns = expand_ranges(str(path))
-        names = [name for one in patterns for name in sorted(glob.glob(one))]  # noqa: PTH207
-        found = [Path(name) for name in names]
-    if not found:
-        raise NoShardsError(f"no tables: looked for {path}, nothing is there")
+    found = find_files(path, "tables")
     return [(one, open_parquet if one.suffix == PARQUET else open_arrow) for one in found]
 
 

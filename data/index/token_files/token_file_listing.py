@@ -1,14 +1,13 @@
 """From what a user gives as the shards of a dataset to the token files among them."""
 
-import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from data.errors import DataError
 from data.index import shard_access
 from data.index.manifest import is_manifest
 from data.index.shard_listing import Shards
-from data.index.shard_patterns import expand_ranges
+from data.index.shard_patterns import find_files, refuse_twice
 from data.index.token_files import arrow_files, flat_file, megatron_files
 from data.index.token_files.token_documents import TokenDocuments
 from data.index.token_files.token_file_options import TokenFiles
@@ -42,7 +41,7 @@ def open_token_files(shards: Shards, options: TokenFiles | None = None) -> Token
                 f"{item} is not a token file, and other shards are; open them separately"
             )
     paths = [pair for files in found for pair in files or ()]
-    _refuse_twice([path for path, _ in paths])
+    refuse_twice((path for path, _ in paths), "documents")
     return TokenManifest([open_(path, given) for path, open_ in paths], ", ".join(items))
 
 
@@ -55,14 +54,6 @@ def first_token_file(shards: Shards) -> str | None:
 def _items(shards: Shards) -> list[str]:
     items = [shards] if isinstance(shards, str | Path) else shards
     return [str(item).removeprefix("file://") for item in items]
-
-
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    seen: set[Path] = set()
-    for path in paths:
-        if (target := path.resolve()) in seen:
-            raise DataError(f"{path} is given twice; its documents would be seen twice")
-        seen.add(target)
 
 
 def _files(item: str) -> list[tuple[Path, _Open]] | None:
@@ -84,14 +75,7 @@ def _files(item: str) -> list[tuple[Path, _Open]] | None:
         return [_file(pair[0])]
     if path.suffix not in SUFFIXES:
         return None
-    return [_file(one) for pattern in expand_ranges(str(path)) for one in _matching(pattern)]
-
-
-def _matching(pattern: str) -> list[Path]:
-    found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
-    if not found:
-        raise DataError(f"no token files: looked for {pattern}, nothing is there")
-    return found
+    return [_file(one) for one in find_files(path, "token files")]
 
 
 def _files_of_folder(folder: Path) -> list[tuple[Path, _Open]] | None:

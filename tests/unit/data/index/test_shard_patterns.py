@@ -1,0 +1,42 @@
+"""Patterns of files, of whatever format."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from data.errors import DataError, NoShardsError
+from data.index.shard_patterns import find_files, refuse_twice
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "lr=[1,2]"
+    found.mkdir()
+    for number in (0, 1, 3):
+        (found / f"{number}.jsonl").touch()
+    return found
+
+
+def names(pattern: Path) -> list[str]:
+    return [path.name for path in find_files(pattern, "files of lines")]
+
+
+def test_the_brackets_of_a_folder_are_a_part_of_its_name(folder: Path) -> None:
+    assert names(folder / "*.jsonl") == ["0.jsonl", "1.jsonl", "3.jsonl"]
+    assert names(folder / "[01].jsonl") == names(folder / "{0..1}.jsonl") == ["0.jsonl", "1.jsonl"]
+
+
+def test_each_file_of_a_range_has_to_be_there(folder: Path) -> None:
+    said = f"no files of lines: looked for {folder}/2.jsonl, nothing is there"
+    with pytest.raises(NoShardsError, match=re.escape(said)):
+        names(folder / "{0..3}.jsonl")
+
+
+def test_a_file_is_given_once(folder: Path) -> None:
+    refuse_twice(sorted(folder.iterdir()), "lines")
+    (folder / "again.jsonl").symlink_to(folder / "3.jsonl")
+    with pytest.raises(DataError, match="is given twice; its lines would be seen twice"):
+        refuse_twice(sorted(folder.iterdir()), "lines")
