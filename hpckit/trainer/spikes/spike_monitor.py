@@ -48,7 +48,8 @@ class SpikeMonitor:
         self._loader, self._source = source.loader, source
         self._detector = detector
         self._steps = SpikeSteps(spec.patience, spec.before)
-        self._made = _of_rank_0(rollbacks(read_events(context.env.at.run.events)))
+        events = read_events(context.env.at.run.events) if context.env.rank == 0 else []
+        self._made = _of_rank_0(rollbacks(events))
 
     @property
     def is_rolling_back(self) -> bool:
