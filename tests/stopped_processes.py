@@ -1,5 +1,5 @@
-"""Processes that are stopped by SIGSTOP, and are seen to be: a signal is sent at once, and takes
-effect on a busy machine when the process has next been given a processor."""
+"""Stops processes by SIGSTOP and waits until they are stopped. kill(2) returns before the signal is
+delivered, which on a busy machine takes until the process runs next."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ WIDE = 8  # chunks across
 
 
 @dataclass(frozen=True)
-class ReadCost:
+class ManifestReadCost:
     """What the manifest took one rank."""
 
     reading: ManifestReading
@@ -88,7 +88,7 @@ def _table(item: str, rows: int, packs: list[bytes]) -> ItemTable:
     return table
 
 
-def cost(rank: int, ranks: int, root: Path, is_shared: bool) -> ReadCost:
+def cost(rank: int, ranks: int, root: Path, is_shared: bool) -> ManifestReadCost:
     """Returns what the manifest takes a rank of a node."""
     group = RankGroup()
     store = Store.open(root)
@@ -105,7 +105,7 @@ def cost(rank: int, ranks: int, root: Path, is_shared: bool) -> ReadCost:
     reading = manifest.reading(checkpoint)
     group.all_gather(0, group.control)
     group.close()
-    return ReadCost(reading, seconds, memory, found)
+    return ManifestReadCost(reading, seconds, memory, found)
 
 
 def _slice_chunks(
@@ -132,7 +132,7 @@ def _rank(rank: int, ranks: int, root: Path, is_shared: bool, answers: Any) -> N
     dist.destroy_process_group()
 
 
-def on_node(ranks: int, root: Path, is_shared: bool) -> list[ReadCost]:
+def on_node(ranks: int, root: Path, is_shared: bool) -> list[ManifestReadCost]:
     """Returns the costs of all ranks of a node."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
@@ -148,7 +148,7 @@ def on_node(ranks: int, root: Path, is_shared: bool) -> list[ReadCost]:
     return found
 
 
-def measured(chunks: int, ranks: int, is_shared: bool) -> tuple[int, list[ReadCost]]:
+def measured(chunks: int, ranks: int, is_shared: bool) -> tuple[int, list[ManifestReadCost]]:
     """Returns the bytes of a manifest and what it costs each rank of a node."""
     with tempfile.TemporaryDirectory() as folder:
         root, limit = Path(folder) / "store", item_table.GROUPED

@@ -32,7 +32,7 @@ class SourceSize(NamedTuple):
         return Fraction(self.tokens or 0, self.samples)
 
 
-class Stage(NamedTuple):
+class PlannedStage(NamedTuple):
     """The shares of the samples of each source from a position of the stream on, up to a factor."""
 
     position: int
@@ -80,7 +80,7 @@ def options_of(spec: RunSpec, source: MixtureSourceSpec) -> RunSpec:
     return replace(spec, data=replace(spec.data, **own))
 
 
-def stages(spec: RunSpec, sizes: Sequence[SourceSize]) -> list[Stage]:
+def stages(spec: RunSpec, sizes: Sequence[SourceSize]) -> list[PlannedStage]:
     """Returns the weights of the sources by position, the first from 0 on.
 
     A weight by tokens is converted to one by samples by the mean number of tokens of the source's
@@ -96,7 +96,7 @@ def stages(spec: RunSpec, sizes: Sequence[SourceSize]) -> list[Stage]:
     mixture = spec.data.mixture
     assert mixture is not None
     names = list(mixture.sources)
-    found = [Stage(0, _by_samples(mixture, _first_weights(mixture), sizes))]
+    found = [PlannedStage(0, _by_samples(mixture, _first_weights(mixture), sizes))]
     at_tokens = Fraction(0)
     for number, stage in enumerate(mixture.stages):
         weights = [stage.weights.get(name, 0.0) for name in names]
@@ -106,12 +106,12 @@ def stages(spec: RunSpec, sizes: Sequence[SourceSize]) -> list[Stage]:
                 f"{KEY}.stages: number {number + 1} begins at sample {begin} of the stream, where "
                 "the one before has not begun or just begins; give them more distance"
             )
-        found.append(Stage(begin, _by_samples(mixture, weights, sizes)))
+        found.append(PlannedStage(begin, _by_samples(mixture, weights, sizes)))
         at_tokens = tokens
     return found
 
 
-def end_position(spec: RunSpec, plan: Sequence[Stage], sizes: Sequence[SourceSize]) -> int:
+def end_position(spec: RunSpec, plan: Sequence[PlannedStage], sizes: Sequence[SourceSize]) -> int:
     """Returns about the position of the stream at which the last step ends: an upper limit, as
     padding is not counted."""
     steps = spec.train.steps
@@ -219,7 +219,7 @@ def _by_samples(
 
 def _begin(
     spec: RunSpec,
-    before: Stage,
+    before: PlannedStage,
     at_tokens: Fraction,
     step: int | None,
     tokens: int | None,
@@ -241,7 +241,7 @@ def _tokens_before(spec: RunSpec, step: int) -> Fraction:
     return Fraction(samples_before(spec, step) * (spec.model.seq_len + 1))
 
 
-def _tokens_per_sample(stage: Stage, sizes: Sequence[SourceSize]) -> Fraction:
+def _tokens_per_sample(stage: PlannedStage, sizes: Sequence[SourceSize]) -> Fraction:
     each = zip(stage.weights, sizes, strict=True)
     return sum((w * size.mean_tokens for w, size in each), Fraction(0)) / sum(stage.weights)
 

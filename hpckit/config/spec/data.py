@@ -86,9 +86,8 @@ class MixtureStageSpec:
 
 @dataclass(frozen=True, config=GROUP)
 class MixtureSpec:
-    """Several datasets that are read at once, in place of `data.shards`. Weights, budgets, epochs
-    and stages can change, and sources can be added, when the run resumes: `hpckit resume RUN
-    data.mixture...`."""
+    """A mixture of datasets, in place of `data.shards`. Weights, budgets, epochs and stages can
+    change, and sources can be added, when the run resumes: `hpckit resume RUN data.mixture...`."""
 
     sources: dict[RunName, MixtureSourceSpec]
     """The datasets, by names of your choice. Each has `shards`, as `data.shards`, and either

@@ -212,7 +212,7 @@ def test_all_openers_see_one_place(reopen: Reopen) -> None:
 
 def test_of_many_creators_one_wins(reopen: Reopen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve at the same moment, half of them with the same content, through two storages."""
-    # a claim must be written within the margin, which a thread on a busy machine may not do at once
+    # a claim must be written within the margin; on a busy machine a thread needs more time for it
     monkeypatch.setattr("checkpointing.storage.exclusive_create._MARGIN_S", 1.0)
     storages, writers = [reopen(), reopen()], 12
     barrier = threading.Barrier(writers)

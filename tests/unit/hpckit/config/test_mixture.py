@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from data.order.mixture import Mixture, segment
 from hpckit.config.mixture import (
+    PlannedStage,
     SourceSize,
-    Stage,
     change_problems,
     end_position,
     source_plans,
@@ -162,9 +162,9 @@ def test_an_impossible_mixture_is_refused_by_its_key(changes: dict[str, Any], te
 
 def test_weights_by_tokens_become_weights_by_samples() -> None:
     by_samples = stages(spec_of(unit="samples"), SIZES)
-    assert by_samples == [Stage(0, (Fraction(3), Fraction(1)))]
+    assert by_samples == [PlannedStage(0, (Fraction(3), Fraction(1)))]
     by_tokens = stages(spec_of(unit="tokens"), SIZES)
-    assert by_tokens == [Stage(0, (Fraction(3, 5), Fraction(1, 20)))]
+    assert by_tokens == [PlannedStage(0, (Fraction(3, 5), Fraction(1, 20)))]
     with pytest.raises(ValueError, match=r"sources.code.shards: has no token counts"):
         stages(spec_of(unit="tokens"), [SIZES[0], SourceSize(100, None)])
 
