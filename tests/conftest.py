@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -17,6 +18,7 @@ from tests.changed import CHECKOUT
 from tests.effort import EFFORT, times
 from tests.integration.service.running_services import kill_all
 from tests.scheduling import LongestFirst, marker_of
+from tests.startup.shared_imports import ADDRESS, SharedImports
 
 # Several processes share each processor here. Threads that wait for each other by turning round
 # would take what the others need; OpenMP reads this as torch is imported
@@ -57,6 +59,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst:
     return LongestFirst(config, log)
+
+
+_IMPORTS = pytest.StashKey[SharedImports]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and ADDRESS not in os.environ:
+        config.stash[_IMPORTS] = SharedImports()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tell how many fork servers shared their imports, and why others did not."""
+    if imports := config.stash.get(_IMPORTS, None):
+        for how, number in Counter(imports.close()).most_common():
+            terminalreporter.write_line(f"imports of {number} fork servers: {how}")
 
 
 @pytest.hookimpl(wrapper=True)

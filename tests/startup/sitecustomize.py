@@ -1,4 +1,5 @@
-"""What each Python process of the suite imports as it starts: byte code for code snapshots.
+"""What each Python process of the suite imports as it starts: byte code for code snapshots, and for
+fork servers the imports that others have done.
 
 Each run imports hpckit from a snapshot of its own, so that its processes would compile some
 hundred files before they do anything. A copy in a snapshot has the size and the time of change of
@@ -42,3 +43,8 @@ def _state(path: str) -> tuple[float, int] | None:
 
 
 _IMPORTS["cache_from_source"] = _cache_from_source
+
+if sys.orig_argv[1:] == ["-m", "hpckit.trainer.torchrun.fork_server"]:
+    import shared_imports
+
+    shared_imports.take_part()

@@ -6,12 +6,17 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import PACED, REPO, complete, history
+from tests.startup.shared_imports import ADDRESS
 
 
-def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
-    """In half of its steps, with a smaller model; it is preempted early."""
+def test_the_demo_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In half of its steps, with a smaller model; it is preempted early. Each of its processes does
+    its imports by itself, as outside of the tests."""
+    monkeypatch.setenv(ADDRESS, "0")
     fewer = [
         "model=gpt_nano",
         "train.steps=60",

@@ -16,6 +16,7 @@ import pytest
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
 from hpckit.agent.workers.torchrun_command import torchrun_variables
 from hpckit.system.child_processes import Child, kill_all
+from tests.startup.shared_imports import ADDRESS
 from tests.stopped_processes import stop
 from tests.unit.hpckit.specs_and_processes import until
 
@@ -33,7 +34,8 @@ class Served:
         self.connect()
 
     def start(self) -> None:
-        self.process = start_server(os.environ, self._servers, (signal.SIGTERM,), threads=1)
+        env = os.environ | {ADDRESS: "0"}  # with imports of its own
+        self.process = start_server(env, self._servers, (signal.SIGTERM,), threads=1)
 
     def connect(self) -> None:
         self.agent = ForkServerClient(self.control, (signal.SIGTERM,))
