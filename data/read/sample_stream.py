@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -40,6 +40,12 @@ class SampleLocations(NamedTuple):
 
 Reads: TypeAlias = Sequence[Collection[int]] | None
 """The streams of each dataset that are read; None: all."""
+
+StagePlan: TypeAlias = Callable[
+    [Sequence[MixtureSegment], int], Sequence[tuple[int, Sequence[Weight]]]
+]
+"""Returns the stages from a position on, the first of which is in force there, of a mixture that
+had these segments before it."""
 
 
 class SampleStream(Protocol):
@@ -166,6 +172,7 @@ class MixedStream:
         mixture: Mixture,
         names: Sequence[str] = (),
         changed: tuple[MixtureSegment, MixtureSegment] | None = None,
+        stage_plan: StagePlan | None = None,
     ) -> None:
         self.datasets = tuple(datasets)
         self.orders, self.mixture, self.seed = tuple(orders), mixture, mixture.seed
@@ -174,6 +181,8 @@ class MixedStream:
         self.changed = changed
         """The segment of a state that was in force where this stream continues from it, and the
         other one that is from there on; None: it is the same."""
+        self.stage_plan = stage_plan
+        """Where stages begin after a resume with other weights; None: at the same positions."""
         self._order = MixedOrder(self.orders, mixture)
 
     @property
@@ -253,11 +262,25 @@ class MixedStream:
         by the weights of this one. Datasets that the state does not have begin there."""
         before = self.restored(state)
         mine = self._arranged(digests_of(state))
-        segments = continued(before.mixture.segments, mine.mixture.segments, position)
+        planned = mine._planned(before.mixture.segments, position)
+        segments = continued(before.mixture.segments, planned, position)
         mixture = Mixture(segments, seed=self.seed, block=self.mixture.block)
         was, now = before.mixture.in_force(position), mixture.in_force(position)
         changed = None if was.parts == now.parts else (was, now)
         return MixedStream(before.datasets, before.orders, mixture, before.names, changed)
+
+    def _planned(self, before: Sequence[MixtureSegment], position: int) -> Sequence[MixtureSegment]:
+        """Return the segments of this mixture for a stream that had those `before` up to
+        `position`: its own if they are the same up to there, else those of the stage plan."""
+        here = self.mixture.segments
+        is_same = _until(before, position) == _until(here, position)
+        if self.stage_plan is None or is_same:
+            return here
+        try:
+            later = [segment(at, of) for at, of in self.stage_plan(before, position)]
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        return [MixtureSegment(0, later[0].parts), *later[1:]]
 
     def _arranged(self, digests: Sequence[str]) -> MixedStream:
         """Return the same mixture with its datasets in the order of `digests`, others after them.
@@ -277,7 +300,24 @@ class MixedStream:
             [self.orders[number] for number in order],
             mixture,
             [self.names[number] for number in order],
+            stage_plan=self.stage_plan and partial(_arranged_plan, self.stage_plan, order),
         )
+
+
+def _until(segments: Sequence[MixtureSegment], position: int) -> list[MixtureSegment]:
+    return [part for part in segments if part.position <= position]
+
+
+def _arranged_plan(
+    plan: StagePlan, order: Sequence[int], before: Sequence[MixtureSegment], position: int
+) -> list[tuple[int, Sequence[Weight]]]:
+    """Return the stages of a plan whose dataset `order[n]` is number n of these segments."""
+    places = sorted(range(len(order)), key=lambda place: order[place])
+    theirs = [
+        MixtureSegment(part.position, tuple(part.parts[place] for place in places))
+        for part in before
+    ]
+    return [(at, [of[number] for number in order]) for at, of in plan(theirs, position)]
 
 
 def live_shards(stream: SampleStream, reads: Sequence[Collection[int]]) -> int:
@@ -306,6 +346,7 @@ def mixed(
     weights: Sequence[Weight],
     *,
     stages: Sequence[tuple[int, Sequence[Weight]]] = (),
+    stage_plan: StagePlan | None = None,
     names: Sequence[str] = (),
     seed: int = 0,
     streams: int = 48,
@@ -323,6 +364,9 @@ def mixed(
         weights: a number >= 0 for each dataset: its share of the samples, up to a common factor.
         stages: a curriculum: (position, weights) pairs by rising position; from that position on,
             these weights are used.
+        stage_plan: returns the stages from a position on, `(position, weights)` pairs, given the
+            segments before it: of a loader that continues a state with other weights, in place of
+            `stages`, whose positions may depend on the weights before them.
         names: a name for each dataset. Named datasets may be given in another order when a state is
             loaded, and more of them, which begin there; without names, more of them only at the
             end.
@@ -344,7 +388,7 @@ def mixed(
         mixture = Mixture(segments, seed=seed, block=block)
     except ValueError as error:
         raise DataError(str(error)) from error
-    return MixedStream(datasets, orders, mixture, names)
+    return MixedStream(datasets, orders, mixture, names, stage_plan=stage_plan)
 
 
 def order_of(

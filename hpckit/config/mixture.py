@@ -8,11 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpckit.config.batch_size import samples_before
 from hpckit.config.entry_points import LANGUAGE_MODEL, is_built_in, is_training_function
 from hpckit.config.spec import DecoderSpec, MixtureSourceSpec, MixtureSpec, RunSpec
+
+if TYPE_CHECKING:
+    from data.order.mixture import MixtureSegment
 
 KEY = "data.mixture"
 _FIXED = ("shards", "dtype", "end_of_text", "column")
@@ -109,6 +112,55 @@ def stages(spec: RunSpec, sizes: Sequence[SourceSize]) -> list[PlannedStage]:
         found.append(PlannedStage(begin, _by_samples(mixture, weights, sizes)))
         at_tokens = tokens
     return found
+
+
+def stages_from(
+    spec: RunSpec, sizes: Sequence[SourceSize], before: Sequence[MixtureSegment], position: int
+) -> list[PlannedStage]:
+    """Returns the weights of the sources from `position` on, where a run continues that has read
+    its sources by the weights `before` until there: the first is in force at `position`, and the
+    later ones begin after as many steps or tokens as `stages` says, all of the run counted.
+
+    Args:
+        before: the weights in force at the positions up to there, by samples.
+
+    Raises:
+        ValueError: as `stages`.
+    """
+    mixture = spec.data.mixture
+    assert mixture is not None
+    done = Fraction(0)
+    ends = [*(part.position for part in before[1:]), position]
+    for part, end in zip(before, ends, strict=True):
+        rate = _tokens_per_sample(_exact(part), sizes)
+        done += rate * max(0, min(end, position) - part.position)
+    here = PlannedStage(position, _by_samples(mixture, _first_weights(mixture), sizes))
+    later = list[PlannedStage]()
+    for stage in mixture.stages:
+        weights = [stage.weights.get(name, 0.0) for name in mixture.sources]
+        now = later[-1] if later else here
+        begin, tokens = _begin(spec, _whole(now), done, stage.step, stage.tokens, sizes)
+        found = PlannedStage(begin, _by_samples(mixture, weights, sizes))
+        if begin <= position:
+            here = found._replace(position=position)
+            continue
+        if later and begin <= now.position:  # both begin within the same sample
+            later.pop()
+        later.append(found)
+        done = tokens
+    return [here, *later]
+
+
+def _exact(part: MixtureSegment) -> PlannedStage:
+    return PlannedStage(part.position, tuple(map(Fraction, part.parts)))
+
+
+def _whole(stage: PlannedStage) -> PlannedStage:
+    """Returns a stage by the weights that a state keeps of it, so that a later resume, which knows
+    only them, finds the same positions."""
+    from data.order.mixture import segment  # takes numpy, which `launch` needs only for this
+
+    return _exact(segment(stage.position, stage.weights))
 
 
 def end_position(spec: RunSpec, plan: Sequence[PlannedStage], sizes: Sequence[SourceSize]) -> int:

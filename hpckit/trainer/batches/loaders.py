@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from data import DataError, Dataset, Loader, in_order, mixed, open_dataset
 from data.read.sample_stream import MixedStream
-from hpckit.config.mixture import SourceSize, options_of, stages
+from hpckit.config.mixture import SourceSize, is_packed, options_of, stages, stages_from
 from hpckit.config.rules.token_files import token_files
 from hpckit.config.spec import RunSpec
 from hpckit.trainer.run_loop import TrainingRun
@@ -52,6 +53,7 @@ def open_mixture(cfg: RunSpec) -> MixedStream:
         datasets,
         first.weights,
         stages=later,
+        stage_plan=partial(stages_from, cfg, sizes) if is_packed(cfg) else None,
         names=list(mixture.sources),
         block=mixture.block,
         **_order(cfg),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data import Batch, DataError, Dataset, FingerprintError, Loader, mixed, open_dataset
-from data.order.mixture import segment
+from data.order.mixture import MixtureSegment, segment
 from tests.effort import times
 from tests.unit.data.order import order_reference as reference
 from tests.unit.data.tars import write_tar
@@ -240,6 +241,35 @@ def test_named_datasets_may_be_added_and_given_in_another_order(datasets: list[D
     fewer = Loader(mixed(datasets[:1], [1], names=["a"], block=40), global_batch=10)
     with pytest.raises(FingerprintError, match="dataset 1"):
         fewer.load_state_dict(after.state_dict())
+
+
+def test_stages_after_other_weights_begin_where_the_plan_says(datasets: list[Dataset]) -> None:
+    """The plan gets the weights that were, in its own order of the datasets, and is asked only if
+    they are others than those of the mixture."""
+    asked = list[tuple[list[tuple[int, tuple[int, ...]]], int]]()
+
+    def plan(before: Sequence[MixtureSegment], position: int) -> list[tuple[int, tuple[int, int]]]:
+        asked.append(([tuple(part) for part in before], position))
+        return [(position, (3, 1)), (position + 20, (0, 1))]
+
+    loader = Loader(mixed(datasets, [1, 1], names=["a", "b"], block=40), global_batch=10)
+    take(loader, 2)
+    state = loader.state_dict()
+    options = {"names": ["b", "a"], "block": 40, "stage_plan": plan}
+    same = Loader(mixed(datasets[::-1], [1, 1], stages=[(30, [0, 1])], **options), global_batch=10)
+    same.load_state_dict(state)
+    assert not asked
+    assert [at for at, _ in same.state_dict()["segments"]] == [0, 30]
+    other = Loader(mixed(datasets[::-1], [3, 1], stages=[(30, [0, 1])], **options), global_batch=10)
+    other.load_state_dict(state)
+    half = 500_000_000
+    assert asked == [([(0, (half, half))], 20)]
+    quarter = half // 2
+    assert other.state_dict()["segments"] == [
+        [0, [half, half]],
+        [20, [quarter, 3 * quarter]],
+        [40, [2 * half, 0]],
+    ]
 
 
 @pytest.mark.parametrize(

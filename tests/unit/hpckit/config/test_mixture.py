@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.order.mixture import Mixture, segment
+from data.order.mixture import Mixture, MixtureSegment, segment
 from hpckit.config.mixture import (
     PlannedStage,
     SourceSize,
@@ -18,6 +18,7 @@ from hpckit.config.mixture import (
     end_position,
     source_plans,
     stages,
+    stages_from,
 )
 from hpckit.config.spec import MixtureSourceSpec, MixtureSpec, MixtureStageSpec, RunSpec
 from hpckit.config.spec_parser import (
@@ -206,6 +207,64 @@ def test_a_stage_by_tokens_begins_where_plain_counting_begins_it(
 
 
 SPEC = spec_of(unit="samples")
+
+
+@settings(max_examples=times(40), deadline=None)
+@given(
+    lives=st.lists(
+        st.tuples(
+            st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(any),
+            st.lists(st.integers(50, 2000), max_size=3),
+            st.integers(0, 900),
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+)
+def test_after_other_weights_a_stage_begins_where_plain_counting_begins_it(
+    lives: list[tuple[tuple[int, int], list[int], int]],
+) -> None:
+    """Each life of the run has its weights and stages by tokens, and ends some samples later; the
+    oracle adds up the tokens of one sample after the other, at their mean. Resumed once more with
+    the same weights, the stages begin at the same positions."""
+    known = [SourceSize(100, 70_000), SourceSize(100, 20_000)]
+    before, position, tokens = list[MixtureSegment](), 0, Fraction(0)
+    for number, (first, gaps, taken) in enumerate(lives):
+        plan = [
+            MixtureStageSpec(tokens=sum(gaps[: n + 1]) * 1000, weights={"web": n, "code": 1})
+            for n in range(len(gaps))
+        ]
+        spec = life_of(first, plan)
+        found = [
+            segment(*stage)
+            for stage in (
+                stages_from(spec, known, before, position) if number else stages(spec, known)
+            )
+        ]
+        due = [segment(0, first), *(segment(0, (n, 1)) for n in range(len(gaps)))]
+        before = [*(part for part in before if part.position < position), *found]
+        for sample in range(position, position + taken):
+            passed = sum((stage.tokens or 0) <= tokens for stage in plan)
+            (now,) = [part for part in before if part.position <= sample][-1:]
+            if number:  # of the first life, weights are exact, and not rounded to 1e-9
+                assert now.parts == due[passed].parts
+            tokens += (
+                sum(part * size.mean_tokens for part, size in zip(now.parts, known, strict=True))
+                / 10**9
+            )
+        position += taken
+    later = [segment(*stage) for stage in stages_from(spec, known, before, position)]
+    kept = [part for part in before if part.position > position]
+    assert later[1:] == kept
+    assert later[0].parts == [part for part in before if part.position <= position][-1].parts
+
+
+def life_of(weights: tuple[int, int], plan: list[MixtureStageSpec]) -> RunSpec:
+    sources = {
+        "web": MixtureSourceSpec(shards="/w", weight=float(weights[0])),
+        "code": MixtureSourceSpec(shards="/c", weight=float(weights[1])),
+    }
+    return with_mixture(SPEC, sources=sources, stages=tuple(plan), unit="samples")
 
 
 def test_a_stage_by_steps_of_samples_begins_at_their_position() -> None:
