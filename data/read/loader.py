@@ -345,7 +345,7 @@ class _Iteration(Iterator[Batch]):
     def _start_batches(loader: Loader) -> "_Batches":
         """Return the prefetcher that makes the batches. It must not refer to the iteration."""
         plan = loader._plan
-        OPEN_SHARDS.check_live(live_shards(plan.stream, plan.topology.streams(plan.stream)))
+        OPEN_SHARDS.check_live(live_shards(plan.stream, plan.streams))
         options = loader._options
         made = BatchFetcher(plan.stream, options.transform, options.collate, loader._faults)
         fetcher, work = plan.fetcher(made), plan.work(loader._position)
@@ -379,7 +379,7 @@ class _Iteration(Iterator[Batch]):
             it = of()
             return plan.stream_position(last if it is None else it._position)
 
-        of_rank, end = plan.topology.streams(plan.stream), plan.topology.end(plan.stream)
+        of_rank, end = plan.streams, plan.topology.end(plan.stream)
         check_caches(plan.stream, of_rank)
         downloads = loader._options.downloads
         return ShardPrefetcher(plan.stream, reading, of_rank, end=end, downloads=downloads)

@@ -100,6 +100,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("eval", _NO_EVAL),
     AddedKey("data.mixture", None),
     AddedKey("data.identity_mixture", None),
+    AddedKey("data.balance", None),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -57,6 +57,7 @@ _NOT_IDENTITY = (
     ("train", "validate_samples"),
     ("train", "trace_share"),
     ("data", "validation"),
+    ("data", "balance"),
     ("data", "prefetch"),
     ("data", "threads"),
     ("data", "cache"),

@@ -22,6 +22,7 @@ from hpckit.trainer.batches.token_windows import (
     next_token_batch,
     stack,
     stack_contiguous,
+    stack_offsets,
     stack_separated,
     stack_with_sources,
 )
@@ -123,8 +124,15 @@ def _loader_arguments(cfg: RunSpec) -> dict[str, Any]:
     length = model.seq_len + 1
     if cfg.data.text == "bytes":
         return {"transform": ByteWindow(length), "collate": stack}
-    packing = Packing(length, pad=PADDING, vocab=model.vocab)
-    collate = stack_separated if cfg.data.document_mask else stack_contiguous
+    packing = Packing(
+        length,
+        pad=PADDING,
+        vocab=model.vocab,
+        balance=cfg.data.balance,
+        micro_batch=cfg.train.micro_batch,
+    )
+    separated = stack_offsets if cfg.memory.attention == "varlen" else stack_separated
+    collate = separated if cfg.data.document_mask else stack_contiguous
     if (mixture := cfg.data.mixture) is not None:
         packing = replace(packing, block=PACKED_BLOCKS * mixture.block)
         return {"pack": packing, "collate": partial(stack_with_sources, collate)}

@@ -67,6 +67,10 @@ class BatchPlan(Protocol):
     def identity(self) -> dict[str, Any]:
         """The identity that a position belongs to, as JSON values."""
 
+    @property
+    def streams(self) -> Sequence[range]:
+        """The streams of each dataset that this rank reads, as far as is known beforehand."""
+
     def work(self, position: int) -> Iterator[BatchWork]:
         """Yield this rank's batches from `position` on. Raises DataError."""
 
@@ -109,6 +113,10 @@ class SamplePlan:
     @property
     def identity(self) -> dict[str, Any]:
         return self.stream.identity
+
+    @property
+    def streams(self) -> Sequence[range]:
+        return self.topology.streams(self.stream)
 
     def work(self, position: int) -> Iterator[BatchWork]:
         """Yield the batches; after the first ones, many steps are located at once, which costs

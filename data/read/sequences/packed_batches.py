@@ -1,13 +1,14 @@
 """Documents of tokens packed into sequences of equal length and delivered in batches."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from data.errors import DataError, FingerprintError
+from data.order.balanced_packs import attention_cost, balanced_order
 from data.order.document_boundaries import boundaries
 from data.order.keyed_permutation import Ints
 from data.order.rank_shares import RankShare, take, take_weighted
@@ -36,6 +37,12 @@ class Packing:
         pad: the token that fills a sequence up.
         dtype: of the sequences.
         vocab: the size of the vocabulary, which tokens must be below; None: not checked.
+        balance: which rank takes which sequences of a global step. "attention": each rank, and each
+            micro-batch, gets equally much to compute where documents do not attend to each other,
+            see `data.order.balanced_packs`; the step has the same sequences, and so has the state.
+            None: ranks take neighbouring streams, so that a node reads few of the shards.
+        micro_batch: the sequences of a micro-batch, which are balanced, too; None: those of a rank
+            are computed together.
     """
 
     length: int
@@ -44,6 +51,8 @@ class Packing:
     pad: int = 0
     dtype: str = "int64"
     vocab: int | None = None
+    balance: Literal["attention"] | None = None
+    micro_batch: int | None = None
 
     @classmethod
     def of_state(cls, name: str) -> "Packing":
@@ -158,6 +167,11 @@ class PackPlan:
         """Create the plan. Raises DataError for invalid arguments and for documents without token
         counts."""
         counts = TokenCounts(stream)
+        if packing.balance not in ("attention", None) or (packing.micro_batch or 1) < 1:
+            raise DataError(
+                'balance must be "attention" or None, and micro_batch at least 1 or None; got '
+                f"{packing.balance!r}, {packing.micro_batch}"
+            )
         try:
             packer = SequencePacker(
                 stream,
@@ -177,6 +191,12 @@ class PackPlan:
     @property
     def identity(self) -> dict[str, Any]:
         return {**self.stream.identity, "pack": self.packer.identity}
+
+    @property
+    def streams(self) -> Sequence[range]:
+        if self.packing.balance is None:
+            return self.topology.streams(self.stream)
+        return self.stream.streams_of(0, 1, self.topology.batch)
 
     def work(self, position: int) -> Iterator[BatchWork]:
         epochs = self.topology.epochs
@@ -232,8 +252,8 @@ class PackPlan:
 
     def _work(self, step: PackStep) -> BatchWork:
         of = self.topology
-        streams = np.array([pack.stream for pack in step.packs])
-        taken, mask, weight = take_weighted(streams, step.mask, of.rank, of.world, of.uneven)
+        sorted_by = self._sorted_by(step)
+        taken, mask, weight = take_weighted(sorted_by, step.mask, of.rank, of.world, of.uneven)
         packs = [step.packs[number] for number in taken.tolist()]
         positions, rows = _documents(packs)
         places = self.stream.locate(positions)
@@ -241,6 +261,14 @@ class PackPlan:
         if len(self.stream.datasets) > 1:
             pieces = pieces._replace(step_tokens=self._tokens_by_dataset(step))
         return BatchWork(RankShare(positions, mask, float(weight), step.after), places, pieces)
+
+    def _sorted_by(self, step: PackStep) -> Ints:
+        """Return the numbers by which the packs of a step are sorted before ranks take them."""
+        packing = self.packing
+        if packing.balance is None:
+            return np.array([pack.stream for pack in step.packs])
+        costs = np.array([attention_cost(pack.lengths, packing.length) for pack in step.packs])
+        return np.argsort(balanced_order(costs, self.topology.world, packing.micro_batch))
 
     def _tokens_by_dataset(self, step: PackStep) -> tuple[int, ...]:
         """Return the tokens of a step of each dataset, over all ranks."""

@@ -39,12 +39,42 @@ def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
             "memory.attention: flash does not support masks on GPUs, which data.document_mask=true "
             "requires; use auto, efficient, cudnn or math, or data.document_mask=false"
         )
+    yield from _varlen(spec)
     if isinstance(spec.model, ImageSpec):
         yield from _image_model(spec, spec.model)
     elif memory.loss_chunks > spec.model.seq_len:
         yield (
             f"memory.loss_chunks: {memory.loss_chunks} is more than "
             f"model.seq_len={spec.model.seq_len} positions"
+        )
+
+
+def _varlen(spec: RunSpec) -> Iterator[str]:
+    """Yields the violations of attention within documents by their offsets."""
+    memory, device = spec.memory, spec.cluster.device
+    is_varlen = memory.attention == "varlen"
+    if spec.data.balance is not None and not (is_varlen and masks_attention(spec)):
+        yield (
+            f"data.balance: {spec.data.balance} makes no difference where all windows cost the "
+            "same; use memory.attention=varlen with data.text=tokens and data.document_mask=true, "
+            "or leave it out"
+        )
+    if not is_varlen:
+        return
+    if not masks_attention(spec) or isinstance(spec.model, ImageSpec):
+        yield (
+            "memory.attention: varlen computes attention within the documents of a window, which "
+            "data.text=tokens with data.document_mask=true has; use another, or auto"
+        )
+    if device == "cuda" and spec.precision.compute == "fp32":
+        yield (
+            "memory.attention: varlen computes in bf16 or fp16 on GPUs; use precision=bf16, or "
+            "another attention"
+        )
+    if device == "cpu" and memory.compile:
+        yield (
+            "memory.attention: varlen cannot be compiled on CPUs, where it takes one document "
+            "after the other; use memory.compile=false, or another attention"
         )
 
 

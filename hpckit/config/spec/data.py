@@ -130,7 +130,13 @@ class DataSpec(EarlierAttributes, group="data"):
     document_mask: bool
     """Whether packed documents are masked from each other: attention does not cross documents,
     positions restart, and no token predicts the first one of the next document. It needs a mask, so
-    flash attention is not available on GPUs. false: attention spans all documents of a window."""
+    flash attention is not available on GPUs, except by memory.attention=varlen. false: attention
+    spans all documents of a window."""
+    balance: Literal["attention"] | None
+    """How the windows of packed documents of a step are divided among ranks and micro-batches.
+    attention: so that each has equally much attention to compute, the sum of the squares of the
+    documents' lengths, which differs much between windows if memory.attention=varlen computes no
+    more than that. null: by the shards that they come from, of which a rank then reads few."""
     dtype: TokenType | None
     """Type of the tokens of a flat `.bin` file; null: uint16. Other token files have their own."""
     end_of_text: Natural | None

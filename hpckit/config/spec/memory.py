@@ -29,9 +29,12 @@ class MemorySpec(EarlierAttributes, group="memory"):
     compile: bool
     """Whether each block is compiled at its first step (torch.compile), which takes about a
     minute."""
-    attention: Literal["auto", "flash", "efficient", "cudnn", "math"]
+    attention: Literal["auto", "flash", "efficient", "cudnn", "math", "varlen"]
     """Backend of scaled_dot_product_attention; the run fails at its start if it is not available.
-    auto: torch chooses, and the choice is in the logs and events."""
+    auto: torch chooses, and the choice is in the logs and events. varlen: attention within each of
+    the documents of a window (`data.document_mask`) by their offsets and without a mask, which
+    computes nothing between documents: torch's flash attention of sequences of varying length on
+    GPUs, one document after the other on CPUs."""
     snapshot: bool
     """Whether each rank records its recent GPU allocations, so that it can write a memory snapshot
     to its logs when it runs out of memory."""

@@ -226,7 +226,7 @@ def _kept(rank: _Rank, recompute: Recompute) -> int:
         if recompute == "none":
             each += stage.blocks * of.of_adapters(model, batch, rank.spec.lora)
         each += of.of_embedding(model, batch) if stage.is_first else 0
-        if masks_attention(rank.spec):
+        if masks_attention(rank.spec) and rank.spec.memory.attention != "varlen":
             each += of.of_documents(model, batch, stage.blocks if recompute == "none" else 0)
         each += of.of_output(model, batch) if stage.is_last else of.of_input(model, batch)
         total += stage.waiting * each

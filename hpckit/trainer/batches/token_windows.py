@@ -29,12 +29,16 @@ class TokenWindows(NamedTuple):
     sources: Tensor | None = None
     """(batch, time + 1) numbers of the sources of a mixture, -1 for padding. None: there is no
     mixture of packed documents."""
+    offsets: Tensor | None = None
+    """(batch, documents + 1): the beginning of each document in the inputs of its window, then the
+    number of inputs as often as there is room; as `document_offsets` takes it. None: attention
+    separates documents by a mask."""
 
     def to(self, device: torch.device) -> TokenWindows:
         """Return the same on `device`, without waiting for the copies."""
         moved = (
             None if one is None else one.to(device, non_blocking=True)
-            for one in (self.documents, self.sources)
+            for one in (self.documents, self.sources, self.offsets)
         )
         return TokenWindows(self.tokens.to(device, non_blocking=True), *moved)
 
@@ -47,7 +51,7 @@ class TokenBatch(NamedTuple):
     targets: Tensor
     """The tokens that come next; `PADDING` where there is none."""
     documents: Tensor | None
-    """The numbers of documents, as of `TokenWindows`."""
+    """The numbers of documents, or the offsets if there are some, as of `TokenWindows`."""
 
 
 def stack(windows: list[Ints]) -> TokenWindows:
@@ -59,6 +63,18 @@ def stack_separated(windows: list[PackedSequence]) -> TokenWindows:
     """Stack windows whose documents do not attend to each other."""
     documents = np.stack([window.boundaries.document_ids for window in windows])
     return TokenWindows(_tokens(windows), torch.from_numpy(documents))
+
+
+def stack_offsets(windows: list[PackedSequence]) -> TokenWindows:
+    """Stack windows whose documents are separated by their offsets. The number of offsets is a
+    power of two, so that kernels and compiled code meet few different ones."""
+    inputs = len(windows[0].tokens) - 1
+    most = max(len(window.boundaries.cu_seqlens) for window in windows)
+    offsets = np.full((len(windows), 1 << (most - 1).bit_length()), inputs, np.int32)
+    for row, window in zip(offsets, windows, strict=True):
+        begins = window.boundaries.cu_seqlens
+        row[: len(begins)] = np.minimum(begins, inputs)
+    return stack_separated(windows)._replace(offsets=torch.from_numpy(offsets))
 
 
 def stack_contiguous(windows: list[PackedSequence]) -> TokenWindows:
@@ -74,7 +90,8 @@ def next_token_batch(windows: TokenWindows) -> TokenBatch:
     if documents is None:
         return TokenBatch(inputs, targets, None)
     is_other = documents[:, 1:] != documents[:, :-1]
-    return TokenBatch(inputs, targets.masked_fill(is_other, PADDING), documents[:, :-1])
+    separated = documents[:, :-1] if windows.offsets is None else windows.offsets
+    return TokenBatch(inputs, targets.masked_fill(is_other, PADDING), separated)
 
 
 def stack_with_sources(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import torch
 from torch.nn.attention import SDPBackend
 
@@ -18,16 +20,29 @@ BACKENDS = {
 
 
 def choose_attention(name: str) -> None:
-    """Restrict this process to the attention kernel of that name; "auto" allows all of them.
+    """Restrict this process to the attention kernel of that name; "auto" and "varlen", which is
+    not one of scaled_dot_product_attention, allow all of them.
 
     This is not a context manager, because activation checkpointing must use the same kernel in the
     backward pass.
     """
-    allowed = {backend for backend in BACKENDS if name in (backend, "auto")}
+    allowed = {backend for backend in BACKENDS if name in (backend, "auto", "varlen")}
     torch.backends.cuda.enable_flash_sdp("flash" in allowed)
     torch.backends.cuda.enable_mem_efficient_sdp("efficient" in allowed)
     torch.backends.cuda.enable_cudnn_sdp("cudnn" in allowed)
     torch.backends.cuda.enable_math_sdp("math" in allowed)
+
+
+def check_varlen_attention(device: torch.device) -> None:
+    """Raise TrainingError if attention within documents by their offsets cannot run here."""
+    try:
+        importlib.import_module("torch.nn.attention.varlen")
+    except ImportError as error:
+        if device.type == "cuda":
+            raise TrainingError(
+                f"memory.attention: varlen needs torch 2.10 or newer, and this is "
+                f"{torch.__version__}; choose another, or auto"
+            ) from error
 
 
 def attention_in_use(

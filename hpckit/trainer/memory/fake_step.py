@@ -161,7 +161,8 @@ def _batch(spec: RunSpec, size: int) -> tuple[Tensor, Tensor, Tensor | None, Los
         labels = torch.zeros(size, dtype=torch.int64)
         return images, labels, None, partial(smoothed_loss, smoothing=smoothing)
     tokens = torch.zeros(size, decoder_of(spec).seq_len + 1, dtype=torch.int64)
-    windows = TokenWindows(tokens, tokens if masks_attention(spec) else None)
+    has_mask = masks_attention(spec) and spec.memory.attention != "varlen"
+    windows = TokenWindows(tokens, tokens if has_mask else None)
     return *next_token_batch(windows), sample_mean
 
 

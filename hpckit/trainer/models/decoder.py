@@ -11,7 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from hpckit.trainer.models.base_model import Model
-from hpckit.trainer.models.document_mask import document_mask, positions_within
+from hpckit.trainer.models.document_mask import (
+    DocumentMask,
+    document_mask,
+    document_offsets,
+    positions_within,
+)
 from hpckit.trainer.models.unembedding import Unembedding
 
 INIT_STD = 0.02
@@ -62,6 +67,9 @@ class DecoderModel(Model):
 
     def __init__(self, part: LayerRange, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
+        self.window: int | None = None
+        """The tokens of a window whose documents are given by their offsets, so that attention
+        computes each of them alone; None: documents are given by their numbers, and masked."""
         self.part = part
         numbers = range(part.begin, part.end)
         self.blocks = nn.ModuleDict(
@@ -94,16 +102,22 @@ class DecoderModel(Model):
             x: tokens (batch, time), or the output of the previous stage.
             targets: (batch, time) next tokens.
             documents: (batch, time) numbers of documents. Tokens attend only to tokens of the same
-                document, which are contiguous. None: tokens attend to all tokens before them.
+                document, which are contiguous. None: tokens attend to all tokens before them. With
+                `window`, (batch, documents + 1) offsets, as of `document_offsets`.
 
         Returns:
             Logits (batch, time, vocab); with targets, their losses (batch, time); or the input of
             the next stage, (batch, time, width).
         """
-        positions = None if documents is None else positions_within(documents)
+        mask = None
+        if documents is not None and self.window is not None:
+            mask = document_offsets(documents, self.window)
+        elif documents is not None:
+            mask = DocumentMask(None, positions_within(documents))
         if self.part.is_first:
-            x = self.embed(x, positions)
-        mask = None if positions is None else document_mask(positions, x.dtype)
+            x = self.embed(x, None if mask is None else mask.positions)
+        if mask is not None and mask.offsets is None:
+            mask = document_mask(mask.positions, x.dtype)
         for block in self.blocks.values():
             x = block(x) if mask is None else block(x, mask)
         return self.predict(x, targets) if self.part.is_last else x

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hpckit.config.spec import ExpertsSpec, GptSpec
 from hpckit.trainer.models.decoder import DecoderModel, LayerRange
-from hpckit.trainer.models.document_mask import DocumentMask
+from hpckit.trainer.models.document_mask import DocumentMask, attend
 from hpckit.trainer.models.mixture_of_experts import MixtureOfExperts
 from hpckit.trainer.models.unembedding import Unembedding
 
@@ -29,13 +29,7 @@ class GPTAttention(nn.Module):
         """Compute the layer for `x`, (batch, time, width); the output has the same shape."""
         heads = self.qkv(x).view(*x.shape[:2], -1, 3, self.head_width)
         query, key, value = heads.permute(3, 0, 2, 1, 4)  # each (batch, heads, time, head width)
-        mixed = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask.mask if mask else None,
-            is_causal=self._is_causal and mask is None,
-        )
+        mixed = attend(query, key, value, mask, is_causal=self._is_causal)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 

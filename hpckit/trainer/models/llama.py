@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from hpckit.config.spec import LlamaSpec
 from hpckit.trainer.models.decoder import DecoderModel, LayerRange
-from hpckit.trainer.models.document_mask import DocumentMask
+from hpckit.trainer.models.document_mask import DocumentMask, attend
 from hpckit.trainer.models.unembedding import Unembedding
 
 
@@ -33,14 +33,7 @@ class LlamaAttention(nn.Module):
         positions = torch.arange(x.shape[1], device=x.device) if mask is None else mask.positions
         cos, sin = rotary_angles(positions, self.head_width, self.theta)
         query, key = (rotate(self._heads(y), cos, sin) for y in (self.query(x), self.key(x)))
-        mixed = functional.scaled_dot_product_attention(
-            query,
-            key,
-            self._heads(self.value(x)),
-            attn_mask=mask.mask if mask else None,
-            is_causal=mask is None,
-            enable_gqa=True,
-        )
+        mixed = attend(query, key, self._heads(self.value(x)), mask, enable_gqa=True)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 

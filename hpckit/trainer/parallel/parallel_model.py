@@ -18,7 +18,11 @@ from hpckit.config.rules.experts import experts_of
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.rules.precision_and_memory import masks_attention
 from hpckit.config.spec import InitFromSpec, ParallelSpec, ResnetSpec, RunSpec
-from hpckit.trainer.device.attention_kernel import attention_in_use, choose_attention
+from hpckit.trainer.device.attention_kernel import (
+    attention_in_use,
+    check_varlen_attention,
+    choose_attention,
+)
 from hpckit.trainer.device.block_compilation import compile_blocks
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.initial_weights import load_initial_weights
@@ -151,6 +155,10 @@ class ParallelModel:
         if isinstance(cfg.model, ResnetSpec):
             return None
         choose_attention(cfg.memory.attention)
+        if cfg.memory.attention == "varlen":
+            check_varlen_attention(self._device)
+            log.info("attention: varlen")
+            return "varlen"
         ranks = size_of(self._mesh, "tensor")
         dtype = DTYPES[cfg.precision.compute]
         found = attention_in_use(
@@ -213,6 +221,8 @@ class ParallelModel:
         recompute(blocks, memory.activation_checkpointing)
         if memory.compile:
             compile_blocks(blocks)
+        if isinstance(model, DecoderModel) and memory.attention == "varlen":
+            model.window = decoder_of(self._cfg).seq_len
         if isinstance(model, DecoderModel) and model.part.is_last:
             model.unembedding.chunks = memory.loss_chunks
 

@@ -237,6 +237,35 @@ def test_what_makes_no_sense_is_refused(dataset: Dataset, tmp_path: Path) -> Non
         loader(open_dataset(tmp_path))
 
 
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_balanced_ranks_take_the_same_sequences_and_go_on_from_any_state(
+    dataset: Dataset, world: int
+) -> None:
+    """The sequences of a step, and the state after it, are those of ranks that take neighbouring
+    streams; the costliest rank has less than without balance, in sum over the steps."""
+    plain, balanced = Packing(LENGTH, block=40), Packing(LENGTH, block=40, balance="attention")
+    *whole, state = of_all_ranks(dataset, world, 12, pack=plain)
+    *first, there = of_all_ranks(dataset, world, 5, pack=balanced)
+    *rest, end = of_all_ranks(dataset, 6, 7, there, pack=balanced)
+    assert ([*first, *rest], end) == (whole, state)
+    if world > 1:
+        assert costliest(dataset, world, balanced) < costliest(dataset, world, plain)
+
+
+def costliest(dataset: Dataset, world: int, pack: Packing) -> int:
+    """The attention of the costliest rank of each of some steps, in sum."""
+    total = 0
+    ranks = [loader(dataset, rank=r, world_size=world, pack=pack) for r in range(world)]
+    for batches in zip(*(islice(one, 12) for one in ranks), strict=True):
+        total += max(int((np.diff(batch.data.cu_seqlens) ** 2).sum()) for batch in batches)
+    return total
+
+
+def test_impossible_balance_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(DataError, match="balance must be"):
+        loader(dataset, pack=Packing(LENGTH, balance="tokens"))  # type: ignore[arg-type]
+
+
 def test_a_mixture_is_packed_and_changes_its_weights_with_the_next_block(tmp_path: Path) -> None:
     parts = [make(tmp_path / "a", SIZES[:80]), make(tmp_path / "b", SIZES[80:], first=500)]
     stream = mixed(parts, [1, 1], streams=4, window=2)

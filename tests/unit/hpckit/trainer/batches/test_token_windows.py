@@ -21,6 +21,7 @@ from hpckit.trainer.batches.token_windows import (
     count_of,
     next_token_batch,
     stack_contiguous,
+    stack_offsets,
     stack_separated,
 )
 from hpckit.trainer.models.document_mask import document_mask, positions_within
@@ -54,6 +55,7 @@ def test_tokens_look_at_those_before_them_in_their_document(sizes: list[int]) ->
     found = document_mask(positions_within(ids), torch.float32)
     places = [place for size in sizes for place in range(size)]
     assert found.positions.tolist() == [places]
+    assert found.mask is not None
     document, mask = ids[0].tolist(), found.mask[0, 0].tolist()
     for i in range(len(document)):
         seen = [j <= i and document[j] == document[i] for j in range(len(document))]
@@ -74,6 +76,51 @@ def test_a_document_in_a_window_has_the_losses_that_it_has_alone(size: DecoderSp
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     seen = model(given.inputs, given.targets)[given.targets != PADDING][None]
     assert not torch.allclose(seen, expected, rtol=1e-3), "without boundaries they differ"
+
+
+@pytest.mark.parametrize("size", [gpt(), llama()], ids=["gpt", "llama"])
+def test_attention_by_offsets_is_that_of_each_document_alone(size: DecoderSpec) -> None:
+    """Losses and gradients, over micro-batches of windows with and without padding, of different
+    numbers of documents, compared with each document alone and with the mask."""
+    model, random = make(size, seed=3), torch.Generator().manual_seed(5)
+    length = size.seq_len + 1
+    windows = [
+        [torch.randint(0, size.vocab, (n,), generator=random).tolist() for n in lengths]
+        for lengths in ([5, 7, 4], [length], [1, 2, 1, 20, length - 24])
+    ]
+    packed = [window(*documents, length=length) for documents in windows]
+    given = next_token_batch(stack_offsets(packed))
+    assert given.documents is not None
+    assert given.documents.shape == (3, 8), "a power of two"
+    masked = _with_gradients(model, *next_token_batch(stack_separated(packed)))
+    model.window = size.seq_len
+    found = _with_gradients(model, *given)
+    real = given.targets != PADDING
+    torch.testing.assert_close(found[0][real], masked[0][real], rtol=1e-5, atol=1e-6)
+    for mine, theirs in zip(found[1], masked[1], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+    micro_batches = zip(*(each.chunk(3) for each in given if each is not None), strict=True)
+    for row, (documents, micro_batch) in enumerate(zip(windows, micro_batches, strict=True)):
+        model.window = size.seq_len
+        alone = model(*micro_batch)
+        torch.testing.assert_close(alone[0], found[0][row], rtol=1e-5, atol=1e-6)
+        model.window = None
+        expected = [_losses(model, torch.tensor([one])) for one in documents if len(one) > 1]
+        of_documents = alone[0][given.targets[row] != PADDING]
+        torch.testing.assert_close(
+            of_documents, torch.cat(expected, dim=1)[0], rtol=1e-5, atol=1e-6
+        )
+
+
+def _with_gradients(
+    model: torch.nn.Module, inputs: Tensor, targets: Tensor, documents: Tensor | None
+) -> tuple[Tensor, list[Tensor]]:
+    model.zero_grad()
+    losses = model(inputs, targets, documents)
+    losses.sum().backward()
+    return losses.detach(), [
+        part.grad.clone() for part in model.parameters() if part.grad is not None
+    ]
 
 
 def _losses(model: torch.nn.Module, tokens: Tensor) -> Tensor:
