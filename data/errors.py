@@ -81,6 +81,10 @@ class FingerprintError(DataError):
         return sorted(self.differences.items())
 
 
+class NoCacheError(DataError):
+    """A compressed file is to be unpacked into a cache, and none is given."""
+
+
 class IndexFileError(DataError):
     """A sidecar or a manifest is damaged, of another version, or does not fit its shards.
 

@@ -14,6 +14,7 @@ from data.cache.files.cache_folder import CacheFolder, hash_of
 from data.cache.space import next_use_plans, space_reservation
 from data.cache.space.space_reservation import CachedFile
 from data.errors import DataError
+from data.index.compressed import unpacked_files
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def verified(root: Path) -> Iterator[tuple[CacheEntry, bool]]:
 
 
 def prune(root: Path, budget_bytes: int) -> int:
-    """Remove shards in the order of eviction until the rest fit the budget. Open shards are kept.
+    """Remove shards and unpacked files in the order of eviction until the rest fit the budget.
+    Those in use are kept.
 
     Returns the bytes freed. Raises DataError and OSError as `listed` does.
     """
@@ -89,10 +91,10 @@ def _shortage(folder: CacheFolder, everything: list[CachedFile], budget_bytes: i
     """Return by how many bytes the cache exceeds the budget, at most the bytes that can be
     freed."""
     total = sum(one.entry.bytes for one in everything)
-    return min(
-        total - budget_bytes,
-        sum(one.entry.bytes for one in everything if space_reservation.idle(folder, one)),
-    )
+    total += unpacked_files.bytes_in(folder.root / unpacked_files.FOLDER)
+    idle = [one for one in everything if space_reservation.idle(folder, one)]
+    idle += space_reservation.unpacked(folder)
+    return min(total - budget_bytes, sum(one.entry.bytes for one in idle))
 
 
 def _folder(root: Path) -> CacheFolder:

@@ -15,8 +15,10 @@ from data.cache.cached_shard import CachedShard
 from data.cache.downloads.download_job import copy_of_error
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import PIPE_WITHOUT_CACHE, CacheLocal, NodeStore
+from data.cache.space import space_reservation
 from data.errors import DataError
-from data.index.compressed_files import Unpacker, unpacked_shards
+from data.index.compressed.compressed_files import Unpacker, unpacked_shards
+from data.index.compressed.unpacked_files import FileUses
 from data.index.in_place_manifest import InPlaceManifest
 from data.index.index_build import read_index
 from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
@@ -51,12 +53,20 @@ _log = logging.getLogger(__name__)
 class Dataset:
     """The samples 0 .. len - 1 of a manifest's shards, in order. Safe to read from many threads."""
 
-    def __init__(self, manifest: Manifest, store: NodeStore, check: Check = "auto") -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        store: NodeStore,
+        check: Check = "auto",
+        uses: FileUses | None = None,
+    ) -> None:
         if check not in get_args(Check):
             raise DataError(f"check must be one of {get_args(Check)}, got {check!r}")
         self.manifest = manifest
         self.store = store
         self.check: Check = check
+        self._uses = uses
+        """What keeps its unpacked files in the cache, for as long as it exists."""
         self.starts: Ints = np.concatenate([[0], np.cumsum(manifest.samples, dtype=np.int64)])
         """Shape (shards + 1,): the number of each shard's first sample."""
         self.first = self.starts.data
@@ -275,8 +285,8 @@ def open_dataset(
             the `index.json` of MDS or LitData, lines of JSON (`.jsonl`), and Parquet, whose rows
             are read by pyarrow in whole row groups. A sample has their fields as members, and its
             number as key. Compressed tars and lines (`.gz`, `.zst`) are unpacked into the cache,
-            once for all processes of the node; `cache_bytes` limits what they may unpack to, and
-            nothing evicts them.
+            once for all processes of the node. They count towards `cache_bytes`, stay while a
+            dataset that was opened with them exists in a process, and are evicted later.
 
         broken_shards: what becomes of shards whose bytes are not a tar of samples, where they are
             indexed now. "skip" leaves them out with a warning; all samples of the others come as if
@@ -293,15 +303,14 @@ def open_dataset(
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
-    unpack = Unpacker(None if cache is None else Path(cache), cache_bytes)
+    unpack = Unpacker(None if cache is None else Path(cache), cache_bytes, space_reservation.free)
+    shards = unpacked_shards(shards, unpack)
+    records: InPlaceManifest | None = None
     if token_files is None:
-        shards = unpacked_shards(shards, unpack)
-        if (records := open_record_files(shards, unpack)) is not None:
-            return _in_place(records, cache, cache_local, check, reach)
-        if (tables := open_table_files(shards, rows=rows)) is not None:
-            return _in_place(tables, cache, cache_local, check, reach)
-    if (tokens := open_token_files(shards, token_files)) is not None:
-        return _in_place(tokens, cache, cache_local, check, reach)
+        records = open_record_files(shards, unpack) or open_table_files(shards, rows=rows)
+    records = records or open_token_files(shards, token_files)
+    if records is not None:
+        return _in_place(records, cache, cache_local, check, reach, unpack)
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
@@ -309,8 +318,9 @@ def open_dataset(
     keeps = repeated_shards == "keep"
     if rename_files is not None:
         listed = list_shards(shards, repeated=keeps)
-        return Dataset(renamed_manifest(listed, rename_files, reach), store, check)
-    return Dataset(_manifest(shards, reach, broken_shards == "skip", keeps), store, check)
+        return Dataset(renamed_manifest(listed, rename_files, reach), store, check, unpack.uses)
+    manifest = _manifest(shards, reach, broken_shards == "skip", keeps)
+    return Dataset(manifest, store, check, unpack.uses)
 
 
 def _in_place(
@@ -319,6 +329,7 @@ def _in_place(
     cache_local: CacheLocal,
     check: Check,
     sources: Sources,
+    unpack: Unpacker,
 ) -> Dataset:
     is_tokens = isinstance(manifest, TokenManifest)
     kind = "token files" if is_tokens else "files of records and tables"
@@ -329,7 +340,7 @@ def _in_place(
         )
     if (is_tokens and cache is not None) or cache_local is True:
         _log.warning("%s: %s are read in place, the cache is not used", manifest.place, kind)
-    return Dataset(manifest, _store(None, 0, False, sources), check)
+    return Dataset(manifest, _store(None, 0, False, sources), check, unpack.uses)
 
 
 def _manifest(shards: Shards, sources: Sources, skip_broken: bool, repeated: bool) -> Manifest:

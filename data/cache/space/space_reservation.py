@@ -15,6 +15,7 @@ from data.cache.files.cache_folder import CacheFolder
 from data.cache.files.file_locks import FileLock, in_use
 from data.cache.space import next_use_plans
 from data.cache.space.eviction_choice import EvictionCandidate, choose_victims
+from data.index.compressed import unpacked_files
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LEFTOVER_S = 3600.0  # age at which small files that belong to no shard are removed
@@ -37,10 +38,12 @@ class CacheBudget:
 
 @dataclass(frozen=True)
 class CachedFile:
-    """A shard or a part in the cache."""
+    """A shard, a part, or an unpacked file in the cache."""
 
     entry: CacheEntry
+    """Of an unpacked file, its name and bytes alone."""
     kind: str
+    """"shard", "part", or "unpacked"."""
     used_s: float
     """The Unix time at which it was last opened."""
 
@@ -56,6 +59,22 @@ def cached_files(folder: CacheFolder) -> list[CachedFile]:
         met = {one[0].stem: one[0] for one in parsed if one is not None}
     found = (_held(folder, entry) for entry in met.values())
     return [one for one in found if one is not None]
+
+
+def unpacked(folder: CacheFolder) -> list[CachedFile]:
+    """List the unpacked files that no process uses. Raises OSError."""
+    return [
+        CachedFile(CacheEntry("", "", one.bytes, one.name), "unpacked", one.used_s)
+        for one in unpacked_files.unused(folder.root / unpacked_files.FOLDER)
+    ]
+
+
+def free(root: Path, shortage: int) -> bool:
+    """Remove shards and unpacked files that no process uses, of so many bytes; returns whether
+    there were enough. Raises OSError, TimeoutError."""
+    folder, metrics = CacheFolder(root), CacheMetrics()
+    with folder.ledger():
+        return evict(folder, cached_files(folder), shortage, time.monotonic(), metrics)
 
 
 def _held(folder: CacheFolder, entry: CacheEntry) -> CachedFile | None:
@@ -121,6 +140,7 @@ def make_room(
     everything = cached_files(folder)
     others = [one for one in everything if one.entry.stem != entry.stem]
     total = sum(one.entry.bytes for one in others)
+    total += unpacked_files.bytes_in(folder.root / unpacked_files.FOLDER)
     kept = _trim_quarantine(folder, _QUARANTINED)
     missing = entry.bytes - _reserved(folder.path(entry, "part"))
     shortage = max(
@@ -168,6 +188,7 @@ def victims(
     uses = next_use_plans.next_uses(folder.plans)
     uses.pop(replaced, None)
     unused = {one.entry.stem: one for one in everything if idle(folder, one)}
+    unused |= {one.entry.stem: one for one in unpacked(folder)}
     candidates = [
         EvictionCandidate(stem, one.entry.bytes, uses.get(one.entry.key), one.used_s)
         for stem, one in unused.items()
@@ -241,6 +262,8 @@ def _remove(folder: CacheFolder, one: CachedFile) -> bool:
     if one.kind == "shard":
         folder.remove(one.entry)
         return True
+    if one.kind == "unpacked":
+        return unpacked_files.remove(folder.root / unpacked_files.FOLDER, one.entry.name)
     with _part_lock(folder, one.entry) as got:
         if got:
             folder.discard_part(one.entry, DROPPED)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import DataError
-from data.index.compressed_files import Unpack
+from data.index.compressed.compressed_files import Unpack
 from data.index.record_files.record_file import (
     RecordFile,
     check_names,

@@ -6,7 +6,7 @@ from typing import Any
 
 from data.errors import DataError, NoShardsError
 from data.index import shard_access
-from data.index.compressed_files import Unpack
+from data.index.compressed.compressed_files import Unpack
 from data.index.record_files.jsonl_files import SUFFIXES, open_jsonl
 from data.index.record_files.litdata_files import is_litdata, open_litdata
 from data.index.record_files.mds_files import is_mds, open_mds

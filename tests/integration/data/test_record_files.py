@@ -3,10 +3,13 @@ what is damaged, pickled or unpacks to too much is refused with its place."""
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -17,6 +20,9 @@ import pytest
 import zstandard
 
 from data import DataError, FingerprintError, Loader, SampleError, ShardError, open_dataset
+from data.cache import cache_maintenance
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from data.index.dataset_verification import verify
 from tests.integration.data.record_shards import write_litdata, write_mds
 from tests.unit.data.tars import write_tar
@@ -134,6 +140,48 @@ def test_compressed_tars_are_unpacked_once_and_are_the_same_dataset(
     assert unpacked.stat().st_ino == before.st_ino
     with pytest.raises(DataError, match="give cache="):
         open_dataset(tmp_path / "in" / name)
+
+
+def test_unpacked_files_are_evicted_when_no_process_uses_them(tmp_path: Path) -> None:
+    """Three files are unpacked in turn into a cache that has room for two."""
+    one = len(tar_of(tmp_path)) + 512  # its index
+    for name in "abc":
+        (tmp_path / f"{name}.tar.zst").write_bytes(zstd(tar_of(tmp_path)))
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 5 * one // 2}
+
+    def kept() -> list[str]:
+        return sorted(p.name[-5:] for p in (tmp_path / "cache" / "unpacked").glob("*.tar"))
+
+    first = open_dataset(tmp_path / "a.tar.zst", **options)
+    second = open_dataset(tmp_path / "b.tar.zst", **options)
+    with pytest.raises(ShardError, match=f"{2 * one} are used by .* in use: raise cache_bytes"):
+        open_dataset(tmp_path / "c.tar.zst", **options)
+    del second
+    gc.collect()
+    third = open_dataset(tmp_path / "c.tar.zst", **options)
+    assert kept() == ["a.tar", "c.tar"]
+    holder = "import sys; from data import open_dataset; d = open_dataset(sys.argv[1], "
+    holder += "cache=sys.argv[2], cache_bytes=int(sys.argv[3])); print(len(d), flush=True); input()"
+    arguments = [str(tmp_path / "a.tar.zst"), str(options["cache"]), str(options["cache_bytes"])]
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"5\n"
+        del first, third
+        gc.collect()
+        again = open_dataset(tmp_path / "b.tar.zst", **options)
+        assert kept() == ["a.tar", "b.tar"], "the other process uses the first one"
+        other.kill()
+    del again
+    gc.collect()
+    assert cache_maintenance.prunable(options["cache"], 0) == 2 * one
+    store = NodeStore(options["cache"], options["cache_bytes"], cache_local=True)
+    assert store.prefetch(ShardRef(str(tmp_path / "plain.tar"), one - 512))
+    assert len(kept()) == 1, "shards and unpacked files share the room"
+    assert cache_maintenance.prune(options["cache"], one) == one
+    assert kept() == [], "the shard was used last"
+    store.close()
 
 
 def test_compressed_lines_and_shards_are_unpacked_too(tmp_path: Path) -> None:

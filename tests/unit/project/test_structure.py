@@ -143,7 +143,7 @@ MAY_IMPORT_INSIDE = {
     "data.source": {"data.errors", "checkpointing.errors", "checkpointing.storage"},  # for S3
     "data.index": {"data.errors", "data.durable_files", "data.source"},
     "data.order": {"data.errors"},
-    "data.cache": {"data.errors", "data.keyword_options", "data.source"},
+    "data.cache": {"data.errors", "data.keyword_options", "data.source", "data.index"},
     "data.read": {
         *("data.errors", "data.keyword_options", "data.source", "data.index", "data.order"),
         "data.cache",

@@ -11,28 +11,27 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from blake3 import blake3
 
 from data.durable_files import locked
-from data.errors import BrokenTarError, DataError, ShardError
+from data.errors import BrokenTarError, DataError, NoCacheError, ShardError
 from data.index import shard_access
+from data.index.compressed.unpacked_files import FOLDER, FileUses, bytes_in
 from data.index.shard_listing import Shards, is_folder_of_tars
 from data.index.shard_patterns import find_shards
 from data.source.file import file_version
 
 SUFFIXES = (".gz", ".tgz", ".zst", ".zstd")
 """The ends of the names of compressed files."""
-FOLDER = "unpacked"
-"""The folder of unpacked files, in that of the cache."""
-
 _TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
 _LINES = tuple(f"{kind}{end}" for kind in (".jsonl", ".ndjson") for end in SUFFIXES)
 _OTHERS = (".jsonl", ".ndjson", ".parquet", ".arrow", ".bin")
 _PIECE = 1 << 20
+_COUNTED = 64 << 20  # bytes after which what others have written is counted again
 _ZSTD_PIECE = 4096  # bytes that are decompressed at a time, to 128 MiB at most
 _MOST_WINDOW = (
     1 << 27
@@ -49,23 +48,28 @@ ShardError, DataError."""
 
 @dataclass(frozen=True)
 class Unpacker:
-    """Unpacks files into the folder of a cache.
+    """Unpacks files into the folder of a cache, in which they are in use while `uses` exists.
 
     Args:
-        most_bytes: what all unpacked files may have together.
+        most_bytes: what the cache may hold.
+        make_room: removes unused files from the cache, of so many bytes, and returns whether it
+            could.
     """
 
     cache: Path | None
     most_bytes: int
+    make_room: Callable[[Path, int], bool]
+    uses: FileUses = field(default_factory=FileUses)
 
     def __call__(self, path: Path, size: int | None = None) -> Path:
         """Return the unpacked file, which is made if there is none of this version of `path`.
 
-        Raises DataError without a cache; ShardError if the file is damaged, truncated, has another
-        length than `size`, or unpacks to more than the cache may hold.
+        Raises NoCacheError without a cache; ShardError if the file is damaged, truncated, has
+        another length than `size`, or unpacks to more than the cache may hold.
         """
         if self.cache is None or not self.most_bytes:
-            raise DataError(
+            check_start(path)
+            raise NoCacheError(
                 f"{path} is compressed, and is unpacked into a cache: give cache=, a folder on a "
                 "local disk, and cache_bytes=, the most that it may hold; or decompress it first"
             )
@@ -77,9 +81,10 @@ class Unpacker:
                 name = f"{path.absolute()}\n{version.bytes}\n{version.tag}"
                 identity = blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
                 made = folder / f"{identity}-{_plain_name(path.name)}"
-                with locked(folder / f".{made.name}.lock") as held:
-                    if not made.exists():
-                        self._make(path, source, made, size, held)
+                if not self.uses.add(made):
+                    with locked(folder / f".{made.name}.lock") as held:
+                        if not made.exists():
+                            self._make(path, source, made, size, held)
         except OSError as error:
             problem = f"cannot be unpacked into {folder}: {error.strerror}"
             raise ShardError(path, 0, problem) from error
@@ -93,16 +98,17 @@ class Unpacker:
         own = os.uname().nodename if is_locked else uuid.uuid4().hex
         temporary = made.with_name(f".{made.name}.{own}.tmp")
         temporary.unlink(missing_ok=True)
-        used = _bytes_in(made.parent)
-        most = self.most_bytes - used if size is None else size
         version = file_version(os.fstat(source.fileno()))
-        written = 0
+        written = counted = room = 0
         try:
             with temporary.open("xb") as target:
                 for piece in _pieces(path, source):
                     written += len(piece)
-                    if written > most or used + written > self.most_bytes:
-                        raise ShardError(path, source.tell(), self._too_long(size, used))
+                    if size is not None and written > size:
+                        problem = f"unpacks to more than the {size} bytes that its index says"
+                        raise ShardError(path, source.tell(), problem)
+                    if written > room or written > counted + _COUNTED:
+                        room, counted = self._room(path, source, len(piece), written), written
                     target.write(piece)
                 target.flush()
                 os.fsync(target.fileno())
@@ -116,14 +122,24 @@ class Unpacker:
             with suppress(FileNotFoundError):
                 temporary.unlink()
 
-    def _too_long(self, size: int | None, used: int) -> str:
-        if size is not None and used + size <= self.most_bytes:
-            return f"unpacks to more than the {size} bytes that its index says"
-        return (
-            f"unpacks to more than cache_bytes={self.most_bytes} allows, of which {used} are used "
-            f"by other unpacked files in {FOLDER} of the cache: remove those of before, or raise "
-            "cache_bytes if you trust the file"
-        )
+    def _room(self, path: Path, source: BinaryIO, piece: int, written: int) -> int:
+        """Return the bytes that the file may have, of which `written` are more than the file on the
+        disk by `piece`, at most; others are removed from the cache if it takes that. Raises
+        ShardError if there is no room."""
+        assert self.cache is not None
+        root = self.cache.expanduser().absolute()
+        used = bytes_in(root) + bytes_in(root / FOLDER) + piece
+        if used > self.most_bytes and self.make_room(root, used - self.most_bytes):
+            used = bytes_in(root) + bytes_in(root / FOLDER) + piece
+        if used > self.most_bytes:
+            raise ShardError(
+                path,
+                source.tell(),
+                f"unpacks to more than cache_bytes={self.most_bytes} allows, of which "
+                f"{max(0, used - written)} are used by shards and unpacked files that are in use: "
+                "raise cache_bytes if you trust the file",
+            )
+        return written + self.most_bytes - used
 
 
 def unpacked_shards(shards: Shards, unpack: Unpack) -> Shards:
@@ -154,14 +170,13 @@ def _make_private(folder: Path) -> None:
         )
 
 
-def _bytes_in(folder: Path) -> int:
-    """Return the bytes of all files in a folder, also of those that are being written."""
-    total = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):  # another process has just renamed it
-                total += entry.stat(follow_symlinks=False).st_size
-    return total
+def check_start(path: Path) -> None:
+    """Raise ShardError if the file cannot be read, or does not begin as a compressed file."""
+    try:
+        with path.open("rb") as source:
+            next(_pieces(path, source), b"")
+    except OSError as error:
+        raise ShardError(path, 0, f"cannot be read: {error.strerror}") from error
 
 
 def is_compressed(path: Path) -> bool:
