@@ -53,11 +53,12 @@ class OrderOptions:
     seed: int = 0
     shuffle: bool = True
     """False: samples come in the order in which they are stored."""
-    streams: int = 48
-    """The number of virtual streams of shards that take turns."""
-    window: int = 8
+    streams: int | None = None
+    """The number of virtual streams of shards that take turns; None: 48, and fewer of tables with
+    large groups of rows, see `data.read.stream_sizes`."""
+    window: int | None = None
     """The shards of each stream whose samples are shuffled with one another: samples are shuffled
-    among `streams` times `window` shards."""
+    among `streams` times `window` shards. None: 8, and fewer of such tables."""
     remix_every: int = 0
     """The number of epochs after which shards are assigned to the streams anew; 0: a shard stays in
     its stream for the whole run, which keeps it on the same nodes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -28,6 +29,7 @@ from data.order.sample_order import Order, OrderOptions
 from data.order.shard_uses import NEVER, ShardUse, uses_ahead
 from data.read.dataset import Dataset
 from data.read.stream_identity import State, check_same, digest_of, digests_of, of_dataset
+from data.read.stream_sizes import STREAMS, WINDOW, stream_sizes
 
 
 class SampleLocations(NamedTuple):
@@ -105,9 +107,11 @@ class SampleStream(Protocol):
 class SingleStream:
     """The stream of one dataset."""
 
-    def __init__(self, dataset: Dataset, order: Order) -> None:
+    def __init__(self, dataset: Dataset, order: Order, options: OrderOptions | None = None) -> None:
         self.datasets, self.orders = (dataset,), (order,)
         self.order, self.seed = order, order.seed
+        self._options = options
+        """What the order was made by; None: it was given, and a state has to have it."""
 
     @classmethod
     def of(cls, dataset: Dataset, options: OrderOptions) -> SingleStream:
@@ -121,7 +125,7 @@ class SingleStream:
             shuffle=options.shuffle,
             remix_every=options.remix_every,
         )
-        return cls(dataset, order)
+        return cls(dataset, order, options)
 
     @property
     def samples(self) -> int:
@@ -154,8 +158,19 @@ class SingleStream:
         return ()
 
     def restored(self, state: State) -> SampleStream:
-        check_same(state, self.identity)
-        return self
+        """Return this stream, with the streams and the window of the state where none were given.
+        Raises as `resumed`."""
+        stream, given = self, self._options
+        if given is not None and None in (given.streams, given.window) and given.shuffle:
+            saved = {name: state.get(name) for name in ("streams", "window")}
+            sizes = {
+                name: size
+                for name, size in saved.items()
+                if getattr(given, name) is None and type(size) is int and size > 0
+            }
+            stream = SingleStream.of(self.datasets[0], replace(given, **sizes))
+        check_same(state, stream.identity)
+        return stream
 
     def resumed(self, state: State, position: int) -> SampleStream:
         return self.restored(state)
@@ -173,6 +188,7 @@ class MixedStream:
         names: Sequence[str] = (),
         changed: tuple[MixtureSegment, MixtureSegment] | None = None,
         stage_plan: StagePlan | None = None,
+        earlier: Sequence[Order] = (),
     ) -> None:
         self.datasets = tuple(datasets)
         self.orders, self.mixture, self.seed = tuple(orders), mixture, mixture.seed
@@ -183,6 +199,9 @@ class MixedStream:
         other one that is from there on; None: it is the same."""
         self.stage_plan = stage_plan
         """Where stages begin after a resume with other weights; None: at the same positions."""
+        self._earlier = tuple(earlier)
+        """The order of each dataset by the numbers of streams that an earlier version has chosen,
+        by which a state may be; empty: they were given."""
         self._order = MixedOrder(self.orders, mixture)
 
     @property
@@ -243,7 +262,7 @@ class MixedStream:
         in the order that they had. Raises as `resumed`."""
         saved, digests = dict(state), digests_of(state)
         segments = saved.pop("segments", [])
-        mine = self._arranged(digests)
+        mine = self._as_saved(digests)._arranged(digests)
         here = mine.identity
         del here["segments"]
         if digests and len(digests) < len(mine.datasets):
@@ -261,7 +280,7 @@ class MixedStream:
         """Return the stream that continues from `state`: up to `position` as it was, from there on
         by the weights of this one. Datasets that the state does not have begin there."""
         before = self.restored(state)
-        mine = self._arranged(digests_of(state))
+        mine = self._as_saved(digests_of(state))._arranged(digests_of(state))
         planned = mine._planned(before.mixture.segments, position)
         segments = continued(before.mixture.segments, planned, position)
         mixture = Mixture(segments, seed=self.seed, block=self.mixture.block)
@@ -281,6 +300,18 @@ class MixedStream:
         except ValueError as error:
             raise DataError(str(error)) from error
         return [MixtureSegment(0, later[0].parts), *later[1:]]
+
+    def _as_saved(self, digests: Sequence[str]) -> MixedStream:
+        """Return the same mixture with the earlier orders of datasets whose digests have them."""
+        if not self._earlier:
+            return self
+        orders = []
+        for dataset, order, earlier in zip(self.datasets, self.orders, self._earlier, strict=True):
+            was = digest_of(of_dataset(earlier.identity, dataset.fingerprint))
+            orders.append(earlier if was in digests else order)
+        return MixedStream(
+            self.datasets, orders, self.mixture, self.names, stage_plan=self.stage_plan
+        )
 
     def _arranged(self, digests: Sequence[str]) -> MixedStream:
         """Return the same mixture with its datasets in the order of `digests`, others after them.
@@ -349,8 +380,8 @@ def mixed(
     stage_plan: StagePlan | None = None,
     names: Sequence[str] = (),
     seed: int = 0,
-    streams: int = 48,
-    window: int = 8,
+    streams: int | None = None,
+    window: int | None = None,
     remix_every: int = 0,
     block: int = 1024,
 ) -> MixedStream:
@@ -380,35 +411,40 @@ def mixed(
                 raise ValueError(f"{len(datasets)} datasets, but {len(each)} {what}")
         if len(set(names)) < len(names):
             raise ValueError(f"names must be different, got {list(names)}")
-        orders = [
-            order_of(dataset, seed=seed, streams=streams, window=window, remix_every=remix_every)
-            for dataset in datasets
-        ]
+        orders, earlier = (
+            [
+                order_of(dataset, seed=seed, streams=each, window=of, remix_every=remix_every)
+                for dataset in datasets
+            ]
+            for each, of in ((streams, window), (streams or STREAMS, window or WINDOW))
+        )
         segments = [segment(at, of) for at, of in [(0, weights), *stages]]
         mixture = Mixture(segments, seed=seed, block=block)
     except ValueError as error:
         raise DataError(str(error)) from error
-    return MixedStream(datasets, orders, mixture, names, stage_plan=stage_plan)
+    return MixedStream(datasets, orders, mixture, names, stage_plan=stage_plan, earlier=earlier)
 
 
 def order_of(
     dataset: Dataset,
     *,
     seed: int,
-    streams: int = 48,
-    window: int = 8,
+    streams: int | None = None,
+    window: int | None = None,
     shuffle: bool = True,
     remix_every: int = 0,
 ) -> Order:
-    """Return the order of a dataset's samples. Raises DataError for impossible arguments."""
+    """Return the order of a dataset's samples, by `OrderOptions`. Raises DataError for impossible
+    arguments."""
     if len(dataset) == 0:
         raise EmptyDatasetError(f"the dataset has no samples in its {len(dataset.manifest)} shards")
+    sizes = stream_sizes(dataset.manifest, streams, window)
     try:
         return Order(
             dataset.manifest.samples,
             seed=seed,
-            streams=streams,
-            window=window,
+            streams=sizes.streams,
+            window=sizes.window,
             shuffle=shuffle,
             remix_every=remix_every,
         )

@@ -376,7 +376,8 @@ def _unit_violations(spec: RunSpec, mixture: MixtureSpec) -> Iterator[str]:
         if any(stage.tokens is not None for stage in mixture.stages):
             yield f"{KEY}.stages: samples of {what} have no tokens that are counted; use step"
         for name, source in mixture.sources.items():
-            for field in ("dtype", "end_of_text", "column"):
+            no_tokens = ("dtype", "end_of_text")
+            for field in (*no_tokens, "column") if what == "images" else no_tokens:
                 if (value := getattr(source, field)) is not None:
                     yield (
                         f"{source_keys(name)}.{field}: {value} is an option of token files; use "

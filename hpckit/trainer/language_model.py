@@ -11,6 +11,7 @@ from torch import Tensor
 from data import Batch, Loader, Packing
 from hpckit.config.entry_points import LANGUAGE_MODEL
 from hpckit.config.rules.model import decoder_of
+from hpckit.config.rules.token_files import text_columns
 from hpckit.config.spec import InitFromSpec, RunSpec
 from hpckit.config.spec_parser import require_usable
 from hpckit.events.schema import AttentionChosen, ParametersRead
@@ -123,7 +124,7 @@ def _loader_arguments(cfg: RunSpec) -> dict[str, Any]:
     model = decoder_of(cfg)
     length = model.seq_len + 1
     if cfg.data.text == "bytes":
-        return {"transform": ByteWindow(length), "collate": stack}
+        return {"transform": ByteWindow(length, text_columns(cfg)), "collate": stack}
     packing = Packing(
         length,
         pad=PADDING,

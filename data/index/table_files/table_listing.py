@@ -47,6 +47,17 @@ def open_table_files(shards: Shards, *, rows: bool = False) -> TableManifest | N
     return TableManifest(tables, ", ".join(items))
 
 
+def is_arrow(shards: Shards) -> bool:
+    """Return whether an item is an `.arrow` file, or a folder that `save_to_disk` of Hugging Face's
+    datasets wrote, whose rows are samples or tokens as the reader says."""
+    items = [str(one) for one in ([shards] if isinstance(shards, str | Path) else shards)]
+    return any(
+        not shard_access.is_url(item)
+        and (item.endswith(ARROW) or arrow_files.is_saved_dataset(Path(item).expanduser()))
+        for item in (one.removeprefix("file://") for one in items)
+    )
+
+
 def _files(item: str, rows: bool) -> list[tuple[Path, _Open]] | None:
     suffixes = (PARQUET, ARROW) if rows else (PARQUET,)
     if shard_access.is_url(item):

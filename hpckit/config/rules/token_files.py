@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from data import TokenFiles
 from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
@@ -21,6 +22,39 @@ def token_files(spec: RunSpec) -> TokenFiles:
     )
 
 
+def reads_fields(spec: RunSpec) -> bool:
+    """Returns whether samples of a run have fields other than tokens, such as text or images."""
+    return spec.data.images is not None or spec.data.text == "bytes"
+
+
+def reading_options(spec: RunSpec, shards: str) -> dict[str, Any]:
+    """Returns the arguments of `data.open_dataset` that say how `shards` are read for a run: tables
+    as rows, and files of records as such, where its samples have fields; token files by the
+    options of the run.
+
+    Raises:
+        DataError: the shards cannot be listed.
+    """
+    from data.index.table_files.table_listing import is_arrow
+    from data.index.token_files.token_file_listing import first_token_file
+
+    if reads_fields(spec):
+        if is_arrow(shards):
+            return {"rows": True}
+        if first_token_file(shards) is None:
+            return {}
+    return {"token_files": token_files(spec)}
+
+
+def text_columns(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the names of the fields that the text of samples may have, of all sources of a
+    mixture; empty: samples have one field."""
+    named = [spec.data.column]
+    if spec.data.mixture is not None:
+        named += [source.column for source in spec.data.mixture.sources.values()]
+    return tuple(dict.fromkeys(one for one in named if one is not None))
+
+
 def token_file_violations(spec: RunSpec) -> Iterator[str]:
     """Yields the violations of these rules, one line each, the key first."""
     data, model = spec.data, spec.model
@@ -28,7 +62,8 @@ def token_file_violations(spec: RunSpec) -> Iterator[str]:
         return  # other training functions check it themselves
     for name in ("dtype", "end_of_text", "column"):
         value = getattr(data, name)
-        if value is not None and (data.text != "tokens" or spec.entry == IMAGES):
+        is_member = name == "column" and spec.entry == LANGUAGE_MODEL  # of text
+        if value is not None and not is_member and (data.text != "tokens" or spec.entry == IMAGES):
             yield (
                 f"data.{name}: {value} is an option of token files; use data=tokens, or leave it "
                 "out"

@@ -113,8 +113,10 @@ class DataSpec(EarlierAttributes, group="data"):
     """Folder of tars, glob, brace pattern `{000..012}`, one tar, or a `dataset.index`; each may be
     at a URL such as s3://. Or token files, which are read in place from a file system: a flat
     `.bin` file as of nanoGPT, Megatron's `.bin` with its `.idx` (or the name of both without the
-    suffix), or a folder that `save_to_disk` of Hugging Face's datasets wrote. null: `mixture` has
-    the datasets."""
+    suffix), or a folder that `save_to_disk` of Hugging Face's datasets wrote. Or, for text=bytes
+    and images, files of other formats: a folder of MDS or LitData, `.jsonl`, `.parquet`, `.arrow`
+    or a folder of `save_to_disk`; and tars that are compressed (`.tar.gz`, `.tar.zst`), which are
+    unpacked into `cache`. null: `mixture` has the datasets."""
     mixture: MixtureSpec | None
     """Several datasets that are mixed by weight, in place of `shards`; null: there is one."""
     identity_mixture: dict[str, Any] | None
@@ -143,7 +145,9 @@ class DataSpec(EarlierAttributes, group="data"):
     """Token that ends each document of a flat `.bin` file, as 50256 of GPT-2; null: the file is cut
     into windows of `model.seq_len` + 1 tokens."""
     column: Text | None
-    """Column of a Hugging Face dataset that has the tokens; null: input_ids."""
+    """Column of a Hugging Face dataset that has the tokens; null: input_ids. With text=bytes, the
+    field of the text in samples of several fields, such as lines of JSON, tables, MDS and LitData;
+    null: samples have one field."""
     pack: PackSpec | None
     """How to create `shards` at the first use; null: they must exist."""
     images: ImagesSpec | None

@@ -18,7 +18,7 @@ from checkpointing.service.protocol.socket_address import SOCKET, all_sockets, s
 from data import open_dataset
 from data.read.sample_stream import order_of
 from hpckit.config.last_step import last_step
-from hpckit.config.rules.token_files import token_files
+from hpckit.config.rules.token_files import reading_options
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import Event, read_events
@@ -98,7 +98,12 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
     ]
     if spec.data.shards is None:
         return [*found, "data.mixture: a campaign checks the samples of one dataset, data.shards"]
-    dataset = open_dataset(spec.data.shards, token_files=token_files(spec))
+    dataset = open_dataset(
+        spec.data.shards,
+        cache=spec.data.cache,
+        cache_bytes=spec.data.cache_gb * 10**9,
+        **reading_options(spec, spec.data.shards),
+    )
     order = order_of(
         dataset,
         seed=spec.train.seed,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data import DataError, FetchError, IndexingError
+from data.errors import NoCacheError
 from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL, is_built_in, is_training_function
 from hpckit.config.mixture import (
     KEY,
@@ -22,7 +23,7 @@ from hpckit.config.mixture import (
     stages,
 )
 from hpckit.config.rules.model import decoder_of
-from hpckit.config.rules.token_files import token_files
+from hpckit.config.rules.token_files import reading_options, text_columns
 from hpckit.config.shard_places import shard_places
 from hpckit.config.spec import PackSpec, RunSpec
 from hpckit.submit.shard_packing import is_stdlib_by_default, packing_problem
@@ -70,6 +71,9 @@ def _check(spec: RunSpec, pack: Pack | None) -> DatasetCheck:
         return DatasetCheck(None, [*problems, *_validation_problems(spec)], notes)
     try:
         dataset = _dataset(spec, pack)
+    except NoCacheError as error:
+        problems, notes = _compressed(spec, "data.shards", error)
+        return DatasetCheck(None, [*problems, *_validation_problems(spec)], notes)
     except (DataError, OSError) as error:
         return DatasetCheck(None, _unreadable("data.shards", error))
     problems = []
@@ -107,7 +111,7 @@ def _open_dataset(spec: RunSpec, shards: str) -> Dataset:
         shards,
         sources=interactive_sources(),
         check=spec.data.check,
-        token_files=token_files(spec),
+        **reading_options(spec, shards),
     )
 
 
@@ -135,20 +139,24 @@ def check_mixture(spec: RunSpec, *, is_continued: bool = False) -> tuple[list[st
 
     mixture = spec.data.mixture
     assert mixture is not None
-    problems, sizes = list[str](), list[SourceSize]()
+    problems, notes, sizes = list[str](), list[str](), list[SourceSize]()
     for name, source in mixture.sources.items():
         key, own = f"{source_keys(name)}.shards", options_of(spec, source)
         try:
             dataset = _open_dataset(own, source.shards)
             found = _dataset_problems(own, key, source.shards, dataset)
+        except NoCacheError as error:
+            found, more = _compressed(spec, key, error)
+            problems, notes = problems + found, notes + more
+            continue
         except (DataError, OSError) as error:
             found = _unreadable(key, error)
         problems += found
         if not found:
             tokens = dataset.manifest.n_tokens
             sizes.append(SourceSize(len(dataset), None if tokens is None else int(tokens.sum())))
-    if problems:
-        return problems, []
+    if problems or notes:
+        return problems, notes
     try:
         plan = stages(spec, sizes)
         segments = [segment(stage.position, stage.weights) for stage in plan]
@@ -171,8 +179,24 @@ def _validation_problems(spec: RunSpec) -> list[str]:
     try:
         dataset = _open_dataset(spec, shards)
         return _dataset_problems(spec, key, shards, dataset)
+    except NoCacheError as error:
+        return _compressed(spec, key, error)[0]
     except (DataError, OSError) as error:
         return _unreadable(key, error)
+
+
+def _compressed(spec: RunSpec, key: str, error: NoCacheError) -> tuple[list[str], list[str]]:
+    """Returns the problems of files that the nodes unpack into their caches, and the notes: nothing
+    is unpacked here, so that their samples are not known yet."""
+    if spec.data.cache is None or not spec.data.cache_gb:
+        return [
+            f"{key}: {error}; for a run these are data.cache, a folder on each node's own disk, "
+            "and data.cache_gb"
+        ], []
+    return [], [
+        f"{key}: compressed files are unpacked into {spec.data.cache} of each node when the run "
+        "starts; their samples are not checked here"
+    ]
 
 
 def _unreadable(key: str, error: DataError | OSError) -> list[str]:
@@ -201,12 +225,21 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
             dataset.index(0)
         except (DataError, OSError) as error:
             return _unreadable(key, error)
+    from data.index.in_place_manifest import InPlaceManifest
     from data.index.token_files.token_manifest import TokenManifest
 
     if isinstance(dataset.manifest, TokenManifest):
         return _token_file_problems(spec, key, shards, dataset.manifest.highest_token)
-    if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
+    if spec.entry == LANGUAGE_MODEL and spec.data.text == "bytes":
+        return _text_problems(spec, key, dataset)
+    if spec.entry != LANGUAGE_MODEL:
         return []
+    if isinstance(dataset.manifest, InPlaceManifest):
+        return [
+            f"{key}: {shards} has no token counts, by which documents are packed; write its tokens "
+            "as token files, as a Hugging Face dataset, or as tars, or train on text by "
+            "data.text=bytes"
+        ]
     if dataset.manifest.n_tokens is None:
         return [
             f"{key}: {shards} has no token counts; `hpckit data pack --tokenizer` makes "
@@ -222,6 +255,21 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
     if vocabulary is None or vocabulary.size <= there:
         return []
     return [f"model.vocab: {there} is less than the {vocabulary.size} different tokens of {shards}"]
+
+
+def _text_problems(spec: RunSpec, key: str, dataset: Dataset) -> list[str]:
+    """Returns the problems of samples of other formats than tars, of which the first is read: it
+    has not the field of the text."""
+    from data.index.in_place_manifest import InPlaceManifest
+    from hpckit.trainer.batches.byte_text import text_of
+
+    if not isinstance(dataset.manifest, InPlaceManifest):
+        return []
+    try:
+        text_of(dataset.read(0), text_columns(spec))
+    except (DataError, OSError) as error:
+        return _unreadable(key, error)
+    return []
 
 
 def _token_file_problems(spec: RunSpec, key: str, shards: str, highest: int | None) -> list[str]:

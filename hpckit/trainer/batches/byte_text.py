@@ -3,6 +3,7 @@ length."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,22 +23,23 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ByteWindow:
-    """A transform for `data.Loader` that takes `length` consecutive tokens of the only member of a
-    sample.
+    """A transform for `data.Loader` that takes `length` consecutive tokens of the text of a sample:
+    of its only member, or of the one that is in `columns`.
 
     The place of the window in a longer document depends only on the seed and the position; a
     shorter document is padded with `PADDING`.
     """
 
     length: int
+    columns: tuple[str, ...] = ()
 
     def __call__(self, sample: Sample, context: SampleContext) -> Tokens:
         """Return the window, (length,) tokens.
 
         Raises:
-            DataError: the sample does not have exactly one member.
+            DataError: the sample does not have exactly one such member, or it is no text.
         """
-        document = _only_member(sample)
+        document = text_of(sample, self.columns)
         first = max(0, len(document) + 1 - self.length)
         start = int(context.rng.integers(first + 1)) if first else 0
         window = np.full(self.length, PADDING, dtype=np.int64)
@@ -48,13 +50,24 @@ class ByteWindow:
         return window
 
 
-def _only_member(sample: Sample) -> bytes:
-    members = [name for name in sample if not name.startswith("__")]
-    if len(members) != 1:
+def text_of(sample: Sample, columns: Collection[str] = ()) -> bytes:
+    """Return the bytes of the text of a sample, in UTF-8: the member that is in `columns`, or its
+    only one. Raises DataError."""
+    names = [name for name in sample if not name.startswith("__")]
+    found = [name for name in names if name in columns] or names
+    if len(found) != 1:
+        problem = "training on text takes samples with one, or the one that data.column names"
+        if columns:
+            problem += f", which is one of {', '.join(columns)}"
         raise DataError(
-            f"{sample['__url__']}: sample {sample['__key__']!r} has members {members}; "
-            "training on text takes samples with one"
+            f"{sample['__url__']}: sample {sample['__key__']!r} has members {names}; {problem}"
         )
-    content = sample[members[0]]
-    assert isinstance(content, bytes)
+    content = sample[found[0]]
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogatepass")
+    if not isinstance(content, bytes):
+        raise DataError(
+            f"{sample['__url__']}: sample {sample['__key__']!r} has in {found[0]!r} no text, but a "
+            f"value of type {type(content).__name__}; name another by data.column"
+        )
     return content

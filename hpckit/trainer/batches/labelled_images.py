@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import math
+import operator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ ARRAY = "npy"
 """Ending of members that are arrays of uint8, (height, width, 3)."""
 LABEL = "cls"
 """Ending of the member that has the number of the class."""
+IMAGE_FIELD, LABEL_FIELD = "image", "label"
+"""The fields of samples of other formats, where they have no such members."""
 
 LEAST_AREA = 0.08
 MOST_ASPECT_RATIO = 4 / 3
@@ -105,10 +108,15 @@ def center_box(width: int, height: int) -> Box:
 
 def _image(sample: Sample) -> Image.Image:
     names = [name for name in sample if name in (*ENCODED, ARRAY)]
+    if not names and IMAGE_FIELD in sample:
+        names = [IMAGE_FIELD]
     if len(names) != 1:
         raise _error(sample, f"has images {names}; it takes one of {', '.join((*ENCODED, ARRAY))}")
     content = sample[names[0]]
-    assert isinstance(content, bytes)
+    if isinstance(content, dict):  # as Hugging Face's datasets store it
+        content = content.get("bytes")
+    if not isinstance(content, bytes):
+        raise _error(sample, f"has in {names[0]!r} no bytes of an image")
     try:
         if names[0] == ARRAY:
             return Image.fromarray(_checked(np.load(io.BytesIO(content), allow_pickle=False)))
@@ -124,13 +132,13 @@ def _checked(pixels: npt.NDArray[np.generic]) -> Pixels:
 
 
 def _label(sample: Sample, classes: int) -> int:
-    content = sample.get(LABEL)
-    if not isinstance(content, bytes):
+    content = sample.get(LABEL, sample.get(LABEL_FIELD))
+    if content is None:
         raise _error(sample, f"has no label: a member {LABEL!r} with the number of its class")
     try:
-        label = int(content)
-    except ValueError:
-        raise _error(sample, f"has a label {content[:20]!r} that is not a number") from None
+        label = int(content) if isinstance(content, bytes) else operator.index(content)
+    except (ValueError, TypeError):
+        raise _error(sample, f"has a label {str(content)[:20]} that is not a number") from None
     if not 0 <= label < classes:
         raise _error(sample, f"has label {label}, and model.classes={classes} end before it")
     return label

@@ -7,8 +7,9 @@ from typing import Any
 
 from data import DataError, Dataset, Loader, in_order, mixed, open_dataset
 from data.read.sample_stream import MixedStream
+from data.read.stream_sizes import STREAMS, WINDOW
 from hpckit.config.mixture import SourceSize, is_packed, options_of, stages, stages_from
-from hpckit.config.rules.token_files import token_files
+from hpckit.config.rules.token_files import reading_options
 from hpckit.config.spec import RunSpec
 from hpckit.trainer.run_loop import TrainingRun
 from hpckit.trainer.validation import Measure, Validate
@@ -90,15 +91,18 @@ def _open_dataset(cfg: RunSpec, shards: str) -> Dataset:
         cache_bytes=cfg.data.cache_gb * 10**9,
         cache_local=cfg.data.cache_local,
         check=cfg.data.check,
-        token_files=token_files(cfg),
+        **reading_options(cfg, shards),
     )
 
 
 def _order(cfg: RunSpec) -> dict[str, Any]:
+    """Return the options of the order; where they are those of `conf/data`, tables with large
+    groups of rows have fewer streams."""
+    is_default = (cfg.data.streams, cfg.data.window) == (STREAMS, WINDOW)
     return {
         "seed": cfg.train.seed,
-        "streams": cfg.data.streams,
-        "window": cfg.data.window,
+        "streams": None if is_default else cfg.data.streams,
+        "window": None if is_default else cfg.data.window,
         "remix_every": cfg.data.remix_every,
     }
 

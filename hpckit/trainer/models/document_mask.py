@@ -84,9 +84,15 @@ def attend(
             is_causal=is_causal and mask is None,
             enable_gqa=enable_gqa,
         )
-    flat = [each.transpose(1, 2).flatten(0, 1) for each in (query, key, value)]
     by = _by_kernel if query.is_cuda else _one_by_one
-    found = by(*flat, mask.offsets, query.shape[2], enable_gqa)
+    found = by(
+        query.transpose(1, 2).flatten(0, 1),
+        key.transpose(1, 2).flatten(0, 1),
+        value.transpose(1, 2).flatten(0, 1),
+        mask.offsets,
+        query.shape[2],
+        enable_gqa,
+    )
     return found.view(len(query), -1, *found.shape[1:]).transpose(1, 2)
 
 
@@ -96,7 +102,7 @@ def _by_kernel(
     """Return the attention within documents by flash attention of sequences of varying length."""
     from torch.nn.attention.varlen import varlen_attn  # since torch 2.10
 
-    found: Tensor = varlen_attn(
+    found = varlen_attn(
         query,
         key,
         value,
@@ -107,6 +113,7 @@ def _by_kernel(
         window_size=(-1, 0),
         enable_gqa=enable_gqa,
     )
+    assert isinstance(found, Tensor)  # more is returned only where it is asked for
     return found
 
 
@@ -116,7 +123,9 @@ def _one_by_one(
     """Return the same, one document after the other: each (tokens, heads, head width)."""
     parts = [
         functional.scaled_dot_product_attention(
-            *(each[begin:end].transpose(0, 1)[None] for each in (query, key, value)),
+            query[begin:end].transpose(0, 1)[None],
+            key[begin:end].transpose(0, 1)[None],
+            value[begin:end].transpose(0, 1)[None],
             is_causal=True,
             enable_gqa=enable_gqa,
         )[0].transpose(0, 1)

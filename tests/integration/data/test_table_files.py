@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from data import DataError, FingerprintError, Loader, ShardError, open_dataset
+from data import DataError, FingerprintError, Loader, ShardError, mixed, open_dataset
 from data.index.table_files.table_file import open_parquet
+from data.read import stream_sizes as sizes_module
 from data.read.shards import table_samples
 from data.read.shards.table_samples import UnpackedGroups
+from data.read.stream_sizes import stream_sizes
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -202,6 +204,43 @@ def test_threads_unpack_a_group_once_and_a_forked_process_waits_for_none(tmp_pat
     with kept._lock:  # as a thread that is forked away
         kept.after_fork()
         assert kept.get(table_file, 1).num_rows == 8
+
+
+def test_streams_are_chosen_by_the_groups_and_a_state_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that was saved with 48 streams goes on in its order, alone and in a mixture, where
+    fewer would be chosen; one of streams that were given is refused by other given ones."""
+    dataset = open_dataset(parquet(tmp_path))
+    assert stream_sizes(dataset.manifest, None, None) == (48, 8), "small groups"
+
+    def keys(loader: Loader, steps: int) -> list[str]:
+        return [key for batch in islice(loader, steps) for key in batch.keys]
+
+    options: dict[str, Any] = {"global_batch": 4, "threads": 0}
+    old = Loader(dataset, **options)
+    mixture = Loader(mixed([dataset], [1]), **options)
+    before = [keys(old, 2), keys(mixture, 2)]
+    states = [old.state_dict(), mixture.state_dict()]
+    assert before[0] == keys(Loader(dataset, streams=48, window=8, **options), 2)
+    rest = [keys(old, 5), keys(mixture, 5)]
+
+    size = int(dataset.manifest.bytes.sum()) // len(dataset.manifest)
+    monkeypatch.setattr(sizes_module, "LIVE_BYTES", 20 * size)
+    monkeypatch.setattr(sizes_module, "WINDOW_BYTES", 2 * size)
+    assert stream_sizes(dataset.manifest, None, None) == (10, 2)
+    assert stream_sizes(dataset.manifest, None, 1) == (20, 1)
+    assert stream_sizes(dataset.manifest, 3, None) == (3, 2)
+    new = Loader(dataset, **options)
+    assert new.state_dict()["streams"] == 10
+    new.load_state_dict(states[0])
+    assert keys(new, 5) == rest[0]
+    assert new.state_dict()["streams"] == 48
+    newer = Loader(mixed([dataset], [1]), **options)
+    newer.load_state_dict(states[1])
+    assert keys(newer, 5) == rest[1]
+    with pytest.raises(FingerprintError, match="streams"):
+        Loader(dataset, streams=10, **options).load_state_dict(states[0])
 
 
 def test_groups_are_kept_up_to_a_number_of_bytes_and_thrashing_is_told(

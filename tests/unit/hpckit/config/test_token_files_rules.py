@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from data import TokenFiles
-from hpckit.config.rules.token_files import token_files
+from hpckit.config.rules.token_files import text_columns, token_files
 from hpckit.config.spec import DecoderSpec
 from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.specs_and_processes import make_spec
@@ -23,7 +23,6 @@ TOKENS = {"data.text": "tokens"}
             "data.dtype: uint16 is an option of token files; use data=tokens",
         ),
         ({"data.end_of_text": 0}, "data.end_of_text: 0 is an option of token files"),
-        ({"data.column": "ids"}, "data.column: ids is an option of token files"),
         (
             {**TOKENS, "data.end_of_text": 257},
             "data.end_of_text: 257 is not a token of model.vocab",
@@ -33,6 +32,25 @@ TOKENS = {"data.text": "tokens"}
 def test_options_that_cannot_be(values: dict[str, Any], line: str) -> None:
     with pytest.raises(SpecError, match=line):
         make_spec(values)
+
+
+def test_a_column_is_of_tokens_or_of_text_and_not_of_images() -> None:
+    assert text_columns(make_spec({"data.column": "text"})) == ("text",)
+    with pytest.raises(SpecError, match=r"data\.column: ids is an option of token files"):
+        make_spec({"data.column": "ids"}, data="images", model="resnet_nano")
+
+
+def test_varlen_attention_is_for_windows_of_documents() -> None:
+    varlen = {"memory.attention": "varlen"}
+    make_spec({**TOKENS, **varlen, "data.balance": "attention"})
+    for changes, says in (
+        (varlen, r"memory\.attention: varlen computes attention within the documents"),
+        ({**TOKENS, "data.balance": "attention"}, r"data\.balance: attention makes no difference"),
+        ({**TOKENS, **varlen, "memory.compile": True}, "cannot be compiled on CPUs"),
+        ({**TOKENS, **varlen, "cluster.device": "cuda"}, "computes in bf16 or fp16 on GPUs"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            make_spec(changes)
 
 
 def test_other_training_functions_decide_for_themselves() -> None:

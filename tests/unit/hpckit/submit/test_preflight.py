@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import socket
 import sys
@@ -113,6 +115,44 @@ def test_token_files_that_a_run_cannot_train_on(project: Project) -> None:
         assert re.match(says, line), line
     other = {"train.validate_every": 5, "data.validation": str(place)}
     assert look(project, {**good, **other}).problems == []
+
+
+def test_other_formats_are_looked_at_by_what_a_run_makes_of_them(project: Project) -> None:
+    base = project.root.parent
+    lines = [json.dumps({"text": f"line {n}", "n": n}) for n in range(9)]
+    (base / "text.jsonl").write_text("\n".join(lines))
+    text = {"data.text": "bytes", "data.pack": None, "data.shards": "text.jsonl"}
+    good = look(project, {**text, "data.column": "text"})
+    assert (good.problems, good.dataset and len(good.dataset)) == ([], 9)
+    (line,) = look(project, text).problems
+    assert "has members ['text', 'n']; training on text takes" in line
+    assert "data.column names" in line
+    (line,) = look(project, {**text, "data.column": "n"}).problems
+    assert "has in 'n' no text" in line
+    tokens = {**text, "data.text": "tokens", "data.shards": "text.jsonl"}
+    (line,) = look(project, tokens).problems
+    assert line.startswith("data.shards: ")
+
+
+def test_compressed_tars_are_for_the_caches_of_nodes(project: Project) -> None:
+    """Nothing is unpacked here, and what is no compressed file is a problem all the same."""
+    base = project.root.parent
+    tar = write_tar(base / "plain.tar", [("0.txt", b"text")])
+    (base / "text.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+    text = {"data.text": "bytes", "data.pack": None, "data.shards": "text.tar.gz"}
+    (line,) = look(project, text).problems
+    assert "is unpacked into a cache" in line
+    assert "data.cache, a folder on each node's own disk" in line
+    cached = {**text, "data.cache": str(base / "cache")}
+    found = look(project, cached)
+    assert (found.problems, found.dataset) == ([], None)
+    assert any("are unpacked into" in note for note in found.notes)
+    assert not (base / "cache").exists()
+    both = {**cached, "train.validate_every": 5, "data.validation": "text.tar.gz"}
+    assert look(project, both).problems == []
+    (base / "text.tar.gz").write_bytes(b"neither")
+    (line,) = look(project, cached).problems
+    assert "is neither of gzip nor of zstd" in line
 
 
 def look_at_mixture(base: Path, **sources: dict[str, Any]) -> tuple[list[str], list[str]]:

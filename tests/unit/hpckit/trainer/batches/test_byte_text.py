@@ -68,6 +68,17 @@ def test_a_sample_without_exactly_one_member_is_refused_by_key_and_shard(
         ByteWindow(4)(bad, SampleContext(0, 0, 1))
 
 
+def test_the_text_of_a_sample_of_several_fields_is_the_named_one() -> None:
+    fields: Sample = {"__key__": "a/b", "__url__": "/x.jsonl", "text": "a\u00e9", "n": 5}
+    named = ByteWindow(5, ("body", "text"))
+    assert named(fields, SampleContext(0, 0, 1)).tolist() == [97, 0xC3, 0xA9, END, PADDING]
+    assert named(sample(b"x"), SampleContext(0, 0, 1))[0] == ord("x"), "of a tar"
+    with pytest.raises(DataError, match="'n' no text, but a value of type int"):
+        ByteWindow(5, ("n",))(fields, SampleContext(0, 0, 1))
+    with pytest.raises(DataError, match=r"that data\.column names, which is one of body"):
+        ByteWindow(5, ("body",))(fields, SampleContext(0, 0, 1))
+
+
 def test_windows_are_stacked_to_a_batch() -> None:
     windows = [ByteWindow(4)(sample(text), SampleContext(0, 0, 1)) for text in (b"a", b"bcd")]
     assert stack(windows).tokens.tolist() == [[97, END, PADDING, PADDING], [98, 99, 100, END]]

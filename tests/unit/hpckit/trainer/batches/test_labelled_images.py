@@ -122,6 +122,16 @@ def test_without_augmentation_an_image_is_always_the_same() -> None:
     assert len({seen(PLAIN, found, n, n).pixels.tobytes() for n in range(5)}) == 1
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_fields_of_other_formats_are_images_and_labels(wrapped: bool) -> None:
+    content = picture(1, 64)
+    image = {"bytes": content, "path": None} if wrapped else content
+    found = seen(PLAIN, sample(image=image, label=np.int64(3)))
+    expected = seen(PLAIN, sample(png=content, cls=b"3"))
+    assert found.pixels.tobytes() == expected.pixels.tobytes()
+    assert found.labels == 3
+
+
 @pytest.mark.parametrize(
     ("members", "told"),
     [
@@ -136,6 +146,8 @@ def test_without_augmentation_an_image_is_always_the_same() -> None:
         ({"npy": npy(np.zeros((4, 4, 3))), "cls": b"1"}, r"uint8 \(height, width, 3\)"),
         ({"npy": npy(np.array([{}], object)), "cls": b"1"}, "broken image 'npy'"),
         ({"npy": b"", "cls": b"1"}, "broken image 'npy'"),
+        ({"png": picture(0, 8), "label": 1.5}, "label 1.5 that is not a number"),
+        ({"image": 7, "label": 1}, "has in 'image' no bytes of an image"),
     ],
 )
 def test_what_is_no_labelled_image_is_refused_by_key_and_shard(
