@@ -13,6 +13,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.index.compressed.compressed_files import Unpack
+from data.index.record_files.known_files import Examine
 from data.index.record_files.record_file import (
     RecordFile,
     check_names,
@@ -99,7 +100,7 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
     layout = json.dumps(["litdata", names, formats])
     chunks, is_packed = index["chunks"], bool(config.get("compression"))
 
-    def open_one(number: int) -> RecordFile:
+    def open_one(number: int, examine: Examine) -> RecordFile:
         chunk = chunks[number]
         try:
             path, count = inside(place.parent, chunk["filename"], place), int(chunk["chunk_size"])
@@ -114,9 +115,9 @@ def open_litdata(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
             )
         if is_packed:
             path = unpack(path, None)  # of its bytes, some versions do not count the table
-        return of_offset_table(path, count, decode, layout)
+        return of_offset_table(examine(path), count, decode, layout)
 
-    return open_each(open_one, len(chunks))
+    return open_each(open_one, len(chunks), place)
 
 
 def _names(place: Path, spec: Any, count: int) -> list[str]:

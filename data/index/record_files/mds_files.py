@@ -14,6 +14,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.index.compressed.compressed_files import Unpack
+from data.index.record_files.known_files import Examine
 from data.index.record_files.record_file import (
     RecordFile,
     check_names,
@@ -80,10 +81,16 @@ def open_mds(place: Path, index: Any, unpack: Unpack) -> list[RecordFile]:
     """Open the shards that an `index.json` lists. Raises DataError for other formats, for columns
     that are pickled or of an unknown encoding, and for damaged files."""
     shards = index["shards"]
-    return open_each(lambda number: _open(place, number, shards[number], unpack), len(shards))
+
+    def open_one(number: int, examine: Examine) -> RecordFile:
+        return _open(place, number, shards[number], unpack, examine)
+
+    return open_each(open_one, len(shards), place)
 
 
-def _open(place: Path, number: int, shard: dict[str, Any], unpack: Unpack) -> RecordFile:
+def _open(
+    place: Path, number: int, shard: dict[str, Any], unpack: Unpack, examine: Examine
+) -> RecordFile:
     if shard.get("format") != "mds":
         raise DataError(f"{place}: shard {number} is of format {shard.get('format')!r}, not mds")
     try:
@@ -104,7 +111,7 @@ def _open(place: Path, number: int, shard: dict[str, Any], unpack: Unpack) -> Re
         path = unpack(inside(place.parent, packed.get("basename"), place), raw_bytes)
     decode = MdsDecoder(tuple(names), tuple(encodings), tuple(sizes))
     layout = json.dumps(["mds", names, encodings, sizes])
-    return of_offset_table(path, count, decode, layout)
+    return of_offset_table(examine(path), count, decode, layout)
 
 
 def _check_encoding(place: Path, name: str, encoding: Any) -> None:

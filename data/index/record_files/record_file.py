@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from data.errors import DataError, ShardError
+from data.index.record_files.known_files import Examine, with_known_files
 from data.index.shard.shard_index import IntArray
-from data.index.token_files.token_file import TokenFile, examined, read_numbers
+from data.index.token_files.token_file import TokenFile, read_numbers
 
 Decoder: TypeAlias = Callable[[bytes], dict[str, Any]]
 """Returns the fields of a record by their names. It can be pickled, and raises ValueError for bytes
@@ -40,17 +41,18 @@ class RecordFile:
         return len(self.begins)
 
 
-def of_offset_table(path: Path, count: int, decode: Decoder, layout: str) -> RecordFile:
+def of_offset_table(file: TokenFile, count: int, decode: Decoder, layout: str) -> RecordFile:
     """Return the records of a file that begins with their number and `count` + 1 offsets, all of
     uint32, as MDS and LitData write them. Raises ShardError for a table that cannot be one."""
-    file = examined(path, "uint8")
-    found = int(read_numbers(str(path), 0, 1, "uint32")[0])
-    if found != count:
+    path = Path(file.path)
+    most = min(count + 2, file.bytes // 4)
+    table = read_numbers(str(path), 0, max(most, 1), "uint32")
+    if (found := int(table[0])) != count:
         raise ShardError(path, 0, f"has {found} samples, but index.json says {count}; copy both")
     if 4 * (count + 2) > file.bytes:
         problem = f"cut short: {count} offsets are needed, and it has {file.bytes} bytes"
         raise ShardError(path, file.bytes, f"{problem}; copy it again")
-    offsets = read_numbers(str(path), 4, count + 1, "uint32")
+    offsets = table[1:]
     steps = np.diff(offsets)
     if int(offsets[0]) < 4 * (count + 2) or bool((steps < 0).any()):
         wrong = int(np.argmax(steps < 0)) if bool((steps < 0).any()) else 0
@@ -62,14 +64,20 @@ def of_offset_table(path: Path, count: int, decode: Decoder, layout: str) -> Rec
     return RecordFile(file, offsets[:-1], steps, decode, layout)
 
 
-def open_each(open_one: Callable[[int], RecordFile], count: int) -> list[RecordFile]:
-    """Return the files 0 .. count - 1, opened in threads, as each takes some dozens of reads that
+def open_each(
+    open_one: Callable[[int, Examine], RecordFile], count: int, place: Path
+) -> list[RecordFile]:
+    """Return the files 0 .. count - 1 that the index `place` lists, opened in threads, as the reads
     may wait for a network file system. Raises what the first one raises that fails."""
-    threads = ThreadPoolExecutor(_THREADS)
-    try:
-        return list(threads.map(open_one, range(count)))
-    finally:
-        threads.shutdown(cancel_futures=True)
+
+    def open_all(examine: Examine) -> list[RecordFile]:
+        threads = ThreadPoolExecutor(_THREADS)
+        try:
+            return list(threads.map(lambda number: open_one(number, examine), range(count)))
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    return with_known_files(place, count, open_all)
 
 
 def check_names(names: list[str], place: Path) -> None:

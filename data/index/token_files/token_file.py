@@ -75,6 +75,11 @@ def examined(path: Path, dtype: str, regions: Sequence[Range] | None = None) -> 
     return TokenFile(str(path), size, tag, dtype, probes, digest, highest)
 
 
+def probes_of(size: int, dtype: str) -> tuple[Range, ...]:
+    """Return the probes of a file of `size` bytes whose tokens are everywhere."""
+    return _spread(size, np.dtype(dtype).itemsize)
+
+
 def read_range(path: str, offset: int, size: int) -> bytes:
     """Read a range of a file. Raises ShardError, also if the file ends before."""
     (data,) = _ranges(path, [(offset, size)])

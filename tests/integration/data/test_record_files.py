@@ -24,6 +24,8 @@ from data.cache import cache_maintenance
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
 from data.index.dataset_verification import verify
+from data.index.token_files import token_file
+from data.source.file import read_at
 from tests.integration.data.record_shards import write_litdata, write_mds
 from tests.unit.data.tars import write_tar
 
@@ -103,6 +105,40 @@ def test_reader_processes_read_them_too(tmp_path: Path) -> None:
     rows = write_mds(tmp_path / "in", N, 9)
     dataset = pickle.loads(pickle.dumps(open_dataset(tmp_path / "in")))
     assert all(same(dataset.read(number), row) for number, row in enumerate(rows))
+
+
+@pytest.mark.parametrize("write", [write_mds, write_litdata])
+def test_the_facts_of_many_files_are_found_once(
+    tmp_path: Path, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process takes one read for each file, its table; a changed file is read again,
+    and where nothing can be kept the dataset is the same."""
+    write(tmp_path / "in", 40, 2)
+    reads = list[int]()
+
+    def counted(fd: int, offset: int, size: int) -> bytes:
+        reads.append(fd)
+        return read_at(fd, offset, size)
+
+    monkeypatch.setattr(token_file, "read_at", counted)
+    first = open_dataset(tmp_path / "in")
+    found = len(reads)
+    assert found >= 2 * 20
+    again = open_dataset(tmp_path / "in")
+    assert (len(reads) - found, again.fingerprint) == (20, first.fingerprint)
+    (changed,) = [p for p in (tmp_path / "in").iterdir() if "00003" in p.name or "-0-3." in p.name]
+    content = bytearray(changed.read_bytes())
+    content[-1] ^= 1
+    changed.write_bytes(content)
+    os.utime(changed, (1, 1))
+    other = open_dataset(tmp_path / "in")
+    assert other.fingerprint != first.fingerprint
+    kept = tmp_path / "in" / "index.json.index"
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert open_dataset(tmp_path / "in").fingerprint == other.fingerprint
+    kept.unlink()
+    kept.mkdir()  # it cannot be replaced
+    assert open_dataset(tmp_path / "in").fingerprint == other.fingerprint
 
 
 # compressed files
