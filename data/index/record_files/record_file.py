@@ -77,7 +77,8 @@ def open_each(
         finally:
             threads.shutdown(cancel_futures=True)
 
-    return with_known_files(place, count, open_all)
+    files: list[RecordFile] = with_known_files(place, count, open_all)
+    return files
 
 
 def check_names(names: list[str], place: Path) -> None:

@@ -11,9 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from data import Loader, PackedSequence, Packing, ShardWriter, open_dataset
 from data.order.document_boundaries import boundaries
+from data.read.sequences.packed_sequences import sequences
 from hpckit.config.spec import DecoderSpec
 from hpckit.trainer.batches.byte_text import PADDING
 from hpckit.trainer.batches.token_windows import (
@@ -24,7 +27,12 @@ from hpckit.trainer.batches.token_windows import (
     stack_offsets,
     stack_separated,
 )
-from hpckit.trainer.models.document_mask import document_mask, positions_within
+from hpckit.trainer.models.document_mask import (
+    DocumentMask,
+    attend,
+    document_mask,
+    positions_within,
+)
 from hpckit.trainer.models.model_builder import make
 from hpckit.trainer.models.unembedding import token_losses
 from tests.unit.hpckit.trainer.models.test_decoders import gpt, llama
@@ -110,6 +118,31 @@ def test_attention_by_offsets_is_that_of_each_document_alone(size: DecoderSpec) 
         torch.testing.assert_close(
             of_documents, torch.cat(expected, dim=1)[0], rtol=1e-5, atol=1e-6
         )
+
+
+def test_the_document_ids_and_offsets_of_a_batch_are_those_of_flex_and_varlen_attention() -> None:
+    """Attention over packed documents by a block mask, and by `cu_seqlens`, is that of each
+    document alone."""
+    packed = [window([1] * 5, [2] * 2, length=9), window([3] * 9, length=9)]
+    batch = sequences(packed)
+    random = torch.Generator().manual_seed(1)
+    query, key, value = torch.randn(3, 2, 4, 9, 16, generator=random).unbind()
+    ids = torch.from_numpy(batch.document_ids)
+
+    def visible(sequence: Tensor, _: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & (ids[sequence, i] == ids[sequence, j])
+
+    mask = create_block_mask(visible, 2, None, 9, 9, device="cpu")
+    by_mask = flex_attention(query, key, value, block_mask=mask)
+    offsets = torch.from_numpy(batch.cu_seqlens)
+    by_offsets = attend(query, key, value, DocumentMask(None, ids, offsets))
+    for row, begin, end in ((0, 0, 5), (0, 5, 7), (1, 0, 9)):
+        parts = [each[row : row + 1, :, begin:end] for each in (query, key, value)]
+        alone = scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)[0]
+        assert isinstance(by_mask, Tensor)
+        torch.testing.assert_close(by_mask[row, :, begin:end], alone, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(by_offsets[row, :, begin:end], alone, rtol=1e-5, atol=1e-6)
+    assert batch.max_seqlen == 9
 
 
 def _with_gradients(
