@@ -162,13 +162,12 @@ class SingleStream:
         Raises as `resumed`."""
         stream, given = self, self._options
         if given is not None and None in (given.streams, given.window) and given.shuffle:
-            saved = {name: state.get(name) for name in ("streams", "window")}
-            sizes = {
-                name: size
-                for name, size in saved.items()
-                if getattr(given, name) is None and type(size) is int and size > 0
-            }
-            stream = SingleStream.of(self.datasets[0], replace(given, **sizes))
+            sizes = replace(
+                given,
+                streams=given.streams or _size(state, "streams"),
+                window=given.window or _size(state, "window"),
+            )
+            stream = SingleStream.of(self.datasets[0], sizes)
         check_same(state, stream.identity)
         return stream
 
@@ -333,6 +332,12 @@ class MixedStream:
             [self.names[number] for number in order],
             stage_plan=self.stage_plan and partial(_arranged_plan, self.stage_plan, order),
         )
+
+
+def _size(state: State, name: str) -> int | None:
+    """Return a positive number of a state, None if it has none."""
+    found = state.get(name)
+    return found if type(found) is int and found > 0 else None
 
 
 def _until(segments: Sequence[MixtureSegment], position: int) -> list[MixtureSegment]:

@@ -249,13 +249,13 @@ def test_stages_after_other_weights_begin_where_the_plan_says(datasets: list[Dat
     asked = list[tuple[list[tuple[int, tuple[int, ...]]], int]]()
 
     def plan(before: Sequence[MixtureSegment], position: int) -> list[tuple[int, tuple[int, int]]]:
-        asked.append(([tuple(part) for part in before], position))
+        asked.append(([(part.position, part.parts) for part in before], position))
         return [(position, (3, 1)), (position + 20, (0, 1))]
 
     loader = Loader(mixed(datasets, [1, 1], names=["a", "b"], block=40), global_batch=10)
     take(loader, 2)
     state = loader.state_dict()
-    options = {"names": ["b", "a"], "block": 40, "stage_plan": plan}
+    options: dict[str, Any] = {"names": ["b", "a"], "block": 40, "stage_plan": plan}
     same = Loader(mixed(datasets[::-1], [1, 1], stages=[(30, [0, 1])], **options), global_batch=10)
     same.load_state_dict(state)
     assert not asked
