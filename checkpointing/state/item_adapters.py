@@ -18,12 +18,15 @@ from checkpointing.format.values.json_values import Json, decode
 from checkpointing.state.lazy_state import conflicts, fitted
 from checkpointing.state.optimizer_state import (
     CLASS,
+    GROUP,
+    OPTIONS,
     OWN,
     PLACE,
     STATE,
     WAYS,
     OptimizerItem,
     buffer_names,
+    class_of,
     cut_known,
     parameter_names,
 )
@@ -147,9 +150,16 @@ class FlatOptimizerItem:
     def to_load(self, stored: Inventory) -> Any:
         is_stepped = any(n.startswith(STATE) for n in (*stored.tensors, *stored.values))
         tree = self.expected()
-        if is_stepped:
-            return tree
-        return Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
+        if not is_stepped:
+            tree = Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
+        mine = class_of(self._optimizer)
+        theirs = stored.values.get(CLASS, mine)
+        self.problems = (
+            [f"the optimizer was saved as {theirs}, but is {mine} here"] if theirs != mine else []
+        )
+        # What optimizers without flat parameters record besides is read and not used
+        unused = {n: None for n in stored.values if n == CLASS or n.startswith((GROUP, PLACE))}
+        return Branch(tree | unused)
 
     def load(self, tree: Any) -> None:
         from torch.distributed.checkpoint.state_dict import (
@@ -157,6 +167,7 @@ class FlatOptimizerItem:
             set_optimizer_state_dict,
         )
 
+        tree = {leaf: it for leaf, it in tree.items() if leaf.startswith((STATE, OPTIONS))}
         ways = [_step_options(group) for group in self._optimizer.param_groups]
         options = StateDictOptions(flatten_optimizer_state_dict=True)
         set_optimizer_state_dict(self._module, self._optimizer, tree, options=options)

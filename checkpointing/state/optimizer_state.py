@@ -46,9 +46,9 @@ from checkpointing.torch_internals import BatchNormBase, names_of_buffers
 logger = logging.getLogger("checkpointing")
 
 STATE = "state."
-_OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
+OPTIONS, GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
 PLACE = "place_of."
-_KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
+_KINDS = (STATE, OPTIONS, GROUP, PLACE, _CONTAINERS)
 """Prefixes of the leaves that belong to one parameter."""
 OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
 CLASS = "class"
@@ -185,10 +185,10 @@ class OptimizerItem:
                 here = _options(group)
                 for key in [*here, *sorted(keys - set(here))]:
                     if missing or key in keys:
-                        leaf = f"{_OPTIONS}{name}.{key}"
+                        leaf = f"{OPTIONS}{name}.{key}"
                         tree[leaf] = self._option(parameter, group.get(key), leaf, stored)
         for leaf in stored.values:
-            if leaf.startswith((_GROUP, PLACE, _CONTAINERS)) and leaf not in found.others:
+            if leaf.startswith((GROUP, PLACE, _CONTAINERS)) and leaf not in found.others:
                 tree[leaf] = None
         tree |= _empty_groups(stored)
         if CLASS in stored.values:
@@ -207,7 +207,7 @@ class OptimizerItem:
         loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         options: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         for leaf, value in tree.items():
-            for kind, into in ((STATE, loaded), (_OPTIONS, options)):
+            for kind, into in ((STATE, loaded), (OPTIONS, options)):
                 if leaf.startswith(kind):
                     name, rest = cut_known(leaf.removeprefix(kind), into)
                     into[name][rest[1:]] = value
@@ -308,11 +308,11 @@ class OptimizerItem:
             for place, parameter in enumerate(group["params"]):
                 name = self._names[parameter]
                 for key in _options(group):
-                    tree[f"{_OPTIONS}{name}.{key}"] = group[key]
-                tree[f"{_GROUP}{name}"], tree[f"{PLACE}{name}"] = index, place
+                    tree[f"{OPTIONS}{name}.{key}"] = group[key]
+                tree[f"{GROUP}{name}"], tree[f"{PLACE}{name}"] = index, place
             if not group["params"]:
                 tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
-        tree[CLASS] = _class_of(self._optimizer)
+        tree[CLASS] = class_of(self._optimizer)
         return tree
 
     def _sorted(self, stored: Inventory) -> _Stored:
@@ -324,11 +324,11 @@ class OptimizerItem:
                 continue
             name, rest = cut_known(leaf.removeprefix(kind), names)
             key, _, below = rest[1:].partition("/")
-            if not name or (rest == "") is not (kind in (_GROUP, PLACE)):
+            if not name or (rest == "") is not (kind in (GROUP, PLACE)):
                 found.others.add(leaf)
             elif kind == STATE:
                 found.state.setdefault(name, {}).setdefault(key, []).append(below)
-            elif kind == _OPTIONS:
+            elif kind == OPTIONS:
                 found.options.setdefault(name, set()).add(key)
         return found
 
@@ -403,7 +403,7 @@ class OptimizerItem:
         return (kind, [(key, self._outline(child)) for key, child in enumerate(value)])
 
     def _other_class(self, stored: Inventory, found: _Stored) -> Iterator[str]:
-        mine = _class_of(self._optimizer)
+        mine = class_of(self._optimizer)
         theirs = stored.values.get(CLASS)
         if theirs is not None:
             if theirs != mine:
@@ -456,18 +456,18 @@ class OptimizerItem:
     def _saved_group(self, stored: Inventory, name: str, options: str) -> object:
         """Returns the group that a parameter was in; for a checkpoint that does not say so, found
         by its options."""
-        leaf = f"{_GROUP}{name}"
+        leaf = f"{GROUP}{name}"
         return decode(stored.values[leaf]) if leaf in stored.values else options
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
         """Returns the options of a parameter's group, for comparison. The content of tensors is not
         known here, so an option that is a tensor is equal only within the same group."""
-        prefix = f"{_OPTIONS}{name}."
+        prefix = f"{OPTIONS}{name}."
         shown: list[tuple[str, Json]] = []
         for key in sorted(found.options[name] - _PROGRAM_OPTIONS):
             leaf = f"{prefix}{key}"
             is_tensor = leaf in stored.tensors
-            group = stored.values.get(f"{_GROUP}{name}")
+            group = stored.values.get(f"{GROUP}{name}")
             shown.append((key, group if is_tensor else _as_floats(stored.values.get(leaf))))
         return repr(shown)
 
@@ -547,7 +547,8 @@ def _empty_groups(stored: Inventory) -> dict[str, Any]:
     return found
 
 
-def _class_of(optimizer: Optimizer) -> str:
+def class_of(optimizer: Optimizer) -> str:
+    """Returns the name of the optimizer's class under which its state is saved."""
     inner: Any = optimizer
     # accelerate wraps torch's optimizer
     while isinstance(getattr(inner, "optimizer", None), Optimizer):

@@ -207,6 +207,8 @@ def _check_branch(tree: Any, path: str) -> None:
 def _check_tensor(tensor: Tensor, path: str) -> None:
     if type(tensor) not in (*_TENSOR_TYPES, dtensor_class()):
         kind = f"a tensor of class {type(tensor).__qualname__}"
+        if type(tensor).__name__ == "ShardedTensor":
+            kind += " (FullyShardedDataParallel makes DTensors if it is given a device_mesh)"
     elif tensor.is_meta:
         kind = "a tensor on the meta device, without data: materialise it first (to_empty)"
     elif tensor.layout is not torch.strided or tensor.is_quantized or is_placeholder(tensor.dtype):
