@@ -26,14 +26,18 @@ builds=${TORCH_BUILDS:-${XDG_CACHE_HOME:-$HOME/.cache}/hpckit/versions}
 uv=${UV:-uv}
 export PIP_CONSTRAINT=/dev/null # pip's configuration here may cap torch
 
-# The interpreter: on the path, or one of pyenv's.
+# The interpreter: on the path, one of pyenv's, or one of another release of Debian.
 python=
+is_of_version() {
+    "$1" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2>/dev/null
+}
 for candidate in "python$version" "$HOME"/.pyenv/versions/"$version"*/bin/python; do
-    if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2>/dev/null; then
+    if is_of_version "$candidate"; then
         python=$(command -v "$candidate")
         break
     fi
 done
+[[ -n $python ]] || python=$(python3 -m tests.versions.debian_python "$version" | tail -n 1) || true
 if [[ -z $python ]]; then
     echo "torch $torch, Python $version: left out, no interpreter here"
     exit 3

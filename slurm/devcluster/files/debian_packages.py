@@ -1,7 +1,7 @@
-"""Another release of Slurm, unpacked from the packages of another release of Debian.
+"""Programs of another release of Debian, such as another Slurm, unpacked from its packages.
 
 apt resolves and verifies the packages as for an empty machine, dpkg-deb unpacks them below one
-folder, and patchelf leads Slurm's programs to the libraries there. Nothing is installed, and no
+folder, and patchelf leads the programs to the libraries there. Nothing is installed, and no
 privileges are needed: the programs run on this machine as they are.
 """
 
@@ -49,32 +49,44 @@ def unpack(name: str, cache: Path | None = None) -> Path:
         DevclusterError: the packages cannot be downloaded.
     """
     release = RELEASES.get(name, name)
-    folder = (cache or _cache()) / f"slurm-{release}"
-    with _locked(folder.with_suffix(".lock")):
+    folder = (cache or cache_folder()) / f"slurm-{release}"
+    with locked(folder.with_suffix(".lock")):
         if not folder.exists():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             # its programs have the final path in them
-            _unpack(_download(release, partial), partial / "prefix", folder)
+            _unpack(download(release, _PACKAGES, partial), partial / "prefix", folder)
             (partial / "prefix").rename(folder)
             shutil.rmtree(partial)
     return folder / "usr"
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Returns the folder in which what is unpacked is kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpckit"
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Lets one process at a time go on that has this file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _download(release: str, place: Path) -> list[Path]:
-    """Returns the packages that Slurm needs on an empty machine, verified by apt."""
+def download(release: str, packages: Sequence[str], place: Path) -> list[Path]:
+    """Returns the files of packages and of all that they need on an empty machine, verified by apt.
+
+    Args:
+        release: of Debian ("trixie").
+        packages: the names of what is wanted.
+        place: an empty folder for what apt makes, the files of the packages among it.
+
+    Raises:
+        MissingToolError: apt, dpkg or patchelf is not installed.
+        DevclusterError: the packages cannot be downloaded.
+    """
     tools.check(_TOOLS)
     if not _KEYS.exists():
         raise DevclusterError(
@@ -102,18 +114,29 @@ def _download(release: str, place: Path) -> list[Path]:
     options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
     apt = ("apt-get", *options, "-qq")
     _run([*apt, "update"], _DOWNLOAD_S)
-    chosen = ("install", "--yes", "--download-only", "--no-install-recommends", *_PACKAGES)
+    chosen = ("install", "--yes", "--download-only", "--no-install-recommends", *packages)
     _run([*apt, *chosen], _DOWNLOAD_S)
     return sorted((place / "cache/archives").glob("*.deb"))
+
+
+def extract(package: Path, target: Path) -> None:
+    """Puts the files of a package below a folder."""
+    target.mkdir(parents=True, exist_ok=True)
+    _run(["dpkg-deb", "--extract", str(package), str(target)], _UNPACK_S)
+
+
+def lead_to_libraries(program: Path, loader: Path, folders: Sequence[Path]) -> None:
+    """Has a program started by another loader, which looks for libraries in these folders first."""
+    search = ":".join(map(str, folders))
+    words = ("--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search)
+    _run(["patchelf", *words, str(program)], _UNPACK_S)
 
 
 def _unpack(packages: Sequence[Path], place: Path, final: Path) -> None:
     """Puts Slurm's programs, and the libraries of all packages, below `place`."""
     others = place.with_name("others")
     for package in packages:
-        target = place if package.name.startswith("slurm") else others
-        target.mkdir(parents=True, exist_ok=True)
-        _run(["dpkg-deb", "--extract", str(package), str(target)], _UNPACK_S)
+        extract(package, place if package.name.startswith("slurm") else others)
     libraries = Path("usr/lib", f"{platform.machine()}-linux-gnu")
     for file in (others / libraries).glob("*.so*"):
         if not (place / libraries / file.name).exists():
@@ -121,13 +144,7 @@ def _unpack(packages: Sequence[Path], place: Path, final: Path) -> None:
     loader = next((place / libraries).glob("ld-linux*"))
     search = [final / libraries, final / libraries / "slurm-wlm"]
     for program in [*(place / "usr/bin").iterdir(), *(place / "usr/sbin").iterdir()]:
-        _run(
-            [
-                *("patchelf", "--set-interpreter", str(final / libraries / loader.name)),
-                *("--force-rpath", "--set-rpath", ":".join(map(str, search)), str(program)),
-            ],
-            _UNPACK_S,
-        )
+        lead_to_libraries(program, final / libraries / loader.name, search)
         if program.name.endswith("-wlm"):
             program.with_name(program.name.removesuffix("-wlm")).symlink_to(program.name)
     for part in ("etc", "usr/share", "var", "lib"):
