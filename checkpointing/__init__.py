@@ -12,6 +12,7 @@ only Checkpointer, its options and load import torch.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -128,4 +129,14 @@ def __getattr__(name: str) -> Any:
     for numpy."""
     if name not in _HOMES:
         raise AttributeError(f"module 'checkpointing' has no attribute {name!r}")
-    return getattr(import_module(f"checkpointing.{_HOMES[name]}"), name)
+    try:
+        home = import_module(f"checkpointing.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"checkpointing.{name} needs torch, which is not installed in {sys.prefix}: install "
+            "the build for your GPUs, 2.7 or newer. Store and list_checkpoints do without it",
+            name="torch",
+        ) from error
+    return getattr(home, name)

@@ -7,6 +7,7 @@ says otherwise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
     from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
+
+OLDEST = (2, 7)
+"""The oldest torch with which the tests are run (docs/versions.md)."""
+
+
+def version_problem(text: str) -> str | None:
+    """Returns why a version of torch is refused, or None. A custom build that has no version is
+    not. Pure."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    if found is None or (int(found[1]), int(found[2])) >= OLDEST:
+        return None
+    return f"torch {text} is installed, and checkpointing needs {OLDEST[0]}.{OLDEST[1]} or newer"
+
+
+if problem := version_problem(torch.__version__):
+    raise ImportError(problem, name="torch")
 
 __all__ = ["BatchNormBase", "FakeTensorMode", "StorageInfo", "StridedShard"]
 

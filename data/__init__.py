@@ -7,6 +7,7 @@
 Usable without torch and the rest of hpckit; only S3 needs a part of it, `checkpointing.storage`.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -143,4 +144,15 @@ def __getattr__(name: str) -> Any:
     wait for numpy."""
     if name not in _HOMES:
         raise AttributeError(f"module 'data' has no attribute {name!r}")
-    return getattr(import_module(f"data.{_HOMES[name]}"), name)
+    try:
+        home = import_module(f"data.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("torch", "webdataset"):
+            raise
+        raise ModuleNotFoundError(
+            f"data.{name} needs {missing}, which is not installed in {sys.prefix}: "
+            f"pip install {missing}",
+            name=missing,
+        ) from error
+    return getattr(home, name)

@@ -15,6 +15,11 @@ from pathlib import Path
 
 NAME = "hpckit-torch"
 EARLIER_NAME = "hpckit"
+LAUNCHER = (
+    f"it is of the extra launcher: pip install '{NAME}[launcher]', with the wheel's path for the "
+    "name"
+)
+"""What to do where a package of the launcher is missing."""
 SUMMARY = (
     "Preemption-tolerant PyTorch training on Slurm: launcher, checkpoint service, data pipeline"
 )

@@ -25,8 +25,7 @@ def main() -> None:
         if missing in ("", "hpckit", "checkpointing", "data"):
             raise
         sys.exit(
-            f"hpckit: the package {missing} is not installed. The command needs the extra "
-            f"launcher: pip install '{distribution.NAME}[launcher]', with the wheel's path "
-            "for the name"
+            f"hpckit: the command needs the package {missing}, which is not installed in "
+            f"{sys.prefix}: {distribution.LAUNCHER}"
         )
     app()

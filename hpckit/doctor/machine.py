@@ -22,6 +22,7 @@ import psutil
 from hpckit.doctor.finding import Finding, Level
 from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder
 from hpckit.doctor.scratch_disks import ScratchDisk, own_disks
+from hpckit.submit.preflight.torch_version import age_problem
 
 FILES = 4096
 """Number of files that a rank may have open, with its shards, sockets and snapshots."""
@@ -108,6 +109,9 @@ def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
     software = f"{facts.host}: Python {facts.python}, {torch}"
     if facts.torch is None:
         yield Finding(Level.FAIL, "software", software, "pip install torch in this environment")
+    elif (problem := age_problem(facts.torch)) is not None:
+        do = "install a newer torch in this environment"
+        yield Finding(Level.FAIL, "software", f"{facts.host}: {problem}", do)
     elif facts.gpus and wants_gpus and "+cpu" in facts.torch:
         do = "install a build of torch for CUDA, or set cluster.device=cpu"
         yield Finding(Level.FAIL, "software", f"{software}, which does not support GPUs", do)

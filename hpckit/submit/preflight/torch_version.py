@@ -67,13 +67,25 @@ def torch_problems(spec: RunSpec, installed: str | None = None) -> list[str]:
     return list(_problems(spec, text))
 
 
-def _problems(spec: RunSpec, text: str) -> Iterator[str]:
+def age_problem(text: str) -> str | None:
+    """Returns why a version of torch is too old, or None; a custom build has no age. Pure."""
+    has = _numbers(text)
+    if has is None or has >= OLDEST:
+        return None
+    return f"torch {text} is installed, and hpckit needs {_formatted(OLDEST)} or newer"
+
+
+def _numbers(text: str) -> Version | None:
     found = re.match(r"(\d+)\.(\d+)", text)
-    if found is None:  # a custom build
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _problems(spec: RunSpec, text: str) -> Iterator[str]:
+    has = _numbers(text)
+    if has is None:  # a custom build
         return
-    has = int(found[1]), int(found[2])
-    if has < OLDEST:
-        yield f"torch {text} is installed, and hpckit needs {_formatted(OLDEST)} or newer"
+    if (problem := age_problem(text)) is not None:
+        yield problem
     for need in NEEDS:
         if is_built_in(spec) and has < need.since and need.is_asked(spec):
             yield f"{need.feature}: needs torch {_formatted(need.since)}, not {text}: {need.why}"

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import checkpointing
+from checkpointing.torch_internals import version_problem
 
 TORCH_FREE = ["errors", "events", "retention", "retention_pruner", "runs", "save_policy"]
 TORCH_FREE += ["state.structure_comparison"]
@@ -44,6 +45,42 @@ def test_a_store_in_a_folder_needs_no_client_of_another_storage() -> None:
         "assert not loaded & {'torch', 'fsspec', 'obstore', 's3fs', 'botocore'}, loaded\n"
     )
     subprocess.run([sys.executable, "-c", program, "nowhere"], check=True)
+
+
+def test_an_import_without_torch_says_what_to_do() -> None:
+    program = (
+        "import sys\n"
+        "class NoTorch:\n"  # as if it were not installed
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'torch':\n"
+        "            raise ModuleNotFoundError(name='torch')\n"
+        "sys.meta_path.insert(0, NoTorch())\n"
+        "import checkpointing, data, hpckit\n"
+        "for module, name in [(checkpointing, 'Checkpointer'), (hpckit, 'training_run')]:\n"
+        "    try:\n"
+        "        getattr(module, name)\n"
+        "    except ModuleNotFoundError as error:\n"
+        "        print(error)\n"
+        "data.Loader\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True
+    )
+    first, second = done.stdout.splitlines()
+    assert first.startswith("checkpointing.Checkpointer needs torch, which is not installed in ")
+    assert "2.7 or newer. Store and list_checkpoints do without it" in first
+    assert second.startswith("hpckit.training_run needs the package torch")
+    assert "pip install 'hpckit-torch[launcher]'" in second
+
+
+@pytest.mark.parametrize("text", ["2.7.0", "2.7.0a0+git1", "2.15.0+cpu", "3.0", "git"])
+def test_a_torch_that_is_new_enough_or_has_no_number_is_taken(text: str) -> None:
+    assert version_problem(text) is None
+
+
+def test_an_older_torch_is_refused() -> None:
+    wanted = "torch 2.6.0+cu124 is installed, and checkpointing needs 2.7 or newer"
+    assert version_problem("2.6.0+cu124") == wanted
 
 
 def test_all_is_there() -> None:

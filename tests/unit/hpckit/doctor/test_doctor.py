@@ -200,6 +200,7 @@ def test_a_machine_that_is_well_has_nothing_to_change() -> None:
     ("facts", "subject", "level"),
     [
         (replace(GOOD, torch=None), "software", Level.FAIL),
+        (replace(GOOD, torch="2.6.0"), "software", Level.FAIL),
         (replace(GOOD, torch="2.13.0+cpu"), "software", Level.FAIL),
         (replace(GOOD, gpus=()), "GPUs", Level.NOTE),
         (replace(GOOD, driver_cuda="12.8"), "CUDA", Level.FAIL),
