@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from data.index.index_build import build_index
     from data.index.manifest import Manifest, open_manifest
     from data.index.token_files.token_file_options import TokenFiles
+    from data.order.batch_ramp import BatchRamp
     from data.order.sample_order import ORDER, Order
     from data.read.batch import Batch, SampleContext
     from data.read.dataset import Dataset, open_dataset
+    from data.read.dataset_growth import DatasetGrowth
     from data.read.device_transfer import to_device
     from data.read.loader import Loader
     from data.read.loader_metrics import Usage
@@ -57,9 +59,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ORDER",
     "Batch",
+    "BatchRamp",
     "DamagedShardError",
     "DataError",
     "Dataset",
+    "DatasetGrowth",
     "FetchError",
     "FingerprintError",
     "IndexFileError",
@@ -111,9 +115,11 @@ _MODULES = {
     "index.index_build": ("build_index",),
     "index.manifest": ("Manifest", "open_manifest"),
     "index.token_files.token_file_options": ("TokenFiles",),
+    "order.batch_ramp": ("BatchRamp",),
     "order.sample_order": ("ORDER", "Order"),
     "read.batch": ("Batch", "SampleContext"),
     "read.dataset": ("Dataset", "open_dataset"),
+    "read.dataset_growth": ("DatasetGrowth",),
     "read.device_transfer": ("to_device",),
     "read.shards.local_file_samples": ("Sample",),
     "read.loader": ("Loader",),

@@ -66,11 +66,17 @@ class FingerprintError(DataError):
     `differences` maps each differing field to (value in the state, value here).
     """
 
-    def __init__(self, differences: Mapping[str, tuple[object, object]]) -> None:
-        super().__init__(dict(differences))
+    def __init__(
+        self, differences: Mapping[str, tuple[object, object]], advice: str | None = None
+    ) -> None:
+        """`advice`: what differs and what to do, in words; None: that of other shards."""
+        super().__init__(dict(differences), advice)
         self.differences = dict(differences)
+        self.advice = advice
 
     def __str__(self) -> str:
+        if self.advice is not None:
+            return f"the state was saved for another stream of samples: {self.advice}"
         parts = [f"{k} is {s!r} in the state, but {h!r} here" for k, (s, h) in self._items()]
         return (
             f"the state was saved for another stream of samples: {'; '.join(parts)}; open the"

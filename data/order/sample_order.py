@@ -8,7 +8,7 @@ time.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,18 @@ class OrderOptions:
     remix_every: int = 0
     """The number of epochs after which shards are assigned to the streams anew; 0: a shard stays in
     its stream for the whole run, which keeps it on the same nodes."""
+
+
+class OrderPart(NamedTuple):
+    """A part of an order that is one of its own."""
+
+    order: "Order"
+    shift: int
+    """What a position of the whole is more than in it."""
+    begin: int
+    """The position of the whole at which it begins."""
+    end: int | None
+    """The epoch before which it ends; None: it has no end."""
 
 
 class Order:
@@ -137,6 +149,19 @@ class Order:
         for epoch, here, within in self._by_epoch(asked.ravel()):
             streams[here] = self.turns(epoch).streams[within % self.streams]
         return streams.reshape(asked.shape)
+
+    def epoch_of(self, position: int) -> int:
+        """Return the epoch that a position is in."""
+        return position // self.samples
+
+    def epoch_begin(self, epoch: int) -> int:
+        """Return the first position of an epoch."""
+        return epoch * self.samples
+
+    def parts_from(self, position: int) -> Iterator[OrderPart]:
+        """Yield the parts from the one that `position` is in, in each of which all epochs have the
+        same samples."""
+        yield OrderPart(self, 0, 0, None)
 
     def _by_epoch(self, positions: Ints) -> Iterator[tuple[int, slice | Ints, Ints]]:
         """Yield (epoch, indices, positions in the epoch), a block of one epoch at a time."""

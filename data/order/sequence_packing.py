@@ -76,12 +76,23 @@ class _Run(NamedTuple):
     end: int
 
 
+class _Version(NamedTuple):
+    """Blocks from number `number` on, of epochs of `samples` positions and `blocks` blocks."""
+
+    number: int
+    begin: int
+    epoch: int
+    samples: int
+    blocks: int
+
+
 class SequencePacker:
     """Packs the documents of `order` into sequences of `length` tokens.
 
     `tokens` returns the number of tokens of the document at each position (from the index). A block
     has `block` positions, so about block / streams documents are packed together; a new one begins
-    at each of the positions `borders` of an order without epochs. A document longer
+    at each of the positions `borders` of an order without epochs. The epochs of a dataset that has
+    grown differ in length, as its `versions` (begin, epoch, samples) say. A document longer
     than a sequence is split over several ("split": every token comes exactly once per epoch),
     truncated ("cut"), or left out ("skip"). Raises ValueError for impossible arguments.
     """
@@ -95,6 +106,7 @@ class SequencePacker:
         block: int = 32768,
         long: Long = "split",
         borders: Sequence[int] = (),
+        versions: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         if length < 1 or block < 1:
             raise ValueError(f"length and block must be at least 1, got {length} and {block}")
@@ -107,6 +119,7 @@ class SequencePacker:
         self.long = long
         self._runs = _runs(borders, block)
         self._per_epoch = -(-order.samples // block) + len(borders)
+        self._versions = _versions(versions or [(0, 0, order.samples)], block)
         self._blocks: dict[int, _Block] = {}
         self._lock = threading.Lock()
 
@@ -149,7 +162,10 @@ class SequencePacker:
 
     def cursor_of_epoch(self, epoch: int) -> int:
         """Return the cursor at which an epoch begins."""
-        return epoch * self._per_epoch * SPAN
+        version = self._versions[bisect_right(self._versions, epoch, key=lambda v: v.epoch) - 1]
+        if len(self._versions) == 1:
+            return epoch * self._per_epoch * SPAN
+        return (version.number + (epoch - version.epoch) * version.blocks) * SPAN
 
     def border(self, cursor: int) -> int:
         """Return the first position after the block that `cursor` is in."""
@@ -204,10 +220,11 @@ class SequencePacker:
             run = self._runs[bisect_right(self._runs, number, key=lambda one: one.number) - 1]
             begin = run.begin + (number - run.number) * self.block
             return begin, min(self.block, run.end - begin)
-        epoch, within = divmod(number, self._per_epoch)
+        version = self._versions[bisect_right(self._versions, number, key=lambda v: v.number) - 1]
+        epoch, within = divmod(number - version.number, version.blocks)
         before = within * self.block
-        begin = epoch * self._order.samples + before
-        return begin, min(self.block, self._order.samples - before)
+        begin = version.begin + epoch * version.samples + before
+        return begin, min(self.block, version.samples - before)
 
     def _packed(self, number: int) -> _Block:
         begin, size = self._span(number)
@@ -219,6 +236,16 @@ class SequencePacker:
         by_pack = np.argsort(packs, kind="stable")
         bounds = np.searchsorted(packs[by_pack], np.arange(owners.size + 1))
         return _Block(positions[by_pack], starts[by_pack], lengths[by_pack], bounds, owners)
+
+
+def _versions(versions: Sequence[tuple[int, int, int]], block: int) -> list[_Version]:
+    """Return the blocks of the versions of a dataset: (begin, epoch, samples) of each."""
+    found: list[_Version] = []
+    for begin, epoch, samples in versions:
+        last = found[-1] if found else None
+        number = 0 if last is None else last.number + (epoch - last.epoch) * last.blocks
+        found.append(_Version(number, begin, epoch, samples, -(-samples // block)))
+    return found
 
 
 def _runs(borders: Sequence[int], block: int) -> list[_Run]:

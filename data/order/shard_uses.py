@@ -5,7 +5,7 @@ shuffled, so nearly every one of its shards is needed within its first few sampl
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from itertools import count
+from itertools import count, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -36,13 +36,17 @@ def uses_ahead(
     `streams` are those that this node reads (all if None). Ends only if they have no samples.
     Raises ValueError for an impossible position or stream.
     """
-    epoch = _epoch_at(order, position)
-    sizes = np.diff(stream_cuts(order.samples, order.streams))
-    if streams is not None and not sizes[_mask(order.streams, streams)].any():
-        return
-    for chunk in _chunks(order, position, streams, count(epoch)):
-        for first, last, shard in zip(*(column.tolist() for column in chunk), strict=True):
-            yield ShardUse(first, last, shard)
+    position = int(checked_positions(position))
+    for part, shift, begin, end in order.parts_from(position):
+        at = max(position, begin) - shift
+        epoch = _epoch_at(part, at)
+        sizes = np.diff(stream_cuts(part.samples, part.streams))
+        if streams is not None and not sizes[_mask(part.streams, streams)].any():
+            continue
+        epochs = count(epoch) if end is None else range(epoch, end)
+        for chunk in _chunks(part, at, streams, epochs):
+            for first, last, shard in zip(*(column.tolist() for column in chunk), strict=True):
+                yield ShardUse(first + shift, last + shift, shard)
 
 
 def shards_ahead(
@@ -52,7 +56,14 @@ def shards_ahead(
 
     Reaches to the end of the next epoch at most. Otherwise as `uses_ahead`.
     """
-    epoch = _epoch_at(order, position)
+    epoch = order.epoch_of(int(checked_positions(position)))
+    if next(order.parts_from(position)).order is not order:  # the dataset has grown
+        end = order.epoch_begin(epoch + 2)
+        found = dict[int, int]()
+        for use in takewhile(lambda use: use.first < end, uses_ahead(order, position, streams)):
+            found.setdefault(use.shard, use.first)
+        yield from ((first, shard) for shard, first in found.items())
+        return
     seen = np.zeros(order.counts.size, dtype=bool)
     for firsts, _, shards in _chunks(order, position, streams, (epoch, epoch + 1)):
         fresh = np.flatnonzero(~seen[shards])

@@ -57,6 +57,10 @@ class Batch:
     step_tokens: tuple[int, ...] = ()
     """The tokens of the global step, over all ranks, of each dataset of a mixture whose documents
     are packed; else empty."""
+    seen: int = 0
+    """The samples (with `pack`: sequences) of all global steps before this one, over all ranks."""
+    step_samples: int = 0
+    """The samples (sequences) of this global step, over all ranks."""
 
 
 class BatchTimes(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from data.errors import DataError
 from data.keyword_options import takes_fields_of
+from data.order.batch_ramp import BatchRamp
 from data.order.sample_order import MAX_POSITION
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batch import Batch, BatchTimes
@@ -18,6 +19,7 @@ from data.read.batches.inline_reads import InlineReadDecision
 from data.read.batches.parallel_open import await_verification
 from data.read.batches.shard_prefetch import ShardPrefetcher, check_caches, has_remote_shards
 from data.read.dataset import Dataset
+from data.read.dataset_growth import DatasetGrowth
 from data.read.loader_metrics import LoaderMeter, Usage
 from data.read.loader_options import LoaderOptions
 from data.read.mixture_progress import (
@@ -89,6 +91,12 @@ class Loader(Iterable[Batch]):
         self._position = 0
         self._tokens: tuple[int, ...] = ()
         """The tokens that were delivered of each dataset, if documents of several are packed."""
+        self._seen = 0
+        """The samples, or sequences, of all steps before the position."""
+        self._is_counted = True
+        """Whether they are known: packed states of earlier releases do not count them."""
+        self._ramp_before: BatchRamp | None = None
+        """The ramp with which a state was saved."""
         self._began = False
         self._current: weakref.ref[_Iteration] | None = None
         self._meter = LoaderMeter()
@@ -150,12 +158,16 @@ class Loader(Iterable[Batch]):
     @property
     def steps_per_epoch(self) -> int:
         """The number of batches of an epoch, the same on every rank. Where a batch may reach into
-        the next epoch (`tail="straddle"`), those that have samples of the first epoch. Raises
-        TypeError with `pack`, and for a mixture, which has no epochs."""
-        samples = self._plan.stream.samples
-        if samples == MAX_POSITION:
+        the next epoch (`tail="straddle"`), those that have samples of the first epoch, which has
+        more than later ones with a `batch_ramp`; of a dataset that has grown, those of the present
+        epoch. Raises TypeError with `pack`, and for a mixture, which has no epochs."""
+        stream = self._plan.stream
+        if stream.samples == MAX_POSITION:
             raise TypeError("a mixture has no epochs, so it has no number of steps in one")
-        return self._plan.steps(0, samples)
+        if not stream.versions:
+            return self._plan.steps(0, stream.samples)
+        epoch = stream.epoch_of(self._position)
+        return self._plan.steps(stream.epoch_begin(epoch), stream.epoch_begin(epoch + 1))
 
     @property
     def samples(self) -> int:
@@ -185,12 +197,31 @@ class Loader(Iterable[Batch]):
         dataset.
 
         `position` counts the samples of all ranks in the batches delivered so far, and those that
-        were left out. `skipped`, if anything is left out, has the ranges of `skip`.
+        were left out. `skipped`, if anything is left out, has the ranges of `skip`. Where the
+        position does not tell the number of samples, `seen` has it; `batch_ramp` has the ramp.
         """
         skipped = self._plan.skipped
         left_out = {"skipped": skipped.to_state()} if skipped else {}
         tokens = {"tokens": list(self._tokens)} if self._tokens else {}
-        return {**self._plan.identity, "position": self._position, **left_out, **tokens}
+        is_needed = self._is_counted and self._plan.seen(self._position) is None
+        seen = {"seen": self._seen} if is_needed else {}
+        ramp = self._options.batch_ramp
+        ramps = {} if ramp is None else {"batch_ramp": list(vars(ramp).values())}
+        at = {"position": self._position, **seen}
+        return {**self._plan.identity, **at, **left_out, **tokens, **ramps}
+
+    @property
+    def samples_seen(self) -> int | None:
+        """The samples (with `pack`: sequences) of all steps before the position, over all ranks;
+        None: the state of an earlier release was loaded, which did not count its sequences."""
+        return self._seen if self._is_counted else None
+
+    @property
+    def batch_ramp_change(self) -> tuple[BatchRamp | None, BatchRamp | None] | None:
+        """The ramp with which the loaded state was saved, and the one with which this loader
+        continues it, if they differ; None: they do not, or no state was loaded."""
+        before, now = self._ramp_before, self._options.batch_ramp
+        return None if before == now or not self._position else (before, now)
 
     @property
     def sources(self) -> tuple[SourceProgress, ...]:
@@ -209,6 +240,17 @@ class Loader(Iterable[Batch]):
         on; None: it has not."""
         stream = self._plan.stream
         return change_of(stream) if isinstance(stream, MixedStream) else None
+
+    @property
+    def growth(self) -> DatasetGrowth | None:
+        """How the dataset has grown since the loaded state was saved; None: it has not."""
+        stream = self._plan.stream
+        return stream.growth if isinstance(stream, SingleStream) else None
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether the dataset has grown since the stream began, so that epochs differ in length."""
+        return bool(self._plan.stream.versions)
 
     def skip(self, first: int, end: int) -> None:
         """Leave out the samples at the positions first..end - 1, which are those of `state_dict`
@@ -258,8 +300,23 @@ class Loader(Iterable[Batch]):
         tokens = saved.pop("tokens", [])
         if not isinstance(tokens, list) or any(type(each) is not int for each in tokens):
             raise DataError(f"not a loader's state: tokens is {tokens!r}")
-        self._plan = self._given.resumed(saved, position).skipping(skipped)
-        self._position, self._tokens = position, tuple(tokens)
+        seen, before = saved.pop("seen", None), _ramp_of(saved.pop("batch_ramp", None))
+        if seen is not None and (type(seen) is not int or seen < 0):
+            raise DataError(f"not a loader's state: seen is {seen!r}")
+        plan = self._given.resumed(saved, position).skipping(skipped)
+        if plan.stream.versions and self._options.tail != "straddle":
+            raise DataError(
+                f"the dataset has grown, which tail={self._options.tail!r} cannot follow"
+            )
+        if (told := plan.seen(position)) is not None:
+            seen = told
+        elif seen is None and self._options.batch_ramp is not None:
+            raise DataError(
+                "batch_ramp: the state was saved by an earlier release, which did not count the "
+                "sequences before it; continue without a ramp"
+            )
+        self._plan, self._position, self._tokens = plan, position, tuple(tokens)
+        self._seen, self._is_counted, self._ramp_before = seen or 0, seen is not None, before
 
     def close(self) -> None:
         """Stop the reader threads or processes and wait for them. A new iteration continues at the
@@ -333,7 +390,7 @@ class _Iteration(Iterator[Batch]):
         batch, times, after, wait_s = taken
         now_s = time.perf_counter()
         loader = self._loader
-        loader._position = after
+        loader._position, loader._seen = after, batch.seen + batch.step_samples
         if batch.step_tokens:
             loader._tokens = _summed(loader._tokens, batch.step_tokens)
         loader.wait_s = wait_s
@@ -348,7 +405,7 @@ class _Iteration(Iterator[Batch]):
         OPEN_SHARDS.check_live(live_shards(plan.stream, plan.streams))
         options = loader._options
         made = BatchFetcher(plan.stream, options.transform, options.collate, loader._faults)
-        fetcher, work = plan.fetcher(made), plan.work(loader._position)
+        fetcher, work = plan.fetcher(made), plan.work(loader._position, loader._seen)
         if options.workers:
             return ProcessPrefetcher(
                 fetcher,
@@ -397,7 +454,20 @@ def _topology(options: LoaderOptions) -> Topology:
         options.uneven,
         options.tail,
         options.epochs,
+        options.batch_ramp,
     )
+
+
+def _ramp_of(saved: object) -> BatchRamp | None:
+    """Return the ramp of a state. Raises DataError."""
+    if saved is None:
+        return None
+    if not isinstance(saved, list) or len(saved) != 4 or any(type(n) is not int for n in saved):
+        raise DataError(f"not a loader's state: batch_ramp is {saved!r}")
+    try:
+        return BatchRamp(*saved)
+    except ValueError as error:
+        raise DataError(f"not a loader's state: {error}") from error
 
 
 def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:

@@ -3,9 +3,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from data.errors import DataError
+from data.order.batch_ramp import BatchRamp
 from data.order.rank_shares import Tail, Uneven
 from data.order.sample_order import OrderOptions
 from data.read.bad_samples import BadSampleBudget, Policy
@@ -51,6 +52,8 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
 
     global_batch: int
     """Samples of a global step, over all ranks; with `pack`, sequences."""
+    batch_ramp: BatchRamp | None = None
+    """How a global step grows to `global_batch` samples; None: it always has as many."""
     rank: int = 0
     """The rank of this process in its data-parallel group."""
     world_size: int = 1
@@ -68,6 +71,10 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
     """The function that makes the data of a batch of its items; None: they stay a list."""
     pack: Packing | None = None
     """How documents of tokens are packed into sequences, which `global_batch` then counts."""
+    grow: Literal["refuse", "next_epoch"] = "refuse"
+    """What becomes of shards that were added after those of the state that is resumed. "refuse": it
+    is the state of another dataset; "next_epoch": the epoch that has begun goes on without them,
+    and they are part of the next one."""
     errors: Policy = "raise"
     """What happens with samples that cannot be read or transformed: see `BadSampleBudget`."""
     workers: int = 0
@@ -85,6 +92,19 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
             )
         if self.epochs is not None and self.epochs < 1:
             raise DataError(f"epochs must be at least 1, or None for no end; got {self.epochs}")
+        ramp = self.batch_ramp
+        if ramp is not None and (ramp.size, self.tail) != (self.global_batch, "straddle"):
+            raise DataError(
+                f"batch_ramp: it grows to {ramp.size} samples, which global_batch="
+                f'{self.global_batch} has to be, with tail="straddle"; got {self.tail!r}'
+            )
+        if self.grow not in ("refuse", "next_epoch") or (
+            self.grow != "refuse" and self.tail != "straddle"
+        ):
+            raise DataError(
+                'grow must be "refuse", or "next_epoch" with tail="straddle"; '
+                f"got {self.grow!r} with {self.tail!r}"
+            )
         if self.pack is not None and self.errors == "substitute":
             raise DataError(
                 'errors="substitute": no other document has the same length; use "skip"'

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import DataError, EmptyDatasetError
+from data.order.grown_order import DatasetVersion, GrownOrder, with_version
 from data.order.keyed_permutation import Ints
 from data.order.mixture import (
     MIX,
@@ -28,6 +29,7 @@ from data.order.rank_shares import mixed_streams_of_rank, streams_of_ranks
 from data.order.sample_order import Order, OrderOptions
 from data.order.shard_uses import NEVER, ShardUse, uses_ahead
 from data.read.dataset import Dataset
+from data.read.dataset_growth import DatasetGrowth, grown_error, versions_of
 from data.read.stream_identity import State, check_same, digest_of, digests_of, of_dataset
 from data.read.stream_sizes import STREAMS, WINDOW, stream_sizes
 
@@ -88,6 +90,16 @@ class SampleStream(Protocol):
         stream."""
 
     @property
+    def versions(self) -> Sequence[DatasetVersion]:
+        """The versions of a dataset that has grown; empty: it has not."""
+
+    def epoch_of(self, position: int) -> int:
+        """Return the epoch that a position is in."""
+
+    def epoch_begin(self, epoch: int) -> int:
+        """Return the first position of an epoch."""
+
+    @property
     def borders(self) -> Sequence[int]:
         """The positions at which a rule changes, so that no block of documents is packed across
         them."""
@@ -107,11 +119,21 @@ class SampleStream(Protocol):
 class SingleStream:
     """The stream of one dataset."""
 
-    def __init__(self, dataset: Dataset, order: Order, options: OrderOptions | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        order: Order,
+        options: OrderOptions | None = None,
+        *,
+        grows: bool = False,
+    ) -> None:
+        """`grows`: whether a state of the dataset with fewer shards may be resumed."""
         self.datasets, self.orders = (dataset,), (order,)
-        self.order, self.seed = order, order.seed
+        self.order, self.seed, self.grows = order, order.seed, grows
         self._options = options
         """What the order was made by; None: it was given, and a state has to have it."""
+        self.growth: DatasetGrowth | None = None
+        """How the dataset has grown since the state that this stream continues; None: not."""
 
     @classmethod
     def of(cls, dataset: Dataset, options: OrderOptions) -> SingleStream:
@@ -125,7 +147,7 @@ class SingleStream:
             shuffle=options.shuffle,
             remix_every=options.remix_every,
         )
-        return cls(dataset, order, options)
+        return cls(dataset, order, options, grows=getattr(options, "grow", "refuse") != "refuse")
 
     @property
     def samples(self) -> int:
@@ -137,7 +159,25 @@ class SingleStream:
 
     @property
     def identity(self) -> dict[str, Any]:
-        return of_dataset(self.order.identity, self.datasets[0].fingerprint)
+        manifest, versions = self.datasets[0].manifest, self.versions
+        shards = versions[-1].shards if versions else len(self.order.counts)
+        fingerprint = manifest.fingerprint_of(shards) if versions else manifest.fingerprint
+        found = of_dataset(self.order.identity, fingerprint)
+        if self.grows or versions:
+            found["shards"] = shards
+        if versions:
+            found["grown"] = [list(version) for version in versions]
+        return found
+
+    @property
+    def versions(self) -> Sequence[DatasetVersion]:
+        return self.order.versions if isinstance(self.order, GrownOrder) else ()
+
+    def epoch_of(self, position: int) -> int:
+        return self.order.epoch_of(position)
+
+    def epoch_begin(self, epoch: int) -> int:
+        return self.order.epoch_begin(epoch)
 
     def locate(self, positions: Ints) -> SampleLocations:
         shards, samples = self.order.locate(positions)
@@ -157,22 +197,68 @@ class SingleStream:
     def borders(self) -> Sequence[int]:
         return ()
 
-    def restored(self, state: State) -> SampleStream:
-        """Return this stream, with the streams and the window of the state where none were given.
-        Raises as `resumed`."""
-        stream, given = self, self._options
-        if given is not None and None in (given.streams, given.window) and given.shuffle:
-            sizes = replace(
-                given,
-                streams=given.streams or _size(state, "streams"),
-                window=given.window or _size(state, "window"),
-            )
-            stream = SingleStream.of(self.datasets[0], sizes)
-        check_same(state, stream.identity)
-        return stream
+    def restored(self, state: State) -> SingleStream:
+        """Return the stream that `state` describes, of the first shards if the dataset has grown
+        since, with the streams and the window of the state where none were given. Raises as
+        `resumed`."""
+        stream, manifest = self._sized_as(state), self.datasets[0].manifest
+        saved, versions = versions_of(state, manifest)
+        fingerprint = versions[-1].fingerprint if versions else manifest.fingerprint
+        check_same(saved, of_dataset(stream.order.identity, fingerprint))
+        return stream._of_versions(versions)
 
-    def resumed(self, state: State, position: int) -> SampleStream:
-        return self.restored(state)
+    def resumed(self, state: State, position: int) -> SingleStream:
+        """Return the stream that continues from `state`; further shards are read from the next
+        epoch on, if the stream may grow."""
+        stream, manifest = self._sized_as(state), self.datasets[0].manifest
+        saved, versions = versions_of(state, manifest)
+        here = of_dataset(stream.order.identity, manifest.fingerprint)
+        if not versions or versions[-1].shards == len(manifest):
+            check_same(saved, here)
+            return stream._of_versions(versions)
+        newest = versions[-1]
+        check_same(saved, of_dataset(stream.order.identity, newest.fingerprint))
+        if not self.grows:
+            raise grown_error(newest, manifest)
+        samples = [int(manifest.samples[: version.shards].sum()) for version in versions]
+        grown = with_version(versions, samples, position, (len(manifest), here["fingerprint"]))
+        found = stream._of_versions(grown)
+        found.growth = DatasetGrowth(newest.shards, len(manifest), grown[-1].begin, grown[-1].epoch)
+        return found
+
+    def _sized_as(self, state: State) -> SingleStream:
+        """Return this stream, with the streams and the window of the state where none were
+        given."""
+        given = self._options
+        if given is None or None not in (given.streams, given.window) or not given.shuffle:
+            return self
+        sizes = replace(
+            given,
+            streams=given.streams or _size(state, "streams"),
+            window=given.window or _size(state, "window"),
+        )
+        return SingleStream.of(self.datasets[0], sizes)
+
+    def _of_versions(self, versions: Sequence[DatasetVersion]) -> SingleStream:
+        """Return the stream of these versions of the dataset; of none, this one. Raises
+        DataError."""
+        if not versions or (len(versions) == 1 and versions[0].shards == len(self.order.counts)):
+            return self
+        order, counts = self.order, self.order.counts
+        try:
+            newest = Order(
+                counts[: versions[-1].shards],
+                seed=order.seed,
+                streams=order.streams,
+                window=order.window,
+                shuffle=order.shuffle,
+                remix_every=order.remix_every,
+            )
+            if len(versions) > 1:
+                newest = GrownOrder(newest, versions)
+        except ValueError as error:
+            raise DataError(f"not a loader's state: {error}") from error
+        return SingleStream(self.datasets[0], newest, self._options, grows=self.grows)
 
 
 class MixedStream:
@@ -206,6 +292,16 @@ class MixedStream:
     @property
     def samples(self) -> int:
         return self.mixture.samples
+
+    @property
+    def versions(self) -> Sequence[DatasetVersion]:
+        return ()
+
+    def epoch_of(self, position: int) -> int:
+        return position // self.samples
+
+    def epoch_begin(self, epoch: int) -> int:
+        return epoch * self.samples
 
     @property
     def streams(self) -> int:
@@ -244,7 +340,7 @@ class MixedStream:
             mixed_streams_of_rank(rank, world, size, [p / PARTS for p in part.parts], counts)
             for part in self.mixture.segments
         ]
-        return [_joined(ranges) for ranges in zip(*by_segment, strict=True)]
+        return [joined_ranges(ranges) for ranges in zip(*by_segment, strict=True)]
 
     def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, ShardUse]]:
         """Yield the next uses of all datasets, ordered by how far each has been read."""
@@ -482,7 +578,7 @@ def _placed(
         yield number, ShardUse(max(position, first), NEVER if last is None else last, use.shard)
 
 
-def _joined(ranges: Sequence[range]) -> range:
+def joined_ranges(ranges: Sequence[range]) -> range:
     """Return the least range that holds all of these."""
     real = [each for each in ranges if each]
     return range(min(r.start for r in real), max(r.stop for r in real)) if real else range(0)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import DataError, FingerprintError
+from data.order.grown_order import DatasetVersion
 from data.order.keyed_permutation import Ints
 from data.order.sample_order import MAX_POSITION, Order
 from data.order.shard_uses import ShardUse
@@ -73,6 +74,16 @@ class SlicedStream:
     @property
     def samples(self) -> int:
         return self._samples
+
+    @property
+    def versions(self) -> Sequence[DatasetVersion]:
+        return ()  # only a Loader grows, which has no slice
+
+    def epoch_of(self, position: int) -> int:
+        return position // self._samples
+
+    def epoch_begin(self, epoch: int) -> int:
+        return epoch * self._samples
 
     @property
     def streams(self) -> int:

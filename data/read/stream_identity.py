@@ -10,13 +10,14 @@ from data.errors import DataError, FingerprintError
 
 State: TypeAlias = Mapping[str, Any]
 
-_FINGERPRINT = 32  # hex digits of a dataset's fingerprint that are kept: 128 bits
+FINGERPRINT = 32
+"""The hex digits of a dataset's fingerprint that are kept: 128 bits."""
 _DIGEST = 16  # hex digits
 
 
 def of_dataset(order: Mapping[str, Any], fingerprint: str) -> dict[str, Any]:
     """Return the fields that identify one dataset in its order."""
-    return {**order, "fingerprint": fingerprint[:_FINGERPRINT]}
+    return {**order, "fingerprint": fingerprint[:FINGERPRINT]}
 
 
 def digest_of(fields: Mapping[str, Any]) -> str:
@@ -62,5 +63,5 @@ def _flat(state: State) -> dict[str, Any]:
 def _shortened(fields: Mapping[str, Any]) -> dict[str, Any]:
     fingerprint = fields.get("fingerprint")
     if isinstance(fingerprint, str):
-        return {**fields, "fingerprint": fingerprint[:_FINGERPRINT]}
+        return {**fields, "fingerprint": fingerprint[:FINGERPRINT]}
     return dict(fields)

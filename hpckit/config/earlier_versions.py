@@ -101,6 +101,10 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("data.mixture", None),
     AddedKey("data.identity_mixture", None),
     AddedKey("data.balance", None),
+    AddedKey("train.batch_ramp", None),
+    AddedKey("train.sequence_ramp", None),
+    AddedKey("optim.schedule_unit", "steps"),
+    AddedKey("data.grow", "refuse"),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

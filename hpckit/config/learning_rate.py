@@ -8,20 +8,21 @@ from hpckit.config.rules.optim import decay_steps
 from hpckit.config.spec import OptimSpec
 
 
-def lr_factor(step: int, spec: OptimSpec, steps: int) -> float:
-    """Return the learning rate of step `step` (from 0) as a share of the peak.
+def lr_factor(step: float, spec: OptimSpec, steps: float) -> float:
+    """Return the learning rate of step `step` (from 0) as a share of the peak. Both numbers may be
+    those of a `SchedulePoint`.
 
     Rises linearly over `warmup_steps`, then falls as `schedule` says to `min_lr_ratio` at the last
     step.
     """
     if step < spec.warmup_steps:
-        return (step + 1) / spec.warmup_steps
+        return min(1.0, (step + 1) / spec.warmup_steps)
     if spec.min_lr_ratio is None:
         return 1.0
     return spec.min_lr_ratio + (1 - spec.min_lr_ratio) * _height(step, spec, steps)
 
 
-def _height(step: int, spec: OptimSpec, steps: int) -> float:
+def _height(step: float, spec: OptimSpec, steps: float) -> float:
     """Return the height between the floor, 0, and the peak, 1, after the warm-up."""
     if spec.schedule == "wsd":
         # The first step of the decay is already below the peak: the stable phase ends before it.

@@ -60,6 +60,11 @@ def dataset_violations(spec: RunSpec) -> Iterator[str]:
         return
     if data.shards is not None:
         yield f"data.shards: must be null with {KEY}, which names the datasets"
+    if data.grow != "refuse":
+        yield (
+            f"data.grow: must be refuse with {KEY}, whose sources keep their shards; add new "
+            "shards as a source of their own when the run resumes"
+        )
     if data.pack is not None:
         yield f"data.pack: must be null with {KEY}, whose shards have to exist"
     yield from _source_violations(spec, data.mixture)

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 _STEPS = "train.steps, a number of optimizer steps"
 _BATCH = "train.global_batch, the samples of a step on all ranks"
+_BATCH_RAMP = "train.batch_ramp, as {start: 32, increment: 32, samples: 100000}"
+_SEQUENCE_RAMP = "train.sequence_ramp, as {start: 128, samples: 100000}"
 _RANKS = "launch.nproc_per_node, the workers (one for each GPU) of a node"
 _NAMES = {
     **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "num_train_epochs"), _STEPS),
     **dict.fromkeys(("max_steps", "num_steps", "total_steps", "max_iters", "iterations"), _STEPS),
     **dict.fromkeys(("batch_size", "bs", "train_batch_size"), _BATCH),
+    **dict.fromkeys(
+        ("rampup_batch_size", "batch_size_rampup", "batch_size_warmup", "batch_size_scheduler"),
+        _BATCH_RAMP,
+    ),
+    **dict.fromkeys(
+        ("curriculum_learning", "seqlen_warmup", "seq_length_warmup", "sequence_length_warmup"),
+        _SEQUENCE_RAMP,
+    ),
+    **dict.fromkeys(
+        ("lr_warmup_samples", "lr_decay_samples"), "optim.schedule_unit=samples, with warmup_steps"
+    ),
     "per_device_train_batch_size": "train.micro_batch, samples per forward pass of a rank",
     "gradient_accumulation_steps": "train.micro_batch, from which accumulation follows",
     **dict.fromkeys(("learning_rate", "max_lr"), "optim.lr"),

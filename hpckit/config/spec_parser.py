@@ -56,6 +56,7 @@ _NOT_IDENTITY = (
     ("train", "validate_every"),
     ("train", "validate_samples"),
     ("train", "trace_share"),
+    ("data", "grow"),
     ("data", "validation"),
     ("data", "balance"),
     ("data", "prefetch"),

@@ -539,7 +539,12 @@ class TrainingStarted(RunEvent):
     world_size: Count
     """The number of ranks."""
     global_batch: Count | None = None
-    """The number of samples of each step."""
+    """The number of samples of each step, once it has its full size."""
+    batch_ramp: list[int] | None = None
+    """The start, increment, samples and full size of a batch that grows."""
+    seen: Count | None = None
+    """The number of samples, or of sequences of packed documents, of all finished steps, if the
+    loader counts them."""
     samples: Count | None
     """The number of samples of the dataset; null if documents are packed."""
     loader: str | None = None
@@ -631,6 +636,36 @@ class MixtureLogged(RunEvent):
     that the run has read of it (of packed documents, an estimate within a block); `epochs`, these
     divided by the samples that it has; `tokens`, if documents are packed; and `loss`, the mean
     since the record before, if the training function tells it."""
+
+
+@event_kind("batch_ramp_changed")
+class BatchRampChanged(RunEvent):
+    """Rank 0 emits this when the run continues with another ramp of the batch than its checkpoint
+    was saved with. The batch is from then on what the new one has after as many samples."""
+
+    step: Count
+    """The number of finished steps."""
+    before: list[int] | None = None
+    """The start, increment, samples and full size of the ramp before; null: there was none."""
+    after: list[int] | None = None
+    """Those of the ramp from then on; null: the batch has its full size."""
+
+
+@event_kind("dataset_grown")
+class DatasetGrown(RunEvent):
+    """Rank 0 emits this when the run continues with a dataset that has more shards than before
+    (`data.grow`)."""
+
+    step: Count
+    """The number of finished steps."""
+    before: Count
+    """The number of shards so far."""
+    after: Count
+    """The number of shards now."""
+    position: Count
+    """The sample of the stream from which on all of them are read."""
+    epoch: Count
+    """The epoch, from 0, that begins there."""
 
 
 @event_kind("mixture_changed")

@@ -14,10 +14,12 @@ from statistics import median
 from typing import Any
 
 from checkpointing.events import CheckpointCommitted, CheckpointStarted
+from data.order.batch_ramp import BatchRamp
 from data.order.skipped_ranges import SkippedRanges
 from hpckit.config.rules.validation_and_evaluation import PREFIX
 from hpckit.events.schema import (
     CheckpointReported,
+    DatasetGrown,
     Event,
     GenerationEnded,
     GenerationStarted,
@@ -68,6 +70,20 @@ class TrainingAttempt:
     """Number of samples of each of its steps; None: as above."""
     restore_s: float
     """Seconds that its ranks took to restore their state, before it began."""
+    batch_ramp: tuple[int, ...] | None = None
+    """The start, increment, samples and full size of a batch that grows; None: it does not."""
+    seen: int | None = None
+    """Number of samples, or of sequences of packed documents, of all steps before it, if known."""
+
+    def samples_after(self, steps: int) -> tuple[int, int]:
+        """Return the samples of its first `steps` steps, and of the one after them. Its
+        `global_batch` has to be known."""
+        assert self.global_batch is not None
+        if self.batch_ramp is None or self.seen is None:
+            return steps * self.global_batch, self.global_batch
+        ramp = BatchRamp(*self.batch_ramp)
+        after = ramp.after(self.seen, steps)
+        return after - self.seen, ramp.size_at(after)
 
 
 @dataclass(frozen=True)
@@ -125,6 +141,8 @@ class History:
     """Whether that has paid."""
     sources: dict[str, dict[str, Any]]
     """The newest progress of each source of a mixture, as of the event `mixture`."""
+    dataset_growths: tuple[DatasetGrown, ...]
+    """Events of datasets that had more shards when the run resumed."""
     mixture_changes: tuple[MixtureChanged, ...]
     """Events of changed weights of a mixture."""
     hangs: tuple[HangExplained, ...]
@@ -189,6 +207,7 @@ class History:
                 for event in self.hangs
             ],
             "sources": self.sources,
+            "dataset_growths": [event.fields for event in self.dataset_growths],
             "mixture_changes": [event.fields for event in self.mixture_changes],
             "checkpoints": [event.step for event in self.committed],
             "validated": [
@@ -241,6 +260,7 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
             event for event in events if isinstance(event, StragglerEvictionResult)
         ),
         sources=newest_sources(events, reached),
+        dataset_growths=tuple(event for event in events if isinstance(event, DatasetGrown)),
         mixture_changes=tuple(event for event in events if isinstance(event, MixtureChanged)),
         hangs=tuple(event for event in events if isinstance(event, HangExplained)),
         samples=started[-1].samples if started else None,
@@ -294,6 +314,8 @@ def _attempt_at(events: Sequence[Event], start: int, end: int) -> TrainingAttemp
         position=first.position,
         global_batch=first.global_batch,
         restore_s=first.restore_s or 0.0,
+        batch_ramp=None if first.batch_ramp is None else tuple(first.batch_ramp),
+        seen=first.seen,
     )
 
 

@@ -11,7 +11,7 @@
     .reserve                                       space for a verdict on a full disk
     logs/supervisor.log agent-n0.log
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
-    checkpoints/ tensorboard/ ledger/ profile/ report/
+    checkpoints/ tensorboard/ ledger/ profile/ report/ dataset.index
     evaluations/ID/                                events, log and lock of the evaluation of the
                                                    checkpoint with this id
     alerts.json                                    up to which event alerts were sent
@@ -88,6 +88,11 @@ class RunDir:
     @property
     def mlflow(self) -> Path:
         return self.path / "mlflow"
+
+    @property
+    def dataset_record(self) -> Path:
+        """The shards that the run has read last, as a dataset manifest."""
+        return self.path / "dataset.index"
 
     @property
     def ledger(self) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpckit.agent.device_assignment import choose, gpu_model, visible_gpus
 from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
-from hpckit.config.batch_size import share_of_rank
+from hpckit.config.batch_size import samples_before, share_of_rank
 from hpckit.config.entry_points import IMAGES, is_built_in
 from hpckit.config.last_step import last_step
 from hpckit.config.parallel_degrees import degrees, describe
@@ -111,6 +111,8 @@ def _batch(spec: RunSpec, world: int) -> str:
     if size % parts:
         return f"{size} samples a step do not divide over {parts} {who}: {spec.entry} has its own"
     share = f"{size} samples a step = {parts} {who} x {share_of_rank(spec, world)}"
+    if (ramp := spec.train.batch_ramp) is not None:
+        share = f"{share}, from {ramp.start} on over the first {ramp.samples:,} samples"
     return f"{share}, at most {spec.train.micro_batch} at once" if is_built_in(spec) else share
 
 
@@ -154,7 +156,7 @@ def _when(spec: CheckpointSpec) -> str:
 def _epochs(spec: RunSpec, dataset: Dataset | None) -> str:
     if dataset is None:
         return ""
-    return f"  ({last_step(spec) * spec.train.global_batch / len(dataset):.2f} epochs)"
+    return f"  ({samples_before(spec, last_step(spec)) / len(dataset):.2f} epochs)"
 
 
 def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:

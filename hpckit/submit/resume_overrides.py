@@ -11,12 +11,13 @@ from pathlib import Path
 import yaml
 
 from checkpointing import CheckpointError
+from hpckit.config.batch_size import samples_before, schedule_point
 from hpckit.config.config_trees import project_tree
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.last_step import planned_steps
 from hpckit.config.learning_rate import lr_factor
 from hpckit.config.mixture import change_problems
-from hpckit.config.spec import RunSpec
+from hpckit.config.spec import OptimSpec, RunSpec
 from hpckit.config.spec_parser import (
     SpecError,
     differences,
@@ -89,8 +90,8 @@ def extension_lines(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
         )
     elif after.optim.min_lr_ratio is not None:
         old, new = (
-            spec.optim.lr * lr_factor(at, spec.optim, steps)
-            for spec, at, steps in ((before, max(0, step - 1), was), (after, step, now))
+            spec.optim.lr * lr_factor(*_schedule_point(spec, at))
+            for spec, at in ((before, max(0, step - 1)), (after, step))
         )
         lines.append(
             f"optim.schedule={after.optim.schedule} is that of {now} steps from now on: the "
@@ -117,6 +118,13 @@ def with_kept_extension(run: RunDir, spec: RunSpec) -> RunSpec:
         return spec
     kept = replace(spec.train, steps=train.steps, identity_steps=train.identity_steps)
     return replace(spec, train=kept)
+
+
+def _schedule_point(spec: RunSpec, step: int) -> tuple[float, OptimSpec, float]:
+    """Return the arguments of `lr_factor` for a step."""
+    world, seen = spec.launch.nodes * spec.launch.nproc_per_node, samples_before(spec, step)
+    point = schedule_point(spec, world, step, seen)
+    return point.at, spec.optim, point.total
 
 
 def _gets_longer(before: RunSpec, after: RunSpec) -> bool:

@@ -57,7 +57,6 @@ def main(cfg: RunSpec) -> None:
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
         gradients = parallel_model.step_gradients(run.local_batch, loss_of, run.timed)
-        flops = run.local_batch * per_sample(cfg.model)
         colours = torch.tensor((MEAN, STD), device=run.device)
         run.track(
             model=model, optimizer=optimizer, loader=loader, **parallel_model.loss_scale.tracked
@@ -80,11 +79,13 @@ def main(cfg: RunSpec) -> None:
                 by_source.begin(
                     torch.tensor(batch.datasets, device=run.device) if is_mixed else None
                 )
-            lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
+            samples = len(labels)
+            lr = set_lr(optimizer, cfg.optim, *run.schedule_point(batch.seen), run.lr_scale)
             if cfg.checkpoint.certify is not None:
-                run.note_computation(compute_alone, *gradients.first_micro_batch(images, labels))
+                first = gradients.first_micro_batch(images, labels, samples=samples)
+                run.note_computation(compute_alone, *first)
             optimizer.zero_grad()
-            loss = gradients(images, labels)
+            loss = gradients(images, labels, samples=samples)
             with run.timed("optimizer"):
                 norm = parallel_model.clip_gradients(cfg.optim.grad_clip)
                 scale = parallel_model.loss_scale
@@ -98,8 +99,10 @@ def main(cfg: RunSpec) -> None:
                     ema.update()
             mean_accuracy = torch.stack(accuracies).mean()
             accuracies.clear()
-            run.log(loss=loss, accuracy=mean_accuracy, grad_norm=norm, lr=lr, samples=len(labels))
-            run.log(flops=flops, **scale.metrics)
+            run.log(loss=loss, accuracy=mean_accuracy, grad_norm=norm, lr=lr, samples=samples)
+            run.log(flops=samples * per_sample(cfg.model), **scale.metrics)
+            if cfg.train.batch_ramp is not None:
+                run.log(batch=float(batch.step_samples))
             if (found := by_source.take()) is not None:
                 run.log_source_losses(*found)
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from data import Batch, Loader, Packing
+from hpckit.config.batch_size import sequence_length
 from hpckit.config.entry_points import LANGUAGE_MODEL
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.rules.token_files import text_columns
@@ -18,6 +19,7 @@ from hpckit.events.schema import AttentionChosen, ParametersRead
 from hpckit.planner.model.flops import per_token
 from hpckit.trainer.batches.byte_text import PADDING, ByteWindow
 from hpckit.trainer.batches.loaders import build_validation, open_loader
+from hpckit.trainer.batches.shorter_sequences import cut, shorter
 from hpckit.trainer.batches.token_windows import (
     count_of,
     next_token_batch,
@@ -50,14 +52,17 @@ def main(cfg: RunSpec) -> None:
         optimizer = build_optimizer(model, cfg.optim)
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
-        by_source = SourceLosses()
+        by_source, full = SourceLosses(), decoder_of(cfg).seq_len
+        ramp = cfg.train.sequence_ramp
+        is_split = ramp is not None and ramp.method == "split"
 
         def loss_of(losses: Tensor, targets: Tensor) -> Tensor:
             by_source.note(losses)
+            if is_split:  # the loss is that of whole samples, into however many rows they are split
+                losses, targets = (each.reshape(-1, full) for each in (losses, targets))
             return sample_mean(losses, targets)
 
         gradients = parallel_model.step_gradients(run.local_batch, loss_of, run.timed)
-        token_flops = per_token(decoder_of(cfg), cfg.lora)
         run.track(
             model=model, optimizer=optimizer, loader=loader, **parallel_model.loss_scale.tracked
         )
@@ -69,16 +74,22 @@ def main(cfg: RunSpec) -> None:
             with run.timed("host_to_device"):
                 windows = batch.data.to(run.device)
                 given = next_token_batch(windows)
-                by_source.begin(
+                sources = (
                     source_of_targets(windows.sources, given.targets, batch.datasets, PADDING)
                     if cfg.data.mixture is not None
                     else None
                 )
-            lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
+                samples, length = len(given.targets), sequence_length(cfg, batch.seen)
+                if ramp is not None:
+                    given = shorter(given, length, ramp.method)
+                    sources = None if sources is None else cut(sources, length, ramp.method)
+                by_source.begin(sources)
+            lr = set_lr(optimizer, cfg.optim, *run.schedule_point(batch.seen), run.lr_scale)
             if cfg.checkpoint.certify is not None:
-                run.note_computation(gradients.compute_alone, *gradients.first_micro_batch(*given))
+                first = gradients.first_micro_batch(*given, samples=samples)
+                run.note_computation(gradients.compute_alone, *first)
             optimizer.zero_grad()
-            loss = gradients(*given)
+            loss = gradients(*given, samples=samples)
             with run.timed("optimizer"):
                 norm = parallel_model.clip_gradients(cfg.optim.grad_clip)
                 scale = parallel_model.loss_scale
@@ -87,9 +98,14 @@ def main(cfg: RunSpec) -> None:
                 balance = parallel_model.balance_experts(is_update=is_update)
                 if ema and is_update:
                     ema.update()
+            token_flops = per_token(replace(decoder_of(cfg), seq_len=length), cfg.lora)
             flops = given.targets.numel() * token_flops  # padding is computed as well
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count_of(given.targets), flops=flops)
             run.log(**scale.metrics, **balance)
+            if ramp is not None:
+                run.log(sequence_length=float(length))
+            if cfg.train.batch_ramp is not None:
+                run.log(batch=float(batch.step_samples))
             if (found := by_source.take()) is not None:
                 run.log_source_losses(*found)
 

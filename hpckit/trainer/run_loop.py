@@ -26,10 +26,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from checkpointing import PerRank
+from hpckit.config.batch_size import SchedulePoint, batch_ramp, schedule_point
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
 from hpckit.events.schema import (
+    BatchRampChanged,
     CanaryEnded,
+    DatasetGrown,
     Degraded,
     DegradedSubject,
     Event,
@@ -97,10 +100,15 @@ class TrainingRun:
         """The coordinate of this rank in the mesh, which says what part of each global batch the
         rank takes, and which ranks take the same part."""
         self.rank, self.world_size = env.rank, env.world_size
+        self.dataset_record = env.at.run.dataset_record
+        """The file that keeps the names of the shards which the run has read."""
         self.global_batch = context.global_batch
         """Number of samples of a step on all ranks together."""
+        self.batch_ramp = batch_ramp(cfg, env.world_size)
+        """How a step grows to `global_batch` samples (`train.batch_ramp`), for
+        `data.Loader(..., batch_ramp=run.batch_ramp)`; None: it has them from the first step on."""
         self.local_batch = context.local_batch
-        """Number of samples that this rank takes in a step."""
+        """Number of samples that this rank takes in a step, once the batch has its full size."""
         self.lr_scale = context.lr_scale
         """Factor of the learning rate on this number of ranks: see `elastic.scale_lr` and
         `optim.scale`."""
@@ -134,6 +142,15 @@ class TrainingRun:
     def step(self) -> int:
         """Number of steps finished in the whole run."""
         return self._step
+
+    def schedule_point(self, seen: int) -> SchedulePoint:
+        """Return the place of the present step in the schedule of the learning rate, in the unit of
+        `optim.schedule_unit`.
+
+        Args:
+            seen: the samples of all steps before, as `Batch.seen` of a `data.Loader` has them.
+        """
+        return schedule_point(self._cfg, self.world_size, self._step, seen)
 
     def track(self, **state: Any) -> None:
         """Name the objects that make up the run's state: modules, optimizers, and anything with a
@@ -443,6 +460,25 @@ class TrainingRun:
                     step=self._step, reason="resume", position=at, before=before, after=after
                 )
             )
+        unit = self._cfg.optim.schedule_unit
+        if unit != "steps" and restored and source.samples_seen is None:
+            raise TrainingError(
+                f"optim.schedule_unit={unit}: the checkpoint of an earlier release does not say "
+                "how many sequences came before it; use schedule_unit=steps"
+            )
+        if (grown := source.growth) is not None:
+            log.info(
+                "the dataset has grown from %d to %d shards; the epoch that begins at sample %d "
+                "has all of them",
+                grown.before,
+                grown.after,
+                grown.position,
+            )
+            self.emit_event(DatasetGrown(step=self._step, **vars(grown)))
+        if (ramps := source.batch_ramp_change) is not None:
+            was, now = (None if one is None else list(vars(one).values()) for one in ramps)
+            log.info("the ramp of the batch changes: from %s to %s", was, now)
+            self.emit_event(BatchRampChanged(step=self._step, before=was, after=now))
         self._report(WorkerPhase.RESUMED)
         log.info("training from step %d of %d", self._step, last_step(self._cfg))
         self.emit_event(
@@ -450,6 +486,8 @@ class TrainingRun:
                 step=self._step,
                 world_size=self.world_size,
                 global_batch=self.global_batch,
+                batch_ramp=source.batch_ramp,
+                seen=source.samples_seen,
                 samples=source.samples,
                 loader=source.foreign_loader,
                 position=source.position,

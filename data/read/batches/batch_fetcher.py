@@ -27,6 +27,10 @@ class BatchWork(NamedTuple):
     places: SampleLocations
     extra: Any = None
     """Further input of a fetcher that makes other than plain batches."""
+    seen: int = 0
+    """The samples, or sequences, of all global steps before this one."""
+    step_samples: int = 0
+    """The samples, or sequences, of this global step over all ranks."""
 
 
 @dataclass
@@ -80,10 +84,12 @@ class BatchFetcher:
             positions=tuple(rows.positions),
             mask=self._mask(work, kept),
             weight=share.weight,
-            epoch=min(rows.positions, default=0) // self.stream.samples,
+            epoch=self.stream.epoch_of(min(rows.positions, default=0)),
             errors=rows.bad,
             bytes=rows.bytes,
             step_tokens=self._step_tokens(work),
+            seen=work.seen,
+            step_samples=work.step_samples,
         )
         return batch, BatchTimes(read_s, time.perf_counter() - begun_s - read_s)
 
@@ -156,7 +162,7 @@ class BatchFetcher:
         for row, (sample, position) in enumerate(zip(rows.samples, rows.positions, strict=True)):
             if row in rows.errors:
                 continue
-            context = SampleContext(position, position // self.stream.samples, self.stream.seed)
+            context = SampleContext(position, self.stream.epoch_of(position), self.stream.seed)
             try:
                 rows.samples[row] = self.transform(sample, context)
             except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
@@ -190,7 +196,7 @@ class BatchFetcher:
     def _substitute(self, rows: BatchRows, keys: list[str], row: int, error: SampleError) -> None:
         for attempt in range(1, SUBSTITUTES + 1):
             position = rows.positions[row]
-            other = substitute(position, attempt, self.stream.samples, self.stream.streams)
+            other = self._other(position, attempt)
             found = self._read([other], self.stream.locate(np.array([other])))
             found.positions = [position]  # it takes this sample's place and randomness
             (sample,) = found.samples
@@ -205,6 +211,13 @@ class BatchFetcher:
             rows.bad += 1
             self.faults.bad(found.errors[0])
         raise error
+
+    def _other(self, position: int, attempt: int) -> int:
+        """Return the position whose sample replaces a bad one, in the same epoch."""
+        stream = self.stream
+        epoch = stream.epoch_of(position)
+        begin, end = stream.epoch_begin(epoch), stream.epoch_begin(epoch + 1)
+        return begin + substitute(position - begin, attempt, end - begin, stream.streams)
 
     def _collate(self, rows: BatchRows, items: list[Any]) -> Any:
         if self.collate is None or not items:

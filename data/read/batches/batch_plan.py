@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from data.errors import DataError
+from data.order.batch_ramp import BatchRamp
 from data.order.rank_shares import (
     GlobalStep,
     RankShare,
@@ -20,7 +21,7 @@ from data.order.rank_shares import (
 )
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
-from data.read.sample_stream import SampleLocations, SampleStream
+from data.read.sample_stream import SampleLocations, SampleStream, joined_ranges
 
 _LOCATED = 8192  # positions of all ranks that are located at a time, unless batches are larger
 _MOST_STEPS = 64  # steps that are located at a time
@@ -38,15 +39,31 @@ class Topology:
     tail: Tail
     epochs: int | None
     """The number of epochs after which it ends; None: never."""
+    ramp: BatchRamp | None = None
+    """How the step grows to `batch` samples; None: it always has as many."""
 
     def streams(self, of: SampleStream) -> Sequence[range]:
         """Return the streams of each dataset that this rank reads, as far as is known
         beforehand."""
-        return of.streams_of(self.rank, self.world, self.batch)
+        each = [of.streams_of(self.rank, self.world, size) for size in self.sizes]
+        return [joined_ranges(ranges) for ranges in zip(*each, strict=True)]
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The samples that a step may have."""
+        return (self.batch,) if self.ramp is None else self.ramp.sizes
+
+    def size_at(self, seen: int) -> int:
+        """Return the samples of the step before which there were `seen` samples."""
+        return self.batch if self.ramp is None else self.ramp.size_at(seen)
+
+    def stages(self, seen: int) -> Iterator[tuple[int, int | None]]:
+        """Yield (samples of a step, number of such steps) as `BatchRamp.stages`."""
+        return iter([(self.batch, None)]) if self.ramp is None else self.ramp.stages(seen)
 
     def end(self, of: SampleStream) -> int | None:
         """Return the first position of the stream that is never read."""
-        return None if self.epochs is None else self.epochs * of.samples
+        return None if self.epochs is None else of.epoch_begin(self.epochs)
 
 
 class BatchPlan(Protocol):
@@ -71,8 +88,12 @@ class BatchPlan(Protocol):
     def streams(self) -> Sequence[range]:
         """The streams of each dataset that this rank reads, as far as is known beforehand."""
 
-    def work(self, position: int) -> Iterator[BatchWork]:
-        """Yield this rank's batches from `position` on. Raises DataError."""
+    def seen(self, position: int) -> int | None:
+        """Return the samples of all steps before `position`; None: the position does not tell."""
+
+    def work(self, position: int, seen: int = 0) -> Iterator[BatchWork]:
+        """Yield this rank's batches from `position` on, before which there were `seen` samples,
+        where the position does not tell. Raises DataError."""
 
     def steps(self, position: int, end: int) -> int:
         """Return the number of batches from `position` on to `end`, the end of an epoch. Raises
@@ -105,10 +126,12 @@ class SamplePlan:
 
     def __post_init__(self) -> None:
         try:
-            first = step_at(0, self.topology.batch, self.stream.samples, self.topology.tail)
+            samples, tail = self.stream.samples, self.topology.tail
+            firsts = [step_at(0, size, samples, tail) for size in self.topology.sizes]
         except ValueError as error:
             raise DataError(str(error)) from error
-        self._shares([first])  # raises if the arguments are invalid
+        for first in firsts:
+            self._shares([first])  # raises if the arguments are invalid
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -118,24 +141,39 @@ class SamplePlan:
     def streams(self) -> Sequence[range]:
         return self.topology.streams(self.stream)
 
-    def work(self, position: int) -> Iterator[BatchWork]:
+    def seen(self, position: int) -> int:
+        return self.skipped.kept_before(position)
+
+    def work(self, position: int, seen: int = 0) -> Iterator[BatchWork]:
         """Yield the batches; after the first ones, many steps are located at once, which costs
         little more than one."""
-        of, count = self.topology, 1
-        samples, end = self.stream.samples, of.end(self.stream)
-        steps = steps_from(position, of.batch, samples, of.tail, end, self.skipped)
+        of, samples = self.topology, self.stream.samples
+        seen, last = self.seen(position), of.end(self.stream)
+        for size, number in of.stages(seen):
+            every = steps_from(position, size, samples, of.tail, last, self.skipped)
+            for each, places in self._located(islice(every, number), size):
+                yield BatchWork(each, places, None, seen, size)
+                position, seen = each.after, seen + size
+
+    def _located(
+        self, steps: Iterator[GlobalStep], size: int
+    ) -> Iterator[tuple[RankShare, SampleLocations]]:
+        """Yield the share of each step and where its samples are."""
+        count = 1
         while block := self._block(steps, count):
-            most = min(_LOCATED, self.stream.samples) // of.batch  # an order caches few epochs
+            most = min(_LOCATED, self.stream.samples) // size  # an order caches few epochs
             count = min(2 * count, max(1, most), _MOST_STEPS)
             found = self._shares(block)
             places = self.stream.locate(np.concatenate([share.positions for share in found]))
             ends = np.cumsum([len(share.positions) for share in found]).tolist()
             for each, end in zip(found, ends, strict=True):
                 part = slice(end - len(each.positions), end)
-                yield BatchWork(each, SampleLocations(*(column[part] for column in places)))
+                yield each, SampleLocations(*(column[part] for column in places))
 
     def steps(self, position: int, end: int) -> int:
         of, samples = self.topology, self.stream.samples
+        if of.ramp is not None:
+            return of.ramp.steps_between(self.seen(position), self.seen(end))
         try:
             return count_steps(position, end, of.batch, samples, of.tail, self.skipped)
         except ValueError as error:

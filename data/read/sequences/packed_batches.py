@@ -180,9 +180,18 @@ class PackPlan:
                 block=packing.block,
                 long=packing.long,
                 borders=stream.borders,
+                versions=[
+                    (
+                        one.begin,
+                        one.epoch,
+                        int(stream.datasets[0].manifest.samples[: one.shards].sum()),
+                    )
+                    for one in stream.versions
+                ],
             )
-            nothing = np.zeros(topology.batch, np.int64)
-            take(nothing, topology.rank, topology.world, topology.uneven)
+            for size in topology.sizes:
+                nothing = np.zeros(size, np.int64)
+                take(nothing, topology.rank, topology.world, topology.uneven)
             np.full(1, packing.pad, np.iinfo(np.dtype(packing.dtype)).dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(str(error)) from error
@@ -198,15 +207,19 @@ class PackPlan:
             return self.topology.streams(self.stream)
         return self.stream.streams_of(0, 1, self.topology.batch)
 
-    def work(self, position: int) -> Iterator[BatchWork]:
+    def seen(self, position: int) -> int | None:
+        return None if position else 0  # how many sequences a block has is known when it is planned
+
+    def work(self, position: int, seen: int = 0) -> Iterator[BatchWork]:
         epochs = self.topology.epochs
         end = None if epochs is None else self.packer.cursor_of_epoch(epochs)
         while end is None or position < end:
-            step = self._step(position)
+            size = self.topology.size_at(seen)
+            step = self._step(position, size)
             if end is not None and all(of.positions[0] >= self._end for of in step.packs):
                 return
-            yield self._work(step)
-            position = step.after
+            yield self._work(step)._replace(seen=seen, step_samples=size)
+            position, seen = step.after, seen + size
 
     def steps(self, position: int, end: int) -> int:
         raise TypeError("the number of packed sequences is known only when they are planned")
@@ -243,10 +256,10 @@ class PackPlan:
         assert end is not None
         return end
 
-    def _step(self, position: int) -> PackStep:
+    def _step(self, position: int, size: int) -> PackStep:
         try:
             of = self.topology
-            return self.packer.step(position, of.batch, of.tail, self.skipped)
+            return self.packer.step(position, size, of.tail, self.skipped)
         except ValueError as error:
             raise DataError(str(error)) from error
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpckit.config.spec import RunSpec
 
 STREAMS, WINDOW = 48, 8  # the defaults of `Loader`
-_BESIDE = ("position", "pack", "skipped", "tokens")
+_BESIDE = ("position", "pack", "skipped", "tokens", "seen", "batch_ramp")
 """Fields of a state that do not identify its stream."""
 _MOST_BYTES = 16 << 20  # largest size of a file with a state
 
@@ -72,7 +72,6 @@ def order_of(
     """
     from data.order.sample_order import NATURAL, ORDER
     from data.read.sample_stream import SingleStream
-    from data.read.stream_identity import check_same
 
     if state is None:
         return SingleStream(dataset, _order(dataset, knobs.said))
@@ -93,8 +92,7 @@ def order_of(
     fields = {field: _natural(told, field) for field in ("seed", "streams", "window", "remix")}
     given = {field: value for field, value in fields.items() if value is not None}
     made = SingleStream(dataset, _order(dataset, given, shuffle=name == ORDER))
-    check_same(told, made.identity)
-    return made
+    return made.restored(told)
 
 
 def is_mixture(state: Mapping[str, Any] | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.order.batch_ramp import BatchRamp
 from hpckit.cli.common.command_output import listing
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.data.dataset_opening import only_state, position_of, states_in
@@ -15,7 +16,7 @@ from hpckit.cli.data.dataset_opening import only_state, position_of, states_in
 if TYPE_CHECKING:
     from data.order.skipped_ranges import SkippedRanges
     from hpckit.cli.ckpt.store_location import StoreLocation
-    from hpckit.events.schema import MixtureChanged
+    from hpckit.events.schema import DatasetGrown, MixtureChanged
     from hpckit.report.history import TrainingAttempt
 
 
@@ -47,6 +48,8 @@ class StepPosition:
     later: int = 0
     """Number of steps from the position to the step, as the length of a step with packed documents
     is unknown."""
+    seen: int = 0
+    """Number of sequences of packed documents before the position."""
     skipped_updates: tuple[SkippedUpdate, ...] = ()
     """The steps of the run whose update was left out."""
 
@@ -78,7 +81,7 @@ def find_step_position(
         where = f"run {name} of {at.store.url}"
     if step is None:
         step = saved[0].step + 1
-    lives, left_out, updates, changes = _attempts_of(Path(place))
+    lives, left_out, updates, changes, growths = _attempts_of(Path(place))
     state = _with_left_out(saved[0].state, left_out)
     if (change := unsaved_change(changes, _attempt_before(lives, step), state)) is not None:
         raise CommandUsageError(
@@ -100,6 +103,12 @@ def find_step_position(
                 "a step cannot be computed: give it with --global-batch"
             )
         found = of_saved
+    if (growth := unsaved_growth(growths, _attempt_before(lives, step), state)) is not None:
+        raise CommandUsageError(
+            f"step {step}: the run has read {growth.after} shards since it resumed, and its "
+            f"checkpoint of step {saved[0].step} is of {growth.before}; there is none after this "
+            "step yet: try again after the next checkpoint"
+        )
     return replace(found, skipped_updates=updates)
 
 
@@ -123,6 +132,22 @@ def unsaved_change(
     return None
 
 
+def unsaved_growth(
+    growths: Sequence[DatasetGrown], life: TrainingAttempt | None, state: Mapping[str, Any]
+) -> DatasetGrown | None:
+    """Return the growth of the dataset with which an attempt began, if a loader's state is of
+    before; None: the state has all versions of the attempt."""
+    known = max([int(version[2]) for version in state.get("grown", ())], default=0)
+    for growth in growths:
+        is_of_life = life is not None and (growth.generation, growth.attempt or 0) == (
+            life.generation,
+            life.attempt,
+        )
+        if is_of_life and growth.after > max(known, int(state.get("shards", 0))):
+            return growth
+    return None
+
+
 def of_lives(
     lives: Sequence[TrainingAttempt], step: int, skipped: SkippedRanges
 ) -> tuple[int, int] | None:
@@ -134,8 +159,8 @@ def of_lives(
     life = _attempt_before(lives, step)
     if life is None or life.position is None or life.global_batch is None:
         return None
-    samples = (step - 1 - life.start_step) * life.global_batch
-    return skipped.later(life.position, samples), life.global_batch
+    samples, batch = life.samples_after(step - 1 - life.start_step)
+    return skipped.later(life.position, samples), batch
 
 
 def of_packed(
@@ -152,13 +177,17 @@ def of_packed(
     state, life = saved[0].state, _attempt_before(lives, step)
     if life is not None and life.position is not None:
         later = step - 1 - life.start_step
-        return StepPosition(state, life.position, batch or life.global_batch, step, later)
+        full = life.batch_ramp[-1] if life.batch_ramp else life.global_batch
+        return StepPosition(state, life.position, batch or full, step, later, seen=life.seen or 0)
     before = next((one for one in saved if one.step < step), None)
     if before is None:
         raise CommandUsageError(
             f"step {step}: no earlier checkpoint records where its documents begin"
         )
-    return StepPosition(state, position_of(before.state), batch, step, step - 1 - before.step)
+    seen, ramp = int(before.state.get("seen", 0)), before.state.get("batch_ramp")
+    size = batch or (ramp[-1] if ramp else None)
+    later = step - 1 - before.step
+    return StepPosition(state, position_of(before.state), size, step, later, seen=seen)
 
 
 def _attempt_before(lives: Sequence[TrainingAttempt], step: int) -> TrainingAttempt | None:
@@ -178,6 +207,11 @@ def of_checkpoints(
     base = before or after
     if base is None:
         return None
+    if base.state.get("batch_ramp"):
+        first, known = (0, {**base.state, "position": 0})
+        if before is not None:
+            first, known = before.step, {**base.state, "position": position_of(before.state)}
+        return replace(of_ramp(known, first, step), state=base.state)
     if batch is None and before and after:
         left_out = skipped_of(after.state)
         begin, end = (left_out.kept_before(position_of(one.state)) for one in (before, after))
@@ -194,6 +228,19 @@ def of_checkpoints(
     position = left_out.later(position_of(base.state), samples)
     mixed = {} if after is None else {n: after.state[n] for n in _OF_MIXTURE if n in after.state}
     return StepPosition({**base.state, **mixed}, position, batch, step)
+
+
+def of_ramp(state: dict[str, Any], first: int, step: int) -> StepPosition:
+    """Find step `step` of a batch that grows, from a loader's state after `first` steps."""
+    ramp, left_out, position = (
+        BatchRamp(*state["batch_ramp"]),
+        skipped_of(state),
+        position_of(state),
+    )
+    seen = left_out.kept_before(position)
+    samples = ramp.after(seen, step - 1 - first) - seen
+    at = left_out.later(position, samples)
+    return StepPosition(state, at, ramp.size_at(seen + samples), step)
 
 
 def _saved(at: StoreLocation, run: str, step: int | None) -> list[SavedLoaderState]:
@@ -258,9 +305,11 @@ def _attempts_of(
     SkippedRanges,
     tuple[SkippedUpdate, ...],
     tuple[MixtureChanged, ...],
+    tuple[DatasetGrown, ...],
 ]:
     """Return the attempts of a run directory, what they leave out since spikes, the updates that
-    they have left out, and how they have changed a mixture; nothing for another folder."""
+    they have left out, how they have changed a mixture, and how the dataset has grown; nothing for
+    another folder."""
     from data.order.skipped_ranges import NOTHING_SKIPPED
     from hpckit.events.event_log import read_events
     from hpckit.report.history import build_history
@@ -268,11 +317,12 @@ def _attempts_of(
 
     events = RunDir(folder).events
     if not (folder / "submissions").is_dir() or not events.is_file():
-        return (), NOTHING_SKIPPED, (), ()
+        return (), NOTHING_SKIPPED, (), (), ()
     history = build_history(read_events(events))
     updates = tuple(
         SkippedUpdate(one.step, one.first_position, one.end_position)
         for one in history.skipped_updates
         if one.first_position is not None and one.end_position is not None
     )
-    return history.lives, history.left_out, updates, history.mixture_changes
+    changes, growths = history.mixture_changes, history.dataset_growths
+    return history.lives, history.left_out, updates, changes, growths

@@ -78,6 +78,8 @@ class _Begin:
     """Number of steps from the position to the step."""
     skipped_updates: tuple[SkippedUpdate, ...] = ()
     """The steps of the run whose update was left out."""
+    seen: int = 0
+    """Number of sequences of packed documents before the position."""
 
 
 @guarded
@@ -146,6 +148,7 @@ def where(
 
     --step K is the step with the number K in the log of the run.
     """
+    from data.read.dataset_growth import explained
     from hpckit.cli.data.dataset_opening import (
         OrderOverrides,
         is_mixture,
@@ -186,15 +189,19 @@ def where(
         _print_left_out(screen, rows, most)
         screen.document({"samples": samples})
         return
-    _print(screen, rows, begin, world is not None, most)
-    screen.document({"step": begin.step, "global_batch": begin.batch, "samples": samples})
+    version, number = _version(stream, rows), len(stream.versions)
+    text = None if version is None else explained(version, version["number"] - 1, number)
+    _print(screen, rows, begin, world is not None, most, text)
+    said = {} if version is None else {"dataset_version": version}
+    document = {"step": begin.step, "global_batch": begin.batch, **said, "samples": samples}
+    screen.document(document)
 
 
 def _begin(
     state: str | None, position: int | None, run: str | None, step: int | None, batch: int | None
 ) -> _Begin:
     from hpckit.cli.data.dataset_opening import position_of, read_state
-    from hpckit.cli.data.step_position import find_step_position
+    from hpckit.cli.data.step_position import find_step_position, of_ramp
 
     if sum(given is not None for given in (state, position, run)) != 1:
         raise CommandUsageError("give one of --run PLACE, --state FILE and --position P")
@@ -214,12 +221,20 @@ def _begin(
             found.step,
             found.later,
             found.skipped_updates,
+            found.seen,
         )
-    if batch is None:
-        raise CommandUsageError("--global-batch is required: the number of samples of a step")
     loader_state = None if state is None else read_state(state)
-    at = position_of(loader_state) if loader_state is not None else position or 0
-    return _Begin(loader_state, at, batch, later=step or 0)
+    ramp = (loader_state or {}).get("batch_ramp")
+    if batch is None and ramp is None:
+        raise CommandUsageError("--global-batch is required: the number of samples of a step")
+    if loader_state is None:
+        return _Begin(None, position or 0, batch or 0, later=step or 0)
+    if batch is None and "pack" not in loader_state:
+        now = of_ramp(loader_state, 0, (step or 0) + 1)
+        return _Begin(loader_state, now.position, now.batch or 0)
+    at, seen = position_of(loader_state), int(loader_state.get("seen", 0))
+    size = batch or int((ramp or [0])[-1])
+    return _Begin(loader_state, at, size, later=step or 0, seen=seen)
 
 
 def _rows(
@@ -284,13 +299,16 @@ def _packed(
     rank: int | None,
 ) -> Iterator[SampleRow]:
     """Yield documents by sequence. Raises DataError."""
+    from data.order.batch_ramp import BatchRamp
     from data.read.batches.batch_plan import Topology
     from hpckit.cli.data.step_position import skipped_of
 
     left_out = skipped_of(begin.state)
     for each in range(world) if rank is None else (rank,):
-        topology = Topology(begin.batch, each, world, uneven, tail, None)
-        works = _works(stream, topology, pack, begin.position, left_out)
+        ramp = (begin.state or {}).get("batch_ramp")
+        growing = BatchRamp(*ramp) if ramp and ramp[-1] == begin.batch else None
+        topology = Topology(begin.batch, each, world, uneven, tail, None, growing)
+        works = _works(stream, topology, pack, begin.position, left_out, begin.seen)
         work = next(islice(works, begin.later, None))
         yield from _documents(stream, work, each if world > 1 else None)
 
@@ -301,12 +319,13 @@ def _works(
     pack: str,
     position: int,
     left_out: SkippedRanges | None = None,
+    seen: int = 0,
 ) -> Iterator[BatchWork]:
     """Return the batches of packed documents from `position` on. Raises DataError."""
     from data.read.sequences.packed_batches import Packing, PackPlan
 
     plan = PackPlan.of(stream, topology, Packing.of_state(pack))
-    return (plan.skipping(left_out) if left_out else plan).work(position)
+    return (plan.skipping(left_out) if left_out else plan).work(position, seen)
 
 
 def _documents(stream: SampleStream, work: BatchWork, rank: int | None) -> Iterator[SampleRow]:
@@ -338,7 +357,7 @@ def _row(
     begin, end = index.span(sample)
     return SampleRow(
         position=position,
-        epoch=own // len(dataset),
+        epoch=stream.epoch_of(position) if name is None else own // len(dataset),
         rank=rank,
         shard=shard,
         url=dataset.manifest.urls[shard],
@@ -349,6 +368,15 @@ def _row(
         repeat=repeat,
         source=name,
     )
+
+
+def _version(stream: SampleStream, rows: list[SampleRow]) -> dict[str, Any] | None:
+    """Return the version of a dataset that has grown which the first of these samples are of."""
+    if not stream.versions or not rows:
+        return None
+    first = min(row.position for row in rows)
+    number = sum(version.begin <= first for version in stream.versions)
+    return {"number": number, **stream.versions[number - 1]._asdict()}
 
 
 def _source(stream: SampleStream, position: int) -> tuple[int, str | None, int]:
@@ -373,11 +401,18 @@ def _print_left_out(screen: CommandOutput, rows: list[SampleRow], most: int) -> 
 
 
 def _print(
-    screen: CommandOutput, rows: list[SampleRow], begin: _Begin, by_rank: bool, most: int
+    screen: CommandOutput,
+    rows: list[SampleRow],
+    begin: _Begin,
+    by_rank: bool,
+    most: int,
+    version: str | None,
 ) -> None:
     _print_rows(screen, rows, by_rank, most)
     step = "" if begin.step is None else f"step {begin.step}: "
     epochs = sorted({row.epoch for row in rows})
+    if version is not None:
+        screen.line(version)
     of = " and ".join(str(epoch) for epoch in epochs[:2])
     different = len({row.shard for row in rows})
     screen.line(

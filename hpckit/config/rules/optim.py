@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.config.batch_size import schedule_length
 from hpckit.config.spec import OptimSpec, ResnetSpec, RunSpec
 
 
@@ -23,19 +24,26 @@ def optim_violations(spec: RunSpec) -> Iterator[str]:
     if (optim.base_batch is None) != (optim.scale is None):
         what = "is required" if optim.scale is None else "must be null"
         yield f"optim.scale: {what} when optim.base_batch={optim.base_batch or 'null'}"
-    if optim.warmup_steps >= spec.train.steps:
+    try:
+        total = schedule_length(spec)
+    except ValueError:  # of ramps or degrees, whose rules say what is wrong
+        return
+    what = f"train.steps={spec.train.steps}"
+    if optim.schedule_unit != "steps":
+        what += f", which have the {optim.schedule_unit} of {total:g} full steps"
+    if optim.warmup_steps >= total:
         yield (
-            f"optim.warmup_steps: {optim.warmup_steps} must be less than "
-            f"train.steps={spec.train.steps}, or no step trains at the full rate"
+            f"optim.warmup_steps: {optim.warmup_steps} must be less than {what}, or no step trains "
+            "at the full rate"
         )
-    elif optim.warmup_steps + (decay := decay_steps(optim, spec.train.steps)) > spec.train.steps:
+    elif optim.warmup_steps + (decay := decay_steps(optim, total)) > total:
         yield (
             f"optim.decay_ratio: {decay} steps of decay begin before the {optim.warmup_steps} of "
-            f"optim.warmup_steps end, of train.steps={spec.train.steps}"
+            f"optim.warmup_steps end, of {what}"
         )
 
 
-def decay_steps(optim: OptimSpec, steps: int) -> int:
+def decay_steps(optim: OptimSpec, steps: float) -> int:
     """Returns the number of `steps` at the end in which wsd decays, at least one; 0 for other
     schedules."""
     return 0 if optim.decay_ratio is None else max(1, round(optim.decay_ratio * steps))

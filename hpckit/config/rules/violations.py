@@ -18,6 +18,7 @@ from hpckit.config.rules.metrics import metrics_violations
 from hpckit.config.rules.model import model_violations
 from hpckit.config.rules.optim import optim_violations
 from hpckit.config.rules.precision_and_memory import precision_memory_violations
+from hpckit.config.rules.ramps import ramp_violations
 from hpckit.config.rules.secrets import secret_violations
 from hpckit.config.rules.token_files import token_file_violations
 from hpckit.config.rules.validation_and_evaluation import (
@@ -51,7 +52,8 @@ def violations(spec: RunSpec) -> list[str]:
     if is_ours:
         found += [*model_violations(spec), *expert_violations(spec), *token_file_violations(spec)]
         found += precision_memory_violations(spec)
-    found += [*dataset_violations(spec), *_worlds(spec)]
+    found += [*dataset_violations(spec), *ramp_violations(spec)]
+    found += _worlds(spec)
     if is_ours:
         found += optim_violations(spec)
     found += checkpoint_violations(spec)

@@ -9,6 +9,7 @@ from hpckit.config.entry_points import is_built_in, is_training_function
 from hpckit.config.parallel_degrees import NAMES, ParallelDegrees, degrees, stage_count
 from hpckit.config.rules.experts import expert_violations_of_world
 from hpckit.config.rules.precision_and_memory import precision_memory_violations_of_world
+from hpckit.config.rules.ramps import ramp_sizes, sequence_violations_of_world, uneven_sizes
 from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ParallelSpec, RunSpec
 from hpckit.text.quantities import count
 
@@ -46,6 +47,7 @@ def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
         yield from _layers(spec, spec.model, found)
     yield from precision_memory_violations_of_world(spec, found)
     yield from expert_violations_of_world(spec, found)
+    yield from sequence_violations_of_world(spec, found)
     uneven = list(_uneven_batch(spec, nodes)) or list(_micro_batches(spec, nodes))
     yield from uneven or _pipeline(spec, found)
 
@@ -84,7 +86,8 @@ def _is_batch_used(spec: RunSpec) -> bool:
     """Returns whether a training function of the user may depend on `train.global_batch`: it was
     given, or the learning rate is scaled with it. A loader of hpckit refuses a share that is not
     whole itself."""
-    return spec.train.global_batch != DEFAULT_BATCH or spec.elastic.scale_lr is not None
+    is_given = spec.train.global_batch != DEFAULT_BATCH or spec.train.batch_ramp is not None
+    return is_given or spec.elastic.scale_lr is not None
 
 
 def _nodes_of_batch(spec: RunSpec, nodes: int) -> int:
@@ -105,6 +108,8 @@ def _uneven_batch(spec: RunSpec, nodes: int) -> Iterator[str]:
             f"{what}; "
             f"try {_multiples_near(train.global_batch, found.data)}"
         )
+        return
+    yield from uneven_sizes(spec, found.data)
 
 
 def _micro_batches(spec: RunSpec, nodes: int) -> Iterator[str]:
@@ -112,12 +117,15 @@ def _micro_batches(spec: RunSpec, nodes: int) -> Iterator[str]:
     make the loss the same mean on any number of ranks."""
     nodes, train, per_node = _nodes_of_batch(spec, nodes), spec.train, spec.launch.nproc_per_node
     found = degrees(spec.parallel, nodes * per_node)
-    share, what = train.global_batch // found.data, _parts(found, nodes, per_node)
-    if share % min(train.micro_batch, share):
-        yield (
-            f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
-            f"rank ({train.global_batch} over {what}); try a divisor of {share}"
-        )
+    what, launched = _parts(found, nodes, per_node), spec.launch.nodes * per_node
+    for size in (train.global_batch, *ramp_sizes(spec, launched)):
+        share = size // found.data
+        if share % min(train.micro_batch, share):
+            yield (
+                f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
+                f"rank ({size} over {what}); try a divisor of {share}"
+            )
+            return
 
 
 def _times(nodes: int, workers: int) -> str:
@@ -135,8 +143,21 @@ def _parts(found: ParallelDegrees, nodes: int, per_node: int) -> str:
 def _pipeline(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
     """Yields violations if there are too few micro-batches to keep the stages of the schedule
     busy."""
+    ranks = found.pipeline
+    for share in _shares(spec, ranks * found.data * found.tensor, found):
+        problems = list(_pipeline_of(spec, found, share))
+        yield from problems
+        if problems:
+            return
+
+
+def _shares(spec: RunSpec, world: int, found: ParallelDegrees) -> list[int]:
+    """Returns the samples of a rank, of all batch sizes."""
+    return [share_of_rank(spec, world), *(size // found.data for size in ramp_sizes(spec, world))]
+
+
+def _pipeline_of(spec: RunSpec, found: ParallelDegrees, share: int) -> Iterator[str]:
     ranks, schedule = found.pipeline, spec.parallel.schedule
-    share = share_of_rank(spec, ranks * found.data * found.tensor)
     parts = micro_batch_count(share, spec.train.micro_batch)
     fewest = 1 if schedule == "gpipe" else ranks
     if ranks > 1 and parts < fewest:

@@ -51,12 +51,19 @@ from hpckit.config.spec.model import (
 )
 from hpckit.config.spec.optim import OptimSpec
 from hpckit.config.spec.run import RunSpec
-from hpckit.config.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
+from hpckit.config.spec.training import (
+    BatchRampSpec,
+    ParallelSpec,
+    PrecisionSpec,
+    SequenceRampSpec,
+    TrainSpec,
+)
 
 __all__ = [
     "MODEL_KINDS",
     "AlertKind",
     "AlertsSpec",
+    "BatchRampSpec",
     "CanarySpec",
     "CheckpointSpec",
     "ClusterSpec",
@@ -99,6 +106,7 @@ __all__ = [
     "ResnetSpec",
     "RetrySpec",
     "RunSpec",
+    "SequenceRampSpec",
     "SlurmSpec",
     "SuspectsSpec",
     "TrainSpec",

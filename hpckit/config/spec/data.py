@@ -122,6 +122,10 @@ class DataSpec(EarlierAttributes, group="data"):
     identity_mixture: dict[str, Any] | None
     """The value of `data.mixture` with which the run was started, if `hpckit resume RUN` has
     changed it, or if the run is a fork. Only `resume` and `fork` set it; the run keeps its name."""
+    grow: Literal["refuse", "next_epoch"]
+    """What becomes of shards that were added to the dataset when a run resumes. refuse: the run
+    does not continue; next_epoch: the epoch that has begun goes on as it was, and they are part of
+    the next one. Shards that are missing or have changed are refused in any case."""
     validation: Text | None
     """Validation shards, in the form of `shards`; null: none. See `train.validate_every`."""
     text: Literal["bytes", "tokens"]

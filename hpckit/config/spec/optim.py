@@ -27,6 +27,10 @@ class OptimSpec(EarlierAttributes, group="optim"):
     et al. 2024); constant: no decay."""
     min_lr_ratio: Fraction | None
     """Learning rate at the last step divided by `lr`; it must be null for constant."""
+    schedule_unit: Literal["steps", "samples", "tokens"]
+    """What the warm-up and the decay advance by. steps: optimizer steps; samples, tokens: those
+    that the run has seen, in units of a step of `train.global_batch` samples, so that the smaller
+    steps of `train.batch_ramp` and `train.sequence_ramp` count for less."""
     warmup_steps: Natural
     """Number of steps of linear warm-up."""
     decay_ratio: Annotated[float, Field(gt=0, le=1)] | None

@@ -12,6 +12,35 @@ from hpckit.config.spec.field_types import GROUP, Count, Degree, Fraction, Seed
 
 
 @dataclass(frozen=True, config=GROUP)
+class BatchRampSpec:
+    """A batch that grows at the begin of a run, as by `--rampup-batch-size` of Megatron-LM."""
+
+    start: Count
+    """Samples of the first step."""
+    increment: Count
+    """Samples by which the batch grows at a time, at equal distances."""
+    samples: Count
+    """Number of samples of the run after which the batch has its full size."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class SequenceRampSpec:
+    """Sequences that grow at the begin of a run, as in DeepSpeed's curriculum learning and
+    Composer's sequence length warm-up (Li et al. 2022)."""
+
+    start: Count
+    """Tokens of a sequence in the first step."""
+    samples: Count
+    """Number of samples of the run after which sequences have `model.seq_len` tokens."""
+    increment: Count | None = None
+    """Tokens by which the length grows at a time; null: it doubles."""
+    method: Literal["split", "truncate"] = "split"
+    """How sequences become shorter. split: each sample is divided into several sequences, so that
+    the model sees all tokens; truncate: the rest of each sample is left out, so that steps are
+    shorter."""
+
+
+@dataclass(frozen=True, config=GROUP)
 class TrainSpec:
     """The training loop."""
 
@@ -19,6 +48,11 @@ class TrainSpec:
     """Number of optimizer steps of the run."""
     global_batch: Count
     """Samples per optimizer step over all ranks; the same on any number of nodes."""
+    batch_ramp: BatchRampSpec | None
+    """A batch that grows to `global_batch` samples; null: it has them from the first step on."""
+    sequence_ramp: SequenceRampSpec | None
+    """Sequences that grow to `model.seq_len` tokens, for hpckit's own language models; null: they
+    have them from the first step on."""
     micro_batch: Count
     """Largest number of samples in one forward pass of a rank; the rest is gradient
     accumulation."""

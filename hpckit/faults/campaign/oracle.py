@@ -17,6 +17,7 @@ from checkpointing.events import CheckpointCommitted
 from checkpointing.service.protocol.socket_address import SOCKET, all_sockets, service_key
 from data import open_dataset
 from data.read.sample_stream import order_of
+from hpckit.config.batch_size import samples_before
 from hpckit.config.last_step import last_step
 from hpckit.config.rules.token_files import reading_options
 from hpckit.config.spec import RunSpec
@@ -86,15 +87,15 @@ def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
 def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -> list[str]:
     """Check that each step takes its own positions of the stream, with the samples that
     the order gives them, so that an epoch has each sample once."""
-    batch = spec.train.global_batch
+    begins = [samples_before(spec, step) for step in range(steps + 1)]
     taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
     for entry in entries:
         taken[entry.step].extend(entry.positions)
     found = [
-        f"step {step}: positions {sorted(positions)} instead of {(step - 1) * batch} to"
-        f" {step * batch - 1}"
+        f"step {step}: positions {sorted(positions)} instead of {begins[step - 1]} to"
+        f" {begins[step] - 1}"
         for step, positions in taken.items()
-        if sorted(positions) != list(range((step - 1) * batch, step * batch))
+        if sorted(positions) != list(range(begins[step - 1], begins[step]))
     ]
     if spec.data.shards is None:
         return [*found, "data.mixture: a campaign checks the samples of one dataset, data.shards"]
@@ -120,7 +121,7 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
             due = f"{dataset.opened(shard).index.key(sample)}#{number}"
             if key != due:
                 found.append(f"step {entry.step}: position {position} is {key}, and not {due}")
-    for epoch in count_epochs(entries, len(dataset), steps * batch):
+    for epoch in count_epochs(entries, len(dataset), begins[steps]):
         if epoch.missing or epoch.twice:
             lack = f"{epoch.missing} samples missing, {len(epoch.twice)} more than once"
             found.append(f"epoch {epoch.epoch}: {lack}")

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from checkpointing import CheckpointError
+from hpckit.config.batch_size import samples_before
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_validation import ValidatedEvents, read_valid_events
 from hpckit.events.schema import Event
@@ -95,6 +96,12 @@ def _facts(run: RunDir, history: History, events: Sequence[Event]) -> Iterator[t
         yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
     for name, fields in history.sources.items():
         yield "source", escape(describe_source(name, fields))
+    for grown in history.dataset_growths:
+        yield (
+            "dataset",
+            f"grown from {grown.before:,} to {grown.after:,} shards at step {grown.step:,}; all "
+            f"are read from sample {grown.position:,} on (epoch {grown.epoch + 1})",
+        )
     for change in history.mixture_changes:
         yield "mixture", escape(describe_change(change))
     for spike in history.spikes:
@@ -135,8 +142,9 @@ def _positions(run: RunDir, history: History, steps: int) -> int:
     """Return the position after the first `steps` steps; batches may differ between attempts."""
     life = next((life for life in reversed(history.lives) if life.start_step <= steps), None)
     if life is None or life.position is None or life.global_batch is None:
-        return steps * read_spec(run.spec(run.submission_numbers()[-1])).train.global_batch
-    return history.left_out.later(life.position, (steps - life.start_step) * life.global_batch)
+        return samples_before(read_spec(run.spec(run.submission_numbers()[-1])), steps)
+    samples, _ = life.samples_after(steps - life.start_step)
+    return history.left_out.later(life.position, samples)
 
 
 def _epochs(counts: Sequence[EpochCount]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from hpckit.config.batch_size import present_steps
 from hpckit.config.parallel_degrees import describe
 from hpckit.report.evaluation.evaluation_lines import state_words
 from hpckit.report.overview import Overview
@@ -149,7 +150,9 @@ def _step(it: Overview, now: float) -> str:
     if it.state is RunState.RUNNING and p.step_s:
         parts.append(rate(p.step_s) + (f", {p.tokens_per_s:,.0f} tok/s" if p.tokens_per_s else ""))
         if p.steps:
-            left = (p.steps - p.step) * p.step_s
+            # later steps of a batch that grows take longer
+            left = present_steps(it.spec, p.step, p.steps) if it.spec else p.steps - p.step
+            left *= p.step_s
             parts.append(f"{span(left)} to go")
     return ", ".join(parts)
 

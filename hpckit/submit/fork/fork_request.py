@@ -135,6 +135,11 @@ def fork_lines(fork: ForkRequest) -> list[str]:
         "code: that of the project here, as of hpckit launch",
     ]
     lines += [f"changed: {key}: {was} -> {now}" for key, was, now in fork.changes]
+    if fork.before.train.batch_ramp != fork.spec.train.batch_ramp:
+        lines.append(
+            "train.batch_ramp: the batch is what the ramp of the fork has after as many samples as "
+            "the parent has seen"
+        )
     optim = fork.spec.optim
     if optim.schedule != "constant" and fork.before.train.steps != fork.spec.train.steps:
         lines.append(

@@ -11,6 +11,7 @@ from data.read.stream_sizes import STREAMS, WINDOW
 from hpckit.config.mixture import SourceSize, is_packed, options_of, stages, stages_from
 from hpckit.config.rules.token_files import reading_options
 from hpckit.config.spec import RunSpec
+from hpckit.trainer.batches.recorded_loader import RecordedLoader
 from hpckit.trainer.run_loop import TrainingRun
 from hpckit.trainer.validation import Measure, Validate
 
@@ -22,12 +23,14 @@ def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
     Args:
         reading: the arguments of `data.Loader` that say how samples are transformed.
     """
+    arguments = {**_rank_arguments(cfg, run), "batch_ramp": run.batch_ramp, **reading}
     if cfg.data.mixture is not None:
-        return Loader(open_mixture(cfg), **_rank_arguments(cfg, run), **reading)
+        return Loader(open_mixture(cfg), **arguments)
     assert cfg.data.shards is not None  # the spec is valid
-    return Loader(
-        _open_dataset(cfg, cfg.data.shards), **_order(cfg), **_rank_arguments(cfg, run), **reading
-    )
+    dataset = _open_dataset(cfg, cfg.data.shards)
+    loader = RecordedLoader(dataset, grow=cfg.data.grow, **_order(cfg), **arguments)
+    loader.record, loader.is_writer = run.dataset_record, run.rank == 0
+    return loader
 
 
 def open_mixture(cfg: RunSpec) -> MixedStream:

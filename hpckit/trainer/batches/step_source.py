@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from data import Batch, MixtureChange, SourceProgress, Usage
+from data import Batch, BatchRamp, DatasetGrowth, MixtureChange, SourceProgress, Usage
 from hpckit.trainer.batches.loader_state import epoch_setters, methods_of
 from hpckit.trainer.errors import TrainingError
 
@@ -119,6 +119,26 @@ class StepSource:
     @property
     def mixture_change(self) -> MixtureChange | None:
         """How the weights of a mixture have changed with the resume; None: they have not."""
+        return None
+
+    @property
+    def batch_ramp(self) -> list[int] | None:
+        """The start, increment, samples and full size of a batch that grows; None: it does not."""
+        return None
+
+    @property
+    def batch_ramp_change(self) -> tuple[BatchRamp | None, BatchRamp | None] | None:
+        """The ramps before and after a resume that has changed it."""
+        return None
+
+    @property
+    def growth(self) -> DatasetGrowth | None:
+        """How the dataset has grown since the state that was restored; None: it has not."""
+        return None
+
+    @property
+    def samples_seen(self) -> int | None:
+        """Number of samples of all steps so far, over all ranks, if the loader knows it."""
         return None
 
     @property
@@ -247,10 +267,28 @@ class SharedStateSource(StepSource):
         return getattr(self.loader, "mixture_change", None)
 
     @property
+    def batch_ramp(self) -> list[int] | None:
+        return self._methods.take().get("batch_ramp") if self.counts_samples else None
+
+    @property
+    def batch_ramp_change(self) -> tuple[BatchRamp | None, BatchRamp | None] | None:
+        return getattr(self.loader, "batch_ramp_change", None)
+
+    @property
+    def growth(self) -> DatasetGrowth | None:
+        return getattr(self.loader, "growth", None)
+
+    @property
+    def samples_seen(self) -> int | None:
+        return getattr(self.loader, "samples_seen", None)
+
+    @property
     def samples(self) -> int | None:
         if (
             not self.counts_samples or self.sources or "pack" in self._methods.take()
         ):  # documents span steps
+            return None
+        if getattr(self.loader, "has_grown", False):  # epochs have different numbers of them
             return None
         return getattr(self.loader, "samples", None)
 

@@ -84,7 +84,7 @@ class ParallelModel:
         self, local_batch: int, loss_of: LossOf, timed: Timed = untimed
     ) -> StepGradients:
         """Return the function that computes the gradients of a step in which this rank takes
-        `local_batch` samples.
+        `local_batch` samples, or as many as its call says.
 
         Args:
             loss_of: is called with what the model returns for a micro-batch (the losses of tokens,
@@ -92,10 +92,14 @@ class ParallelModel:
             timed: counts the time of forward and backward passes as phases of the step.
         """
         scale = self.loss_scale
-        passes = self._passes(
-            local_batch, lambda output, targets: loss_of(output, targets) * scale.value, timed
-        )
-        return StepGradients(passes, self.parts, scale)
+
+        def scaled(output: Tensor, targets: Tensor) -> Tensor:
+            return loss_of(output, targets) * scale.value
+
+        def passes_of(samples: int) -> GradientAccumulation | PipelineExecutor:
+            return self._passes(samples, scaled, timed)
+
+        return StepGradients(passes_of, local_batch, self.parts, scale)
 
     def initialize(self, start: InitFromSpec | None) -> dict[str, Any] | None:
         """Initialize the parameters, or load those of another model, as
@@ -244,46 +248,73 @@ class StepGradients:
 
     def __init__(
         self,
-        passes: GradientAccumulation | PipelineExecutor,
+        passes_of: Callable[[int], GradientAccumulation | PipelineExecutor],
+        local_batch: int,
         parts: Iterable[Model],
         scale: LossScale,
     ) -> None:
-        self._passes, self._parts, self._scale = passes, parts, scale
+        """`passes_of`: makes the passes of a step in which this rank takes so many samples."""
+        self._passes_of, self._parts, self._scale = passes_of, parts, scale
+        self._local_batch = local_batch
+        self._made = {local_batch: passes_of(local_batch)}
 
-    def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        documents: Tensor | None = None,
+        *,
+        samples: int | None = None,
+    ) -> Tensor:
         """Add the gradients to those of the parameters.
 
         Args:
             inputs, targets, documents: (local batch, time), as of `DecoderModel`; or images (local
-                batch, 3, side, side) and their labels (local batch,).
+                batch, 3, side, side) and their labels (local batch,). Each sample may be divided
+                into the same number of rows.
+            samples: that this rank takes in this step; None: `local_batch`.
 
         Returns:
             The mean loss of the samples.
         """
-        return self._passes(inputs, targets, documents) / self._scale.value
+        return self._passes(samples)(inputs, targets, documents) / self._scale.value
 
     def first_micro_batch(
-        self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        documents: Tensor | None = None,
+        *,
+        samples: int | None = None,
     ) -> tuple[Tensor, ...]:
         """Return the first of the micro-batches into which the arguments of a call are divided, as
         the arguments of `compute_alone`."""
-        if isinstance(self._passes, PipelineExecutor):
+        passes = self._passes(samples)
+        if isinstance(passes, PipelineExecutor):
             raise TrainingError("no single micro-batch can be computed in a pipeline")
-        return self._passes.first(inputs, targets, documents)
+        return passes.first(inputs, targets, documents)
 
     def compute_alone(self, *micro_batch: Tensor) -> None:
-        """Add the gradients of one micro-batch to those of the parameters, as a part of a step."""
-        assert isinstance(self._passes, GradientAccumulation)
-        self._passes.compute_alone(*micro_batch)
+        """Add the gradients of one micro-batch to those of the parameters, as a part of a step of
+        `local_batch` samples."""
+        passes = self._passes()
+        assert isinstance(passes, GradientAccumulation)
+        passes.compute_alone(*micro_batch)
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the outputs of the model, computed in the same micro-batches: the losses of tokens
         (local batch, time), on every rank of a pipeline; or logits of images (local batch,
         classes)."""
-        found = self._passes.outputs(inputs, targets, documents)
+        found = self._passes().outputs(inputs, targets, documents)
         reshard_models(self._parts)
         return found
+
+    def _passes(self, samples: int | None = None) -> GradientAccumulation | PipelineExecutor:
+        number = self._local_batch if samples is None else samples
+        if number not in self._made:  # the batch has grown
+            self._made[number] = self._passes_of(number)
+        return self._made[number]
 
 
 class GradientAccumulation:

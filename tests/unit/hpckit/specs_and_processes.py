@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def make_values(
         where = values
         for parent in parents:
             where = where[parent]
-        where[last] = value
+        where[last] = deepcopy(value)
     return values
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.order.grown_order import DatasetVersion, GrownOrder
 from data.order.sample_order import Order
 from data.order.shard_uses import NEVER, ShardUse, next_use, shards_ahead, uses_ahead
 from tests.effort import times
@@ -110,3 +111,31 @@ def test_evicting_by_next_use_hits_what_the_disk_holds_and_lru_does_not() -> Non
     by_next_use, by_lru = hit_rates(order, room=240, epochs=5)
     assert by_next_use >= 0.48
     assert by_lru < 0.25
+
+
+def uses_ahead_to(order: Order, begin: int, end: int) -> list[ShardUse]:
+    return list(takewhile(lambda use: use.first < end, uses_ahead(order, begin)))
+
+
+def test_uses_of_a_grown_dataset_are_those_of_its_versions() -> None:
+    """Each use tells of all reads of its shard, in the positions of the whole order."""
+    counts = [7, 5, 9, 6]
+    versions = [DatasetVersion(0, 0, 3, "a"), DatasetVersion(42, 2, 4, "b")]
+    order = GrownOrder(Order(counts, seed=2, streams=3, window=2), versions)
+    for begin in (0, 30, 42, 60):
+        positions = np.arange(begin, 42 + 2 * 27)
+        shards, _ = order.locate(positions)
+        uses = uses_ahead_to(order, begin, 42 + 2 * 27)
+        covered = {
+            (position, use.shard)
+            for use in uses
+            for position in range(use.first, min(use.last, int(positions[-1])) + 1)
+        }
+        read = set(zip(positions.tolist(), shards.tolist(), strict=True))
+        assert read <= covered
+        assert [use.first for use in uses] == sorted(use.first for use in uses)
+        end = order.epoch_begin(order.epoch_of(begin) + 2)
+        soon = dict.fromkeys(use.shard for use in uses_ahead_to(order, begin, end))
+        assert [shard for _, shard in shards_ahead(order, begin)] == list(soon)
+    assert [order.epoch_of(p) for p in (0, 20, 21, 41, 42, 68, 69)] == [0, 0, 1, 1, 2, 2, 3]
+    assert [order.epoch_begin(e) for e in range(4)] == [0, 21, 42, 69]

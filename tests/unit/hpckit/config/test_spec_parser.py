@@ -102,6 +102,13 @@ ANOTHER_VALUE: dict[str, Any] = {
     "retry.node_hours_without_checkpoint": 9.5,
     "train.steps": 999,
     "train.global_batch": 32,
+    "train.batch_ramp.start": 8,
+    "train.batch_ramp.increment": 6,
+    "train.batch_ramp.samples": 500,
+    "train.sequence_ramp.start": 32,
+    "train.sequence_ramp.increment": 16,
+    "train.sequence_ramp.samples": 500,
+    "train.sequence_ramp.method": "split",
     "train.micro_batch": 8,
     "train.seed": 2,
     "train.log_every": 3,
@@ -147,6 +154,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "memory.attention": "math",
     "memory.snapshot": True,
     "data.shards": "/other/shards",
+    "data.grow": "next_epoch",
     "data.validation": "/held/out",
     "data.mixture.sources": {"web": {"shards": "/data/web", "weight": 1.0}},
     "data.mixture.unit": "tokens",
@@ -178,6 +186,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "optim.lr": 1e-3,
     "optim.schedule": "linear",
     "optim.min_lr_ratio": 0.2,
+    "optim.schedule_unit": "samples",
     "optim.warmup_steps": 101,
     "optim.decay_ratio": 0.2,
     "optim.base_batch": 64,
@@ -337,6 +346,12 @@ NEEDED: dict[str, dict[str, Any]] = {
     "debug.canary.mode": {"debug.canary.mode": "record", "debug.canary.file": "golden.json"},
     "debug.canary.file": {"debug.canary.mode": "record", "debug.canary.file": "golden.json"},
 }
+_BATCH_RAMP = {"start": 4, "increment": 4, "samples": 1000}
+_SEQUENCE_RAMP = {"start": 16, "samples": 1000, "increment": None, "method": "truncate"}
+NEEDED |= {f"train.batch_ramp.{n}": {"train.batch_ramp": {**_BATCH_RAMP}} for n in _BATCH_RAMP}
+NEEDED |= {
+    f"train.sequence_ramp.{n}": {"train.sequence_ramp": {**_SEQUENCE_RAMP}} for n in _SEQUENCE_RAMP
+}
 """What else has to be so for either value to work."""
 ONE_VALUE_ONLY = {"cluster.kind", "model.kind"}
 NO_PART_OF_IDENTITY = (
@@ -377,7 +392,7 @@ NOR_THESE = (
         "command.step_pattern",
     ),
     "command.tensorboard_dir",
-    *("data.cache", "data.cache_gb", "data.cache_local", "data.check"),
+    *("data.cache", "data.cache_gb", "data.cache_local", "data.check", "data.grow"),
 )
 
 
@@ -415,6 +430,14 @@ def options_with(key: str) -> dict[str, str]:
     }
 
 
+HAVE_DEFAULTS = {"train.sequence_ramp.increment", "train.sequence_ramp.method"}
+
+
+def ramps_with(key: str) -> dict[str, Any]:
+    """The ramp that has the key; nothing for other keys."""
+    return NEEDED[key] if key.startswith(("train.batch_ramp.", "train.sequence_ramp.")) else {}
+
+
 def refusal(changes: dict[str, Any], **options: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
         parse_spec(make_values(changes, **options))
@@ -442,13 +465,15 @@ def test_a_spec_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_misspelt_key_is_named_with_the_right_one(key: str) -> None:
-    (line,) = refusal({f"{key}x": 1}, **options_with(key))
+    (line,) = refusal({**ramps_with(key), f"{key}x": 1}, **options_with(key))
     assert line == f"{key}x: unknown key; did you mean {key}?"
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key not in {new.key for new in ADDED}])
+@pytest.mark.parametrize(
+    "key", [key for key in KEYS if key not in {new.key for new in ADDED} | HAVE_DEFAULTS]
+)
 def test_a_key_without_a_value_is_named(key: str) -> None:
-    values = make_values(None, **options_with(key))
+    values = make_values(ramps_with(key), **options_with(key))
     *parents, last = key.split(".")
     where = values
     for parent in parents:

@@ -1,0 +1,152 @@
+"""Batches that grow: the same steps on any number of ranks, and after a resume in the middle."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from data import (
+    Batch,
+    BatchRamp,
+    DataError,
+    Dataset,
+    Loader,
+    Packing,
+    TokenFiles,
+    open_dataset,
+    pack_folder,
+)
+from tests.unit.data.token_files import write_flat
+
+RAMP = BatchRamp(2, 2, 20, 8)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    source = tmp_path / "source"
+    source.mkdir()
+    for i in range(37):
+        (source / f"{i:03d}.txt").write_bytes(str(i).encode())
+    pack_folder(source, tmp_path / "shards", samples_per_shard=5)
+    return open_dataset(tmp_path / "shards")
+
+
+def enumerated(dataset: Dataset, steps: int) -> list[list[int]]:
+    """The samples of each step, by the rule of the ramp and the order of a batch of one."""
+    every = [batch.indices[0] for batch in islice(Loader(dataset, global_batch=1), 200)]
+    found, seen = [], 0
+    for _ in range(steps):
+        size = 2 + 2 * min(3, seen * 3 // 20)
+        found.append(sorted(every[seen : seen + size]))
+        seen += size
+    return found
+
+
+def taken(loaders: list[Loader], steps: int) -> list[list[int]]:
+    """The samples of each step over all ranks."""
+    ranks = [list(islice(loader, steps)) for loader in loaders]
+    return [
+        sorted(index for batch in step for index in batch.indices)
+        for step in zip(*ranks, strict=True)
+    ]
+
+
+def test_a_resume_on_another_world_continues_the_ramp(dataset: Dataset) -> None:
+    expected = enumerated(dataset, 12)
+    two = [
+        Loader(dataset, global_batch=8, batch_ramp=RAMP, rank=rank, world_size=2)
+        for rank in range(2)
+    ]
+    assert taken(two, 5) == expected[:5]
+    states = [loader.state_dict() for loader in two]
+    for loader in two:
+        loader.close()
+    assert states[0] == states[1]
+    assert len(str(states[0])) < 250
+    one = Loader(dataset, global_batch=8, batch_ramp=RAMP)
+    one.load_state_dict(states[0])
+    assert one.samples_seen == sum(map(len, expected[:5]))
+    assert one.batch_ramp_change is None
+    assert taken([one], 7) == expected[5:]
+
+
+def test_each_batch_says_what_came_before(dataset: Dataset) -> None:
+    batches = list(islice(Loader(dataset, global_batch=8, batch_ramp=RAMP), 8))
+    sizes = [len(each) for each in enumerated(dataset, 8)]
+    assert [batch.step_samples for batch in batches] == sizes
+    assert [batch.seen for batch in batches] == [sum(sizes[:n]) for n in range(8)]
+
+
+def test_lengths_count_the_steps_of_the_ramp(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=8, batch_ramp=RAMP, epochs=2)
+    batches: list[Batch] = list(islice(loader, 3))
+    assert loader.steps_done == 3
+    batches += loader
+    assert len(batches) == len(loader)
+    assert loader.steps_per_epoch == sum(batch.epoch == 0 for batch in batches)
+    assert sum(len(batch.indices) for batch in batches) >= 74
+
+
+def test_what_is_left_out_does_not_count(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=8, batch_ramp=RAMP)
+    loader.skip(4, 14)
+    batches = list(islice(loader, 8))
+    assert [batch.seen for batch in batches] == [
+        sum(batch.step_samples for batch in batches[:n]) for n in range(8)
+    ]
+    assert [batch.step_samples for batch in batches] == [len(e) for e in enumerated(dataset, 8)]
+
+
+def test_sequences_of_packed_documents_grow(tmp_path: Path) -> None:
+    write_flat(tmp_path / "train.bin", [[*range(1, 2 + n % 7), 99] for n in range(300)])
+    tokens = open_dataset(
+        tmp_path / "train.bin", token_files=TokenFiles(dtype="uint16", end_of_text=99)
+    )
+
+    def loader(rank: int, world: int) -> Loader:
+        packing = Packing(8, block=40)
+        return Loader(
+            tokens, global_batch=8, batch_ramp=RAMP, pack=packing, rank=rank, world_size=world
+        )
+
+    alone = loader(0, 1)
+    whole = [batch.data.tokens.tolist() for batch in islice(alone, 10)]
+    assert [len(each) for each in whole] == [2, 2, 2, 2, 4, 4, 6, 8, 8, 8]
+    two = [loader(0, 2), loader(1, 2)]
+    parts = [list(islice(each, 6)) for each in two]
+    for expected, first, second in zip(whole, *parts, strict=False):
+        both = [*first.data.tokens.tolist(), *second.data.tokens.tolist()]
+        assert sorted(both) == sorted(expected)
+    state = two[0].state_dict()
+    assert state["seen"] == 16
+    resumed = loader(0, 1)
+    resumed.load_state_dict(state)
+    rest = [batch.data.tokens.tolist() for batch in islice(resumed, 4)]
+    assert rest == whole[6:]
+    earlier = {name: value for name, value in state.items() if name != "seen"}
+    with pytest.raises(DataError, match="earlier release"):
+        loader(0, 1).load_state_dict(earlier)
+
+
+def test_another_ramp_continues_by_the_samples_seen_and_is_told(dataset: Dataset) -> None:
+    before = Loader(dataset, global_batch=8)
+    list(islice(before, 1))
+    after = Loader(dataset, global_batch=8, batch_ramp=RAMP)
+    after.load_state_dict(before.state_dict())
+    assert after.batch_ramp_change == (None, RAMP)
+    assert [batch.step_samples for batch in islice(after, 3)] == [4, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"global_batch": 16}, "grows to 8 samples"),
+        ({"global_batch": 8, "tail": "drop"}, "straddle"),
+        ({"global_batch": 8, "world_size": 4}, "batch of 2 cannot be shared evenly by 4"),
+    ],
+)
+def test_impossible_ramps_are_refused(
+    dataset: Dataset, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        Loader(dataset, batch_ramp=RAMP, **options)  # type: ignore[arg-type]
