@@ -4,7 +4,8 @@
     loader = Loader(open_dataset("shards"), global_batch=256, rank=rank, world_size=world)
     for batch in loader: ...
 
-Usable without torch and the rest of hpckit; only S3 needs a part of it, `checkpointing.storage`.
+Usable without torch and the rest of hpckit; only S3 and `CachePeers` need parts of it,
+`checkpointing.storage` and `checkpointing.authenticated_channel`.
 """
 
 import sys
@@ -26,6 +27,7 @@ from data.errors import (
 
 if TYPE_CHECKING:
     from data.cache.node_store import NodeStore, NodeStoreOptions
+    from data.cache.peers.cache_peers import CachePeers
     from data.index.index_build import build_index
     from data.index.manifest import Manifest, open_manifest
     from data.index.token_files.token_file_options import TokenFiles
@@ -60,6 +62,7 @@ __all__ = [
     "ORDER",
     "Batch",
     "BatchRamp",
+    "CachePeers",
     "DamagedShardError",
     "DataError",
     "Dataset",
@@ -112,6 +115,7 @@ __all__ = [
 
 _MODULES = {
     "cache.node_store": ("NodeStore", "NodeStoreOptions"),
+    "cache.peers.cache_peers": ("CachePeers",),
     "index.index_build": ("build_index",),
     "index.manifest": ("Manifest", "open_manifest"),
     "index.token_files.token_file_options": ("TokenFiles",),

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from checkpointing.authenticated_channel import KEY_BYTES
 from checkpointing.connections import Connections
 from checkpointing.errors import ServiceError
 from checkpointing.events import ReplicationOff
@@ -21,7 +22,6 @@ from checkpointing.service.client.held_snapshots import (
     load_snapshot_metadata,
 )
 from checkpointing.service.client.service_connection import Introduce, ServiceConnection, give_back
-from checkpointing.service.replication.authenticated_channel import KEY_BYTES
 from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode, dump_ring
 from checkpointing.service.snapshots import Generation
 from checkpointing.staging.arena import Arena

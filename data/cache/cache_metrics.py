@@ -24,6 +24,13 @@ class CacheMetrics:
     bytes_fetched: int = 0
     """Bytes that came from a source, into the cache or bypassing it."""
 
+    bytes_from_peers: int = 0
+    """Bytes that came from the caches of other nodes of the job."""
+
+    peer_failures: int = 0
+    """Times that another node did not answer, was too slow or sent wrong bytes, so that a shard
+    came from elsewhere."""
+
     bytes_resumed: int = 0
     """Bytes of unfinished downloads that did not have to be fetched again."""
 

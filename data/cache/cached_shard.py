@@ -30,6 +30,8 @@ class ReadPolicy:
 
     read_growing: bool
     wait_bytes: int
+    nodes: int = 1
+    """The nodes that share their caches, of one job."""
 
 
 class CachedShard:
@@ -239,9 +241,10 @@ class CachedShard:
         """Return whether the growing file holds the bytes up to `end` and may be read unverified.
 
         It may not if all of it has arrived: it will be verified in a moment, so a reader of the
-        shard's end never gets unverified bytes.
+        shard's end never gets unverified bytes. Nor may a reader that does not compare them if they
+        may come from other nodes: what is wrong of those is fetched again, and is no error.
         """
-        if file is None:
+        if file is None or (self._read_policy.nodes > 1 and not compares):
             return False
         assert self._entry is not None
         self._check_end(end, self._entry.bytes)
@@ -281,10 +284,11 @@ class CachedShard:
         if offset + size - have > self._read_policy.wait_bytes:
             return True
         pace = self._pace.seen(have, time.monotonic())
-        early = is_early(size, self._ranged_bytes, whole)
+        nodes = self._read_policy.nodes
+        early = is_early(size, self._ranged_bytes, whole, nodes)
         if not is_quicker(offset - have, *pace, job.round_trip_s, early=early):
             return False
-        if not is_affordable(size, self._ranged_bytes, whole):
+        if not is_affordable(size, self._ranged_bytes, whole, nodes):
             return False
         self._ranged_bytes += size
         return True

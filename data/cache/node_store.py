@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from data.cache.cache_disk import CacheDisk
 from data.cache.cache_metrics import CacheMetrics
@@ -26,6 +26,10 @@ from data.errors import DataError, FetchError
 from data.keyword_options import takes_fields_of
 from data.source.address import Address, masked
 from data.source.sources import Sources
+
+if TYPE_CHECKING:  # of checkpointing, which is imported only if nodes share their caches
+    from data.cache.peers.cache_peers import CachePeers
+    from data.cache.peers.peer_client import PeerClient
 
 CacheLocal: TypeAlias = bool | Literal["auto"]
 
@@ -69,6 +73,9 @@ class NodeStoreOptions:
     lock. Shards are then read from their source."""
     allow_shared: bool = False
     """Whether the folder may be on NFS, Lustre and other shared file systems."""
+    peers: "CachePeers | None" = None
+    """The caches of the other nodes of the job, from which shards are got before their source; see
+    `CachePeers.connect`."""
 
     def __post_init__(self) -> None:
         if self.budget_bytes < 0 or self.free_reserve < 0 or self.wait_bytes < 0:
@@ -106,7 +113,9 @@ class NodeStore:
         self._cached, self._cache_local = options.budget_bytes > 0, options.cache_local
         self._shared: dict[Path, bool] = {}
         self._unverified = UnverifiedReads()
-        self._read_policy = ReadPolicy(options.read_growing, options.wait_bytes)
+        client = _client_of(options.peers, place.root) if self._cached else None
+        nodes = 1 if client is None else len(client.group.nodes)
+        self._read_policy = ReadPolicy(options.read_growing, options.wait_bytes, nodes)
         self._closing = threading.Event()
         make_context = partial(
             DownloadContext,
@@ -117,6 +126,7 @@ class NodeStore:
             failures,
             closing=self._closing,
             frozen_s=options.frozen_s,
+            peers=client,
         )
         self._jobs = DownloadJobs(make_context, options.downloads)
         self._usable()
@@ -240,6 +250,17 @@ class NodeStore:
         if folder not in self._shared:
             self._shared[folder] = kind_of(folder) in SHARED
         return self._shared[folder]
+
+
+def _client_of(peers: "CachePeers | None", folder: Path) -> "PeerClient | None":
+    if peers is None:
+        return None
+    if peers.folder != folder:
+        raise DataError(
+            f"cache {folder}: the caches of other nodes were connected for {peers.folder}; give "
+            "the same folder to both"
+        )
+    return peers.client
 
 
 def _open_local(path: Path, ref: ShardRef) -> FileHandle:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,9 @@ from data.read.shards.table_samples import TableSamples
 from data.read.shards.token_samples import TokenSamples
 from data.source.address import masked, split_query
 from data.source.sources import Sources
+
+if TYPE_CHECKING:  # of checkpointing, which is imported only if nodes share their caches
+    from data.cache.peers.cache_peers import CachePeers
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -253,6 +256,7 @@ def open_dataset(
     broken_shards: Literal["raise", "skip"] = "raise",
     repeated_shards: Literal["raise", "keep"] = "raise",
     rename_files: Callable[[str], str] | None = None,
+    peers: "CachePeers | None" = None,
 ) -> Dataset:
     """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
 
@@ -300,6 +304,8 @@ def open_dataset(
             its name in the tar. All shards are scanned at each start, and their indexes are kept in
             memory.
 
+        peers: the caches of the other nodes of the job, connected for the folder `cache`.
+
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
@@ -314,7 +320,7 @@ def open_dataset(
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
-    store = _store(cache, cache_bytes, cache_local, reach)
+    store = _store(cache, cache_bytes, cache_local, reach, peers)
     keeps = repeated_shards == "keep"
     if rename_files is not None:
         listed = list_shards(shards, repeated=keeps)
@@ -373,7 +379,15 @@ def _warn_of_others(folder: Path, manifest: Manifest) -> None:
 
 
 def _store(
-    cache: str | Path | None, cache_bytes: int, cache_local: CacheLocal, sources: Sources
+    cache: str | Path | None,
+    cache_bytes: int,
+    cache_local: CacheLocal,
+    sources: Sources,
+    peers: "CachePeers | None" = None,
 ) -> NodeStore:
     budget = cache_bytes if cache else 0
-    return NodeStore(Path(cache or "."), budget, sources=sources, cache_local=cache_local)
+    if peers is not None and budget == 0:
+        raise DataError("peers are the caches of nodes: give cache=FOLDER and cache_bytes=, too")
+    return NodeStore(
+        Path(cache or "."), budget, sources=sources, cache_local=cache_local, peers=peers
+    )

@@ -105,6 +105,7 @@ ADDED: tuple[AddedKey, ...] = (
     AddedKey("train.sequence_ramp", None),
     AddedKey("optim.schedule_unit", "steps"),
     AddedKey("data.grow", "refuse"),
+    AddedKey("data.cache_peers", False),
 )
 """The added keys, in the order of their addition. No key may be removed from here or from
 the spec, as runs that stored the key could not continue."""

@@ -64,6 +64,7 @@ _NOT_IDENTITY = (
     ("data", "cache"),
     ("data", "cache_gb"),
     ("data", "cache_local"),
+    ("data", "cache_peers"),
     ("data", "check"),
 )
 

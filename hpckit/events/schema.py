@@ -97,6 +97,8 @@ class DegradedSubject(StrEnum):
     """The exporter cannot publish metrics."""
     EVALUATION = "evaluation"
     """Checkpoints are not evaluated, or later."""
+    CACHE_PEERS = "cache_peers"
+    """Each node fetches all shards that it needs from their source."""
     SUSPECT_LIST = "suspect_list"
     """The suspect list cannot be read or written, or its hook fails."""
 
@@ -596,6 +598,11 @@ class StepLogged(RunEvent):
     """The number of shards that were fetched."""
     data_bypasses: float | None = None
     """The number of shards that were read without the node store."""
+    data_peer_bytes_per_s: float | None = None
+    """The bytes per second that nodes got from the caches of each other."""
+    data_peer_failures: float | None = None
+    """The number of times that a node did not answer, was slow or sent wrong bytes, so that a shard
+    came from elsewhere."""
     data_errors: float | None = None
     """The number of errors while data was read."""
     traced_step_s: float | None = None

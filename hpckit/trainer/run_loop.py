@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from checkpointing import PerRank
+from data import CachePeers
 from hpckit.config.batch_size import SchedulePoint, batch_ramp, schedule_point
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
@@ -41,6 +42,7 @@ from hpckit.events.schema import (
 )
 from hpckit.ipc.heartbeat_table import WorkerPhase
 from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.trainer.batches.cache_peers import connect_caches
 from hpckit.trainer.batches.source_choice import open_source
 from hpckit.trainer.batches.step_source import (
     OtherWorldRule,
@@ -135,6 +137,7 @@ class TrainingRun:
         self._spikes: SpikeMonitor | None = None  # until `steps`, which has the loader
         self._skipper: UpdateSkipper | None = None  # as above
         self._check = ComputationCheck(context) if cfg.checkpoint.certify is not None else None
+        self._cache_peers: CachePeers | None = None  # until `cache_peers`
         self._loader_state: dict[str, Any] = {}
         """What is saved of the loader of `steps`, by the name under which it is tracked."""
 
@@ -228,6 +231,14 @@ class TrainingRun:
             self._save_if_due(records)
         records.close_profile()
         source.close()
+
+    def cache_peers(self) -> CachePeers | None:
+        """Return the caches of the nodes of this run, for `data.open_dataset(..., peers=)`; None
+        unless `data.cache_peers` is set. Collective when it is called first: call it on all
+        ranks."""
+        if self._cache_peers is None:
+            self._cache_peers = connect_caches(self._context)
+        return self._cache_peers
 
     def log(self, **values: Value) -> None:
         """Log metrics of this step: means over the rank's samples, or its counts of `tokens`,
@@ -373,6 +384,8 @@ class TrainingRun:
         """Close all files. It takes part in no collective, so it is safe after an error."""
         if self._records is not None:
             self._records.close(self._is_done)
+        if self._cache_peers is not None:
+            self._cache_peers.close()
         self._context.events.close()
 
     @property

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from checkpointing.authenticated_channel import connect_channel, new_hello
 from checkpointing.errors import ServiceError
 from checkpointing.service.config import ServiceConfig
 from checkpointing.service.protocol.messages import load_layout, load_snapshot
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
-from checkpointing.service.replication.authenticated_channel import connect_channel, new_hello
 from checkpointing.service.replication.kept_replicas import (
     KeptReplicas,
     ReplicaOrigin,

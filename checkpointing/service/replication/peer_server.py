@@ -15,6 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from checkpointing.authenticated_channel import (
+    CHUNK,
+    HANDSHAKE_S,
+    AuthenticatedChannel,
+    ChannelHello,
+    PeerGaveUpError,
+    accept_channel,
+)
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.protocol.messages import (
     dump_layout,
@@ -24,14 +32,6 @@ from checkpointing.service.protocol.messages import (
     load_snapshot,
 )
 from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
-from checkpointing.service.replication.authenticated_channel import (
-    CHUNK,
-    HANDSHAKE_S,
-    AuthenticatedChannel,
-    ChannelHello,
-    PeerGaveUpError,
-    accept_channel,
-)
 from checkpointing.service.replication.kept_replicas import (
     IncomingReplica,
     KeptReplicas,

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.errors import CheckpointError, ServiceError
-from checkpointing.service.protocol.messages import dump_layout, dump_snapshot
-from checkpointing.service.registry.snapshot_registry import SaveProgress, SnapshotRegistry
-from checkpointing.service.replication.authenticated_channel import (
+from checkpointing.authenticated_channel import (
     CHUNK,
     AuthenticatedChannel,
     connect_channel,
     new_hello,
 )
+from checkpointing.errors import CheckpointError, ServiceError
+from checkpointing.service.protocol.messages import dump_layout, dump_snapshot
+from checkpointing.service.registry.snapshot_registry import SaveProgress, SnapshotRegistry
 from checkpointing.service.replication.replication_ring import ReplicationRing, pace
 from checkpointing.service.snapshots import RankSnapshot
 from checkpointing.service.upload_bandwidth import BandwidthTokenBucket

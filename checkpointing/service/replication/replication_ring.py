@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from checkpointing.authenticated_channel import KEY_BYTES
 from checkpointing.errors import ServiceError
 from checkpointing.service.protocol.messages import load_generation
-from checkpointing.service.replication.authenticated_channel import KEY_BYTES
 from checkpointing.service.snapshots import Generation
 
 MAX_PORT = 65535

@@ -6,9 +6,14 @@ import os
 import time
 from dataclasses import dataclass
 
-from data.cache.downloads.shard_download import Download, DownloadContext, NoRoomError
+from data.cache.downloads.shard_download import (
+    Download,
+    DownloadContext,
+    NoRoomError,
+    WrongPeerBytesError,
+)
 from data.cache.downloads.shard_quarantine import move_to_quarantine
-from data.cache.files.cache_entry import CacheEntry, ShardRef
+from data.cache.files.cache_entry import DAMAGED, CacheEntry, ShardRef
 from data.cache.files.file_locks import FileLock
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError
 from data.source.address import masked
@@ -143,12 +148,9 @@ class DownloadJob:
         folder = self._context.folder
         if folder.open_whole(entry) is not None or folder.recheck(entry):
             return
-        download = Download(
-            self._context, self.ref, entry, origin, self._when_s, self._notify_progress
-        )
         for again in (False, True):
             try:
-                found = download.run()
+                found = self._fetched(entry, origin, with_peers=not again)
             except NoRoomError as error:
                 self._no_room(str(error))
                 return
@@ -163,6 +165,31 @@ class DownloadJob:
         )
         folder.note_failure(entry, problem, (), damaged=True)
         raise DamagedShardError(self._url, problem)
+
+    def _fetched(self, entry: CacheEntry, origin: ObjectVersion, *, with_peers: bool) -> str:
+        """Download the shard and return its hash. What other nodes have sent wrongly is fetched
+        from the source, as an error of theirs and not of the source. Raises as `Download.run`."""
+        for asks_peers in (with_peers, False):
+            download = Download(
+                self._context,
+                self.ref,
+                entry,
+                origin,
+                self._when_s,
+                self._notify_progress,
+                with_peers=asks_peers,
+            )
+            try:
+                return download.run()
+            except WrongPeerBytesError as error:
+                self._context.folder.discard_part(entry, DAMAGED)
+                _log.warning(
+                    "shard %s, as other nodes of the job have sent it, %s: it is fetched from its"
+                    " source",
+                    self._url,
+                    error,
+                )
+        raise AssertionError("without other nodes, no bytes are theirs")
 
     def _bypass_frozen(self) -> None:
         """Bypass the cache, because the process that downloads the shard makes no progress."""

@@ -52,17 +52,23 @@ def is_quicker(
     return watched_s >= max(3 * round_trip_s, LEAST_WATCHED_S) and lead > rate * least_s
 
 
-def is_early(size: int, before: int, whole: int) -> bool:
+def is_early(size: int, before: int, whole: int, nodes: int = 1) -> bool:
     """Return whether `size` bytes are among the first that are read of a shard of `whole` bytes
-    during its download, after `before` bytes were: the first batch is made of such reads."""
-    return before == 0 or before + size <= whole // _EARLY
+    during its download, after `before` bytes were: the first batch is made of such reads.
+
+    Args:
+        nodes: the nodes that share the bytes which may be requested separately.
+    """
+    return before == 0 or before + size <= whole // (_EARLY * nodes)
 
 
-def is_affordable(size: int, before: int, whole: int) -> bool:
+def is_affordable(size: int, before: int, whole: int, nodes: int = 1) -> bool:
     """Return whether `size` bytes of a shard of `whole` may be requested separately, after `before`
     were.
 
     The first read may, so that the first batch comes soon; all of them add little to the traffic of
-    an epoch.
+    an epoch. `nodes` as for `is_early`.
     """
-    return size <= whole // _FIRST if before == 0 else before + size <= whole // _AGAIN
+    if before == 0:
+        return size <= whole // (_FIRST * nodes)
+    return before + size <= whole // (_AGAIN * nodes)

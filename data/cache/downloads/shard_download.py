@@ -8,8 +8,9 @@ get the name of a shard.
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from data.cache.cache_metrics import CacheMetrics
 from data.cache.files import shard_record
@@ -23,6 +24,10 @@ from data.errors import FetchError, ObjectChangedError
 from data.source.address import masked
 from data.source.protocol import ObjectVersion
 from data.source.sources import Sources
+
+if TYPE_CHECKING:  # of checkpointing, which is imported only if nodes share their caches
+    from data.cache.peers.peer_client import PeerClient
+    from data.cache.peers.peer_transfer import PeerTransfer
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,24 @@ class DownloadContext:
     frozen_s: float
     """Seconds without a new byte after which another process's download is not waited for."""
 
+    peers: "PeerClient | None" = None
+    """Access to the caches of the other nodes of the job."""
+
 
 class NoRoomError(Exception):
     """The cache has no room for a shard; the text says why."""
 
 
+class WrongPeerBytesError(Exception):
+    """The bytes that came from another node are wrong; the text says how."""
+
+
 class Download:
-    """The download of `entry` by the process that holds its lock. `step` is called as bytes
-    arrive."""
+    """The download of `entry` by the process that holds its lock. `step` is called as bytes arrive.
+
+    Args:
+        with_peers: whether other nodes of the job are asked before the source.
+    """
 
     def __init__(
         self,
@@ -61,16 +76,20 @@ class Download:
         origin: ObjectVersion,
         when_s: float,
         step: Callable[[], None],
+        *,
+        with_peers: bool = True,
     ) -> None:
         self._context, self._hash = context, ref.hash
         self._url, self._shown = ref.url, masked(ref.url)
         self._entry, self._origin = entry, origin
         self._when_s, self._step = when_s, step
+        self._with_peers = with_peers
 
     def run(self) -> str:
         """Download and return the hash; publishes the shard if the hash is right or none is known.
 
-        Raises NoRoomError, FetchError, ObjectChangedError; OSError of the disk.
+        Raises NoRoomError, WrongPeerBytesError, FetchError, ObjectChangedError; OSError of the
+        disk.
         """
         folder, entry = self._context.folder, self._entry
         known = self._origin.tag is not None or self._hash is not None
@@ -104,33 +123,79 @@ class Download:
         shard_record.write(folder.path(entry, "json"), started)
         hasher = hash_upto(fd, have)
         self._context.metrics.add(downloads=1, bytes_resumed=have)
-        if have < entry.bytes:
-            have = self._stream(fd, have, hasher.update)
-        if have != entry.bytes:
-            raise FetchError(self._shown, f"ended after {have} of its {entry.bytes} bytes")
-        found: str = hasher.hexdigest()
-        if self._hash in (None, found):
-            folder.finish(entry, fd, started.whole(found))
-        else:
-            os.fchmod(fd, DAMAGED)
-        return found
+        transfer, is_whole = self._transfer(), False
+        try:
+            if have < entry.bytes:
+                have = self._stream(fd, have, hasher.update, transfer)
+            if have != entry.bytes:
+                raise FetchError(self._shown, f"ended after {have} of its {entry.bytes} bytes")
+            found: str = hasher.hexdigest()
+            if transfer is not None and transfer.bytes:
+                self._check_peer(fd, transfer, found)
+            is_whole = self._hash in (None, found)
+            if is_whole:
+                folder.finish(entry, fd, started.whole(found))
+            else:
+                os.fchmod(fd, DAMAGED)
+            return found
+        finally:
+            if transfer is not None:
+                transfer.settle(is_whole=is_whole)
 
-    def _stream(self, fd: int, have: int, seen: Callable[[bytes], object]) -> int:
-        """Write what the source sends from byte `have` on; returns the end."""
+    def _transfer(self) -> "PeerTransfer | None":
+        """Return the access to this shard in other caches; None where the version is not known, so
+        that theirs may be another one."""
+        peers, is_known = self._context.peers, (self._hash, self._origin.tag) != (None, None)
+        if peers is None or not self._with_peers or not is_known:
+            return None
+        from data.cache.peers.peer_transfer import PeerTransfer
+
+        return PeerTransfer(peers, self._entry, self._context.metrics)
+
+    def _check_peer(self, fd: int, transfer: "PeerTransfer", found: str) -> None:
+        """Raise WrongPeerBytesError if the shard, of which bytes came from other nodes, has not the
+        hash that it should have, or else the one that the sender has recorded."""
+        wanted = self._hash or transfer.hash
+        if wanted not in (None, found):
+            os.fchmod(fd, DAMAGED)
+            transfer.report_wrong()
+            raise WrongPeerBytesError(f"has the hash {found} instead of {wanted}")
+
+    def _stream(
+        self,
+        fd: int,
+        have: int,
+        seen: Callable[[bytes], object],
+        transfer: "PeerTransfer | None",
+    ) -> int:
+        """Write what other nodes and then the source send from byte `have` on; returns the end."""
         size = self._entry.bytes
-        for piece in self._context.sources.stream(self._url, have, self._origin.tag):
+        for piece in self._pieces(have, transfer):
             if have + len(piece) > size:
                 raise FetchError(self._shown, f"has more than the stated {size} bytes")
             _write(fd, piece, have)
             seen(piece)
             have += len(piece)
-            self._context.metrics.add(bytes_fetched=len(piece))
             self._step()
             if self._context.closing.is_set():
                 raise FetchError(self._shown, "not fetched: the store was closed in the meantime")
+        return have
+
+    def _pieces(self, have: int, transfer: "PeerTransfer | None") -> Iterator[bytes]:
+        if transfer is not None:
+            for piece in transfer.pieces(have):
+                have += len(piece)
+                yield piece
+                if have == self._entry.bytes and self._hash is not None:
+                    break  # the sender's verification need not be waited for
+            if have == self._entry.bytes:
+                return
+        for piece in self._context.sources.stream(self._url, have, self._origin.tag):
+            self._context.metrics.add(bytes_fetched=len(piece))
+            have += len(piece)
+            yield piece
             if have == self._origin.bytes:
                 break  # errors from here on do not matter
-        return have
 
 
 def _write(fd: int, piece: bytes, at: int) -> None:

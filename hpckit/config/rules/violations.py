@@ -52,7 +52,7 @@ def violations(spec: RunSpec) -> list[str]:
     if is_ours:
         found += [*model_violations(spec), *expert_violations(spec), *token_file_violations(spec)]
         found += precision_memory_violations(spec)
-    found += [*dataset_violations(spec), *ramp_violations(spec)]
+    found += [*dataset_violations(spec), *_cache(spec), *ramp_violations(spec)]
     found += _worlds(spec)
     if is_ours:
         found += optim_violations(spec)
@@ -60,6 +60,15 @@ def violations(spec: RunSpec) -> list[str]:
     found += [*tuning_violations(spec), *validation_violations(spec)]
     found += [*metrics_violations(spec), *debug_violations(spec)]
     return [*found, *secret_violations(spec)]
+
+
+def _cache(spec: RunSpec) -> Iterator[str]:
+    data = spec.data
+    if data.cache_peers and (data.cache is None or data.cache_gb == 0):
+        yield (
+            "data.cache_peers: nodes share their caches, and there is none; give data.cache, a "
+            "folder on each node's own disk, and data.cache_gb above 0"
+        )
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:

@@ -177,6 +177,12 @@ class DataSpec(EarlierAttributes, group="data"):
     cache_local: bool | Literal["auto"]
     """Whether shards that are files are cached, too. true: all of them; auto: those on shared file
     systems such as NFS and Lustre; false: none."""
+    cache_peers: bool
+    """Whether the nodes of the run share their caches: a shard that several nodes need is fetched
+    once from its source, and they get it from each other. It needs `cache`. The nodes prove to each
+    other that they belong to this generation of the run; what is sent is not encrypted. The address
+    is that of `cluster.slurm.interface`, or else the one on the route to the node of rank 0, or
+    HPCKIT_PEER_ADDRESS where it is set."""
     check: Literal["auto", "content", "headers"]
     """What is verified against the index when a sample is read. content: the checksum of its bytes,
     which detects any corruption; it needs an index with checksums, which `hpckit data index --hash`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from data import DataError, Dataset, Loader, in_order, mixed, open_dataset
+from data import CachePeers, DataError, Dataset, Loader, in_order, mixed, open_dataset
 from data.read.sample_stream import MixedStream
 from data.read.stream_sizes import STREAMS, WINDOW
 from hpckit.config.mixture import SourceSize, is_packed, options_of, stages, stages_from
@@ -25,16 +25,19 @@ def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
     """
     arguments = {**_rank_arguments(cfg, run), "batch_ramp": run.batch_ramp, **reading}
     if cfg.data.mixture is not None:
-        return Loader(open_mixture(cfg), **arguments)
+        return Loader(open_mixture(cfg, run.cache_peers()), **arguments)
     assert cfg.data.shards is not None  # the spec is valid
-    dataset = _open_dataset(cfg, cfg.data.shards)
+    dataset = _open_dataset(cfg, cfg.data.shards, run.cache_peers())
     loader = RecordedLoader(dataset, grow=cfg.data.grow, **_order(cfg), **arguments)
     loader.record, loader.is_writer = run.dataset_record, run.rank == 0
     return loader
 
 
-def open_mixture(cfg: RunSpec) -> MixedStream:
+def open_mixture(cfg: RunSpec, peers: CachePeers | None = None) -> MixedStream:
     """Open the sources of `data.mixture`, and mix them as it says.
+
+    Args:
+        peers: the caches of the other nodes of the run.
 
     Raises:
         DataError: a source cannot be opened, or cannot be mixed with these weights.
@@ -42,7 +45,8 @@ def open_mixture(cfg: RunSpec) -> MixedStream:
     mixture = cfg.data.mixture
     assert mixture is not None
     datasets = [
-        _open_dataset(options_of(cfg, source), source.shards) for source in mixture.sources.values()
+        _open_dataset(options_of(cfg, source), source.shards, peers)
+        for source in mixture.sources.values()
     ]
     counts = [dataset.manifest.n_tokens for dataset in datasets]
     sizes = [
@@ -74,7 +78,7 @@ def build_validation(
     """
     if cfg.data.validation is None:
         return None
-    dataset = _open_dataset(cfg, cfg.data.validation)
+    dataset = _open_dataset(cfg, cfg.data.validation, run.cache_peers())
     samples = in_order(dataset, samples=cfg.train.validate_samples, seed=cfg.train.seed)
 
     def validate() -> dict[str, float]:
@@ -87,13 +91,14 @@ def build_validation(
     return validate
 
 
-def _open_dataset(cfg: RunSpec, shards: str) -> Dataset:
+def _open_dataset(cfg: RunSpec, shards: str, peers: CachePeers | None) -> Dataset:
     return open_dataset(
         shards,
         cache=cfg.data.cache,
         cache_bytes=cfg.data.cache_gb * 10**9,
         cache_local=cfg.data.cache_local,
         check=cfg.data.check,
+        peers=peers,
         **reading_options(cfg, shards),
     )
 

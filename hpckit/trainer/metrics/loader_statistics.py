@@ -14,13 +14,17 @@ SLOW = 0.1
 LONG_S = 30.0
 """Seconds over which the share is judged, and the shortest time between two reports."""
 
-_COUNTS = ("hits", "misses", "bypasses", "bytes_fetched")  # of the node stores
+_COUNTS = (  # of the node stores
+    *("hits", "misses", "bypasses", "bytes_fetched"),
+    *("bytes_from_peers", "peer_failures"),
+)
 _USAGE = len(fields(Usage))
 _READY = [field.name for field in fields(Usage)].index("ready")  # the present value, not a sum
 NAMES = frozenset(
     (
         *("data_wait_share", "data_bytes_per_s", "data_batches_ready", "data_errors"),
         *("data_hits", "data_misses", "data_bypasses", "data_fetched_bytes_per_s"),
+        *("data_peer_bytes_per_s", "data_peer_failures"),
     )
 )
 
@@ -99,7 +103,7 @@ def record_of(sums: Sequence[float], world: int, seconds: float) -> dict[str, fl
     """Return the values of a step record from what `LoaderStatistics.take` returned, summed over
     `world` ranks."""
     usage = usage_of(sums)
-    hits, misses, bypasses, fetched = sums[_USAGE:]
+    hits, misses, bypasses, fetched, from_peers, peer_failures = sums[_USAGE:]
     return {
         "data_wait_share": usage.wait_share,
         "data_bytes_per_s": usage.bytes / seconds,
@@ -109,4 +113,6 @@ def record_of(sums: Sequence[float], world: int, seconds: float) -> dict[str, fl
         "data_misses": misses,
         "data_bypasses": bypasses,
         "data_fetched_bytes_per_s": fetched / seconds,
+        "data_peer_bytes_per_s": from_peers / seconds,
+        "data_peer_failures": peer_failures,
     }

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from checkpointing.authenticated_channel import KEY_BYTES
 from checkpointing.restore.peer_replicas import introduction
 from checkpointing.service.config import ServiceConfig
-from checkpointing.service.replication.authenticated_channel import KEY_BYTES
 from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode, dump_ring
 from checkpointing.staging.arena import Arena
 from tests.integration.service.service_nodes import Cells, Nodes, Trainer, pid_of, status_of, until

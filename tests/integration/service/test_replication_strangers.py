@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkpointing.errors import ServiceError
-from checkpointing.service.protocol.messages import dump_layout, dump_snapshot
-from checkpointing.service.replication.authenticated_channel import (
+from checkpointing.authenticated_channel import (
     KEY_BYTES,
     MAX_HELLO,
     AuthenticatedChannel,
@@ -23,6 +21,8 @@ from checkpointing.service.replication.authenticated_channel import (
     connect_channel,
     new_hello,
 )
+from checkpointing.errors import ServiceError
+from checkpointing.service.protocol.messages import dump_layout, dump_snapshot
 from checkpointing.service.replication.replication_ring import ReplicationRing
 from checkpointing.service.snapshots import RankSnapshot
 from tests.integration.service.replicating_nodes import (

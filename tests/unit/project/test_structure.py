@@ -108,6 +108,7 @@ MAY_IMPORT_INSIDE = {
     "checkpointing": CKPT_ALL | {"checkpointing.follower", "checkpointing.retention_pruner"},
     "checkpointing.event_file": {"checkpointing.events"},
     "checkpointing.store_url": {"checkpointing.errors"},
+    "checkpointing.authenticated_channel": {"checkpointing.errors"},
     "checkpointing.storage": {"checkpointing.errors", "checkpointing.store_url"},
     "checkpointing.codec": {"checkpointing.errors", "checkpointing.storage"},
     "checkpointing.format": {*CKPT_LEAVES, "checkpointing.storage", "checkpointing.codec"},
@@ -118,6 +119,7 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.ranks": {*CKPT_LEAVES, "checkpointing.staging"},
     "checkpointing.service": {
         *(*CKPT_STORE, "checkpointing.retention_pruner", "checkpointing.staging"),
+        "checkpointing.authenticated_channel",
     },
     "checkpointing.state": {
         *(*CKPT_STORE, "checkpointing.layout", "checkpointing.staging", "checkpointing.ranks"),
@@ -125,7 +127,10 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.save": {
         *(*CKPT_STATE, "checkpointing.connections", "checkpointing.save_policy"),
     },
-    "checkpointing.restore": {*CKPT_STATE, "checkpointing.connections", "checkpointing.save"},
+    "checkpointing.restore": {
+        *(*CKPT_STATE, "checkpointing.connections", "checkpointing.save"),
+        "checkpointing.authenticated_channel",
+    },
     "checkpointing.runs": CKPT_STORE,
     "checkpointing.connections": CKPT_STATE,
     "checkpointing.options": {
@@ -143,7 +148,13 @@ MAY_IMPORT_INSIDE = {
     "data.source": {"data.errors", "checkpointing.errors", "checkpointing.storage"},  # for S3
     "data.index": {"data.errors", "data.durable_files", "data.source"},
     "data.order": {"data.errors"},
-    "data.cache": {"data.errors", "data.keyword_options", "data.source", "data.index"},
+    "data.cache": {
+        *("data.errors", "data.keyword_options", "data.source", "data.index"),
+        *(
+            "checkpointing.errors",
+            "checkpointing.authenticated_channel",
+        ),  # for caches of other nodes
+    },
     "data.read": {
         *("data.errors", "data.keyword_options", "data.source", "data.index", "data.order"),
         "data.cache",

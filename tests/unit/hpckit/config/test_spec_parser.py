@@ -181,6 +181,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.cache": "/local/shards",
     "data.cache_gb": 7,
     "data.cache_local": "auto",
+    "data.cache_peers": True,
     "data.check": "content",
     "optim.kind": "muon",
     "optim.lr": 1e-3,
@@ -393,6 +394,7 @@ NOR_THESE = (
     ),
     "command.tensorboard_dir",
     *("data.cache", "data.cache_gb", "data.cache_local", "data.check", "data.grow"),
+    "data.cache_peers",
 )
 
 

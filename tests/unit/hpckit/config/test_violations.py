@@ -27,6 +27,13 @@ def complaints(changes: dict[str, Any]) -> list[str]:
     return []
 
 
+@pytest.mark.parametrize("cache", [{}, {"data.cache": "/local/me", "data.cache_gb": 0}])
+def test_nodes_share_caches_only_if_there_are_some(cache: dict[str, Any]) -> None:
+    (line,) = complaints({"data.cache_peers": True, **cache})
+    assert line.startswith("data.cache_peers: ")
+    assert not complaints({"data.cache_peers": True, "data.cache": "/local/me"})
+
+
 @settings(max_examples=times(200), deadline=None)
 @given(nodes=SMALL, gpus=SMALL, samples=st.integers(1, 400), micro=st.integers(1, 64), drill=SMALL)
 def test_every_planned_world_splits_the_batch_evenly_or_is_refused(

@@ -19,7 +19,7 @@ from hpckit.trainer.metrics.step_metrics import RESERVED
 
 def sums(**fields: float) -> list[float]:
     """Of all ranks together, without counts of stores."""
-    return [*map(float, astuple(Usage(**fields))), 0.0, 0.0, 0.0, 0.0]  # type: ignore[arg-type]
+    return [*map(float, astuple(Usage(**fields))), *[0.0] * 6]  # type: ignore[arg-type]
 
 
 WELL = sums(batches=10, wait_s=0.1, elapsed_s=10.0)
@@ -27,7 +27,15 @@ SLOW = sums(batches=10, wait_s=5.0, elapsed_s=10.0, read_s=9.0, download_s=8.0)
 
 
 def test_a_record_has_the_sums_of_all_ranks() -> None:
-    taken = [*sums(batches=8, bytes=600, wait_s=1.0, elapsed_s=4.0, ready=6)[:-4], 5, 2, 1, 300]
+    taken = [
+        *sums(batches=8, bytes=600, wait_s=1.0, elapsed_s=4.0, ready=6)[:-6],
+        5,
+        2,
+        1,
+        300,
+        100,
+        1,
+    ]
     record = record_of(taken, world=4, seconds=2.0)
     assert record == {
         "data_wait_share": 0.25,
@@ -38,6 +46,8 @@ def test_a_record_has_the_sums_of_all_ranks() -> None:
         "data_misses": 2,
         "data_bypasses": 1,
         "data_fetched_bytes_per_s": 150.0,
+        "data_peer_bytes_per_s": 50.0,
+        "data_peer_failures": 1,
     }
     assert set(record) == NAMES
     assert NAMES <= RESERVED

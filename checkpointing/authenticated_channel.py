@@ -1,5 +1,6 @@
-"""Frames between the services of two nodes, over TCP: both sides prove to each other that they know
-the generation's key, and each frame carries a hash under a key of its connection."""
+"""Frames between two nodes, over TCP: both sides prove to each other that they know the
+generation's key, and each frame carries a hash under a key of its connection. Services send
+snapshots by it, and node stores shards."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,7 +47,7 @@ class ChannelHello:
     generation: str  # id of the generation whose key is used
     node: int  # place of the connecting node in the ring of that generation
     to: int  # place of the node that is meant
-    role: str  # "origin": sends snapshots; "pull": requests one
+    role: str  # "origin": sends snapshots; "pull": requests one; "shards": of a data cache
     nonce: str
     protocol: int = PROTOCOL
 
@@ -61,8 +63,9 @@ class AuthenticatedChannel:
         """
         self._sock, self._sending, self._receiving = sock, sending, receiving
         self._sent = self._received = 0  # number of frames
-        self._buffer = bytearray(CHUNK)
+        self._buffer = bytearray()
         self._closing = threading.Lock()
+        self._silent_s, self._until_s = SILENT_S, float("inf")
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message.
@@ -121,8 +124,14 @@ class AuthenticatedChannel:
             raise ServiceError(f"the peer refuses: {answer['refused']}")
         return answer
 
-    def set_timeout(self, seconds: float) -> None:
-        """Set how long to wait for the other side from now on."""
+    def set_timeout(self, seconds: float, until_s: float = float("inf")) -> None:
+        """Set how long to wait for the other side from now on.
+
+        Args:
+            seconds: for each byte, of both directions.
+            until_s: the monotonic time until which all that is received has to be there.
+        """
+        self._silent_s, self._until_s = seconds, until_s
         self._sock.settimeout(seconds)
 
     def hang_up(self) -> None:
@@ -148,36 +157,49 @@ class AuthenticatedChannel:
             raise ConnectionError(f"the peer has closed the connection: {error}") from error
 
     def _receive(self) -> tuple[int, memoryview]:
-        head = bytes(_read(self._sock, _HEAD.size))
+        head = bytes(self._read(_HEAD.size))
         kind, length = _HEAD.unpack(head)
         if kind not in (_JSON, _BYTES) or length > (MAX_MESSAGE if kind == _JSON else CHUNK):
             raise ServiceError(f"a peer sent a frame of kind {kind} and {length} bytes")
         if kind == _BYTES:
+            if length > len(self._buffer):
+                self._buffer = bytearray(length)
             body = memoryview(self._buffer)[:length]
-            _read_into(self._sock, body)
+            self._read_into(body)
         else:
-            body = memoryview(_read(self._sock, length))
+            body = memoryview(self._read(length))
         expected = _mac(self._receiving, self._received, head, body)
-        if not hmac.compare_digest(_read(self._sock, _MAC), expected):
+        if not hmac.compare_digest(self._read(_MAC), expected):
             raise ServiceError(
                 "a frame from a peer was changed in transit, or its sender does not know the key"
             )
         self._received += 1
         return kind, body
 
+    def _read(self, length: int) -> bytearray:
+        return _read(self._sock, length, self._silent_s, self._until_s)
+
+    def _read_into(self, into: memoryview) -> None:
+        _read_into(self._sock, into, self._silent_s, self._until_s)
+
 
 def connect_channel(
-    address: str, port: int, key: bytes, hello: ChannelHello
+    address: str, port: int, key: bytes, hello: ChannelHello, within_s: float | None = None
 ) -> AuthenticatedChannel:
     """Return a connection to the service that listens at `address` and `port`.
+
+    Args:
+        within_s: seconds that the handshake may take; None: `HANDSHAKE_S` for each byte of it.
 
     Raises:
         ConnectionError: nobody listens there, or the other side disconnects, as it does if this
             side does not know the key.
         ServiceError: the other side does not know the key.
     """
+    silent_s = HANDSHAKE_S if within_s is None else within_s
+    until_s = float("inf") if within_s is None else time.monotonic() + within_s
     try:
-        sock = socket.create_connection((address, port), timeout=HANDSHAKE_S)
+        sock = socket.create_connection((address, port), timeout=silent_s)
     except OSError as error:
         raise ConnectionError(
             f"cannot connect to a peer at {address} port {port}: {error}"
@@ -185,7 +207,7 @@ def connect_channel(
     try:
         hello_bytes = _dump(asdict(hello))
         _send_plain(sock, hello_bytes)
-        answer = _message(_receive_plain(sock))
+        answer = _message(_receive_plain(sock, silent_s, until_s))
         proofs = _Secrets(key, hello_bytes, str(answer.get("nonce")))
         if not _is_proof(answer.get("proof"), proofs.of("listener")):
             raise ServiceError(
@@ -296,28 +318,32 @@ def _send_plain(sock: socket.socket, body: bytes) -> None:
         raise ConnectionError(f"the peer has closed the connection: {error}") from error
 
 
-def _receive_plain(sock: socket.socket) -> bytes:
-    kind, length = _HEAD.unpack(_read(sock, _HEAD.size))
+def _receive_plain(
+    sock: socket.socket, silent_s: float = HANDSHAKE_S, until_s: float = float("inf")
+) -> bytes:
+    kind, length = _HEAD.unpack(_read(sock, _HEAD.size, silent_s, until_s))
     if kind != _JSON or length > MAX_HELLO:
         raise ServiceError("the received message is not the hello of a service")
-    return bytes(_read(sock, length))
+    return bytes(_read(sock, length, silent_s, until_s))
 
 
-def _read(sock: socket.socket, length: int) -> bytearray:
+def _read(sock: socket.socket, length: int, silent_s: float, until_s: float) -> bytearray:
     """Read `length` bytes; memory is allocated as bytes arrive, and not because they are
     announced."""
     found = bytearray()
     while len(found) < length:
         part = bytearray(min(length - len(found), 1 << 20))
-        _read_into(sock, memoryview(part))
+        _read_into(sock, memoryview(part), silent_s, until_s)
         found += part
     return found
 
 
-def _read_into(sock: socket.socket, into: memoryview) -> None:
-    done = 0
+def _read_into(sock: socket.socket, into: memoryview, silent_s: float, until_s: float) -> None:
+    done, is_bounded = 0, until_s != float("inf")
     while done < len(into):
         try:
+            if is_bounded:  # a side that sends a byte now and then is disconnected all the same
+                sock.settimeout(min(silent_s, max(1e-3, until_s - time.monotonic())))
             count = sock.recv_into(into[done:])
         except OSError as error:
             raise ConnectionError(f"the peer has closed the connection: {error}") from error

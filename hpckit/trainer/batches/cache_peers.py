@@ -1,0 +1,88 @@
+"""The shared caches of the nodes of a run (`data.cache_peers`)."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psutil
+import torch.distributed as dist
+
+from checkpointing import ServiceError
+from checkpointing.ranks.node_ranks import node_name
+from checkpointing.ranks.peer_address import choose_address, network_location
+from data import CachePeers
+from hpckit.config.spec import RunSpec
+from hpckit.events.schema import Degraded, DegradedSubject
+from hpckit.trainer.rank_setup import RankContext
+
+log = logging.getLogger(__name__)
+
+
+def connect_caches(context: RankContext) -> CachePeers | None:
+    """Connect the caches of the nodes of this generation, if `data.cache_peers` asks for it.
+    Collective. If that fails, each node reads from the source, and the event "degraded" says why.
+    """
+    cfg = context.cfg
+    if not cfg.data.cache_peers or cfg.data.cache is None:
+        return None
+    group = dist.new_group(backend="gloo")
+
+    def exchange(value: Any) -> Sequence[Any]:
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, value, group=group)
+        return found
+
+    standings = exchange(network_location())
+    try:
+        address = _address(cfg) or choose_address(standings, context.env.rank)
+    except ServiceError as error:
+        log.warning("%s", error)
+        address = None
+    peers = CachePeers.connect(cfg.data.cache, exchange, address=address, node=node_name())
+    dist.destroy_process_group(group)
+    if peers.problem is not None and len({one.node for one in standings}) > 1:
+        what = f"nodes do not share their caches: {peers.problem}"
+        context.emit_once(Degraded(subject=DegradedSubject.CACHE_PEERS, what=what))
+    return peers
+
+
+def address_of_interface(names: str, addresses: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the address of the first interface whose name begins with one of `names`, as NCCL and
+    Gloo choose it; None if there is none with an address.
+
+    Args:
+        names: beginnings of names, with commas.
+        addresses: of each interface. IPv4 is preferred, and IPv6 addresses that are valid on one
+            link alone are left out.
+    """
+    for name in names.split(","):
+        for interface in sorted(addresses):
+            if not interface.startswith(name):
+                continue
+            usable = [one for one in addresses[interface] if not _is_of_link(one)]
+            usable.sort(key=lambda one: ":" in one)
+            if usable:
+                return usable[0]
+    return None
+
+
+def _address(cfg: RunSpec) -> str | None:
+    """Return this node's address on `cluster.slurm.interface`; None if the spec names none, or
+    HPCKIT_PEER_ADDRESS is set."""
+    slurm = cfg.cluster.slurm
+    if slurm is None or slurm.interface is None or network_location().configured is not None:
+        return None
+    found = {
+        name: [one.address for one in all if one.family in (socket.AF_INET, socket.AF_INET6)]
+        for name, all in psutil.net_if_addrs().items()
+    }
+    # the name of an interface is no address, so that the problem names it
+    return address_of_interface(slurm.interface, found) or slurm.interface
+
+
+def _is_of_link(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_link_local
