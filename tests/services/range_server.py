@@ -44,6 +44,9 @@ class RangeServer:
     bytes_per_s: float | None = None
     """Of each answer."""
 
+    total_bytes_per_s: float | None = None
+    """Of all answers together."""
+
     delay_s: float = 0.0
     """Before each answer."""
 
@@ -65,6 +68,15 @@ class RangeServer:
 
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _free_s: float = 0.0
+
+    def turn_s(self, size: int) -> float:
+        """When so many bytes may be sent, at `total_bytes_per_s`."""
+        with self.lock:
+            self._free_s = max(self._free_s, time.monotonic() - 0.1)
+            if self.total_bytes_per_s is not None:
+                self._free_s += size / self.total_bytes_per_s
+            return self._free_s
 
     def put(self, path: str, body: bytes, **more: object) -> str:
         """Its URL."""
@@ -164,6 +176,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 found.go_on.wait(_HELD_S)
             if holds.bytes_per_s is not None:
                 time.sleep(max(0.0, began_s + (at - start) / holds.bytes_per_s - time.monotonic()))
+            if holds.total_bytes_per_s is not None:
+                time.sleep(max(0.0, holds.turn_s(len(piece)) - time.monotonic()))
             try:
                 self.wfile.write(piece)
             except OSError:  # the client is gone

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -287,7 +288,7 @@ def test_a_request_names_shards_only(
     assert client is not None
     channel = client.connect(0)
     stem = shard_file(first, refs[0]).stem
-    wrong = [
+    wrong: list[dict[str, Any]] = [
         {"op": "get", "shard": "../secret", "at": 0},
         {"op": "get", "shard": stem, "at": -1},
         {"op": "get", "shard": stem, "at": SIZE + 1},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from checkpointing import Checkpointer, load
 from data import open_dataset, pack_folder
@@ -81,6 +82,20 @@ def test_the_loader_of_the_data_page_deals_batches(texts: Path, tmp_path: Path) 
     for loader, mine in ((names["loader"], 4), (names["both"], 8)):
         assert len(next(iter(loader)).data) == mine
         loader.close()
+
+
+def test_caches_are_connected_as_the_page_says(texts: Path, tmp_path: Path) -> None:
+    (block,) = [one for one in python_of("docs/tasks/data.md") if "CachePeers" in one.text]
+    code = block.text.replace("s3://bucket/text/", str(texts))
+    code = code.replace("/local/me/shards", str(tmp_path / "cache"))
+    names: dict[str, Any] = {"my_address": "127.0.0.1", "my_node": "node"}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        exec(code, names)
+    finally:
+        dist.destroy_process_group()
+    assert names["peers"].problem == "there is only one node"
+    assert len(names["dataset"]) == 80
 
 
 def test_parts_of_a_checkpoint_load_as_the_page_says(tmp_path: Path) -> None:

@@ -332,6 +332,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "data.validation": {"train.validate_every": 10, "data.validation": "/more"},
     "data.document_mask": {"data.text": "tokens"},
     "data.balance": {"data.text": "tokens", "memory.attention": "varlen"},
+    "data.cache_peers": {"data.cache": "/local/shards"},
     "data.dtype": {"data.text": "tokens"},
     "data.end_of_text": {"data.text": "tokens"},
     "data.column": {"data.text": "tokens"},
