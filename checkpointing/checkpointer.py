@@ -138,6 +138,7 @@ class Checkpointer:
         await_unseen: bool = True,
         check: Check | None = None,
         prefer_certified: bool = False,
+        avoid: Mapping[str, str] | None = None,
     ) -> int | None:
         """Load the newest whole checkpoint into `state`, in place. Returns its step, or None if the
         run has no checkpoint.
@@ -158,6 +159,9 @@ class Checkpointer:
                 damaged, and the next older one is loaded.
             prefer_certified: load the newest one that was saved as certified, although others may
                 be newer; of these, the newest only if no certified one can be used, with a warning.
+            avoid: ids of checkpoints that are not used, as `check` has rejected them before, and
+                why; those of rank 0 count. Checkpoints that are newer than the one that is loaded,
+                and these, do not count for the retention policies.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged or rejected by `check`.
@@ -174,7 +178,7 @@ class Checkpointer:
             avoids_suspects=self._options.save_options.check.every > 0,
             prefers_certified=prefer_certified,
         )
-        resumed = self._restores.restore(state, check, options)
+        resumed = self._restores.restore(state, check, options, avoid)
         self._restored_certified = "" if resumed is None else resumed.certified
         if resumed is None:
             return None

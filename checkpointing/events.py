@@ -217,6 +217,8 @@ class CheckpointSkipped(Event):
     """The name of the checkpoint in its store."""
     reason: str
     """Why it is not used, for people."""
+    is_rejected: bool = False
+    """Whether the caller's check rejects it, although it is whole."""
 
 
 @event_kind("checkpoint_restored", added=("tier",))

@@ -42,15 +42,23 @@ class RestorePipeline:
         self._generation, self._replication = generation, replication
 
     def restore(
-        self, state: dict[str, Any], check: Check | None, options: RestoreOptions
+        self,
+        state: dict[str, Any],
+        check: Check | None,
+        options: RestoreOptions,
+        avoid: Mapping[str, str] | None = None,
     ) -> RestoreResult | None:
         """Restore `state` from the newest snapshot or checkpoint that `check` accepts on every
         rank; see `Checkpointer.restore`. Returns None if there is none.
 
+        Args:
+            avoid: ids of checkpoints that are not used, and why; those of rank 0 count.
+
         Raises:
             CheckpointError: every checkpoint was rejected; `state` holds one of them.
         """
-        rejected: dict[str, str] = {}
+        rejected: dict[str, str] = self._ranks.from_rank0(lambda: dict(avoid or {}))
+        avoided = frozenset(rejected)
         while True:
             resumer = Resumer(self._connections, self._saves, self._replication, options, rejected)
             resumed = self._resume(resumer, state)
@@ -59,10 +67,12 @@ class RestorePipeline:
                 raise CheckpointError(f"no source is left to resume from: {reasons}")
             reason = None if resumed is None or check is None else _rejections(self._ranks, check)
             if resumed is None or reason is None:
-                self._begin_generation(resumer, resumed, state)
+                self._begin_generation(resumer, resumed, state, avoided)
                 return resumed
             logger.warning("checkpoint %s is skipped: %s", resumed.id, reason)
-            self._events.emit(CheckpointSkipped(step=resumed.step, id=resumed.id, reason=reason))
+            self._events.emit(
+                CheckpointSkipped(step=resumed.step, id=resumed.id, reason=reason, is_rejected=True)
+            )
             rejected[resumed.id] = reason
 
     def _resume(self, resumer: Resumer, state: dict[str, Any]) -> RestoreResult | None:
@@ -77,7 +87,11 @@ class RestorePipeline:
             raise
 
     def _begin_generation(
-        self, resumer: Resumer, resumed: RestoreResult | None, state: Mapping[str, Any]
+        self,
+        resumer: Resumer,
+        resumed: RestoreResult | None,
+        state: Mapping[str, Any],
+        avoided: frozenset[str],
     ) -> None:
         """Begin a new service generation, because later steps may be saved again after a
         restore."""
@@ -89,7 +103,10 @@ class RestorePipeline:
             self._schedule.note_saved(resumed.step)
             if resumed.found is not None:
                 self._save_restored(resumer, resumed, state)
-        self._ranks.all_or_none(lambda: self._client.resume(resumer.damaged, resumer.distrusted))
+        passed_over = avoided | (resumer.newer_than(resumed.step) if resumed else frozenset())
+        self._ranks.all_or_none(
+            lambda: self._client.resume(resumer.damaged - avoided, resumer.distrusted, passed_over)
+        )
         self._saves.note_restored()
 
     def _renew_generation(self, owner: int | None) -> None:

@@ -96,6 +96,12 @@ class Resumer:
         entries = self._restorer.catalog.entries
         return interruptions((e.stored.save.session, e.document.header.created) for e in entries)
 
+    def newer_than(self, step: int) -> frozenset[str]:
+        """Return the ids of the readable checkpoints of later steps, from which the run does not
+        continue; known to rank 0."""
+        entries = (entry.stored.save for entry in self._restorer.catalog.entries)
+        return frozenset(save.id for save in entries if save.step > step)
+
     def has_checkpoint(self, step: int) -> bool:
         """Returns whether the store had a readable checkpoint of this step after the takeover;
         known to rank 0."""

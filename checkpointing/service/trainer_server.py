@@ -234,6 +234,7 @@ class _TrainerConnection:
             load_generation(message["generation"]),
             frozenset(message["damaged"]),
             distrusted,
+            frozenset(message.get("passed_over", ())),
         )
 
     def _snapshots(self, message: dict[str, Any]) -> dict[str, Any]:

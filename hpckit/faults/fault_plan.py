@@ -12,12 +12,15 @@ from data.source.address import Address
 from hpckit.config.shard_places import training_places
 from hpckit.events.event_log import Event, read_events
 from hpckit.events.schema import NodesChosen, WorkerStarted
+from hpckit.events.skipped_updates import skipped_updates
 from hpckit.faults.checkpoint_damage import MANIFESTS, PACKS, newest
 from hpckit.faults.injection.failing_syscalls import CALLS
 from hpckit.faults.injection.process_faults import FULL_S, STOPPED_S, Slowdown
 from hpckit.report.overview import Overview
 from hpckit.report.run_state import RunState
 from hpckit.rundir.directory import checkpoint_root
+from hpckit.trainer.spikes.rollback_plan import is_one_too_many, rollbacks
+from hpckit.trainer.spikes.spike_detection import LEAST
 
 _SAVES_FAIL = "training continues; saves fail, and succeed when it can write again"
 _TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
@@ -50,6 +53,7 @@ class DrillKind(StrEnum):
     MEMORY = "memory"
     STALL = "stall"
     WRONG = "wrong"
+    SPIKE = "spike"
     DAMAGE = "damage"
     MANIFEST = "manifest"
     CACHE = "cache"
@@ -68,7 +72,7 @@ OF_SERVICE = (
 )
 """Faults of the checkpoint service of a node; its ranks are not disturbed."""
 OF_WORKLOAD = (
-    *(DrillKind.NAN, DrillKind.MEMORY, DrillKind.STALL, DrillKind.WRONG),
+    *(DrillKind.NAN, DrillKind.MEMORY, DrillKind.STALL, DrillKind.WRONG, DrillKind.SPIKE),
     *(DrillKind.DAMAGE, DrillKind.MANIFEST),
 )
 """Faults for runs of `WORKLOAD` only: its workers inject them into themselves, or they damage what
@@ -148,6 +152,8 @@ def plan_drill(
         return _plan_hang(it, kind, chosen, where)
     if kind is DrillKind.WRONG:
         return _plan_wrong(it, chosen, where)
+    if kind is DrillKind.SPIKE:
+        return _plan_spike(it, chosen, where)
     if kind is DrillKind.WORKER_TERM:
         what = f"SIGTERM of the worker of rank {chosen}, on node {where}"
         return FaultPlan(
@@ -285,6 +291,29 @@ def _plan_wrong(it: Overview, rank: int, node: int) -> FaultPlan:
     what = f"rank {rank}, on node {node}, computes wrongly from now on"
     expect = "the next check names it; the run goes back to a checkpoint from before"
     return FaultPlan(DrillKind.WRONG, what, expect, rank, node)
+
+
+def _plan_spike(it: Overview, rank: int, node: int) -> FaultPlan:
+    assert it.spec is not None
+    heal, step = it.spec.heal, it.progress.step or 0
+    if heal.on_spike is None:
+        raise ImpossibleDrillError("spike: heal=off: nothing would detect it")
+    if step < 2 * LEAST:
+        raise DrillError(f"spike: at step {step} there are too few steps to compare with")
+    events = read_events(it.run.events)
+    if heal.on_spike == "rollback":
+        is_last = is_one_too_many(rollbacks(events), step, heal.most, heal.within)
+        expect = "the run goes back, and continues without the samples of that step"
+    else:
+        is_last = sum(step - heal.within < one for one in skipped_updates(events)) >= heal.most
+        expect = "the optimizer does not make that step"
+    if is_last:
+        raise ImpossibleDrillError(
+            f"spike: there were heal.most={heal.most} within heal.within={heal.within} steps "
+            "already: the run would end"
+        )
+    what = f"the loss of the next samples of rank {rank}, on node {node}, is very large"
+    return FaultPlan(DrillKind.SPIKE, what, expect, rank, node)
 
 
 def _plan_request(it: Overview, kind: DrillKind) -> FaultPlan:

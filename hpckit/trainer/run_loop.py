@@ -447,6 +447,7 @@ class TrainingRun:
             partial(self._problem_of_state, state["run"]),
             # the parameters may be wrong for longer than the loss has shown
             prefer_certified=self._check is not None and bool(spikes and spikes.is_rolling_back),
+            avoids_left_behind=self._check is not None or spikes is not None,
         )
         if restored is None:
             self._initialize()
@@ -455,6 +456,8 @@ class TrainingRun:
         self._step = restored or 0
         if self._detector is not None:
             self._detector.load(state["run"].get("watched", {}))
+        if spikes is not None:
+            spikes.load(state["run"])
         if skipper is not None:
             tracked = self.tracked.values()
             skipper.begin(self._step, [one for one in tracked if isinstance(one, nn.Module)])

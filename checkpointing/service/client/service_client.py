@@ -231,8 +231,14 @@ class ServiceClient:
         self,
         damaged: frozenset[str] = frozenset(),
         distrusted: frozenset[bytes] = frozenset(),
+        passed_over: frozenset[str] = frozenset(),
     ) -> None:
         """Report that the state is restored, so that what earlier generations left may be dropped.
+
+        Args:
+            damaged: ids of checkpoints that failed to load.
+            distrusted: packs in which damage was found.
+            passed_over: ids of checkpoints that are newer than the state, or are never used again.
 
         Raises:
             ServiceError: the service does not answer.
@@ -241,6 +247,7 @@ class ServiceClient:
             "generation": asdict(self._generation),
             "damaged": sorted(damaged),
             "distrusted": sorted(pack.hex() for pack in distrusted),
+            "passed_over": sorted(passed_over),
         }
         with self._lock:
             self._resumed = resumed

@@ -96,13 +96,19 @@ class _Row:
 
 
 def choose(
-    store: Store, run: str, policies: Sequence[KeepPolicy], ignore: frozenset[str] = frozenset()
+    store: Store,
+    run: str,
+    policies: Sequence[KeepPolicy],
+    ignore: frozenset[str] = frozenset(),
+    passed_over: frozenset[str] = frozenset(),
 ) -> list[PruneChoice]:
     """Return the decisions that `policies` and pins make on a run's checkpoints, newest first.
     Changes nothing.
 
     Args:
         ignore: ids that neither count nor are removed.
+        passed_over: ids from which the run does not continue any more. They do not count for the
+            others, and are kept themselves as long as if they did.
 
     Raises:
         DamagedError, FormatError: a checkpoint mark cannot be read, so it is not known what is
@@ -113,6 +119,9 @@ def choose(
     given = marked_metrics(named)
     rows = [_row(f, given.get(f.stored.save.id, {})) for f in found]
     decisions = decide(rows, policies, pinned_by(named))
+    if passed_over:
+        usable = [row for row in rows if row.id not in passed_over]
+        decisions |= decide(usable, policies, pinned_by(named))
     ids = [f.stored.save.id for f in found]
     return [PruneChoice(f, decisions[i], given.get(i, {})) for f, i in zip(found, ids, strict=True)]
 
@@ -125,6 +134,7 @@ def prune(
     grace_s: float = GRACE_S,
     keep: frozenset[str] = frozenset(),
     ignore: frozenset[str] = frozenset(),
+    passed_over: frozenset[str] = frozenset(),
 ) -> PruneResult:
     """Remove what no policy keeps. May run on any host, concurrently with saves, readers and other
     prunes. A checkpoint that is being read or revised is spared until the next prune.
@@ -134,11 +144,12 @@ def prune(
             require.
         keep: ids that stay in any case.
         ignore: ids that neither count nor are removed, because the caller has found them damaged.
+        passed_over: as of `choose`.
 
     Raises:
         StoreError: the store is out of reach; another prune continues from there.
     """
-    result = PruneResult(choose(store, run, policies, ignore))
+    result = PruneResult(choose(store, run, policies, ignore, passed_over))
     changes = [c for c in result.choices if (c.decision.goes or c.drops) and c.id not in keep]
     if changes:
         _apply(store, run, changes, result)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from hpckit.agent.verdict_record import VerdictKind
 from hpckit.config.spec_parser import identity, read_spec
+from hpckit.events.event_log import read_events
 from hpckit.faults.campaign.campaign_runs import CampaignError, cancel_run, start_run
+from hpckit.faults.campaign.cured_reference import cures_of_events
 from hpckit.faults.campaign.fault_log import CampaignLog, RecordedFault
 from hpckit.faults.campaign.fault_schedule import ScheduledFault
 from hpckit.faults.campaign.injection_trigger import InjectionTrigger
@@ -52,12 +54,13 @@ def run_reference(folder: Path, overrides: Sequence[str], tell: Callable[[str], 
     """Run the undisturbed run, with which the others are compared, to its end.
 
     Args:
+        overrides: the last ones may be those of `Cures`, whose entry is then used.
         tell: called now and then with its progress.
 
     Raises:
         CampaignError: it does not reach its end. It is cancelled then, as after Ctrl-C.
     """
-    run = start_run(folder / "reference", [*overrides, _UNPACED])
+    run = start_run(folder / "reference", _unpaced(overrides))
     try:
         InjectionTrigger(run, SiteFaultSet({}, Path()), tell).until_over()
     except TimeoutError as error:
@@ -68,6 +71,10 @@ def run_reference(folder: Path, overrides: Sequence[str], tell: Callable[[str], 
     if problem := _how_it_failed(run):
         raise CampaignError(_failed(problem))
     return run
+
+
+def _unpaced(overrides: Sequence[str]) -> list[str]:
+    return [_UNPACED, *overrides]
 
 
 def _failed(*why: str | None) -> str:
@@ -84,7 +91,7 @@ def known_reference(run: RunDir, overrides: Sequence[str]) -> RunDir:
     problem = _how_it_failed(run)
     if problem:
         raise CampaignError(f"--reference {problem}")
-    due = with_absolute_paths(compose_spec([*overrides, _UNPACED]), Path.cwd())
+    due = with_absolute_paths(compose_spec(_unpaced(overrides)), Path.cwd())
     if identity(read_spec(run.spec(run.submission_numbers()[-1]))) != identity(due):
         raise CampaignError(f"--reference {run.path}: it has another config than this campaign")
     return run
@@ -127,7 +134,12 @@ def run_campaign(
         problems += stage.site.settle()
     if schedule and not notes.faults():
         problems.append(f"no fault was caused. {watch.refusal}".rstrip())
-    return _judged(run, stage.reference, notes.faults(), [*filter(None, problems)])
+    reference = stage.reference
+    if cures := cures_of_events(read_events(run.events)):
+        stage.tell("the undisturbed run once more, without what this one has left out")
+        reference = run_reference(folder, [*stage.overrides, *cures.overrides], stage.tell)
+        notes.begin(run, reference)
+    return _judged(run, reference, notes.faults(), [*filter(None, problems)])
 
 
 def judge(folder: Path) -> CampaignOutcome:

@@ -30,6 +30,7 @@ USUAL: dict[str, float] = {
     DrillKind.MEMORY: 1,
     DrillKind.STALL: 1,
     DrillKind.WRONG: 1,
+    DrillKind.SPIKE: 1,
     DrillKind.DAMAGE: 1,
     DrillKind.MANIFEST: 1,
     DrillKind.CACHE: 1,

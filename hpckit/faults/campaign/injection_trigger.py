@@ -6,10 +6,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import dropwhile
 from socket import gethostname
 
 from hpckit.events.event_log import Event, EventTail
-from hpckit.events.schema import StepLogged, TrainingStarted
+from hpckit.events.schema import SpikeFound, StepLogged, TrainingStarted, UpdateSkipped
 from hpckit.faults.campaign.campaign_runs import resume_run
 from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.fault_schedule import ScheduledFault
@@ -115,13 +116,16 @@ class InjectionTrigger:
 
     def until_past(self, struck: RecordedFault) -> None:
         """Wait until a new step was finished; if the fault ends ranks, by ranks that were started
-        since."""
+        since; and of a spike, since the run has found it."""
 
         def is_past() -> bool:
             later = self._events[self._known :]
-            if self._restarts(struck.kind):
-                started = [i for i, e in enumerate(later) if isinstance(e, TrainingStarted)]
-                later = later[started[0] :] if started else []
+            restarts = self._restarts(struck.kind)
+            if struck.kind == DrillKind.SPIKE:
+                later = _since(later, SpikeFound, UpdateSkipped)
+                restarts = any(isinstance(event, SpikeFound) for event in later[:1])
+            if restarts:
+                later = _since(later, TrainingStarted)
             return any(isinstance(e, StepLogged) and e.step > struck.step for e in later)
 
         self._wait(is_past, f"a new step after this: {struck.what}")
@@ -185,6 +189,11 @@ class InjectionTrigger:
 
     def _step(self) -> int:
         return max((e.step for e in self._events if isinstance(e, StepLogged)), default=0)
+
+
+def _since(events: Sequence[Event], *kinds: type[Event]) -> list[Event]:
+    """Return the events from the first one of these kinds on."""
+    return list(dropwhile(lambda event: not isinstance(event, kinds), events))
 
 
 class _ActiveTimeout:

@@ -10,12 +10,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
+import numpy as np
 import psutil
 
 from checkpointing import list_run, verify
 from checkpointing.events import CheckpointCommitted
 from checkpointing.service.protocol.socket_address import SOCKET, all_sockets, service_key
 from data import open_dataset
+from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.sample_stream import order_of
 from hpckit.config.batch_size import samples_before
 from hpckit.config.last_step import last_step
@@ -24,6 +26,12 @@ from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import Event, read_events
 from hpckit.events.schema import CheckpointCertified, HangExplained, WrongComputation
+from hpckit.faults.campaign.cured_reference import (
+    Cures,
+    cure_problems,
+    cures_of_events,
+    cures_of_spec,
+)
 from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.store_leftovers import store_leftovers
 from hpckit.faults.fault_plan import DrillKind
@@ -61,10 +69,14 @@ def violations(
     history = build_history(events)
     whole = build_history(read_events(reference.events))
     until = max(history.kept, default=0) if cut_short else last_step(spec)
+    cures = cures_of_events(events)
+    kept = kept_entries(read_ledgers(run.ledger), until)
     found = (
         [] if cut_short else verdict_problems(read_json(run.verdict)),
-        sample_problems(spec, kept_entries(read_ledgers(run.ledger), until), until),
-        loss_problems(history, whole, until),
+        sample_problems(spec, kept, until, cures.samples),
+        cure_problems(events, kept),
+        reference_problems(reference, cures),
+        loss_problems(history, whole, until, cures.updates),
         checkpoint_problems(spec, run, events, harmed),
         naming_problems(events, struck),
         leftovers(spec, run, events),
@@ -84,18 +96,35 @@ def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
     return []
 
 
-def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -> list[str]:
+def reference_problems(reference: RunDir, cures: Cures) -> list[str]:
+    """Check that the reference run leaves out what the run has left out, as otherwise their losses
+    cannot be compared."""
+    if cures_of_spec(read_spec(reference.spec(reference.submission_numbers()[-1]))) == cures:
+        return []
+    return [
+        f"{reference.path}: it has not left out what the run has left out after spikes, because "
+        "the campaign ended before such a reference was run: losses after a spike differ"
+    ]
+
+
+def sample_problems(
+    spec: RunSpec,
+    entries: Sequence[LedgerEntry],
+    steps: int,
+    left_out: SkippedRanges = NOTHING_SKIPPED,
+) -> list[str]:
     """Check that each step takes its own positions of the stream, with the samples that
-    the order gives them, so that an epoch has each sample once."""
+    the order gives them, so that an epoch has each sample once, except those at the positions
+    `left_out`."""
     begins = [samples_before(spec, step) for step in range(steps + 1)]
+    every = np.split(left_out.kept_at(np.arange(begins[steps])), begins[1:steps])
     taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
     for entry in entries:
         taken[entry.step].extend(entry.positions)
     found = [
-        f"step {step}: positions {sorted(positions)} instead of {begins[step - 1]} to"
-        f" {begins[step] - 1}"
-        for step, positions in taken.items()
-        if sorted(positions) != list(range(begins[step - 1], begins[step]))
+        f"step {step}: positions {sorted(positions)} instead of {due[0]} to {due[-1]}"
+        for (step, positions), due in zip(taken.items(), every, strict=True)
+        if sorted(positions) != due.tolist()
     ]
     if spec.data.shards is None:
         return [*found, "data.mixture: a campaign checks the samples of one dataset, data.shards"]
@@ -121,7 +150,8 @@ def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -
             due = f"{dataset.opened(shard).index.key(sample)}#{number}"
             if key != due:
                 found.append(f"step {entry.step}: position {position} is {key}, and not {due}")
-    for epoch in count_epochs(entries, len(dataset), begins[steps]):
+    end = left_out.later(0, begins[steps])
+    for epoch in count_epochs(entries, len(dataset), end, left_out):
         if epoch.missing or epoch.twice:
             lack = f"{epoch.missing} samples missing, {len(epoch.twice)} more than once"
             found.append(f"epoch {epoch.epoch}: {lack}")
@@ -132,12 +162,22 @@ def _losses(history: History) -> dict[int, float]:
     return {step: e.loss for step, e in history.kept.items() if e.loss is not None}
 
 
-def loss_problems(history: History, whole: History, steps: int) -> list[str]:
+def loss_problems(
+    history: History, whole: History, steps: int, without_update: Collection[int] = ()
+) -> list[str]:
     """Check that losses equal those of the undisturbed run bit for bit as long as the number of
     ranks is the same, and nearly equal from a state that other numbers of ranks have trained. A
-    loss that is not finite equals no other."""
+    loss that is not finite equals no other.
+
+    Args:
+        without_update: the steps that the run has not made because of their loss.
+    """
     mine = _losses(history)
-    due = {step: loss for step, loss in _losses(whole).items() if step <= steps}
+    due = {
+        step: loss
+        for step, loss in _losses(whole).items()
+        if step <= steps and step not in without_update
+    }
     world = whole.lives[0].world_size if whole.lives else 0
     exact = min(_exact_until(history.lives, world), _exact_until(whole.lives, world))
     missing = sorted(due.keys() - mine.keys())

@@ -5,30 +5,39 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 
-from data import Batch
+from data import Batch, Loader
 from hpckit.config.spec import RunSpec
+from hpckit.faults.campaign.cured_reference import LEAVE_OUT, POISONED, WITHOUT_UPDATE
 from hpckit.faults.campaign.fault_schedule import STEP_S
 from hpckit.faults.injection.process_faults import SIGNALS, ProcessFault
 from hpckit.trainer.language_model import main as train
 from hpckit.trainer.run_loop import TrainingRun
 
 _TOO_MUCH = 1 << 62  # bytes
+_POISON, _LOSS = 1, 1e3
+"""The token of which all of a poisoned sample consists, and the factor of its loss."""
 
 
 def main(cfg: RunSpec) -> None:
-    """Train as the language model does, with one step per `STEP_S` seconds."""
-    steps, faults = TrainingRun.steps, _Faults()
+    """Train as the language model does, with one step per `STEP_S` seconds; or, as the reference of
+    a run that has left samples or updates out, without these and without pauses."""
+    if LEAVE_OUT in cfg.user_config:
+        _train_without(cfg.user_config[LEAVE_OUT], cfg.user_config[WITHOUT_UPDATE])
+        train(cfg)
+        return
+    steps, faults = TrainingRun.steps, _Faults(cfg.heal.patience)
 
     def paced(self: TrainingRun, *given: Any, **named: Any) -> Iterator[Batch]:
+        self.tracked["model"].register_forward_hook(_raise_poisoned_losses)
         begun_s = time.monotonic()
         for batch in steps(self, *given, **named):
-            faults.play(self)
+            faults.play(self, batch)
             yield batch
             time.sleep(max(0.0, begun_s + STEP_S - time.monotonic()))
             begun_s = time.monotonic()
@@ -37,19 +46,45 @@ def main(cfg: RunSpec) -> None:
     train(cfg)
 
 
+def _train_without(leave_out: Sequence[Sequence[int]], without_update: Sequence[int]) -> None:
+    """Have the run of this process never get the samples of these positions, and make no update in
+    these steps."""
+    steps = TrainingRun.steps
+
+    def without_samples(self: TrainingRun, loader: Any, *given: Any, **named: Any) -> Any:
+        assert isinstance(loader, Loader)
+        for first, end in leave_out:
+            loader.skip(first, end)
+        return steps(self, loader, *given, **named)
+
+    def should_update(self: TrainingRun, **_: Any) -> bool:
+        return self.step + 1 not in without_update
+
+    TrainingRun.steps = without_samples  # type: ignore[method-assign]
+    TrainingRun.should_update = should_update  # type: ignore[method-assign]
+
+
 class _Faults:
     """The faults that were requested from this worker by signals, until the next step."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int) -> None:
+        """
+        Args:
+            patience: number of steps in a row whose samples are poisoned.
+        """
         self._due: set[ProcessFault] = set()
+        self._patience, self._poisonings = patience, 0
         for number in SIGNALS.values():
             signal.signal(number, self._note)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self._due |= {fault for fault, known in SIGNALS.items() if known == number}
 
-    def play(self, run: TrainingRun) -> None:
+    def play(self, run: TrainingRun, batch: Batch) -> None:
         """Inject the requested faults.
+
+        Args:
+            batch: of the step that begins.
 
         Raises:
             MemoryError: a real one.
@@ -61,8 +96,24 @@ class _Faults:
             bytearray(_TOO_MUCH)
         if ProcessFault.WRONG in due:
             _compute_wrongly(run.tracked["model"])
+        if ProcessFault.SPIKE in due:
+            self._poisonings = self._patience
+        if self._poisonings:
+            self._poisonings -= 1
+            batch.data.tokens.fill_(_POISON)
+            positions = list(batch.positions)
+            run._context.events.emit_kind(POISONED, step=run.step + 1, positions=positions)
         while ProcessFault.STALL in due:
             time.sleep(1.0)
+
+
+def _raise_poisoned_losses(
+    _: torch.nn.Module, given: Sequence[torch.Tensor], losses: torch.Tensor
+) -> torch.Tensor:
+    """Multiply the losses of poisoned samples: a function of the samples alone, so that every rank
+    computes the same of them."""
+    is_poisoned = (given[0] == _POISON).all(dim=1, keepdim=True)
+    return torch.where(is_poisoned, losses * _LOSS, losses) if is_poisoned.any() else losses
 
 
 def _set_nan(model: torch.nn.Module) -> None:

@@ -63,6 +63,8 @@ class ProcessFault(StrEnum):
     """One rank waits forever in its own code; its worker has to handle `SIGNALS`."""
     WRONG = "wrong"
     """One rank computes wrongly from now on; its worker has to handle `SIGNALS`."""
+    SPIKE = "spike"
+    """The loss of one rank's next samples is very large; its worker has to handle `SIGNALS`."""
 
 
 SLOW_S, FULL_S, STOPPED_S = 10.0, 8.0, 8.0
@@ -71,6 +73,7 @@ SIGNALS = {
     ProcessFault.MEMORY: signal.SIGRTMIN + 2,
     ProcessFault.STALL: signal.SIGRTMIN + 3,
     ProcessFault.WRONG: signal.SIGRTMIN + 4,
+    ProcessFault.SPIKE: signal.SIGRTMIN + 5,
 }
 """Signals by which a worker is asked to inject a fault into itself."""
 _CYCLE_S = 0.2

@@ -4,9 +4,9 @@ on them, and when no further rollback is made. Pure."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data.order.skipped_ranges import SkippedRanges
 from hpckit.events.schema import Event, SpikeFound, TrainingStarted
@@ -42,6 +42,18 @@ class SpikeSteps:
         self._patience, self._before = patience, before
         self._begun = deque[tuple[int, int]](maxlen=patience + before)
         self._count = 0
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The number of outliers in a row, and the steps and positions that a spike may begin with,
+        as JSON values."""
+        return {"outliers": self._count, "begun": [[*each] for each in self._begun]}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Continue where `saved` was; with fewer steps, if patience is less now."""
+        self._begun.clear()
+        self._begun.extend((int(step), int(position)) for step, position in saved["begun"])
+        self._count = min(int(saved["outliers"]), len(self._begun))
 
     def update(
         self, step: int, positions: tuple[int, int], outliers: tuple[Outlier, ...]

@@ -57,9 +57,15 @@ class SpikeMonitor:
         return any(one.resumed < 0 for one in self._made)
 
     @property
-    def saved(self) -> dict[str, int]:
-        """What has to be saved with a state, for `problem_of_state`."""
-        return {"rollbacks": len(self._made)}
+    def saved(self) -> dict[str, Any]:
+        """What has to be saved with a state, for `problem_of_state` and `load`."""
+        return {"rollbacks": len(self._made), "spike_steps": self._steps.saved}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Continue to count outliers in a row as the run did whose `saved` this was; states of
+        earlier versions have no such count."""
+        if "spike_steps" in saved:
+            self._steps.load(saved["spike_steps"])
 
     def problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
         """Return why the restored state must not be used: it was trained on samples that are left

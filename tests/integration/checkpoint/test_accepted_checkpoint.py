@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from typer.testing import CliRunner
 
-from checkpointing import Checkpointer, CheckpointError
+from checkpointing import Checkpointer, CheckpointError, Last, list_run
 from hpckit.cli.main import app
 from tests.integration.checkpoint.single_process_saves import die, restore_one
 from tests.integration.rank_worlds import Recorder, run_world
@@ -134,6 +134,20 @@ def test_a_check_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert torch.equal(state["w"], state_of(1.0)["w"])
     ckpt.close()
     wait_until_ended(root)
+
+
+def test_what_was_rejected_before_need_not_be_loaded_again(tmp_path: Path) -> None:
+    root, events = tmp_path / "store", Recorder()
+    left_in_store(root, 1.0, 2.0, 3.0)
+    newest = [info.id for info in list_run(str(root), "r") if info.step > 1]
+    ckpt, state = Checkpointer(root, run="r", keep=[Last(1)], on_event=events), state_of(0)
+    assert ckpt.restore(state, avoid=dict.fromkeys(newest, "mine")) == 1
+    assert torch.equal(state["w"], state_of(1.0)["w"])
+    assert "checkpoint_skipped" not in events.kinds()
+    ckpt.save(2, state_of(2.0))
+    ckpt.close()
+    wait_until_ended(root)
+    assert sorted(info.step for info in list_run(str(root), "r")) == [2, 3]
 
 
 def one_has_a_reason(rank: int, tmp: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from checkpointing.events import CheckpointStarted
+from checkpointing.events import CheckpointSkipped, CheckpointStarted
 from data import pack_folder
 from data.order.sample_order import Order
 from hpckit.cli.main import app
@@ -74,6 +74,9 @@ def test_the_cured_run_is_as_one_that_never_had_the_samples(tmp_path: Path, pois
     ranges = [[one.first_position, one.end_position] for one in spikes]
     assert ranges == [[100, 104], [180, 184]]
     check_that_it_went_back_to_certified_ones(cured, [one.step for one in spikes])
+
+    skipped = [e.id for e in read_events(cured.events) if isinstance(e, CheckpointSkipped)]
+    assert len(set(skipped)) == len(skipped), "each is loaded and refused once"
 
     left_out = where(poisoned, cured, "--skipped")
     assert [sample["position"] for sample in left_out] == [*range(100, 104), *range(180, 184)]

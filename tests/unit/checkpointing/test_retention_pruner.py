@@ -34,6 +34,22 @@ def marked(tmp_path: Path, steps: Sequence[int], keep: Sequence[KeepPolicy]) -> 
     return found
 
 
+def test_what_was_passed_over_does_not_count_and_stays_no_longer_than_if_it_did(
+    tmp_path: Path,
+) -> None:
+    store = Store.open(str(tmp_path / "store"), create=True)
+    pruner = Pruner(store, RUN, [Last(2), Best("loss")], Events(None, 0))
+    behind = save_all(store, RUN, {40: {"model/w": 40}, 45: {"model/w": 45}})
+    pruner.passed_over = {one.id for one in behind}
+    kept = []
+    for step in (20, 30, 42, 50):
+        (made,) = save_all(store, RUN, {step: {"model/w": step}})
+        pruner.prune(newest=made.id)
+        kept.append(sorted(info.step for info in list_checkpoints(store, RUN)))
+        assert marks(store, RUN)["best"].id == made.id
+    assert kept == [[20, 40, 45], [20, 30, 40, 45], [30, 42, 45], [42, 45, 50]]
+
+
 @pytest.mark.parametrize(
     ("keep", "best"),
     [

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from data.order.skipped_ranges import SkippedRanges
 from hpckit.events.schema import Event, event_of
+from hpckit.faults.campaign.cured_reference import Cures, cure_problems, cures_of_spec
 from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.oracle import loss_problems, naming_problems
 from hpckit.faults.fault_plan import DrillKind
 from hpckit.report.history import History, build_history
+from hpckit.rundir.sample_ledger import LedgerEntry
+from hpckit.submit.compose import compose_spec
 
 STEPS = 6
 
@@ -102,3 +106,42 @@ def test_the_rank_has_to_be_named_before_the_next_fault() -> None:
     passed = [certified(11.0), certified(12.0), wrong(15.0, 1), hang(25.0, 0)]
     (found,) = naming_problems(passed, FAULTS)
     assert found == "step 8: rank 1 computes wrongly; 2 checks have passed since"
+
+
+def test_a_step_without_its_update_has_a_loss_of_its_own() -> None:
+    mine = history((2, 0, losses(s3=500.0)))
+    assert loss_problems(mine, WHOLE, STEPS, without_update=[3]) == []
+    assert len(loss_problems(mine, WHOLE, STEPS, without_update=[4])) == 1
+
+
+SPIKE = {"first_position": 16, "end_position": 24, "what": "loss is 500", "is_left_out": True}
+
+
+def spiky(first_step: int, step: int, *poisoned: int) -> list[Event]:
+    """Steps of 8 samples, of which rank 1 has poisoned those of its half."""
+    found = [event_of(1.0, "training_started", {"generation": 1, "world_size": 2, "step": 0})]
+    for number in poisoned:
+        positions = [8 * number - 4, 8 * number - 1]
+        fields = {"step": number, "positions": positions}
+        found.append(event_of(2.0, "samples_poisoned", fields))
+    fields = {**SPIKE, "first_step": first_step, "step": step}
+    return [*found, event_of(3.0, "spike", fields)]
+
+
+def test_only_what_was_poisoned_is_left_out_and_all_of_it() -> None:
+    sound = [LedgerEntry(3, 1, 0, 1, (16, 24, 25), ("a", "b", "c"))]
+    assert cure_problems(spiky(3, 3, 3), sound) == []
+    (found,) = cure_problems(spiky(2, 3, 3), sound)
+    assert found == "step 2: it was left out (loss is 500), but its samples are sound"
+    taken = [LedgerEntry(5, 1, 1, 0, (23, 30), ("a", "b"))]
+    assert cure_problems(spiky(3, 3, 3), taken) == ["step 5: the sample at position 23 is poisoned"]
+    skipped = event_of(3.0, "update_skipped", {"step": 3, "what": "", "is_skipped": True})
+    assert cure_problems([*spiky(3, 3, 3)[:-1], skipped], taken) == [], "its update was left out"
+
+
+def test_the_reference_leaves_out_the_same() -> None:
+    cures = Cures(SkippedRanges([(16, 24), (40, 48)]), (3, 9))
+    spec = compose_spec(["experiment=campaign", "heal=skip", *cures.overrides])
+    assert cures_of_spec(spec) == cures
+    assert spec.heal.on_spike is None
+    assert cures_of_spec(compose_spec(["experiment=campaign"])) == Cures()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from data.order.skipped_ranges import SkippedRanges
@@ -45,6 +46,18 @@ def test_nan_needs_no_second_one() -> None:
 def test_steps_before_it_are_left_out_too_as_far_as_they_are_known() -> None:
     assert found(2, 3, "......xx") == Spike(4, 8, 12, 32, HIGH)
     assert found(2, 3, ".xx") == Spike(1, 3, 0, 12, HIGH)
+
+
+def test_steps_in_a_row_are_counted_over_a_restart() -> None:
+    first = SpikeSteps(3, 1)
+    for step in range(1, 6):
+        assert first.update(step, (4 * step - 4, 4 * step), HIGH if step > 3 else ()) is None
+    resumed = SpikeSteps(3, 1)
+    resumed.load(json.loads(json.dumps(first.saved)))
+    assert resumed.update(6, (20, 24), HIGH) == Spike(3, 6, 8, 24, HIGH)
+    less_patient = SpikeSteps(1, 0)
+    less_patient.load(first.saved)
+    assert less_patient.update(6, (20, 24), HIGH) == Spike(6, 6, 20, 24, HIGH)
 
 
 def test_rollbacks_are_the_spikes_that_were_left_out() -> None:
