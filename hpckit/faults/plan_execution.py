@@ -14,7 +14,12 @@ from hpckit.faults.checkpoint_damage import flip_bit
 from hpckit.faults.fault_commands import run_command
 from hpckit.faults.fault_plan import DrillError, DrillKind, FaultPlan, ImpossibleDrillError
 from hpckit.faults.injection.failing_syscalls import CANNOT, UnsupportedFaultError
-from hpckit.faults.injection.process_faults import STOPPED_S, ProcessFault, inject_fault
+from hpckit.faults.injection.process_faults import (
+    STOPPED_S,
+    UNTIL_EOF,
+    ProcessFault,
+    inject_fault,
+)
 from hpckit.faults.injection.shard_corruption import corrupt_shard
 from hpckit.report.overview import Overview
 from hpckit.rundir.code_snapshot.module_names import (
@@ -151,8 +156,8 @@ def _on_node(it: Overview, node: int, words: Sequence[str], longer_s: float = 0.
         *("srun", f"--jobid={it.progress.job}", f"--nodelist={it.progress.hosts[node]}"),
         *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none"),
         *("--quiet", "--job-name=hpckit-drill"),
-        *("env", f"PYTHONPATH={code}", "PYTHONSAFEPATH=1"),
+        *("env", f"PYTHONPATH={code}", "PYTHONSAFEPATH=1", f"{UNTIL_EOF}=1"),
         *(it.spec.cluster.slurm.python or sys.executable, "-m", module_in(code, words[0])),
         *words[1:],
     ]
-    return run_command(command, "srun", never=CANNOT, longer_s=longer_s)
+    return run_command(command, "srun", never=CANNOT, longer_s=longer_s, until_eof=True)

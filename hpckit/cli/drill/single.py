@@ -62,14 +62,20 @@ def single(
     preempt and timeout send what Slurm would send (timeout moves the end of the job, too), worker,
     agent, node, service and supervisor kill, hang stops a rank permanently, slow stops it for a
     share of the time (kernels that it has launched on a GPU go on), by default for most of it, and
-    full keeps the checkpoint service from writing for a while. With
-    enospc and eio, system calls of that service fail with this error for a while, by strace. cache
-    flips bits of a shard in data.cache. Those with _term send SIGTERM, those with _stop SIGSTOP
-    (service and supervisor continue after 8 s), and requeue calls scontrol requeue.
+    prints how long steps took before and meanwhile. full keeps the checkpoint service from writing
+    for a while. With enospc and eio, system calls of that service fail with this error for a while,
+    by strace. What lasts for a while ends with Ctrl-C, also in a Slurm job. cache flips bits of a
+    shard in data.cache. Those with _term send SIGTERM, those with _stop SIGSTOP (service and
+    supervisor continue after 8 s), and requeue calls scontrol requeue.
     """
+    from dataclasses import asdict
+
     from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.events.event_log import read_events
     from hpckit.faults.fault_plan import DrillError, DrillKind, plan_drill
+    from hpckit.faults.injection.process_faults import Slowdown
     from hpckit.faults.plan_execution import execute_fault_plan
+    from hpckit.faults.slowdown_effect import slowdown_effect
     from hpckit.report.overview import Queue, look
 
     with reported_errors(json):
@@ -85,6 +91,11 @@ def single(
             done = execute_fault_plan(it, plan)
         except DrillError as error:
             raise CommandError(str(error)) from None
+        effect = None
+        if plan.kind is DrillKind.SLOW:
+            slowdown = plan.slowdown or Slowdown()
+            effect = slowdown_effect(read_events(it.run.events), slowdown.seconds)
+        measured = {"step_s": asdict(effect)} if effect is not None else {}
         out.document(
             {
                 "run": it.run.name,
@@ -94,9 +105,12 @@ def single(
                 "done": done,
                 "step": it.progress.step,
                 "saved_step": it.progress.saved_step,
+                **measured,
             }
         )
         out.fact("done", done)
+        if plan.kind is DrillKind.SLOW:
+            out.fact("steps", str(effect or "too few were recorded: give more --seconds"))
         for command in (f"hpckit logs {it.run.path} -f", f"hpckit report {it.run.path}"):
             out.dim(f"    {command}")
 

@@ -76,6 +76,8 @@ SIGNALS = {
     ProcessFault.SPIKE: signal.SIGRTMIN + 5,
 }
 """Signals by which a worker is asked to inject a fault into itself."""
+UNTIL_EOF = "HPCKIT_DRILL_UNTIL_EOF"
+"""The variable with which a drill has this program end with its standard input, at the latest."""
 _CYCLE_S = 0.2
 _OF_DISK = (ProcessFault.FULL, ProcessFault.ENOSPC, ProcessFault.EIO)
 _OF_SERVICE = (
@@ -228,10 +230,19 @@ def _slow_down(processes: Sequence[psutil.Process], slowdown: Slowdown) -> None:
         _signal(processes, signal.SIGCONT)
 
 
+def _end_at_eof() -> None:
+    """End this process as SIGTERM does, once the drill that has started it is over."""
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main(arguments: list[str]) -> int:
     """Run as a program. Exit status 1: there is no such process here; `CANNOT`: the fault cannot be
     injected here."""
     run, fault, number, *how = arguments
+    if os.environ.get(UNTIL_EOF):
+        threading.Thread(target=_end_at_eof, daemon=True).start()
     slowdown = Slowdown(*map(float, how)) if how else None
     try:
         hit = inject_fault(run, ProcessFault(fault), int(number), slowdown)

@@ -124,6 +124,26 @@ def test_a_drill_that_is_ended_leaves_no_rank_stopped(tmp_path: Path, pids: dict
     until(lambda: worker.status() != psutil.STATUS_STOPPED)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_whoever_ends_a_drill_in_a_job_leaves_no_rank_stopped(
+    tmp_path: Path, pids: dict[str, int], number: int
+) -> None:
+    """`srun` passes on the end of its standard input, and no signal."""
+    worker = psutil.Process(pids["worker"])
+    remote = [sys.executable, "-m", striking.__name__, str(tmp_path), "slow", "3", "900", "600"]
+    code = (
+        "import os, sys; from hpckit.faults.fault_commands import run_command;"
+        f"os.environ[{striking.UNTIL_EOF!r}] = '1';"
+        f"run_command({remote!r}, 'srun', longer_s=600, until_eof=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as drill:
+        until(lambda: worker.status() == psutil.STATUS_STOPPED)
+        (remotely,) = psutil.Process(drill.pid).children()
+        drill.send_signal(number)
+    until(lambda: is_gone(remotely.pid))
+    until(lambda: worker.status() != psutil.STATUS_STOPPED)
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[Callable[[], str]]:
     """What the service of node 1 says of its next write: an errno, or "done"."""

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpckit.events.schema import Event, event_of
 from hpckit.trainer.spikes.checkpoints_left_behind import checkpoints_left_behind
 
-SPIKE = {"first_step": 30, "step": 30, "what": "", "first_position": 0, "end_position": 4}
-WRONG = {"step": 30, "good_step": 10, "ranks": [0], "hosts": [], "nodes": [], "tensors": []}
+SPIKE: dict[str, Any] = {
+    "first_step": 30,
+    "step": 30,
+    "what": "",
+    "first_position": 0,
+    "end_position": 4,
+}
+WRONG: dict[str, Any] = {
+    "step": 30,
+    "good_step": 10,
+    "ranks": [0],
+    "hosts": [],
+    "nodes": [],
+    "tensors": [],
+}
 
 
 def events_of(*happened: str | int) -> list[Event]:
     """Events: a number is the step from which training starts, `c20` the commit and `r20` the
     rejection of the checkpoint of step 20, `d20` that it is damaged."""
-    found = []
+    found: list[Event] = []
+    fields: dict[str, Any]
     for time, one in enumerate(happened):
         if isinstance(one, int):
             fields = {"step": one, "generation": 1, "world_size": 1, "samples": 9}
