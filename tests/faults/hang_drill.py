@@ -101,7 +101,7 @@ def drill(kind: str, culprit: int, tmp: Path, server: ForkServerContext) -> Dril
         pids = {slots[rank].pid for rank in range(WORLD)}
         begun_s = time.monotonic()
         examination = HangExamination(collector.collect)
-        examination.raise_alarm(pids, pids, 0)
+        examination.raise_alarm(pids, pids, 0, 1.0)
         messages = examination.messages()
         while not any(one["kind"] == "examined" for one in messages):
             if kind == "slow" and all(exchange.answer(rank, 1) for rank in range(WORLD)):

@@ -61,11 +61,15 @@ class HangExamination:
         return list(self._collected[1]) if self._collected is not None else []
 
     def raise_alarm(
-        self, overdue: Collection[int], signalled: Collection[int], attempt: int
+        self, overdue: Collection[int], signalled: Collection[int], attempt: int, silent_s: float
     ) -> None:
-        """Starts the examination after the watch has found ranks that hang."""
+        """Starts the examination after the watch has found ranks that hang.
+
+        Args:
+            silent_s: seconds since the newest heartbeat of one of them.
+        """
         self._alarm_s, self._finding = time.monotonic(), None
-        self._messages.append({"kind": "hang", "attempt": attempt})
+        self._messages.append({"kind": "hang", "attempt": attempt, "silent_s": silent_s})
         self._start(overdue, signalled)
 
     def examine(self) -> None:

@@ -226,7 +226,9 @@ class Workers:
             overdue = {slot.pid for slot in (hung | soon).values()}
             peers = hang_detection.peers_of_programs(slots, hung)
             signalled = overdue | {slot.pid for slot in peers.values()}
-            self._examination.raise_alarm(overdue, signalled, hang_detection.attempts(slots))
+            silent_s = now_s - max(slot.beat for slot in hung.values())
+            attempt = hang_detection.attempts(slots)
+            self._examination.raise_alarm(overdue, signalled, attempt, silent_s)
         if not self._examination.is_decided():
             return
         finding, files = self._examination.finding, self._examination.files

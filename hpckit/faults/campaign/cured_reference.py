@@ -4,7 +4,7 @@ reference run that never had it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
@@ -83,5 +83,5 @@ def cure_problems(events: Sequence[Event], kept: Collection[LedgerEntry]) -> lis
     ]
 
 
-def _hydra(own: dict[str, list[list[int]] | list[int]]) -> str:
+def _hydra(own: Mapping[str, object]) -> str:
     return "{" + ",".join(f"{name}:{json.dumps(value)}" for name, value in own.items()) + "}"

@@ -47,7 +47,7 @@ class AgentHandle:
         self.hello: Message | None = None
         self.report: ExitReport | None = None  # of the present generation
         self.signals: list[str] = []  # received by the agent and not read yet
-        self.hangs: list[int] = []  # attempts in which ranks hang, not read yet
+        self.hangs: list[tuple[int, float]] = []  # attempt and silence of hangs, not read yet
         self.examined: list[list[Any]] = []  # snapshots of its ranks, not read yet
 
     @property
@@ -81,7 +81,7 @@ class AgentHandle:
                 case "signal":
                     self.signals.append(str(message["name"]))
                 case "hang" if message["generation"] == generation:
-                    self.hangs.append(int(message["attempt"]))
+                    self.hangs.append((int(message["attempt"]), float(message["silent_s"])))
                 case "examined" if message["generation"] == generation:
                     self.examined.append(list(message["ranks"]))
                 case "ended" if message["generation"] == generation:
@@ -285,9 +285,10 @@ class AgentPool:
         """Returns the nodes of this generation whose agents are there and have not reported."""
         return frozenset(agent.node for agent in self._active_agents())
 
-    def take_hangs(self) -> list[tuple[int, int]]:
-        """Returns node and attempt of each hang that agents have reported since the last call."""
-        return [(a.node, n) for a in self._agents.values() for n in _taken(a.hangs)]
+    def take_hangs(self) -> list[tuple[int, int, float]]:
+        """Returns node, attempt, and seconds since the newest heartbeat of the ranks, of each hang
+        that agents have reported since the last call."""
+        return [(a.node, *hang) for a in self._agents.values() for hang in _taken(a.hangs)]
 
     def take_examined(self) -> list[tuple[int, list[Any]]]:
         """Returns node and snapshots, as JSON values, of each examination since the last call."""

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 INQUIRY_S = 14.0
 """Seconds for all agents to examine their ranks; less than `hang_examination.DECISION_S`."""
 REMEMBERED_S = 120.0
-"""Seconds in which a finding serves further nodes whose ranks hang in the same attempt."""
+"""Seconds in which a finding serves further nodes whose ranks hang since before it."""
 MOST_CULPRITS = 64
 """Ranks that the event lists."""
 
@@ -44,13 +44,13 @@ class HangInquiry:
         self._attempt = 0
         self._found: dict[int, list[HangSnapshot]] = {}
         self._awaited: frozenset[int] = frozenset()
-        self._last: tuple[int, float, str] | None = None  # attempt, time and words of a finding
+        self._last: tuple[float, str] | None = None  # time and words of a finding
         self._count = 0
 
     def poll(self) -> None:
         """Reads what the agents have reported, and compares it when all have answered."""
-        for node, attempt in self._pool.take_hangs():
-            self._take_alarm(node, attempt)
+        for node, attempt, silent_s in self._pool.take_hangs():
+            self._take_alarm(node, attempt, silent_s)
         for node, ranks in self._pool.take_examined():
             if self._begun_s is not None:
                 self._found[node] = _loaded(ranks, node)
@@ -66,13 +66,14 @@ class HangInquiry:
         if self._begun_s is not None:
             self._conclude()
 
-    def _take_alarm(self, node: int, attempt: int) -> None:
+    def _take_alarm(self, node: int, attempt: int, silent_s: float) -> None:
         if self._begun_s is not None:
             return
         now_s = time.monotonic()
-        if self._last is not None and self._last[0] == attempt:
-            _, found_s, words = self._last
-            if now_s - found_s < REMEMBERED_S:
+        if self._last is not None:
+            found_s, words = self._last
+            # attempts do not tell hangs apart: a node counts those that its own ranks have ended
+            if now_s - REMEMBERED_S < found_s and now_s - silent_s < found_s:
                 self._pool.send_finding([node], words)
                 return
         self._begun_s, self._attempt, self._found = now_s, attempt, {}
@@ -92,9 +93,9 @@ class HangInquiry:
         path = self._run.generation_logs(self._generation) / f"hang{self._count}.json"
         self._events.emit(self._event(finding, words, snapshots, seconds, str(path)))
         self._pool.send_finding(self._pool.active_nodes(), words)
-        # ranks that have advanced are not ended, so that they may hang in the same attempt
+        # ranks that have advanced are not ended, so that they may hang since before it
         is_over = finding.cause is not HangCause.SLOW
-        self._last = (self._attempt, time.monotonic(), words) if is_over else None
+        self._last = (time.monotonic(), words) if is_over else None
         record = {"text": words, "cause": finding.cause, "ranks": [s.record() for s in snapshots]}
         try:
             write_text(path, json.dumps(record) + "\n")  # indented, it would be many times slower

@@ -26,8 +26,8 @@ def test_ranks_are_ended_after_the_finding_of_the_supervisor() -> None:
         return [elsewhere(3)], []
 
     it = HangExamination(collect)
-    it.raise_alarm({7}, {7, 8}, 2)
-    assert it.messages() == [{"kind": "hang", "attempt": 2}]
+    it.raise_alarm({7}, {7, 8}, 2, 5.5)
+    assert it.messages() == [{"kind": "hang", "attempt": 2, "silent_s": 5.5}]
     it.examine()  # the supervisor asks all nodes: it is under way
     it.conclude("rank 3 is stuck")
     assert not it.is_decided(), "the snapshots are not there yet"
@@ -63,7 +63,7 @@ def test_ranks_that_hang_during_an_examination_for_another_node_are_a_part_of_it
     it = HangExamination(collect)
     it.examine()
     until(lambda: len(asked) == 1)
-    it.raise_alarm({7}, {7, 8}, 0)
+    it.raise_alarm({7}, {7, 8}, 0, 5.5)
     may_end.set()
     until(lambda: len(asked) == 2)
     assert asked == [(set(), set()), ({7}, {7, 8})]
@@ -81,7 +81,7 @@ def test_a_supervisor_that_does_not_answer_is_not_waited_for(
         raise OSError("the disk is full")
 
     it = HangExamination(collect)
-    it.raise_alarm({7}, {7}, 0)
+    it.raise_alarm({7}, {7}, 0, 5.5)
     until(it.is_decided)
     assert it.finding is None
     until(lambda: "examined" in kinds(it))
