@@ -526,8 +526,11 @@ class TrainingRun:
         """Return how the present state was certified; "": it was not. Collective."""
         if self._check is None:
             return ""
+        self._report(WorkerPhase.TRAINING)  # it takes about as long as a step, and may hang as one
         with self.timed("certification"):
-            return self._check.certify(self._step)
+            how = self._check.certify(self._step)
+        self._report(WorkerPhase.SAVING)
+        return how
 
     def _is_leaving(self) -> bool:
         """Whether all ranks have agreed to leave; asks them at this step boundary."""
