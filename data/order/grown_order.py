@@ -79,8 +79,24 @@ class GrownOrder(Order):
         number = bisect_right(self._begins, position) - 1
         return (position - self._shift(number)) // self._parts[number].samples
 
+    def epochs_of(self, positions: Ints) -> Ints:
+        epochs = np.empty_like(positions)
+        for number, mine in self._by_version(positions):
+            within = positions[mine] - self._shift(number)
+            epochs[mine] = within // self._parts[number].samples
+        return epochs
+
+    def positions_in(self, epoch: int, shards: Ints, samples: Ints) -> Ints:
+        number = self._version_at(epoch)
+        found: Ints = self._parts[number].positions_in(epoch, shards, samples)
+        return found + self._shift(number)
+
+    @property
+    def last_change(self) -> int:
+        return self.versions[-1].epoch - 1
+
     def epoch_begin(self, epoch: int) -> int:
-        number = bisect_right([version.epoch for version in self.versions], epoch) - 1
+        number = self._version_at(epoch)
         return epoch * self._parts[number].samples + self._shift(number)
 
     def parts_from(self, position: int) -> Iterator[OrderPart]:
@@ -90,6 +106,10 @@ class GrownOrder(Order):
             end = later[0].epoch if later else None
             begin = self.versions[number].begin
             yield OrderPart(self._parts[number], self._shift(number), begin, end)
+
+    def _version_at(self, epoch: int) -> int:
+        """Return the number of the version that an epoch is of."""
+        return bisect_right([version.epoch for version in self.versions], epoch) - 1
 
     def _by_version(self, positions: Ints) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
         numbers = np.searchsorted(self._begins, positions, side="right") - 1

@@ -8,6 +8,7 @@ splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generato
 Frozen: a change of any value that this module returns needs a new name for every order above it.
 """
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
+
+_Network: TypeAlias = Callable[[Words, Words, Words, int], Words]
 
 MAX_SIZE = 2**53  # a size is exact as a float64
 MAX_SEED = 2**64 - 1
@@ -66,26 +69,35 @@ def permute(values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
     `values` has shape (n,); `sizes` (integers in 1..2**53) and `keys` broadcast to it. Every value
     must be in [0, size): this is not checked.
     """
+    return _applied(_feistel, values, sizes, keys)
+
+
+def unpermute(values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
+    """Return the value of which `permute` makes each of `values`; arguments as of `permute`."""
+    return _applied(_inverse_feistel, values, sizes, keys)
+
+
+def _applied(network: _Network, values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
     words = values.astype(np.uint64)
     sizes = np.broadcast_to(np.asarray(sizes, dtype=np.uint64), words.shape)
     keys = np.broadcast_to(keys, words.shape)
     small = sizes <= SMALL
     if small.all():
-        return _walk(words, sizes, keys, ROUNDS_SMALL).view(np.int64)
+        return _walk(network, words, sizes, keys, ROUNDS_SMALL).view(np.int64)
     if not small.any():
-        return _walk(words, sizes, keys, ROUNDS).view(np.int64)
-    words[small] = _walk(words[small], sizes[small], keys[small], ROUNDS_SMALL)
+        return _walk(network, words, sizes, keys, ROUNDS).view(np.int64)
+    words[small] = _walk(network, words[small], sizes[small], keys[small], ROUNDS_SMALL)
     large = ~small
-    words[large] = _walk(words[large], sizes[large], keys[large], ROUNDS)
+    words[large] = _walk(network, words[large], sizes[large], keys[large], ROUNDS)
     return words.view(np.int64)
 
 
-def _walk(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
+def _walk(network: _Network, values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
     """Apply the network until each value has come back into [0, size)."""
-    values = _feistel(values, sizes, keys, rounds)
+    values = network(values, sizes, keys, rounds)
     outside = np.flatnonzero(values >= sizes)
     while outside.size:
-        values[outside] = _feistel(values[outside], sizes[outside], keys[outside], rounds)
+        values[outside] = network(values[outside], sizes[outside], keys[outside], rounds)
         outside = outside[values[outside] >= sizes[outside]]
     return values
 
@@ -96,9 +108,7 @@ def _feistel(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
 
     bits is half the bit length of size - 1, rounded down.
     """
-    bits = (np.frexp((sizes - np.uint64(1)).astype(np.float64))[1] >> 1).astype(np.uint64)
-    mask = (np.uint64(1) << bits) - np.uint64(1)
-    tops = (sizes + mask) >> bits
+    bits, mask, tops = _halves(sizes)
     low, top = values & mask, values >> bits
     key, hashed, spare = keys.copy(), np.empty_like(low), np.empty_like(low)
     for number in range(rounds):
@@ -116,6 +126,31 @@ def _feistel(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
         np.subtract(top, tops, out=hashed)  # wraps to a huge number unless top >= tops
         np.minimum(top, hashed, out=top)
     return (top << bits) | low
+
+
+def _inverse_feistel(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
+    """Apply the inverse of `_feistel`: its rounds in the opposite order."""
+    bits, mask, tops = _halves(sizes)
+    low, top = values & mask, values >> bits
+    hashed, spare = np.empty_like(low), np.empty_like(low)
+    for number in reversed(range(rounds)):
+        key = keys + np.uint64((number + 1) * int(_GOLDEN) % 2**64)
+        np.bitwise_xor(low if number % 2 else top, key, out=hashed)
+        _mix(hashed, spare)
+        if number % 2 == 0:
+            low ^= hashed & mask
+            continue
+        moved = ((hashed >> _32) * tops) >> _32
+        top = np.where(top >= moved, top - moved, top + tops - moved)
+    return (top << bits) | low
+
+
+def _halves(sizes: Words) -> tuple[Words, Words, Words]:
+    """Return (bits of the low half, its mask, values of the top half) of the network of each
+    size."""
+    bits = (np.frexp((sizes - np.uint64(1)).astype(np.float64))[1] >> 1).astype(np.uint64)
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    return bits, mask, (sizes + mask) >> bits
 
 
 def _mix(words: Words, spare: Words) -> None:

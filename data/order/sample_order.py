@@ -21,6 +21,7 @@ from data.order.keyed_permutation import (
     derive,
     permute,
     root_key,
+    unpermute,
 )
 from data.order.virtual_streams import (
     EpochPieces,
@@ -142,6 +143,31 @@ class Order:
             shards[here], samples[here] = self._in_epoch(epoch, within)
         return shards.reshape(asked.shape), samples.reshape(asked.shape)
 
+    def positions_in(self, epoch: int, shards: Ints, samples: Ints) -> Ints:
+        """Return the position in epoch number `epoch` of each (shard, sample in the shard), with
+        shape (n,): the inverse of `locate`. Values out of range are not checked."""
+        deal, pieces = self.plan(epoch)
+        before = np.concatenate([[0], np.cumsum(self.counts)[:-1]])  # samples of earlier shards
+        begins = np.zeros(deal.shards.size, dtype=np.int64)  # of each piece, in its shard
+        is_there = deal.first[:-1] < begins.size
+        begins[deal.first[:-1][is_there]] = deal.head[is_there]
+        numbers = before[deal.shards] + begins
+        by_number = np.argsort(numbers, kind="stable")
+        found = np.searchsorted(numbers[by_number], before[shards] + samples, side="right") - 1
+        piece = by_number[found]
+        streams = np.searchsorted(deal.first, piece, side="right") - 1
+        places = np.empty(pieces.order.size, dtype=np.int64)
+        places[pieces.order] = np.arange(places.size)
+        at = pieces.starts[places[piece]] + samples - begins[piece]
+        if pieces.window_keys is not None:
+            window = np.searchsorted(pieces.window_starts, at, side="right") - 1
+            start = pieces.window_starts[window]
+            size = pieces.window_starts[window + 1] - start
+            at = start + unpermute(at - start, size, pieces.window_keys[window])
+        within = (at - deal.cuts[streams]) * self.streams + self.turns(epoch).turns[streams]
+        positions: Ints = epoch * self.samples + within
+        return positions
+
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         """Return the stream of each position, in 0..streams - 1, in the shape of `positions`."""
         asked = checked_positions(positions)
@@ -154,9 +180,19 @@ class Order:
         """Return the epoch that a position is in."""
         return position // self.samples
 
+    def epochs_of(self, positions: Ints) -> Ints:
+        """Return the epoch of each position, in the shape of `positions`."""
+        epochs: Ints = positions // self.samples
+        return epochs
+
     def epoch_begin(self, epoch: int) -> int:
         """Return the first position of an epoch."""
         return epoch * self.samples
+
+    @property
+    def last_change(self) -> int:
+        """The last epoch after which epochs have other samples; -1: there is none."""
+        return -1
 
     def parts_from(self, position: int) -> Iterator[OrderPart]:
         """Yield the parts from the one that `position` is in, in each of which all epochs have the

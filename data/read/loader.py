@@ -231,7 +231,7 @@ class Loader(Iterable[Batch]):
         if not isinstance(stream, MixedStream):
             return ()
         at = self._plan.stream_position(self._position)
-        left_out = self._plan.skipped if isinstance(self._plan, SamplePlan) else NOTHING_SKIPPED
+        left_out = self._plan.left_out if isinstance(self._plan, SamplePlan) else NOTHING_SKIPPED
         return source_progress(stream, at, left_out, self._tokens)
 
     @property
@@ -257,10 +257,12 @@ class Loader(Iterable[Batch]):
         before and after some batches.
 
         They are left out of this iteration and of what resumes from its state, on any number of
-        ranks. All other samples come in the order in which they would have come. In a later epoch,
-        the samples have other positions and are not left out. Call it on all ranks.
+        ranks, and at other positions of all later epochs, too. All other samples come in the order
+        in which they would have come. With packed documents, the sequences at these positions are
+        left out, and in later epochs all documents of which they have a part. Call it on all ranks.
 
-        Raises DataError if iteration has begun or the range is impossible.
+        Raises DataError if iteration has begun, the range is impossible, or no sample would be
+        left.
         """
         if self._began:
             raise DataError("skip was called after iteration began; call it before")
@@ -271,7 +273,7 @@ class Loader(Iterable[Batch]):
 
     @property
     def skipped(self) -> SkippedRanges:
-        """The positions that are left out."""
+        """The positions that are left out, and whose samples are left out in later epochs."""
         return self._plan.skipped
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data.order.mixture import PARTS
+from data.order.recurring_skips import MixedSkips
 from data.order.skipped_ranges import SkippedRanges
 from data.read.sample_stream import MixedStream
 
@@ -40,11 +41,8 @@ def source_progress(
     stream: MixedStream, position: int, skipped: SkippedRanges, tokens: Sequence[int]
 ) -> tuple[SourceProgress, ...]:
     """Return the progress of each source at `position`, without what was left out before it."""
-    read = stream.mixture.consumed(position)
-    for first, end in skipped.ranges:
-        if first < position:
-            read = read - stream.mixture.consumed(min(end, position))
-            read = read + stream.mixture.consumed(first)
+    counted_by = skipped if isinstance(skipped, MixedSkips) else stream.mixture
+    read = counted_by.consumed(position)
     counted = [*tokens, *[0] * (len(stream.datasets) - len(tokens))] if tokens else None
     return tuple(
         SourceProgress(

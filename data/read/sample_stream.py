@@ -26,8 +26,10 @@ from data.order.mixture import (
     segment,
 )
 from data.order.rank_shares import mixed_streams_of_rank, streams_of_ranks
+from data.order.recurring_skips import MixedSkips, RecurringSkips
 from data.order.sample_order import Order, OrderOptions
 from data.order.shard_uses import NEVER, ShardUse, uses_ahead
+from data.order.skipped_ranges import SkippedRanges
 from data.read.dataset import Dataset
 from data.read.dataset_growth import DatasetGrowth, grown_error, versions_of
 from data.read.stream_identity import State, check_same, digest_of, digests_of, of_dataset
@@ -450,6 +452,21 @@ def _arranged_plan(
         for part in before
     ]
     return [(at, [of[number] for number in order]) for at, of in plan(theirs, position)]
+
+
+def recurring_skips(stream: SampleStream, skipped: SkippedRanges) -> SkippedRanges:
+    """Return all positions of a stream that are left out, if those in `skipped` are: also those at
+    which the same samples come in later epochs. Raises DataError if no sample would be left."""
+    if not skipped:
+        return skipped
+    try:
+        if isinstance(stream, MixedStream):
+            return MixedSkips(skipped, stream.orders, stream.mixture)
+        if isinstance(stream, SingleStream):
+            return RecurringSkips(skipped, stream.order)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return skipped  # of a slice, which no Loader has
 
 
 def live_shards(stream: SampleStream, reads: Sequence[Collection[int]]) -> int:

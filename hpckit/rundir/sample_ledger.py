@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,11 +85,21 @@ def count_epochs(
     samples: int,
     until: int,
     left_out: SkippedRanges = NOTHING_SKIPPED,
+    recurring: Mapping[str, int] | None = None,
 ) -> list[EpochCount]:
     """Returns how often each sample was used, by epoch, in the first `until` positions of a stream.
 
     An epoch is `samples` positions long. The positions `left_out` were not to be used.
+
+    Args:
+        recurring: the keys of samples that are left out, too, in all epochs after the given one. At
+            which positions these are is not known, so in the last epoch, which may be incomplete,
+            as many as are missing count as left out.
     """
+    later = [0] * (-(-until // samples) + 1)
+    for epoch in (recurring or {}).values():
+        for number in range(epoch + 1, len(later)):
+            later[number] += 1
     epochs = range(-(-until // samples))
     seen: dict[int, Counter[str]] = {epoch: Counter() for epoch in epochs}
     for entry in entries:
@@ -99,13 +109,45 @@ def count_epochs(
         EpochCount(
             epoch=epoch,
             samples=samples,
-            due=_kept(left_out, epoch * samples, min(until, (epoch + 1) * samples)),
+            due=_due(
+                _kept(left_out, epoch * samples, min(until, (epoch + 1) * samples)),
+                len(keys),
+                later[epoch] if epoch < len(later) else 0,
+                is_whole=(epoch + 1) * samples <= until,
+            ),
             seen=len(keys),
             twice=tuple(sorted(key for key, count in keys.items() if count > 1)),
-            left_out=samples - _kept(left_out, epoch * samples, (epoch + 1) * samples),
+            left_out=samples
+            - _kept(left_out, epoch * samples, (epoch + 1) * samples)
+            + (later[epoch] if epoch < len(later) else 0),
         )
         for epoch, keys in sorted(seen.items())
     ]
+
+
+def recurring_samples(
+    entries: Iterable[LedgerEntry], samples: int, left_out: SkippedRanges
+) -> dict[str, int]:
+    """Returns the keys of the samples at the positions `left_out`, each with its epoch, as far as
+    an attempt has read them.
+
+    Args:
+        entries: of all attempts, also of those that count no more.
+        samples: number of samples of an epoch.
+    """
+    found: dict[str, int] = {}
+    for entry in entries if left_out else ():
+        for position, key in zip(entry.positions, entry.keys, strict=True):
+            if left_out.next_kept(position) != position:
+                epoch = position // samples
+                found[key] = min(epoch, found.get(key, epoch))
+    return found
+
+
+def _due(kept: int, seen: int, recurring: int, *, is_whole: bool) -> int:
+    """Returns how many of `kept` positions are due, if at most `recurring` of them are left out:
+    all of these, if the epoch is whole."""
+    return kept - recurring if is_whole else max(kept - recurring, min(seen, kept))
 
 
 def _kept(left_out: SkippedRanges, first: int, end: int) -> int:

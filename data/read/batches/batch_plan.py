@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
@@ -21,7 +22,12 @@ from data.order.rank_shares import (
 )
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
-from data.read.sample_stream import SampleLocations, SampleStream, joined_ranges
+from data.read.sample_stream import (
+    SampleLocations,
+    SampleStream,
+    joined_ranges,
+    recurring_skips,
+)
 
 _LOCATED = 8192  # positions of all ranks that are located at a time, unless batches are larger
 _MOST_STEPS = 64  # steps that are located at a time
@@ -78,7 +84,7 @@ class BatchPlan(Protocol):
 
     @property
     def skipped(self) -> SkippedRanges:
-        """The positions that are left out."""
+        """The positions that are left out, and whose samples are left out in later epochs."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -137,12 +143,17 @@ class SamplePlan:
     def identity(self) -> dict[str, Any]:
         return self.stream.identity
 
+    @cached_property
+    def left_out(self) -> SkippedRanges:
+        """The positions in `skipped`, and those of the same samples in later epochs."""
+        return recurring_skips(self.stream, self.skipped)
+
     @property
     def streams(self) -> Sequence[range]:
         return self.topology.streams(self.stream)
 
     def seen(self, position: int) -> int:
-        return self.skipped.kept_before(position)
+        return self.left_out.kept_before(position)
 
     def work(self, position: int, seen: int = 0) -> Iterator[BatchWork]:
         """Yield the batches; after the first ones, many steps are located at once, which costs
@@ -150,7 +161,7 @@ class SamplePlan:
         of, samples = self.topology, self.stream.samples
         seen, last = self.seen(position), of.end(self.stream)
         for size, number in of.stages(seen):
-            every = steps_from(position, size, samples, of.tail, last, self.skipped)
+            every = steps_from(position, size, samples, of.tail, last, self.left_out)
             for each, places in self._located(islice(every, number), size):
                 yield BatchWork(each, places, None, seen, size)
                 position, seen = each.after, seen + size
@@ -175,7 +186,7 @@ class SamplePlan:
         if of.ramp is not None:
             return of.ramp.steps_between(self.seen(position), self.seen(end))
         try:
-            return count_steps(position, end, of.batch, samples, of.tail, self.skipped)
+            return count_steps(position, end, of.batch, samples, of.tail, self.left_out)
         except ValueError as error:
             raise DataError(str(error)) from error
 
@@ -186,7 +197,9 @@ class SamplePlan:
         return position
 
     def skipping(self, skipped: SkippedRanges) -> "SamplePlan":
-        return replace(self, skipped=skipped)
+        plan = replace(self, skipped=skipped)
+        assert plan.left_out == skipped  # raises if no sample would be left
+        return plan
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "SamplePlan":
         return replace(self, stream=self.stream.resumed(state, position))

@@ -173,22 +173,7 @@ class PackPlan:
                 f"{packing.balance!r}, {packing.micro_batch}"
             )
         try:
-            packer = SequencePacker(
-                stream,
-                counts,
-                length=packing.length,
-                block=packing.block,
-                long=packing.long,
-                borders=stream.borders,
-                versions=[
-                    (
-                        one.begin,
-                        one.epoch,
-                        int(stream.datasets[0].manifest.samples[: one.shards].sum()),
-                    )
-                    for one in stream.versions
-                ],
-            )
+            packer = _packer(stream, counts, packing)
             for size in topology.sizes:
                 nothing = np.zeros(size, np.int64)
                 take(nothing, topology.rank, topology.world, topology.uneven)
@@ -237,7 +222,24 @@ class PackPlan:
         return self.packer.reached(position)
 
     def skipping(self, skipped: SkippedRanges) -> "PackPlan":
-        return replace(self, skipped=skipped)
+        """Return the plan that leaves out the sequences at these cursors, and in later epochs all
+        documents of which they have a part."""
+        plan = replace(self, skipped=skipped, counts=TokenCounts(self.stream))
+        plan = replace(plan, packer=_packer(self.stream, plan.counts, self.packing))
+        for first, end in skipped.ranges:  # earlier ones decide about the sequences of later ones
+            plan.counts.leave_out(plan._positions_of(first, end))
+        return plan
+
+    def _positions_of(self, first: int, end: int) -> Ints:
+        """Return the positions of the documents of the sequences at these cursors."""
+        found, cursor = [np.empty(0, np.int64)], first
+        while cursor < end:
+            step = self.packer.step(cursor, 1)
+            if step.after > end:
+                break
+            found += [pack.positions for pack in step.packs]
+            cursor = step.after
+        return np.unique(_joined(found))
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "PackPlan":
         """Return the plan that continues from `state`. New weights of a mixture apply from the next
@@ -290,6 +292,22 @@ class PackPlan:
         tokens = np.zeros(len(self.stream.datasets), np.int64)
         np.add.at(tokens, datasets, _joined([pack.lengths for pack in real]))
         return tuple(tokens.tolist())
+
+
+def _packer(stream: SampleStream, counts: TokenCounts, packing: Packing) -> SequencePacker:
+    manifest = stream.datasets[0].manifest
+    return SequencePacker(
+        stream,
+        counts,
+        length=packing.length,
+        block=packing.block,
+        long=packing.long,
+        borders=stream.borders,
+        versions=[
+            (one.begin, one.epoch, int(manifest.samples[: one.shards].sum()))
+            for one in stream.versions
+        ],
+    )
 
 
 def _documents(packs: list[SequencePack]) -> tuple[Ints, Ints]:

@@ -11,12 +11,20 @@ import numpy.typing as npt
 
 from data.errors import DataError
 from data.order.keyed_permutation import Ints
+from data.order.sample_order import MAX_POSITION
 from data.read.sample_stream import SampleLocations, SampleStream
 
 _KEPT = 2048  # shards whose counts are kept: 4 bytes a document
 _AT_A_TIME = 16  # indexes that are opened in parallel: in a remote store each takes a round trip
 
+NEVER = MAX_POSITION
+
 _Shard: TypeAlias = tuple[int, int]  # number of its dataset, number in it
+
+
+def _keys(places: SampleLocations) -> list[tuple[int, int, int]]:
+    columns = (places.datasets.tolist(), places.shards.tolist(), places.samples.tolist())
+    return list(zip(*columns, strict=True))
 
 
 class TokenCounts:
@@ -34,11 +42,29 @@ class TokenCounts:
                     " dataset with `hpckit data index --tokens` and open its manifest"
                 )
         self._stream = stream
+        self._left_out: dict[tuple[int, int, int], int] = {}
+        """The documents that are left out, by dataset, shard and number in it, with the position
+        after which they are."""
         self._lock = threading.Lock()
         self._known: OrderedDict[_Shard, npt.NDArray[np.uint32]] = OrderedDict()
 
     def __call__(self, positions: Ints) -> Ints:
-        return self.at(self._stream.locate(positions))
+        """Return the tokens at these positions; none where a document comes again that was left
+        out before."""
+        places = self._stream.locate(positions)
+        counts = self.at(places)
+        if self._left_out:
+            first = [self._left_out.get(place, NEVER) for place in _keys(places)]
+            counts[positions > np.array(first, dtype=np.int64)] = 0
+        return counts
+
+    def leave_out(self, positions: Ints) -> None:
+        """Leave out the documents at these positions wherever they come again: they have no tokens
+        there. Call it before any later position is asked for."""
+        for place, position in zip(
+            _keys(self._stream.locate(positions)), positions.tolist(), strict=True
+        ):
+            self._left_out.setdefault(place, position)
 
     def at(self, places: SampleLocations) -> Ints:
         """Return the number of tokens of the samples at `places`. May be called from many

@@ -52,6 +52,8 @@ class StepPosition:
     """Number of sequences of packed documents before the position."""
     skipped_updates: tuple[SkippedUpdate, ...] = ()
     """The steps of the run whose update was left out."""
+    later_samples: int = 0
+    """Number of samples from the position to the step, if the steps differ in size."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,11 @@ def find_step_position(
         )
     if "pack" in state:
         found = replace(of_packed(lives, saved, step, batch), state=state)
-    elif (begin := of_lives(lives, step, skipped_of(state))) is not None:
-        position, size = begin
-        found = StepPosition(state, position, batch or size, step)
+    elif (begin := of_lives(lives, step)) is not None:
+        position, size, later, samples = begin
+        found = StepPosition(state, position, batch or size, step, later)
+        if samples != later * found.batch:  # those before were of other sizes
+            found = replace(found, later=0, later_samples=samples)
     else:
         of_saved = of_checkpoints(saved, step, batch)
         if of_saved is None:
@@ -148,19 +152,19 @@ def unsaved_growth(
     return None
 
 
-def of_lives(
-    lives: Sequence[TrainingAttempt], step: int, skipped: SkippedRanges
-) -> tuple[int, int] | None:
-    """Return (position, batch) of step `step` from the run's attempts; None if none covers it.
+def of_lives(lives: Sequence[TrainingAttempt], step: int) -> tuple[int, int, int, int] | None:
+    """Return the position of an attempt's first step, the batch of step `step`, and the number of
+    steps and of samples from there to it; None if no attempt covers it.
 
     The last attempt that began before the step is used, as later attempts repeat steps of earlier
-    ones. So what it has passed of `skipped` was left out in it, whenever that was decided.
+    ones. So what it has passed of what is left out was left out in it, whenever that was decided.
     """
     life = _attempt_before(lives, step)
     if life is None or life.position is None or life.global_batch is None:
         return None
-    samples, batch = life.samples_after(step - 1 - life.start_step)
-    return skipped.later(life.position, samples), batch
+    steps = step - 1 - life.start_step
+    samples, batch = life.samples_after(steps)
+    return life.position, batch, steps, samples
 
 
 def of_packed(

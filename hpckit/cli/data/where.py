@@ -80,6 +80,8 @@ class _Begin:
     """The steps of the run whose update was left out."""
     seen: int = 0
     """Number of sequences of packed documents before the position."""
+    later_samples: int = 0
+    """Number of samples from the position to the step, if the steps differ in size."""
 
 
 @guarded
@@ -222,6 +224,7 @@ def _begin(
             found.later,
             found.skipped_updates,
             found.seen,
+            found.later_samples,
         )
     loader_state = None if state is None else read_state(state)
     ramp = (loader_state or {}).get("batch_ramp")
@@ -247,10 +250,13 @@ def _rows(
     import numpy as np
 
     from data.order.rank_shares import position_after, share
+    from data.read.sample_stream import recurring_skips
     from hpckit.cli.data.step_position import skipped_of
 
-    size, left_out = begin.batch, skipped_of(begin.state)
+    size, left_out = begin.batch, recurring_skips(stream, skipped_of(begin.state))
     at = position_after(begin.position, begin.later, size, stream.samples, tail, left_out)
+    if begin.later_samples:
+        at = left_out.later(begin.position, begin.later_samples)
     for each in range(world) if rank is None else (rank,):
         found = share(at, size, each, world, stream, uneven=uneven, tail=tail, skipped=left_out)
         order = np.argsort(found.positions, kind="stable")
@@ -266,18 +272,19 @@ def _rows_left_out(stream: SampleStream, begin: _Begin) -> Iterator[SampleRow]:
     were left out. Raises ValueError, ShardError, DataError."""
     import numpy as np
 
+    from data.order.skipped_ranges import SkippedRanges
     from data.read.batches.batch_plan import Topology
     from hpckit.cli.data.step_position import skipped_of
 
     state = begin.state or {}
     alone = Topology(1, 0, 1, "error", "straddle", None)
-    ranges: list[tuple[int | None, int, int]] = [
-        (None, first, end) for first, end in skipped_of(state).ranges
-    ]
+    left_out = skipped_of(state).ranges
+    ranges: list[tuple[int | None, int, int]] = [(None, first, end) for first, end in left_out]
     ranges += [(one.step, one.first, one.end) for one in begin.skipped_updates]
     for step, first, end in ranges:
         if "pack" in state:
-            for work in _works(stream, alone, str(state["pack"]), first):
+            before = SkippedRanges(each for each in left_out if each[1] <= first)
+            for work in _works(stream, alone, str(state["pack"]), first, before):
                 if work.share.after > end:
                     break
                 yield from (replace(row, step=step) for row in _documents(stream, work, None))

@@ -17,6 +17,7 @@ from checkpointing import list_run, verify
 from checkpointing.events import CheckpointCommitted
 from checkpointing.service.protocol.socket_address import SOCKET, all_sockets, service_key
 from data import open_dataset
+from data.order.recurring_skips import RecurringSkips
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.sample_stream import order_of
 from hpckit.config.batch_size import samples_before
@@ -116,18 +117,8 @@ def sample_problems(
     """Check that each step takes its own positions of the stream, with the samples that
     the order gives them, so that an epoch has each sample once, except those at the positions
     `left_out`."""
-    begins = [samples_before(spec, step) for step in range(steps + 1)]
-    every = np.split(left_out.kept_at(np.arange(begins[steps])), begins[1:steps])
-    taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
-    for entry in entries:
-        taken[entry.step].extend(entry.positions)
-    found = [
-        f"step {step}: positions {sorted(positions)} instead of {due[0]} to {due[-1]}"
-        for (step, positions), due in zip(taken.items(), every, strict=True)
-        if sorted(positions) != due.tolist()
-    ]
     if spec.data.shards is None:
-        return [*found, "data.mixture: a campaign checks the samples of one dataset, data.shards"]
+        return ["data.mixture: a campaign checks the samples of one dataset, data.shards"]
     dataset = open_dataset(
         spec.data.shards,
         cache=spec.data.cache,
@@ -141,6 +132,17 @@ def sample_problems(
         window=spec.data.window,
         remix_every=spec.data.remix_every,
     )
+    every_epoch = RecurringSkips(left_out, order) if left_out else left_out
+    begins = [samples_before(spec, step) for step in range(steps + 1)]
+    every = np.split(every_epoch.kept_at(np.arange(begins[steps])), begins[1:steps])
+    taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
+    for entry in entries:
+        taken[entry.step].extend(entry.positions)
+    found = [
+        f"step {step}: positions {sorted(positions)} instead of {due[0]} to {due[-1]}"
+        for (step, positions), due in zip(taken.items(), every, strict=True)
+        if sorted(positions) != due.tolist()
+    ]
     for entry in entries:
         shards, samples = order.locate(entry.positions)
         for position, shard, sample, key in zip(
@@ -150,8 +152,8 @@ def sample_problems(
             due = f"{dataset.opened(shard).index.key(sample)}#{number}"
             if key != due:
                 found.append(f"step {entry.step}: position {position} is {key}, and not {due}")
-    end = left_out.later(0, begins[steps])
-    for epoch in count_epochs(entries, len(dataset), end, left_out):
+    until = every_epoch.later(0, begins[steps])
+    for epoch in count_epochs(entries, len(dataset), until, every_epoch):
         if epoch.missing or epoch.twice:
             lack = f"{epoch.missing} samples missing, {len(epoch.twice)} more than once"
             found.append(f"epoch {epoch.epoch}: {lack}")

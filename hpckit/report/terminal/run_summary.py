@@ -29,7 +29,13 @@ from hpckit.report.remaining_checkpoints import left_checkpoints
 from hpckit.report.source_progress import describe_change, describe_source
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import holder
-from hpckit.rundir.sample_ledger import EpochCount, count_epochs, kept_entries, read_ledgers
+from hpckit.rundir.sample_ledger import (
+    EpochCount,
+    count_epochs,
+    kept_entries,
+    read_ledgers,
+    recurring_samples,
+)
 from hpckit.text.quantities import count
 
 _SHOWN_SKIPPED = 10
@@ -86,9 +92,13 @@ def _facts(run: RunDir, history: History, events: Sequence[Event]) -> Iterator[t
     repeated = sum(gap.repeated for gap in history.interruptions)
     yield "steps", f"{last} kept, {repeated} repeated"
     if history.samples and run.ledger.is_dir():
-        entries = kept_entries(read_ledgers(run.ledger), last)
+        every = read_ledgers(run.ledger)
+        entries = kept_entries(every, last)
         until = _positions(run, history, last)
-        counts = count_epochs(entries, history.samples, until, history.left_out)
+        if history.left_out:  # later epochs may have reached further, as they leave them out, too
+            until = max([until, *(at + 1 for entry in entries for at in entry.positions)])
+        recurring = recurring_samples(every, history.samples, history.left_out)
+        counts = count_epochs(entries, history.samples, until, history.left_out, recurring)
         for line in _epochs(counts):
             yield "samples", line
     if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:

@@ -42,7 +42,7 @@ class SpikeMonitor:
         if not isinstance(source.loader, Loader):
             raise TrainingError(
                 f"heal=rollback leaves out samples by their positions, which {source.name} does "
-                "not have; use data.Loader, or heal=off"
+                "not have; use data.Loader, or heal=skip, which works with any loader"
             )
         self._context, self._spec = context, spec
         self._loader, self._source = source.loader, source

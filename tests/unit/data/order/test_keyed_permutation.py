@@ -16,6 +16,7 @@ from data.order.keyed_permutation import (
     permute,
     root_key,
     splitmix64,
+    unpermute,
 )
 from tests.effort import times
 from tests.unit.data.order import order_reference as reference
@@ -109,3 +110,10 @@ def test_an_impossible_seed_is_refused() -> None:
     for seed in (-1, 2**64):
         with pytest.raises(ValueError, match="seed"):
             root_key(seed, 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, SMALL, SMALL + 1, 99_991, MAX_SIZE])
+def test_the_inverse_gives_each_value_back(size: int) -> None:
+    values = np.unique(np.linspace(0, size - 1, min(size, 500)).astype(np.int64))
+    keys = derive(root_key(3, 1), values)
+    assert unpermute(permute(values, size, keys), size, keys).tolist() == values.tolist()

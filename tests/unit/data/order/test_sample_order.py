@@ -40,7 +40,10 @@ def test_each_epoch_has_every_sample_once(
 ) -> None:
     order = Order(counts, seed=seed, streams=streams, window=window, remix_every=remix)
     n = order.samples
-    assert sorted(samples_at(order, range(epoch * n, (epoch + 1) * n))) == natural(counts)
+    every = range(epoch * n, (epoch + 1) * n)
+    found = samples_at(order, every)
+    assert sorted(found) == natural(counts)
+    assert order.positions_in(epoch, *np.array(found).T).tolist() == [*every]
 
 
 @settings(max_examples=times(25), deadline=None)

@@ -199,8 +199,17 @@ def test_what_is_left_out_stays_left_out_on_any_world(dataset: Dataset, workers:
         resumed.load_state_dict(later)
         got += numbers(take(resumed, 10))
         resumed.close()
-        assert resumed.state_dict() == {**later, "position": 80}
-    assert sorted(got) == sorted(every[20:80])
+        assert resumed.state_dict()["skipped"] == [[12, 20]]
+    kept = [number for number in every[20:] if number not in every[12:20]]  # in each epoch
+    assert sorted(got) == sorted(kept[:60])
+
+
+def test_no_loader_is_left_without_samples(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4)
+    loader.skip(0, N - 1)
+    with pytest.raises(DataError, match="none would be left"):
+        loader.skip(N - 1, N)
+    assert {len(set(batch.keys)) for batch in take(loader, 2)} == {1}
 
 
 def test_nothing_is_left_out_once_iteration_began(dataset: Dataset) -> None:

@@ -53,6 +53,19 @@ def test_each_dataset_gives_its_share_and_each_of_its_samples_once_per_epoch(
     assert Counter(keys)["b00"] in (2, 3)
 
 
+def test_what_is_left_out_is_so_in_every_epoch_of_its_dataset(datasets: list[Dataset]) -> None:
+    whole = [batch.keys[0] for batch in take(Loader(mixed(datasets, [3, 1]), global_batch=1), 400)]
+    cured = Loader(mixed(datasets, [3, 1]), global_batch=8)
+    cured.skip(20, 28)
+    kept = [key for at, key in enumerate(whole) if at < 20 or key not in whole[20:28]]
+    got = [key for batch in take(cured, 20) for key in sorted(batch.keys)]
+    resumed = Loader(mixed(datasets, [3, 1]), global_batch=5)
+    resumed.load_state_dict(json.loads(json.dumps(cured.state_dict())))
+    got += [key for batch in take(resumed, 20) for key in sorted(batch.keys)]
+    assert sorted(got) == sorted(kept[:260])
+    assert sum(source.samples for source in resumed.sources) == 260
+
+
 def test_the_mixture_is_the_same_on_any_world(datasets: list[Dataset]) -> None:
     one = take(Loader(mixed(datasets, [3, 1]), global_batch=8), 10)
     ranks = [

@@ -302,3 +302,38 @@ def test_a_packed_curriculum_is_the_same_on_any_world_and_counts_its_tokens(
     assert [source.tokens for source in read.sources] == counted
     documents = [{token // MOST for line in step for token in line if token} for step in whole[-8:]]
     assert min(map(min, documents)) >= 500, "the last stage pauses the first source"
+
+
+def test_documents_that_are_left_out_are_so_in_later_epochs(dataset: Dataset) -> None:
+    before = loader(dataset, global_batch=3)
+    given = iter(before)
+    next(given)
+    begin = before.state_dict()["position"]
+    gone = {token // MOST for line in lines(next(given)) for token in line if token}
+    end = before.state_dict()["position"]
+    assert gone
+    cured = loader(dataset, global_batch=3)
+    cured.skip(begin, end)
+    per_epoch = cured._plan.packer.cursor_of_epoch(1)  # type: ignore[attr-defined]
+    seen: dict[int, set[int]] = {}
+    state, at_state = None, 0
+    for number, batch in enumerate(cured):
+        position = cured.state_dict()["position"]
+        if position > 2 * per_epoch:
+            break
+        if position > per_epoch and state is None:
+            state, at_state = json.loads(json.dumps(cured.state_dict())), number + 1
+        epoch = min(batch.positions) // len(dataset)
+        if max(batch.positions) // len(dataset) == epoch:
+            seen.setdefault(epoch, set()).update(
+                token // MOST for line in lines(batch) for token in line if token
+            )
+    assert not seen[1] & gone
+    rest = loader(dataset, global_batch=3)
+    assert state is not None
+    rest.load_state_dict(state)
+    whole = loader(dataset, global_batch=3)
+    whole.skip(begin, end)
+    assert [lines(batch) for batch in islice(rest, 5)] == [
+        lines(batch) for batch in islice(whole, at_state, at_state + 5)
+    ]

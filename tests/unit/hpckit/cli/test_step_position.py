@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from data.order.skipped_ranges import SkippedRanges
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.data.step_position import (
     SavedLoaderState,
@@ -59,12 +58,10 @@ def test_or_from_the_checkpoint_before_it() -> None:
 
 
 def test_what_was_left_out_is_passed() -> None:
-    nothing, range_of_20 = SkippedRanges(), SkippedRanges([(100, 120)])
     lives = [life(0, 20, 0, 8), life(10, 30, 80, 8)]
-    assert of_lives(lives, 13, nothing) == (96, 8)
-    assert of_lives(lives, 13, range_of_20) == (96, 8)
-    assert of_lives(lives, 14, nothing) == (104, 8)
-    assert of_lives(lives, 14, range_of_20) == (124, 8)
+    assert of_lives(lives, 13) == (80, 8, 2, 16)
+    assert of_lives(lives, 10) == (0, 8, 9, 72)
+    assert of_lives(lives[1:], 10) is None
     saved = [
         SavedLoaderState(20, {"order": "", "position": 180, "skipped": [[100, 120]]}),
         SavedLoaderState(10, {"order": "", "position": 80}),

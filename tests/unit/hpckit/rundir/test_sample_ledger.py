@@ -15,6 +15,7 @@ from hpckit.rundir.sample_ledger import (
     count_epochs,
     kept_entries,
     read_ledgers,
+    recurring_samples,
 )
 from hpckit.trainer.sample_ledger_writer import SampleLedgerWriter
 from tests.effort import times
@@ -49,6 +50,21 @@ def test_what_was_left_out_is_not_missing() -> None:
     first, second = count_epochs(entries, samples=5, until=7, left_out=left_out)
     assert (first.due, first.seen, first.left_out, first.exact) == (3, 3, 2, True)
     assert (second.due, second.seen, second.left_out, second.complete) == (2, 2, 0, False)
+
+
+def test_samples_that_were_left_out_are_so_in_later_epochs() -> None:
+    tried = [entry(1, 0, "a", "b"), entry(2, 2, "c", "d")]
+    taken = [tried[0], entry(2, 4, "e", "b", life=(1, 1)), entry(3, 7, "a", "e", life=(1, 1))]
+    left_out = SkippedRanges([(2, 4)])
+    recurring = recurring_samples([*tried, *taken], 5, left_out)
+    assert recurring == {"c": 0, "d": 0}
+    first, second = count_epochs(taken, 5, 10, left_out, recurring)
+    assert (first.exact, first.left_out) == (True, 2)
+    assert (second.exact, second.missing, second.left_out) == (True, 0, 2)
+    _, second = count_epochs(taken[:2], 5, 7, left_out, recurring)
+    assert (second.missing, second.complete) == (0, False)
+    _, second = count_epochs(taken[:2], 5, 10, left_out, recurring)
+    assert second.missing == 2
 
 
 def test_a_sample_seen_twice_in_one_epoch_is_named() -> None:
