@@ -165,6 +165,7 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     first, second = (job["number"] for job in found["jobs"])
     assert (found["problem"], found["successor"], found["hosts"]) == (None, second, ["n1", "n2"])
     assert f"job {first} running on n[1-2]" in typed.text("status")
+    assert "done hit: process" in typed.text("drill", "slow", "--by=50", "--seconds=1", "--yes")
     typed.text("drill", "node", "--yes")
     found = typed.wait_until(state="running", generation=2)
     assert found["interruptions"] == {"infra": 1}

@@ -11,7 +11,8 @@ from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from hpckit.config.spec import RunSpec
 from hpckit.events.schema import Event, SpikeFound, TrainingStarted, UpdateSkipped
 from hpckit.events.skipped_updates import skipped_updates
-from hpckit.faults.fault_plan import WORKLOAD
+from hpckit.faults.campaign.fault_log import RecordedFault
+from hpckit.faults.fault_plan import WORKLOAD, DrillKind
 from hpckit.report.history import build_history
 from hpckit.rundir.sample_ledger import LedgerEntry
 
@@ -53,21 +54,31 @@ def cures_of_spec(spec: RunSpec) -> Cures:
     return Cures(SkippedRanges.of_state(own.get(LEAVE_OUT, [])), tuple(own.get(WITHOUT_UPDATE, ())))
 
 
-def cure_problems(events: Sequence[Event], kept: Collection[LedgerEntry]) -> list[str]:
-    """Check that a run has left out the steps whose samples were poisoned, and no others.
+def cure_problems(
+    events: Sequence[Event],
+    kept: Collection[LedgerEntry],
+    struck: Sequence[RecordedFault] = (),
+) -> list[str]:
+    """Check that a run has left out the steps whose samples were poisoned, and no others but those
+    in which a parameter became NaN: a loss that is NaN is a spike, whatever it came from.
 
     Args:
         kept: the entries of the ledgers that count.
+        struck: the faults that hit the run.
     """
     found, poisoned = list[str](), set[int]()
-    left_out = set[int]()
+    left_out, started_s = set[int](), 0.0
     for event in events:
         if isinstance(event, TrainingStarted):
             poisoned.clear()
+            started_s = event.time
         elif event.kind == POISONED:
             poisoned.add(event["step"])
         elif isinstance(event, SpikeFound | UpdateSkipped):
             first = event.first_step if isinstance(event, SpikeFound) else event.step
+            nan = (fault.time for fault in struck if fault.kind == DrillKind.NAN)
+            if any(started_s < time < event.time for time in nan):
+                continue
             found += [
                 f"step {step}: it was left out ({event.what}), but its samples are sound"
                 for step in range(first, event.step + 1)

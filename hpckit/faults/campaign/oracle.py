@@ -75,7 +75,7 @@ def violations(
     found = (
         [] if cut_short else verdict_problems(read_json(run.verdict)),
         sample_problems(spec, kept, until, cures.samples),
-        cure_problems(events, kept),
+        cure_problems(events, kept, struck),
         reference_problems(reference, cures),
         loss_problems(history, whole, until, cures.updates),
         checkpoint_problems(spec, run, events, harmed),

@@ -133,6 +133,8 @@ def test_only_what_was_poisoned_is_left_out_and_all_of_it() -> None:
     assert cure_problems(spiky(3, 3, 3), sound) == []
     (found,) = cure_problems(spiky(2, 3, 3), sound)
     assert found == "step 2: it was left out (loss is 500), but its samples are sound"
+    nan = RecordedFault(2.5, DrillKind.NAN, 2, "a NaN")
+    assert cure_problems(spiky(3, 3), sound, [nan]) == [], "its loss is NaN, which is a spike"
     taken = [LedgerEntry(5, 1, 1, 0, (23, 30), ("a", "b"))]
     assert cure_problems(spiky(3, 3, 3), taken) == ["step 5: the sample at position 23 is poisoned"]
     skipped = event_of(3.0, "update_skipped", {"step": 3, "what": "", "is_skipped": True})
