@@ -236,8 +236,8 @@ class SingleStream:
             return self
         sizes = replace(
             given,
-            streams=given.streams or _size(state, "streams"),
-            window=given.window or _size(state, "window"),
+            streams=_size(state, "streams") if given.streams is None else given.streams,
+            window=_size(state, "window") if given.window is None else given.window,
         )
         return SingleStream.of(self.datasets[0], sizes)
 

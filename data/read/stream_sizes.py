@@ -31,6 +31,8 @@ def stream_sizes(manifest: Manifest, streams: int | None, window: int | None) ->
     if isinstance(manifest, TableManifest) and len(manifest):
         size = max(1, int(manifest.bytes.sum()) // len(manifest))
         most_window = min(WINDOW, max(1, WINDOW_BYTES // size))
-        live = (window or most_window) * size
+        live = max(1, most_window if window is None else window) * size
         most_streams = min(STREAMS, max(LEAST_STREAMS, LIVE_BYTES // live))
-    return StreamSizes(streams or most_streams, window or most_window)
+    return StreamSizes(
+        most_streams if streams is None else streams, most_window if window is None else window
+    )
