@@ -123,7 +123,7 @@ test-torch: services
 # ~/.cache/hpckit/slurm-*, which is kept for the next run; nothing is installed.
 SLURM ?= 26.05
 SLURM_TESTS := $(addprefix tests/cluster/,test_configuration.py test_site_kinds.py test_init.py \
-	test_exclusion.py test_refused_successor.py \
+	test_exclusion.py test_refused_successor.py test_expedited_requeue.py \
 	test_doctor.py::test_what_will_not_work_is_exit_status_1 \
 	test_devcluster.py::test_high_preempts_low_which_is_told_and_runs_again \
 	test_devcluster.py::test_a_killed_node_fails_its_jobs_and_comes_back \

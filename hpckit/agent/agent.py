@@ -214,7 +214,7 @@ class Agent:
         drain.join()
         if is_alone:
             comes_again = self._spec.launch.is_requeued
-            end_job(job, self._run.orphan(job), comes_again=comes_again)
+            end_job(job, self._run.orphan(job), comes_again=comes_again, host=host)
 
     def _report_lost(self, place: int) -> None:
         """Tells the checkpoint service not to wait for snapshots in the memory of that node."""

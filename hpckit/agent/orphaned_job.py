@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpckit.events.event_log import EventTail
-from hpckit.slurm.scontrol import field
+from hpckit.slurm.scontrol import field, shows_expedite
 from hpckit.slurm.slurm_query import query
 
 log = logging.getLogger(__name__)
@@ -125,19 +125,27 @@ def end_job(
     patience_s: float = PATIENCE_S,
     *,
     comes_again: bool = False,
+    host: str | None = None,
 ) -> bool:
     """Cancels the job of this node, if it still runs, and returns whether this call ended it.
 
     Args:
         sign: a file to create before the job is cancelled.
         comes_again: whether to requeue the job instead, if no other job continues the run. Needs no
-            file, as Slurm reports a requeue.
+            file, as Slurm reports a requeue. If Slurm is about to requeue it ahead of other jobs,
+            that is left to Slurm.
+        host: the node of the supervisor.
     """
     ask, until_s = ask or _ask, time.monotonic() + patience_s
     while True:
         try:
-            if not is_running(ask(["scontrol", "--oneliner", "show", "job", job])):
+            text = ask(["scontrol", "--oneliner", "show", "job", job])
+            if not is_running(text):
                 return False
+            is_patient = time.monotonic() < until_s
+            if comes_again and is_patient and host and is_left_to_slurm(text, [host], ask):
+                time.sleep(POLL_S)
+                continue
             if comes_again:
                 ask(["scontrol", "requeue", job])
             else:
@@ -166,6 +174,27 @@ def is_lost(text: str) -> bool:
     answered the last time, which is known long before. Some versions mark that with "*"."""
     state, *flags = (field(text, "State") or "").split("+")
     return "*" in state or state == "DOWN" or "NOT_RESPONDING" in flags
+
+
+def is_left_to_slurm(text: str, hosts: Sequence[str], ask: Ask) -> bool:
+    """Returns whether Slurm is about to requeue a running job ahead of all others, as it has
+    expedited requeues and one of `hosts` does not answer.
+
+    Slurm does so when it gives the node up (SlurmdTimeout). A requeue by `scontrol` before that
+    gains no time, as the job waits for that node to be given up, too. It loses the place in the
+    queue, and the nodes that are left go to other jobs meanwhile. Seen with Slurm 26.05. Slurm does
+    not requeue a job that goes on without the node (`--no-kill`), and takes the node from it.
+
+    Args:
+        text: the output of `scontrol show job`.
+
+    Raises:
+        OSError, subprocess.SubprocessError: Slurm does not answer.
+    """
+    show = ("scontrol", "--oneliner", "show", "node")
+    return shows_expedite(text) and any(
+        _has_node(text, host, ask) and is_lost(ask([*show, host])) for host in hosts
+    )
 
 
 def _has_node(text: str, host: str, ask: Ask) -> bool:

@@ -6,8 +6,10 @@ import getpass
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from hpckit.config.rules.violations import is_elastic
 from hpckit.config.spec import RunSpec
 from hpckit.doctor import checkpoint_store, machine, slurm_settings, submit_limits
 from hpckit.doctor.finding import Finding, Level
@@ -75,6 +77,7 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
     read, listed = parse_config(config), parse_records(partitions)
     assert spec.cluster.slurm is not None
     facts = read_facts(spec.cluster.slurm, read, listed)
+    facts = replace(facts, is_elastic=is_elastic(spec))
     yield from slurm_settings.findings(read, listed, spec, _qos(read, spec), facts)
     yield from submit_limits.judge_limits(_limits(read, listed, spec), spec.launch.continuation)
     yield from _blocked_jobs()

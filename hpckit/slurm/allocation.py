@@ -120,13 +120,13 @@ def is_cancelled(job: str) -> bool:
     """Returns whether a person, and not the scheduler, cancelled the job; False if Slurm does not
     answer."""
     text = _job_text(job)
-    return text is not None and shows_user_cancel(text, _restarts())
+    return text is not None and shows_user_cancel(text, restarts())
 
 
 def is_requeued(job: str) -> bool:
     """Returns whether this process's job is to be run again; False if Slurm does not answer."""
     text = _job_text(job)
-    return text is not None and shows_requeue(text, _restarts())
+    return text is not None and shows_requeue(text, restarts())
 
 
 def shows_user_cancel(text: str, restarts: int) -> bool:
@@ -159,8 +159,9 @@ def _job_text(job: str) -> str | None:
         return None
 
 
-def _restarts() -> int:
-    """Returns the restarts of this job; Slurm sets no count in its first run."""
+def restarts() -> int:
+    """Returns how often the job of this process had been restarted when it started; Slurm sets no
+    count in its first run."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 

@@ -120,6 +120,63 @@ _LASTING = (
 )
 _EXACT |= {name: replace(_EXACT[name], is_lasting=True) for name in _LASTING}
 
+# Slurm shows some reasons as sentences in place of the code, by the calls of xstrdup() and
+# xstrfmtcat() on state_desc in slurmctld of 22.05 to 26.11. scontrol puts _ for blanks.
+_SENTENCES = (
+    (
+        "job requeued in held state",
+        PendingReason(
+            "it ended with an error before its supervisor could say so, and Slurm queued it again, "
+            "but on hold",
+            "look at its batch log; then scontrol release JOB starts it again, and hpckit cancel "
+            "removes it",
+            is_lasting=True,
+        ),
+    ),
+    (
+        "job requeued in special exit state",
+        PendingReason(
+            "it ended with a status for which the cluster queues a job again, but on hold",
+            "look at its batch log; then scontrol release JOB",
+            is_lasting=True,
+        ),
+    ),
+    ("launch failure limit exceeded requeued held", _EXACT["JobLaunchFailure"]),
+    ("launch failed requeued held", _EXACT["launch_failed_requeued_held"]),
+    (
+        "user env retrieval failed requeued held",
+        PendingReason(
+            "your environment could not be read on a node (--get-user-env), and it is on hold",
+            "leave out cluster.slurm.options.get-user-env; then scontrol release JOB",
+            is_lasting=True,
+        ),
+    ),
+    ("Nodes required for job are DOWN", _EXACT["ReqNodeNotAvail"]),
+    (
+        "not in group permitted to use this partition",
+        PendingReason("you may not use its partition", _ACCESS, is_lasting=True),
+    ),
+    ("was deleted", _EXACT["ReservationDeleted"]),
+    (
+        "is invalid",
+        PendingReason(
+            "its reservation is not valid for it",
+            "change cluster.slurm.reservation",
+            is_lasting=True,
+        ),
+    ),
+    ("which this job was running under, has ended", _EXACT["ReservationDeleted"]),
+    (
+        "Job is at or exceeds QOS",
+        PendingReason("its quality of service has reached a limit", _LIMIT),
+    ),
+    (
+        "Job is at or exceeds association",
+        PendingReason("your account has reached a limit", _LIMIT),
+    ),
+)
+"""Parts of sentences, and what they mean."""
+
 # By the limit's place in Slurm's tree; the first group is what is limited, such as GRES or Node.
 _PATTERNS = (
     (
@@ -171,8 +228,19 @@ _PATTERNS = (
 )
 
 
+_OF_NODES = ("BadConstraints", "ReqNodeNotAvail", "PartitionNodeLimit", "PartitionConfig")
+
+
 def explain(code: str) -> PendingReason:
-    """Returns the explanation of Slurm's reason; for an unknown code, one that says so."""
+    """Returns the explanation of Slurm's reason; for an unknown code, one that says so.
+
+    Args:
+        code: the code, or a sentence in its place.
+    """
+    said = code.replace("_", " ")
+    for part, reason in _SENTENCES:
+        if part in said:
+            return reason
     name = re.split(r"[,\s(]", code.strip(), maxsplit=1)[0]
     if name in _EXACT:
         return _EXACT[name]
@@ -192,7 +260,8 @@ def is_lasting(code: str) -> bool:
 def is_of_nodes(code: str) -> bool:
     """Returns whether the job waits because no nodes that it may have satisfy its request."""
     name = re.split(r"[,\s(]", code.strip(), maxsplit=1)[0]
-    return name in ("BadConstraints", "ReqNodeNotAvail", "PartitionNodeLimit", "PartitionConfig")
+    is_sentence = "Nodes required for job are DOWN" in code.replace("_", " ")
+    return is_sentence or name in _OF_NODES
 
 
 def is_singleton(dependency: str) -> bool:

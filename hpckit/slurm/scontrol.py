@@ -35,6 +35,12 @@ def run_scontrol(words: Sequence[str], within_s: float) -> str | None:
     return (done.stderr.strip() or "scontrol failed") if done.returncode else None
 
 
+def shows_expedite(text: str) -> bool:
+    """Returns whether the output of `scontrol show job` is that of a job that was submitted with
+    `--requeue=expedite`. Pure."""
+    return field(text, "ExpeditedRequeue") == "Yes"
+
+
 def cluster_name(within_s: float = 20.0) -> str | None:
     """Returns Slurm's name of the cluster of this machine, or None if it does not tell."""
     try:

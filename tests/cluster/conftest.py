@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hpckit.submit.continuation.continuation_choice import parse_version
 from slurm.devcluster import tools
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.errors import MissingToolError
@@ -22,6 +23,22 @@ _QUICK = ("MessageTimeout=3", "TCPTimeout=2", "KillWait=30")
 _SLURM = "HPCKIT_TEST_SLURM"
 """The variable that names another release of Slurm than this machine's for all tests on clusters,
 as `devcluster/up --slurm` does; see `make test-slurm`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests marked `since_slurm` to a release of Slurm that is new enough."""
+    marked = {item: item.get_closest_marker("since_slurm") for item in items}
+    since = {item: parse_version(marker.args[0]) for item, marker in marked.items() if marker}
+    if not since:
+        return
+    name = os.environ.get(_SLURM)
+    release = None if name is None else parse_version(name)
+    if release is None and tools.are_there(tools.SLURM):
+        release = tools.version_of(None)
+    early = [item for item, version in since.items() if version and (release or (0, 0)) < version]
+    if early:
+        config.hook.pytest_deselected(items=early)
+        items[:] = [item for item in items if item not in early]
 
 
 def options(form: Form, nodes: int = 3) -> ClusterOptions:

@@ -22,19 +22,24 @@ _FOLDERS = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "home", "run", "v
 _LINKS = ("bin", "sbin", "lib", "lib64")
 
 
+def make_image(folder: Path) -> Path:
+    """An image with empty folders and one user, for this machine's /usr to be mounted into."""
+    for name in _FOLDERS:
+        (folder / name).mkdir(parents=True)
+    for name in _LINKS:
+        (folder / name).symlink_to(f"usr/{name}")
+    user = f"root:x:{os.getuid()}:{os.getgid()}::/root:/bin/sh\n"
+    (folder / "etc" / "passwd").write_text(user)
+    (folder / "etc" / "group").touch()
+    return folder
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> tuple[str, str]:
     """The image, and the options of apptainer for it."""
     if (given := os.environ.get("HPCKIT_TEST_IMAGE")) is not None:
         return given, "--userns"
-    root = tmp_path / "image"
-    for name in _FOLDERS:
-        (root / name).mkdir(parents=True)
-    for name in _LINKS:
-        (root / name).symlink_to(f"usr/{name}")
-    (root / "etc" / "passwd").write_text(f"root:x:{os.getuid()}:{os.getgid()}::/root:/bin/sh\n")
-    (root / "etc" / "group").touch()
-    return str(root), "--userns, --bind, '/usr:/usr'"
+    return str(make_image(tmp_path / "image")), "--userns, --bind, '/usr:/usr'"
 
 
 @pytest.mark.thorough  # apptainer has to be installed

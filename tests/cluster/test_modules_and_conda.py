@@ -1,13 +1,16 @@
 """Set-up lines of a job that load modules and activate an environment of conda.
 
 `HPCKIT_TEST_MODULES` names the file that defines the site's own `module`; without it, a function
-that knows two commands of module files does, as sites define one.
+that knows two commands of module files does, as sites define one. `HPCKIT_TEST_CONDA` names the
+file that defines `conda`, such as etc/profile.d/conda.sh of an installation; without it, a function
+does what conda documents of `conda activate`.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,11 +48,18 @@ conda() {
 """What conda documents of `conda activate`: variables, PATH, and the scripts of the environment."""
 
 
-def make_conda_environment(folder: Path) -> Path:
-    """An environment with a Python of its own, which has the packages of this one."""
+def make_conda_environment(folder: Path, conda: str | None) -> Path:
+    """An environment with a Python of its own, which has the packages of this one.
+
+    Args:
+        conda: the file that defines `conda`, which then makes the environment.
+    """
+    if conda is not None:
+        lines = '. "$1" && conda create --quiet --yes --offline --prefix "$2"'
+        subprocess.run(["bash", "-c", lines, "bash", conda, folder], check=True)
     scripts = folder / "etc/conda/activate.d"
     for place in (scripts, folder / "conda-meta", folder / "bin"):
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
     (scripts / "own.sh").write_text("export OF_ACTIVATION=1\n")
     (folder / "conda-meta" / "history").touch()
     shutil.copy(Path(sys.prefix, "pyvenv.cfg"), folder)
@@ -67,8 +77,9 @@ def setup(tmp_path: Path) -> dict[str, str]:
     if profile is None:
         (tmp_path / "modules.sh").write_text(MODULE)
         profile = str(tmp_path / "modules.sh")
-    (tmp_path / "conda.sh").write_text(CONDA)
-    conda = make_conda_environment(tmp_path / "conda")
+    installed = os.environ.get("HPCKIT_TEST_CONDA")
+    (tmp_path / "conda.sh").write_text(f". {installed}\n" if installed else CONDA)
+    conda = make_conda_environment(tmp_path / "conda", installed)
     return {
         "define": f"'. {profile}', 'export MODULEPATH={tmp_path}/modules'",
         "load": "'module load mine'",

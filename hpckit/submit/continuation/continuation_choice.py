@@ -1,12 +1,14 @@
 """Picks the fastest way of continuing a run that a site supports, as pure functions.
 
-By sbatch(1), slurm.conf(5) and job_mgr.c of Slurm 25.11 to 26.11, an expedited requeue
-(`sbatch --requeue=expedite`) has these properties:
+By sbatch(1), slurm.conf(5) and job_mgr.c of Slurm 25.11 to 26.11, and as seen with 26.05 but for
+the Epilog, an expedited requeue (`sbatch --requeue=expedite`) has these properties:
 
 - It exists from 25.11 on, and sbatch refuses it unless `SlurmctldParameters` has
   `enable_expedited_requeue`.
 - A job that loses a node is queued again by Slurm, before all other jobs, without the delay of
   other requeues, and its nodes start no other job meanwhile.
+- A job that goes on without a lost node (`--no-kill`) is not queued again. A requeue of its own, or
+  by an agent, gives it the usual priority.
 - A job whose batch process exits with another status than 0 is queued again likewise if an Epilog
   failed. If none did, it is held in the queue (REQUEUE_HOLD).
 - After a requeue of its own it may start immediately, at its usual priority.
@@ -46,6 +48,8 @@ class ContinuationFacts:
     """The number of jobs that the user may have in the queue; None: unknown or unlimited."""
     hold_s: int = HOLD_S + 1
     """Seconds for which Slurm holds a requeued job that has no start time of its own."""
+    is_elastic: bool = False
+    """Whether the job goes on when it loses a node (`--no-kill`)."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,10 @@ def expedite_problems(facts: ContinuationFacts) -> Iterator[str]:
         yield (
             f"a preemption may end the job permanently (PreemptMode={facts.preempt_mode.upper()}), "
             "where a successor follows"
+        )
+    elif facts.is_elastic:
+        yield (
+            "the job goes on when it loses a node (elastic), so Slurm does not requeue it for that"
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+from hpckit.config.rules.violations import is_elastic
 from hpckit.config.spec import RunSpec, SlurmSpec
 from hpckit.config.spec_parser import SpecError
 from hpckit.slurm.cluster_config import (
@@ -52,7 +53,7 @@ def with_continuation(spec: RunSpec) -> tuple[RunSpec, list[str]]:
     slurm, how = spec.cluster.slurm, spec.launch.continuation
     if slurm is None or how not in ("auto", "expedite"):
         return spec, []
-    facts = read_facts(slurm)
+    facts = replace(read_facts(slurm), is_elastic=is_elastic(spec))
     if how == "expedite":
         if is_expedite_refused(facts):
             why = next(expedite_problems(facts))

@@ -8,12 +8,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from hpckit.config.spec import RunSpec
-from hpckit.events.event_log import Event, EventLog
+from hpckit.events.event_log import Event, EventLog, read_events
 from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.allocation import Allocation
 from hpckit.slurm.queued_jobs import queued
-from hpckit.supervisor.continuation.expedited_requeue import is_expedited, let_job_end
+from hpckit.supervisor.continuation.expedited_requeue import (
+    is_expedited,
+    let_job_end,
+    lost_hosts,
+    wait_for_requeue,
+)
 from hpckit.supervisor.continuation.expedited_start import config, delay, expedite_start
 from hpckit.supervisor.continuation.job_chain import KEEP_S, JobChain, requeue_job, silent_jobs
 from hpckit.supervisor.continuation.successor_watch import look_at_successor
@@ -124,8 +129,11 @@ def is_hopeless(silent: int, events: EventLog) -> bool:
 
 def requeue(run: RunDir, spec: RunSpec, job: str, events: EventLog) -> None:
     """Requeues the job itself with an early start time and without the bad nodes. A job with
-    expedited requeues needs no start time, as Slurm does not hold it back."""
+    expedited requeues needs no start time, as Slurm does not hold it back, and is left to Slurm if
+    it has lost a node: Slurm then queues it before all other jobs."""
     delay_s, is_fast, is_again = delay(config()), is_expedited(job), False
+    if is_fast and wait_for_requeue(job, lost_hosts(read_events(run.events)), events):
+        return
 
     def again() -> bool:
         nonlocal is_again

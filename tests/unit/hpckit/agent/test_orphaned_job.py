@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from hpckit.agent import orphaned_job
-from hpckit.agent.orphaned_job import SupervisorLiveness, end_job, is_lost, is_orphan
+from hpckit.agent.orphaned_job import (
+    SupervisorLiveness,
+    end_job,
+    is_left_to_slurm,
+    is_lost,
+    is_orphan,
+)
 from hpckit.events.event_log import EventLog
 
 JOB = "JobId=7 JobName=t JobState={} Reason=None ReqNodeList=(null) NodeList={}"
@@ -160,3 +166,50 @@ def test_a_controller_that_does_not_answer_is_asked_again(tmp_path: Path) -> Non
     controller.failures = 2
     assert end_job("7", tmp_path / "orphans" / "7", controller)
     assert controller.cancelled
+
+
+class Expediting(Controller):
+    """Of a job with expedited requeues, which Slurm queues again after some looks at the node."""
+
+    def __init__(self, *states: str, nodes: str = "n[1-2]") -> None:
+        super().__init__(*states, nodes=nodes)
+        self.looks = 0
+
+    def __call__(self, command: Sequence[str]) -> str:
+        if "node" in command:
+            self.looks += 1
+        if self.looks > 2:
+            self.job = "EXPEDITING"
+        is_of_job = "job" in command and "requeue" not in command
+        return super().__call__(command) + " ExpeditedRequeue=Yes" * is_of_job
+
+
+def test_an_expedited_requeue_is_left_to_slurm_as_long_as_the_node_is_silent(
+    tmp_path: Path,
+) -> None:
+    controller = Expediting("ALLOCATED*", "DOWN*")
+    assert not end_job("7", tmp_path / "7", controller, comes_again=True, host="n1")
+    assert not controller.requeued
+    assert controller.looks == 3
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        Expediting("ALLOCATED"),  # only its supervisor hangs
+        Expediting("DOWN*", nodes="n2"),  # Slurm took the node from the job, which goes on
+        Controller("ALLOCATED*"),  # other requeues
+    ],
+)
+def test_other_jobs_are_requeued_at_once(tmp_path: Path, controller: Controller) -> None:
+    assert end_job("7", tmp_path / "7", controller, comes_again=True, host="n1")
+    assert controller.requeued
+    assert controller.sign is None
+
+
+def test_what_is_left_to_slurm() -> None:
+    text = JOB.format("RUNNING", "n[1-2]")
+    silent = Controller("ALLOCATED*")
+    assert is_left_to_slurm(f"{text} ExpeditedRequeue=Yes", ["n1"], silent)
+    assert not is_left_to_slurm(text, ["n1"], silent)
+    assert not is_left_to_slurm(f"{text} ExpeditedRequeue=Yes", [], silent)

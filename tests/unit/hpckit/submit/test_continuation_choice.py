@@ -1,4 +1,4 @@
-"""How a run continues on a site, by what Slurm documents; no server of 25.11 was asked."""
+"""How a run continues on a site, by what Slurm documents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from hpckit.config.spec_parser import SpecError
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.cluster_config import parse_config, parse_records
+from hpckit.slurm.scontrol import shows_expedite
 from hpckit.submit.batch_script import of_run, script
 from hpckit.submit.continuation import continuation_facts as module
 from hpckit.submit.continuation.continuation_choice import (
@@ -20,7 +21,6 @@ from hpckit.submit.continuation.continuation_choice import (
     parse_version,
 )
 from hpckit.submit.continuation.continuation_facts import facts_of, hold_s, with_continuation
-from hpckit.supervisor.continuation.expedited_requeue import shows_expedite
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 NEW = ContinuationFacts((25, 11), (25, 11), True, "off")
@@ -55,6 +55,7 @@ PartitionName=spot Default=NO PreemptMode=CANCEL State=UP
         (replace(NEW, client=(25, 5)), "chain", "sbatch 25.05 on this machine"),
         (replace(NEW, version=(25, 5)), "chain", "Slurm 25.05 has no expedited requeue"),
         (replace(NEW, most_jobs=1), "expedite", ""),
+        (replace(NEW, is_elastic=True), "chain", "goes on when it loses a node"),
         (OLD, "chain", "a successor starts when the job has ended"),
         (replace(OLD, most_jobs=1), "requeue", "only 1 job in the queue"),
         (replace(OLD, most_jobs=2), "chain", ""),

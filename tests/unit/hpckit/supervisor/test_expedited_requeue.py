@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hpckit.events.event_log import EventLog, read_events
+from hpckit.events.schema import NodeLost, RunStarted
 from hpckit.rundir.directory import RunDir
+from hpckit.supervisor.continuation import expedited_requeue
+from hpckit.supervisor.continuation.expedited_requeue import lost_hosts, wait_for_requeue
 from hpckit.supervisor.continuation.next_job import JobRequeue
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -61,3 +65,69 @@ def test_a_job_that_may_stay_held_is_reported(tmp_path: Path, asked: Path) -> No
         pass
     (event,) = [one for one in read_events(run.events) if one.kind == "degraded"]
     assert event["what"].startswith("job 7 may be left in the queue (REQUEUE_HOLD); scancel 7")
+
+
+class Controller:
+    """What it says of the job's node, look after look; the last for ever."""
+
+    def __init__(self, *states: str, is_requeued: bool, nodes: str = "n1") -> None:
+        self.states, self.is_requeued, self.nodes = list(states), is_requeued, nodes
+        self.was_asked_to_look = False
+
+    def __call__(self, command: Sequence[str]) -> str:
+        if "--signal=URG" in command:
+            self.was_asked_to_look = True
+            return ""
+        if "hostnames" in command:
+            return f"{self.nodes}\n"
+        if "node" in command:
+            state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            return f"NodeName=n1 State={state}"
+        is_over = self.is_requeued and len(self.states) == 1
+        text = f"{SHOWN} NodeList={self.nodes} ExpeditedRequeue=Yes"
+        return text.replace("Restarts=0", "Restarts=1") if is_over else text
+
+
+@pytest.mark.parametrize(
+    ("controller", "is_waited", "kinds"),
+    [
+        # Slurm finds it silent, gives it up, and requeues the job
+        (
+            Controller("MIXED", "MIXED*", "DOWN*", is_requeued=True),
+            True,
+            ["degraded", "job_requeued"],
+        ),
+        (Controller("MIXED", is_requeued=False), False, []),  # only the agent was lost
+        (Controller("MIXED*", "MIXED", is_requeued=False), False, ["degraded"]),  # it is back
+        (Controller("DOWN*", is_requeued=False, nodes="n2"), False, []),  # the job goes on without
+        (Controller("MIXED*", is_requeued=False), False, ["degraded"]),  # Slurm takes too long
+    ],
+)
+def test_a_job_that_lost_a_node_waits_for_slurm_to_requeue_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    controller: Controller,
+    is_waited: bool,
+    kinds: list[str],
+) -> None:
+    monkeypatch.setattr(expedited_requeue, "_POLL_S", 0.0)
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    with EventLog(tmp_path / "events") as events:
+        limits = {"check_s": 0.05, "patience_s": 5.0 if is_waited else 0.1}
+        assert wait_for_requeue("7", ["n1"], events, controller, **limits) == is_waited
+    assert [event.kind for event in read_events(tmp_path / "events")] == kinds
+    assert controller.was_asked_to_look, "Slurm looks seldom by itself"
+
+
+def test_a_job_that_lost_no_node_asks_nothing(tmp_path: Path) -> None:
+    controller = Controller("MIXED", is_requeued=False)
+    with EventLog(tmp_path / "events") as events:
+        assert not wait_for_requeue("7", [], events, controller)
+    assert not controller.was_asked_to_look
+
+
+def test_nodes_that_were_lost_in_the_last_job() -> None:
+    first = RunStarted(pid=1, steps=9, job="7", hosts=["n1", "n2"])
+    events = [first, NodeLost(node=1, host="n2"), first, NodeLost(node=0, host="n1")]
+    assert lost_hosts(events) == ["n1"]
+    assert lost_hosts(events[:3]) == []
