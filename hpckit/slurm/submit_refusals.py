@@ -1,6 +1,6 @@
 """Explains why sbatch refuses a job, and what can be done about it.
 
-By the messages of sbatch 22.05 to 25.05. Where a limit of accounting is exceeded, its name comes on
+By the messages of sbatch 22.05 to 26.05. Where a limit of accounting is exceeded, its name comes on
 a line of its own before the text of the error code (slurm_errno.c).
 """
 
@@ -105,6 +105,68 @@ _REFUSALS = (
             "Slurm does not support what the job asks for, such as --requeue=expedite before 25.11 "
             "or without SlurmctldParameters=enable_expedited_requeue",
             "set launch.continuation to auto or chain, or leave out cluster.slurm.options",
+        ),
+    ),
+    (
+        r"license",
+        SubmitRefusal(
+            "the cluster has no such licenses, or fewer than it asks for",
+            "change licenses in cluster.slurm.options; scontrol show licenses lists them",
+        ),
+    ),
+    (
+        r"wckey",
+        SubmitRefusal("you may not use this wckey", "change wckey in cluster.slurm.options"),
+    ),
+    (
+        r"[Tt]opology",
+        SubmitRefusal(
+            "the network topology does not allow the placement that it asks for",
+            "change switches, segment or contiguous in cluster.slurm.options",
+        ),
+    ),
+    (
+        r"Job dependency problem",
+        SubmitRefusal(
+            "it waits for a job that is unknown, or that can never end as it has to",
+            "change dependency in cluster.slurm.options; squeue --me lists your jobs",
+        ),
+    ),
+    (
+        r"Reach max job count|presently disabled",
+        SubmitRefusal(
+            "the cluster accepts no jobs at present, as its queue is full (MaxJobCount) or an "
+            "administrator has disabled it",
+            "try again later",
+        ),
+    ),
+    (
+        r"cli_filter|lua: |Unspecified error",
+        SubmitRefusal(
+            "a plug-in of this site refused it (job_submit, cli_filter); what it says stands above",
+            "change what it names, or ask the administrators of the cluster",
+        ),
+    ),
+    (
+        r"[Mm]unge|authentication error|credential",
+        SubmitRefusal(
+            "Slurm does not recognize you on this machine: munge does not run here, or the clocks "
+            "differ",
+            "submit from a login node of the cluster, or ask its administrators",
+        ),
+    ),
+    (
+        r"Incompatible versions",
+        SubmitRefusal(
+            "the Slurm on this machine is too old or too new for the cluster",
+            "submit from a login node of the cluster, whose Slurm is first on the path",
+        ),
+    ),
+    (
+        r"Required node not available|DOWN, DRAINED or reserved",
+        SubmitRefusal(
+            "nodes that it needs are down, drained or reserved",
+            "wait, or request other nodes; sinfo --list-reasons shows more",
         ),
     ),
     (
