@@ -24,6 +24,7 @@ VALUES: dict[str, Any] = {
     "lr": 1e-3,
     "schedule": "cosine",
     "min_lr_ratio": 0.1,
+    "schedule_unit": "steps",
     "warmup_steps": 10,
     "decay_ratio": None,
     "base_batch": None,
