@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from checkpointing import meant_url
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.mixture import dataset_violations
+from hpckit.config.ramps import ramp_violations
 from hpckit.config.rules.alerts import alert_violations
 from hpckit.config.rules.checkpoint import checkpoint_violations
 from hpckit.config.rules.cluster import site_violations
@@ -18,7 +19,6 @@ from hpckit.config.rules.metrics import metrics_violations
 from hpckit.config.rules.model import model_violations
 from hpckit.config.rules.optim import optim_violations
 from hpckit.config.rules.precision_and_memory import precision_memory_violations
-from hpckit.config.rules.ramps import ramp_violations
 from hpckit.config.rules.secrets import secret_violations
 from hpckit.config.rules.token_files import token_file_violations
 from hpckit.config.rules.validation_and_evaluation import (
