@@ -137,7 +137,7 @@ class PeerClient:
         try:
             self.ask(node, message)
         except (PeerFailedError, PeerRefusedError) as error:
-            _log.info("node %s was not told: %s", self._names[node], error)
+            _log.info("node %s could not be informed: %s", self._names[node], error)
 
 
 _all: "weakref.WeakSet[PeerClient]" = weakref.WeakSet()
