@@ -26,6 +26,9 @@ class RecordedFault:
     """Name of the object of the store that it damaged."""
     rank: int | None = None
     """The rank that it hit, if that is what has to be found out."""
+    caused: float | None = None
+    """Seconds since the epoch at which it had been caused, which takes a while in a Slurm job.
+    None: it was recorded by an earlier version."""
 
 
 class CampaignLog:

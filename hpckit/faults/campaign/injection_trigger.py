@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import dropwhile
 from socket import gethostname
@@ -112,7 +113,7 @@ class InjectionTrigger:
         hit = plan.number if plan.kind in NAMED else None
         fault = RecordedFault(time.time(), planned.kind, self._new_step(), plan.what, harmed, hit)
         execute_fault_plan(it, plan)
-        return fault
+        return replace(fault, caused=time.time())
 
     def until_past(self, struck: RecordedFault) -> None:
         """Wait until a new step was finished; if the fault ends ranks, by ranks that were started

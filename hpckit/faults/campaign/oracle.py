@@ -239,7 +239,10 @@ def naming_problems(events: Sequence[Event], struck: Sequence[RecordedFault]) ->
         later = [event for event in events if fault.time <= event.time < until]
         if fault.kind == DrillKind.WRONG:
             named = [event.ranks for event in later if isinstance(event, WrongComputation)][:1]
-            checks = sum(isinstance(event, CheckpointCertified) for event in later[: _first(later)])
+            checks = sum(
+                isinstance(event, CheckpointCertified) and event.time > (fault.caused or fault.time)
+                for event in later[: _first(later)]
+            )
             if checks > 1:
                 found.append(f"step {fault.step}: {fault.what}; {checks} checks have passed since")
         else:

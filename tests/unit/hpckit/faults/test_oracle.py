@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from data.order.skipped_ranges import SkippedRanges
 from hpckit.events.schema import Event, event_of
@@ -106,6 +107,8 @@ def test_the_rank_has_to_be_named_before_the_next_fault() -> None:
     passed = [certified(11.0), certified(12.0), wrong(15.0, 1), hang(25.0, 0)]
     (found,) = naming_problems(passed, FAULTS)
     assert found == "step 8: rank 1 computes wrongly; 2 checks have passed since"
+    late = replace(FAULTS[0], caused=11.5)  # one of the checks was before it
+    assert naming_problems(passed, [late, *FAULTS[1:]]) == []
 
 
 def test_a_step_without_its_update_has_a_loss_of_its_own() -> None:
