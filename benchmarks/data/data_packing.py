@@ -83,7 +83,7 @@ def _packer(lengths: Ints, length: int) -> SequencePacker:
 
     def tokens(positions: Ints) -> Ints:
         shards, samples = order.locate(positions)
-        return lengths[shards * _SHARD + samples]
+        return np.asarray(lengths[shards * _SHARD + samples], np.int64)
 
     return SequencePacker(order, tokens, length=length)
 
@@ -210,10 +210,9 @@ def _print(
     names = ("before, sum", "after, sum", "before, micro-batches", "after, micro-batches")
     table = Table("ranks", "micro-batch", "linear", *names, "ms of a step")
     for each in balance:
-        numbers = *(f"{each[name]:.3f}" for name in names), f"{each['cpu_ms_of_a_step']:.1f}"
-        table.add_row(
-            str(each["world"]), str(each["micro_batch"]), f"{each['linear']:.0f}", *numbers
-        )
+        ratios = (f"{each[name]:.3f}" for name in names)
+        first = str(each["world"]), str(each["micro_batch"]), f"{each['linear']:.0f}"
+        table.add_row(*first, *ratios, f"{each['cpu_ms_of_a_step']:.1f}")
     console.print(f"costliest rank / mean of ranks, {given.steps} steps of {given.batch}")
     console.print(table)
 

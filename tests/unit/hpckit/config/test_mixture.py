@@ -248,10 +248,8 @@ def test_after_other_weights_a_stage_begins_where_plain_counting_begins_it(
             (now,) = [part for part in before if part.position <= sample][-1:]
             if number:  # of the first life, weights are exact, and not rounded to 1e-9
                 assert now.parts == due[passed].parts
-            tokens += (
-                sum(part * size.mean_tokens for part, size in zip(now.parts, known, strict=True))
-                / 10**9
-            )
+            rates = (part * size.mean_tokens for part, size in zip(now.parts, known, strict=True))
+            tokens += sum(rates, Fraction(0)) / 10**9
         position += taken
     later = [segment(*stage) for stage in stages_from(spec, known, before, position)]
     kept = [part for part in before if part.position > position]
