@@ -55,7 +55,7 @@ PartitionName=spot Default=NO PreemptMode=CANCEL State=UP
         (replace(NEW, client=(25, 5)), "chain", "sbatch 25.05 on this machine"),
         (replace(NEW, version=(25, 5)), "chain", "Slurm 25.05 has no expedited requeue"),
         (replace(NEW, most_jobs=1), "expedite", ""),
-        (replace(NEW, is_elastic=True), "chain", "goes on when it loses a node"),
+        (replace(NEW, is_elastic=True), "chain", "continues when it loses a node"),
         (OLD, "chain", "a successor starts when the job has ended"),
         (replace(OLD, most_jobs=1), "requeue", "only 1 job in the queue"),
         (replace(OLD, most_jobs=2), "chain", ""),
