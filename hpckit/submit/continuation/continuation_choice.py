@@ -113,7 +113,7 @@ def expedite_problems(facts: ContinuationFacts) -> Iterator[str]:
         )
     elif facts.is_elastic:
         yield (
-            "the job continues when it loses a node (elastic), so Slurm does not requeue it for that"
+            "the job continues when it loses a node (elastic), so Slurm does not requeue it then"
         )
 
 
