@@ -313,7 +313,7 @@ def _die_at(end: int) -> None:
     process with the imports ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)  # type: ignore[attr-defined]
+    fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(end, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     try:
         if os.read(end, 1) == b"":  # it was closed before

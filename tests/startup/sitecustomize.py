@@ -45,6 +45,6 @@ def _state(path: str) -> tuple[float, int] | None:
 _IMPORTS["cache_from_source"] = _cache_from_source
 
 if sys.orig_argv[1:] == ["-m", "hpckit.trainer.torchrun.fork_server"]:
-    import shared_imports
+    import shared_imports  # type: ignore[import-not-found]  # beside this file
 
     shared_imports.take_part()

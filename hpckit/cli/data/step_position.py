@@ -96,7 +96,7 @@ def find_step_position(
     elif (begin := of_lives(lives, step)) is not None:
         position, size, later, samples = begin
         found = StepPosition(state, position, batch or size, step, later)
-        if samples != later * found.batch:  # those before were of other sizes
+        if samples != later * (batch or size):  # those before were of other sizes
             found = replace(found, later=0, later_samples=samples)
     else:
         of_saved = of_checkpoints(saved, step, batch)

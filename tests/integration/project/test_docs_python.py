@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from checkpointing import Checkpointer, load
 from data import open_dataset, pack_folder
@@ -89,7 +90,7 @@ def test_caches_are_connected_as_the_page_says(texts: Path, tmp_path: Path) -> N
     code = block.text.replace("s3://bucket/text/", str(texts))
     code = code.replace("/local/me/shards", str(tmp_path / "cache"))
     names: dict[str, Any] = {"my_address": "127.0.0.1", "my_node": "node"}
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         exec(code, names)
     finally:
