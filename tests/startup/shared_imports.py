@@ -41,7 +41,8 @@ _READ_BY_IMPORTS = (
     *("TORCH", "PYTORCH", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON"),
 )
 """Beginnings of the names of variables that imports, or the start of Python, may read."""
-_READ_LATER = ("PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
+_READ_LATER = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR")
+"""Others, some of which libraries set in the processes of the tests."""
 _AS_IN_RUNS = {"PYTHONSAFEPATH": "1"}
 _ROOM_BYTES = 1 << 16
 _FILES, _STDIN = 3, 0  # of standard input, output and error
