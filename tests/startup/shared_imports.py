@@ -149,7 +149,7 @@ def _likeness() -> dict[str, Any]:
     """What is the same in a process and its fork, and has to be in the fork server."""
     own = Path("/proc/self")
     return {
-        "python": [sys.executable, list(sys.flags), sys.version],
+        "python": [str(Path(sys.prefix).resolve()), list(sys.flags), sys.version],
         "user": [os.getresuid(), os.getresgid()],
         "namespaces": sorted(str(path.readlink()) for path in (own / "ns").iterdir()),
         "cgroups": (own / "cgroup").read_text(),
