@@ -66,6 +66,11 @@ def _varlen(spec: RunSpec) -> Iterator[str]:
             "memory.attention: varlen computes attention within the documents of a window, which "
             "data.text=tokens with data.document_mask=true has; use another, or auto"
         )
+    if spec.train.sequence_ramp is not None:
+        yield (
+            "memory.attention: varlen takes the offsets of documents in windows of one length, and "
+            "train.sequence_ramp makes shorter ones; use another, or leave the ramp out"
+        )
     if device == "cuda" and spec.precision.compute == "fp32":
         yield (
             "memory.attention: varlen computes in bf16 or fp16 on GPUs; use precision=bf16, or "

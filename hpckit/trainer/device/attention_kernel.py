@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 
 import torch
 from torch.nn.attention import SDPBackend
@@ -17,6 +18,10 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
+
+VARLEN_OPTIONS = {"window_size", "enable_gqa"}
+"""The arguments of torch.nn.attention.varlen.varlen_attn that are used; torch 2.10 has neither, and
+2.11 has not the second."""
 
 
 def choose_attention(name: str) -> None:
@@ -34,15 +39,23 @@ def choose_attention(name: str) -> None:
 
 
 def check_varlen_attention(device: torch.device) -> None:
-    """Raise TrainingError if attention within documents by their offsets cannot run here."""
+    """Raise TrainingError if attention within documents by their offsets cannot run here. On CPUs
+    it needs nothing of torch."""
+    if device.type == "cuda" and not VARLEN_OPTIONS <= _options_of_varlen():
+        raise TrainingError(
+            f"memory.attention: varlen needs torch 2.12 or newer, and this is "
+            f"{torch.__version__}; choose another, or auto"
+        )
+
+
+def _options_of_varlen() -> set[str]:
+    """Return the names of the arguments of torch's attention of varying lengths; none if there is
+    no such function."""
     try:
-        importlib.import_module("torch.nn.attention.varlen")
-    except ImportError as error:
-        if device.type == "cuda":
-            raise TrainingError(
-                f"memory.attention: varlen needs torch 2.10 or newer, and this is "
-                f"{torch.__version__}; choose another, or auto"
-            ) from error
+        kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    except (ImportError, AttributeError):
+        return set()
+    return {*inspect.signature(kernel).parameters}
 
 
 def attention_in_use(

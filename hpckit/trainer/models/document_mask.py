@@ -100,7 +100,7 @@ def _by_kernel(
     query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, enable_gqa: bool
 ) -> Tensor:
     """Return the attention within documents by flash attention of sequences of varying length."""
-    from torch.nn.attention.varlen import varlen_attn  # since torch 2.10
+    from torch.nn.attention.varlen import varlen_attn  # with these options since torch 2.12
 
     found = varlen_attn(
         query,

@@ -47,6 +47,10 @@ def test_varlen_attention_is_for_windows_of_documents() -> None:
         (varlen, r"memory\.attention: varlen computes attention within the documents"),
         ({**TOKENS, "data.balance": "attention"}, r"data\.balance: attention makes no difference"),
         ({**TOKENS, **varlen, "memory.compile": True}, "cannot be compiled on CPUs"),
+        (
+            {**TOKENS, **varlen, "train.sequence_ramp": {"start": 32, "samples": 100}},
+            r"varlen takes the offsets of documents in windows of one length",
+        ),
         ({**TOKENS, **varlen, "cluster.device": "cuda"}, "computes in bf16 or fp16 on GPUs"),
     ):
         with pytest.raises(SpecError, match=says):

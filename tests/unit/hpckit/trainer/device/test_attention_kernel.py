@@ -9,7 +9,13 @@ import torch
 from torch.nn import functional
 
 from hpckit.config.spec import DecoderSpec
-from hpckit.trainer.device.attention_kernel import attention_in_use, choose_attention
+from hpckit.trainer.device import attention_kernel
+from hpckit.trainer.device.attention_kernel import (
+    VARLEN_OPTIONS,
+    attention_in_use,
+    check_varlen_attention,
+    choose_attention,
+)
 from hpckit.trainer.errors import TrainingError
 from tests.unit.hpckit.trainer.models.test_decoders import gpt, llama
 
@@ -44,3 +50,16 @@ def test_what_cannot_run_is_refused(asked: str) -> None:
         TrainingError, match=r"memory\.attention: no kernel .* heads of 16 features"
     ):
         attention_in_use(gpt(), 2, 1, torch.float32, CPU)
+
+
+@pytest.mark.parametrize("missing", [set(), {"enable_gqa"}, VARLEN_OPTIONS])
+def test_attention_of_varying_lengths_needs_a_torch_that_has_its_options(
+    monkeypatch: pytest.MonkeyPatch, missing: set[str]
+) -> None:
+    monkeypatch.setattr(attention_kernel, "_options_of_varlen", lambda: VARLEN_OPTIONS - missing)
+    check_varlen_attention(CPU)
+    if not missing:
+        check_varlen_attention(torch.device("cuda"))
+        return
+    with pytest.raises(TrainingError, match=r"varlen needs torch 2\.12 or newer"):
+        check_varlen_attention(torch.device("cuda"))
