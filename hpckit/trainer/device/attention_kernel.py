@@ -41,7 +41,7 @@ def choose_attention(name: str) -> None:
 def check_varlen_attention(device: torch.device) -> None:
     """Raise TrainingError if attention within documents by their offsets cannot run here. On CPUs
     it needs nothing of torch."""
-    if device.type == "cuda" and not VARLEN_OPTIONS <= _options_of_varlen():
+    if device.type == "cuda" and VARLEN_OPTIONS - _options_of_varlen():
         raise TrainingError(
             f"memory.attention: varlen needs torch 2.12 or newer, and this is "
             f"{torch.__version__}; choose another, or auto"
