@@ -24,6 +24,9 @@ from hpckit.slurm.slurm_query import query
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
+LEFT_POLL_S = 15.0
+"""Seconds between two looks at a node that Slurm is about to give up: all agents of the job look,
+and nothing that they do is urgent."""
 PATIENCE_S = 900.0  # Slurm finds a node lost after SlurmdTimeout, by default 300 s
 _QUERY_S = 20.0
 
@@ -144,7 +147,7 @@ def end_job(
                 return False
             is_patient = time.monotonic() < until_s
             if comes_again and is_patient and host and is_left_to_slurm(text, [host], ask):
-                time.sleep(POLL_S)
+                time.sleep(LEFT_POLL_S)
                 continue
             if comes_again:
                 ask(["scontrol", "requeue", job])

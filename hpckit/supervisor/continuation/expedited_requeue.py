@@ -23,8 +23,9 @@ from hpckit.events.schema import (
     JobRequeued,
     NodeLost,
     RunStarted,
+    WorkerStarted,
 )
-from hpckit.slurm.allocation import restarts, shows_requeue
+from hpckit.slurm.allocation import restarts, shows_requeue, shows_user_cancel
 from hpckit.slurm.scontrol import run_scontrol, show_job, shows_expedite
 from hpckit.slurm.slurm_query import query
 
@@ -49,14 +50,18 @@ def is_expedited(job: str) -> bool:
 
 
 def lost_hosts(events: Iterable[Event]) -> list[str]:
-    """Returns the nodes of the last started job on which an agent was lost. Pure."""
-    lost: dict[int, str] = {}
+    """Returns the nodes of the last started job on which an agent was lost, and after which no
+    ranks were started again: otherwise the node is back, or the job goes on without it. Pure."""
+    lost: dict[int, tuple[int, str]] = {}
     for event in events:
         if isinstance(event, RunStarted):
             lost.clear()
         elif isinstance(event, NodeLost) and event.node is not None and event.host is not None:
-            lost[event.node] = event.host
-    return list(lost.values())
+            lost[event.node] = (event.generation or 0, event.host)
+        elif isinstance(event, WorkerStarted):
+            begun = event.generation or 0
+            lost = {node: one for node, one in lost.items() if one[0] >= begun}
+    return [host for _, host in lost.values()]
 
 
 def wait_for_requeue(
@@ -67,8 +72,9 @@ def wait_for_requeue(
     check_s: float = CHECK_S,
     patience_s: float = PATIENCE_S,
 ) -> bool:
-    """Waits until Slurm gives up a node of the job and requeues the job, and returns whether it
-    has. It returns False soon if all nodes answer, or if the job goes on without those that do not.
+    """Waits until Slurm gives up a node of the job and requeues the job. Returns whether nothing is
+    left to do: Slurm has requeued the job, or a person has cancelled it meanwhile. It returns False
+    soon if all nodes answer, or if the job goes on without those that do not.
 
     Args:
         hosts: the nodes that may not answer.
@@ -83,6 +89,9 @@ def wait_for_requeue(
             if shows_requeue(text, restarts()):
                 log.info("Slurm has requeued job %s", job)
                 events.emit(JobRequeued(job=job))
+                return True
+            if shows_user_cancel(text, restarts()):
+                log.warning("job %s is cancelled, so it is not requeued", job)
                 return True
             was_silent = is_silent
             is_silent = is_running(text) and is_left_to_slurm(text, hosts, ask)

@@ -65,6 +65,7 @@ def lives() -> bool:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_job, "POLL_S", 0.0)
+    monkeypatch.setattr(orphaned_job, "LEFT_POLL_S", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.events.event_log import EventLog, read_events
-from hpckit.events.schema import NodeLost, RunStarted
+from hpckit.events.schema import NodeLost, RunStarted, WorkerStarted
 from hpckit.rundir.directory import RunDir
 from hpckit.supervisor.continuation import expedited_requeue
 from hpckit.supervisor.continuation.expedited_requeue import lost_hosts, wait_for_requeue
@@ -70,8 +70,11 @@ def test_a_job_that_may_stay_held_is_reported(tmp_path: Path, asked: Path) -> No
 class Controller:
     """What it says of the job's node, look after look; the last for ever."""
 
-    def __init__(self, *states: str, is_requeued: bool, nodes: str = "n1") -> None:
+    def __init__(
+        self, *states: str, is_requeued: bool, nodes: str = "n1", ends_as: str = "RUNNING"
+    ) -> None:
         self.states, self.is_requeued, self.nodes = list(states), is_requeued, nodes
+        self.ends_as = ends_as
         self.was_asked_to_look = False
 
     def __call__(self, command: Sequence[str]) -> str:
@@ -83,8 +86,10 @@ class Controller:
         if "node" in command:
             state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
             return f"NodeName=n1 State={state}"
-        is_over = self.is_requeued and len(self.states) == 1
-        text = f"{SHOWN} NodeList={self.nodes} ExpeditedRequeue=Yes"
+        is_last = len(self.states) == 1
+        is_over = self.is_requeued and is_last
+        text = f"{SHOWN} Reason=None NodeList={self.nodes} ExpeditedRequeue=Yes"
+        text = text.replace("RUNNING", self.ends_as) if is_last else text
         return text.replace("Restarts=0", "Restarts=1") if is_over else text
 
 
@@ -97,6 +102,13 @@ class Controller:
             True,
             ["degraded", "job_requeued"],
         ),
+        # a person cancels it meanwhile
+        (
+            Controller("MIXED*", "MIXED*", is_requeued=False, ends_as="CANCELLED"),
+            True,
+            ["degraded"],
+        ),
+        (Controller("MIXED*", "MIXED*", is_requeued=False, ends_as="TIMEOUT"), False, ["degraded"]),
         (Controller("MIXED", is_requeued=False), False, []),  # only the agent was lost
         (Controller("MIXED*", "MIXED", is_requeued=False), False, ["degraded"]),  # it is back
         (Controller("DOWN*", is_requeued=False, nodes="n2"), False, []),  # the job goes on without
@@ -113,7 +125,8 @@ def test_a_job_that_lost_a_node_waits_for_slurm_to_requeue_it(
     monkeypatch.setattr(expedited_requeue, "_POLL_S", 0.0)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     with EventLog(tmp_path / "events") as events:
-        limits = {"check_s": 0.05, "patience_s": 5.0 if is_waited else 0.1}
+        is_seen = any("*" in state for state in controller.states) and controller.nodes == "n1"
+        limits = {"check_s": 600.0 if is_seen else 0.05, "patience_s": 600.0 if is_waited else 0.1}
         assert wait_for_requeue("7", ["n1"], events, controller, **limits) == is_waited
     assert [event.kind for event in read_events(tmp_path / "events")] == kinds
     assert controller.was_asked_to_look, "Slurm looks seldom by itself"
@@ -131,3 +144,10 @@ def test_nodes_that_were_lost_in_the_last_job() -> None:
     events = [first, NodeLost(node=1, host="n2"), first, NodeLost(node=0, host="n1")]
     assert lost_hosts(events) == ["n1"]
     assert lost_hosts(events[:3]) == []
+
+
+def test_a_node_after_whose_loss_ranks_were_started_again_is_not_waited_for() -> None:
+    lost = NodeLost(generation=3, node=1, host="n2")
+    in_place, again = (WorkerStarted(generation=number, pid=2) for number in (3, 4))
+    assert lost_hosts([lost, in_place]) == ["n2"]
+    assert lost_hosts([lost, again]) == []
