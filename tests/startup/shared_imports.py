@@ -9,6 +9,9 @@ server waits, ends as the fork does, and if it is killed, the kernel kills the f
 A fork server of another environment does its imports by itself, as outside of the suite: where it
 is on a machine of its own, limited in what it may use, of other code, or has other variables that
 are read while torch is imported. So does each one if `SHARED_IMPORTS=0` is in the environment.
+
+What forks share, and fork servers of several nodes do not, is the seed of Python's hashes: an order
+of a set that differs between nodes is seen only where fork servers do their imports by themselves.
 """
 
 from __future__ import annotations
@@ -228,14 +231,19 @@ def _accept(listener: socket.socket) -> _Order | None:
     """The order of the fork server that connects; None if it has ended meanwhile."""
     server, _ = listener.accept()
     server.settimeout(_PATIENCE_S)
+    order = _Order(server, {}, [])
     try:
         size, descriptors, _, _ = socket.recv_fds(server, _NUMBER_BYTES, _FILES + 1)
+        order.descriptors.extend(descriptors)
         with server.makefile("rb") as stream:
-            content = json.loads(stream.read(int.from_bytes(size, "little")))
+            order.content.update(json.loads(stream.read(int.from_bytes(size, "little"))))
     except (OSError, ValueError):
-        server.close()
+        order.close()  # who reads what the fork server wrote waits for the end of the file
         return None
-    return _Order(server, content, descriptors)
+    if len(order.descriptors) <= _FILES:
+        order.close()
+        return None
+    return order
 
 
 def _differences(
@@ -243,7 +251,11 @@ def _differences(
 ) -> list[str]:
     """In what a fork server differs from this process, so that it cannot have a fork of it."""
     found = [name for name, value in likeness.items() if content["likeness"][name] != value]
-    return found + ["code"] * (_modules(_root(content)) != modules)
+    try:
+        is_same_code = _modules(_root(content)) == modules
+    except OSError:  # its run is removed meanwhile
+        is_same_code = False
+    return found + ["code"] * (not is_same_code)
 
 
 def _fork(order: _Order) -> int:
