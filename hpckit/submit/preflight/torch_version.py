@@ -48,6 +48,12 @@ NEEDS = (
         "older ones do not have the matrix product of groups of rows for CPUs",
         lambda spec: experts_of(spec.model) is not None,
     ),
+    TorchRequirement(
+        "memory.attention=varlen",
+        (2, 12),
+        "the attention of older ones has no windows, or no shared key heads",
+        lambda spec: spec.memory.attention == "varlen" and spec.cluster.device == "cuda",
+    ),
 )
 
 

@@ -38,10 +38,17 @@ def choose_attention(name: str) -> None:
     torch.backends.cuda.enable_math_sdp("math" in allowed)
 
 
-def check_varlen_attention(device: torch.device) -> None:
-    """Raise TrainingError if attention within documents by their offsets cannot run here. On CPUs
-    it needs nothing of torch."""
-    if device.type == "cuda" and VARLEN_OPTIONS - _options_of_varlen():
+def check_varlen_attention(device: torch.device, dtype: torch.dtype) -> None:
+    """Raise TrainingError if attention within documents by their offsets cannot run here in this
+    dtype. On CPUs it needs nothing of torch."""
+    if device.type != "cuda":
+        return
+    if dtype is torch.float32:  # the spec does not tell with cluster.device=auto
+        raise TrainingError(
+            "memory.attention: varlen computes in bf16 or fp16 on GPUs; use precision=bf16, or "
+            "another attention"
+        )
+    if VARLEN_OPTIONS - _options_of_varlen():
         raise TrainingError(
             f"memory.attention: varlen needs torch 2.12 or newer, and this is "
             f"{torch.__version__}; choose another, or auto"

@@ -159,12 +159,12 @@ class ParallelModel:
         if isinstance(cfg.model, ResnetSpec):
             return None
         choose_attention(cfg.memory.attention)
+        dtype = DTYPES[cfg.precision.compute]
         if cfg.memory.attention == "varlen":
-            check_varlen_attention(self._device)
+            check_varlen_attention(self._device, dtype)
             log.info("attention: varlen")
             return "varlen"
         ranks = size_of(self._mesh, "tensor")
-        dtype = DTYPES[cfg.precision.compute]
         found = attention_in_use(
             cfg.model,
             cfg.train.micro_batch,

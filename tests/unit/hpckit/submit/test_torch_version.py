@@ -11,6 +11,7 @@ from tests.unit.hpckit.specs_and_processes import make_spec
 
 COMPILED = {"memory.compile": True, "memory.activation_checkpointing": "selective"}
 EXPERTS = {"model.experts": {"count": 4, "top_k": 2, "hidden": None, "balance_rate": 0.001}}
+VARLEN = {"memory.attention": "varlen", "data.text": "tokens", "precision.compute": "bf16"}
 STAGES = {"parallel.pipeline": 2, "launch.nproc_per_node": 2, "train.micro_batch": 4}
 
 
@@ -25,6 +26,12 @@ STAGES = {"parallel.pipeline": 2, "launch.nproc_per_node": 2, "train.micro_batch
         ({}, "2.6.0", "torch 2.6.0 is installed, and hpckit needs 2.7 or newer"),
         (EXPERTS, "2.9.1", None),
         (EXPERTS, "2.8.0", "model.experts: needs torch 2.9, not 2.8.0"),
+        (
+            VARLEN | {"cluster.device": "cuda"},
+            "2.11.0",
+            "memory.attention=varlen: needs torch 2.12",
+        ),
+        (VARLEN | {"cluster.device": "cpu"}, "2.11.0", None),
         (COMPILED, "2.13.0", None),
         ({"memory.compile": True}, "2.9.1", None),
         (

@@ -57,9 +57,12 @@ def test_attention_of_varying_lengths_needs_a_torch_that_has_its_options(
     monkeypatch: pytest.MonkeyPatch, missing: set[str]
 ) -> None:
     monkeypatch.setattr(attention_kernel, "_options_of_varlen", lambda: VARLEN_OPTIONS - missing)
-    check_varlen_attention(CPU)
+    cuda = torch.device("cuda")
+    check_varlen_attention(CPU, torch.float32)
+    with pytest.raises(TrainingError, match="computes in bf16 or fp16"):
+        check_varlen_attention(cuda, torch.float32)
     if not missing:
-        check_varlen_attention(torch.device("cuda"))
+        check_varlen_attention(cuda, torch.bfloat16)
         return
     with pytest.raises(TrainingError, match=r"varlen needs torch 2\.12 or newer"):
-        check_varlen_attention(torch.device("cuda"))
+        check_varlen_attention(cuda, torch.bfloat16)
