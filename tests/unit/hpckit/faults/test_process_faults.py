@@ -132,7 +132,8 @@ def test_whoever_ends_a_drill_in_a_job_leaves_no_rank_stopped(
     worker = psutil.Process(pids["worker"])
     remote = [sys.executable, "-m", striking.__name__, str(tmp_path), "slow", "3", "900", "600"]
     code = (
-        "import os, sys; from hpckit.faults.fault_commands import run_command;"
+        "import os, signal, sys; from hpckit.faults.fault_commands import run_command;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a background job ignores it
         f"os.environ[{striking.UNTIL_EOF!r}] = '1';"
         f"run_command({remote!r}, 'srun', longer_s=600, until_eof=True)"
     )
