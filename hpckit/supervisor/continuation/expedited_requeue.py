@@ -93,8 +93,9 @@ def wait_for_requeue(
             if shows_user_cancel(text, restarts()):
                 log.warning("job %s is cancelled, so it is not requeued", job)
                 return True
-            was_silent = is_silent
-            is_silent = is_running(text) and is_left_to_slurm(text, hosts, ask)
+            if not is_running(text):  # its time is up, or it is preempted: there are seconds left
+                return False
+            was_silent, is_silent = is_silent, is_left_to_slurm(text, hosts, ask)
             if was_silent > is_silent:
                 return False
             if is_silent > was_silent:
