@@ -107,7 +107,7 @@ class Training:
             given = batch() if batch_of is None else batch_of(number)
             mine = given.chunk(self._place.data_size)[self._place.data]
             self.optimizer.zero_grad()
-            loss = self._gradients(*shifted(mine))
+            loss = self._gradients(*shifted(mine), samples=len(mine))
             norm = self.parallel_model.clip_gradients(self._clip)
             self.parallel_model.loss_scale.step(self.optimizer, norm)
             self.parallel_model.balance_experts()
@@ -124,6 +124,14 @@ def batch() -> torch.Tensor:
 
 def losses(rank: int, tmp: Path, specs: list[RunSpec]) -> list[list[Step]]:
     return [list(Training(spec).steps()) for spec in specs]
+
+
+def losses_of_a_ramp(rank: int, tmp: Path, specs: list[RunSpec]) -> list[list[Step]]:
+    """Of a batch that has its full size after two steps, and once half of it again."""
+    sizes = (BATCH // 2, BATCH // 2, BATCH, BATCH // 2)
+    return [
+        list(Training(spec).steps(4, lambda number: batch()[: sizes[number]])) for spec in specs
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +159,14 @@ def test_all_train_to_the_losses_of_one_process(
     ranks = run_world(WORLD, partial(losses, specs=specs), tmp_path)
     assert expected[-1][0] < expected[0][0] - 0.01, "it learns"
     assert_close(ranks, kinds, expected, close)
+
+
+def test_a_batch_that_grows_is_divided_as_each_of_its_sizes(tmp_path: Path) -> None:
+    kinds = ["fsdp", "interleaved"]
+    alone, specs = (specs_of(each, "gpt_nano", DEEP) for each in (["alone"], kinds))
+    ((expected,),) = run_world(1, partial(losses_of_a_ramp, specs=alone), tmp_path)
+    ranks = run_world(WORLD, partial(losses_of_a_ramp, specs=specs), tmp_path)
+    assert_close(ranks, kinds, expected, 2e-5)
 
 
 @pytest.mark.parametrize(
