@@ -526,9 +526,11 @@ class TrainingRun:
         """Return how the present state was certified; "": it was not. Collective."""
         if self._check is None:
             return ""
-        self._report(WorkerPhase.TRAINING)  # it takes about as long as a step, and may hang as one
+        # each computation takes at most as long as a step, and may hang as one
+        as_a_step = partial(self._report, WorkerPhase.TRAINING)
+        as_a_step()
         with self.timed("certification"):
-            how = self._check.certify(self._step)
+            how = self._check.certify(self._step, as_a_step)
         self._report(WorkerPhase.SAVING)
         return how
 

@@ -101,6 +101,7 @@ class ComputationCheck:
         self._doubtful = [DoubtfulSteps(*row) for row in rows_of_rank_0(doubtful_steps(events), 2)]
         self._begun = self._due = 0
         self._compute: Compute | None = None
+        self._report: Callable[[], None] | None = None
         self._tensors: tuple[Tensor, ...] = ()
         self._noted = time.perf_counter()
         self._steps = deque[float](maxlen=_STEPS)
@@ -153,14 +154,18 @@ class ComputationCheck:
         self._steps.append(now - self._noted)
         self._noted = now
 
-    def certify(self, step: int) -> str:
+    def certify(self, step: int, report: Callable[[], None] | None = None) -> str:
         """Check the state after `step` if a check is due, and return how it was certified: "bits",
         "band", or "" if it was not.
+
+        Args:
+            report: called before each computation of a micro-batch, of which there are up to five.
 
         Raises:
             WrongComputationError: ranks have computed differently.
             TrainingError: they have, too often.
         """
+        self._report = report
         if self._made[0] != step:
             # no computation is noted before the first step of an attempt
             is_due = self._lack is None and step > self._begun and step >= self._due
@@ -215,6 +220,8 @@ class ComputationCheck:
 
     def _computed(self, step: int, shift: int) -> CapturedGradients:
         """Compute the micro-batch of the rank that is `shift` places before this one."""
+        if self._report is not None:
+            self._report()
         assert self._compute is not None
         assert self._capture is not None
         place, ring = self._place()
