@@ -18,8 +18,8 @@ WORLDS = (1, 2, 3, 4)
 """Sizes that programs are drawn for."""
 
 
-GROUPS = (1, 32, 5, 26, 12, 9, 44, 43)
-"""Groups of programs that have each kind of everything at least three times, and are few."""
+GROUPS = (6, 52, 75, 179, 275)
+"""Groups of programs that have each kind of everything at least twice, and are few."""
 
 
 def chosen_seeds(count: int) -> list[int]:
@@ -32,7 +32,7 @@ def chosen_seeds(count: int) -> list[int]:
 
 
 PLAYED = chosen_seeds(times(len(GROUPS) * SEEDS))
-"""Some 300 restores, with an effort of 1."""
+"""Some 190 restores, with an effort of 1."""
 
 
 def drawn(seed: int) -> tuple[Program, list[Change]]:
@@ -56,8 +56,8 @@ def test_programs_follow_from_their_seed_and_are_of_all_kinds() -> None:
     assert wrappings.keys() == {*WRAPPINGS}
     assert worlds.keys() == {*WORLDS}
     assert (len(kinds), len(optimizers), len(schedulers)) == (24, 13, 13)
-    assert min(*wrappings.values(), *worlds.values(), *kinds.values()) >= 3
-    assert min(*optimizers.values(), *schedulers.values()) >= 3
+    assert min(*wrappings.values(), *worlds.values(), *kinds.values()) >= 2
+    assert min(*optimizers.values(), *schedulers.values()) >= 2
 
 
 @pytest.mark.timeout(600 * max(1.0, EFFORT))
