@@ -256,7 +256,8 @@ class _Secrets:
     """What only a side that knows the key can compute, for one handshake."""
 
     def __init__(self, key: bytes, hello_bytes: bytes, nonce: str) -> None:
-        self._key, self._transcript = key, hello_bytes + b"\0" + nonce.encode()
+        self._key = key
+        self._transcript = hello_bytes + b"\0" + nonce.encode(errors="surrogatepass")
 
     def of(self, what: str) -> bytes:
         return blake3(what.encode() + b"\0" + self._transcript, key=self._key).digest()
@@ -264,7 +265,7 @@ class _Secrets:
 
 def _is_proof(received: object, expected: bytes) -> bool:
     return isinstance(received, str) and hmac.compare_digest(
-        received.encode(), expected.hex().encode()
+        received.encode(errors="surrogatepass"), expected.hex().encode()
     )
 
 
