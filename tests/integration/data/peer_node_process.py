@@ -20,6 +20,7 @@ from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
 from data.cache.peers.cache_peers import CachePeers
 from data.source.sources import Sources
+from tests.integration.data.peer_nodes import LOOPBACK, PATIENT
 from tests.services.processes import bound
 
 
@@ -73,7 +74,7 @@ def main() -> None:
         print(json.dumps(value), flush=True)
         return json.loads(sys.stdin.readline())
 
-    peers = CachePeers.connect(cache, exchange, address="127.0.0.1", node=node)
+    peers = CachePeers.connect(cache, exchange, address=LOOPBACK, node=node, patience=PATIENT)
     with NodeStore(Path(cache), 10**10, sources=Sources(), free_reserve=0, peers=peers) as store:
         print(json.dumps("connected"), flush=True)
         for line in sys.stdin:

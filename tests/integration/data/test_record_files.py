@@ -212,7 +212,7 @@ def test_unpacked_files_are_evicted_when_no_process_uses_them(tmp_path: Path) ->
     del again
     gc.collect()
     assert cache_maintenance.prunable(options["cache"], 0) == 2 * one
-    store = NodeStore(options["cache"], options["cache_bytes"], cache_local=True)
+    store = NodeStore(options["cache"], options["cache_bytes"], cache_local=True, free_reserve=0)
     assert store.prefetch(ShardRef(str(tmp_path / "plain.tar"), one - 512))
     assert len(kept()) == 1, "shards and unpacked files share the room"
     assert cache_maintenance.prune(options["cache"], one) == one
