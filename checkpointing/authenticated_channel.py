@@ -145,6 +145,12 @@ class AuthenticatedChannel:
         with self._closing:
             self._sock.close()
 
+    def forget(self) -> None:
+        """Release this process's descriptor of the socket, and leave the connection to the process
+        that this one was forked from."""
+        self._closing = threading.Lock()  # a thread of that process may have held it
+        self._sock.close()
+
     def _send(self, kind: int, body: bytes | memoryview) -> None:
         head = _HEAD.pack(kind, len(body))
         mac = _mac(self._sending, self._sent, head, body)

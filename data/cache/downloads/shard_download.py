@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from data.cache.cache_metrics import CacheMetrics
@@ -120,13 +120,16 @@ class Download:
         folder, entry = self._context.folder, self._entry
         have = os.fstat(fd).st_size
         started = CachedShardRecord(self._shown, self._origin.tag, shard_record.boot())
-        shard_record.write(folder.path(entry, "json"), started)
+        transfer, is_whole = self._transfer(), False
+        # without a hash in the index, bytes of other nodes are verified at the end alone, so no
+        # later download resumes them: it finds no tag
+        is_resumable = transfer is None or self._hash is not None
+        self._record(started if is_resumable else replace(started, tag=None))
         hasher = hash_upto(fd, have)
         self._context.metrics.add(downloads=1, bytes_resumed=have)
-        transfer, is_whole = self._transfer(), False
         try:
             if have < entry.bytes:
-                have = self._stream(fd, have, hasher.update, transfer)
+                have = self._stream(fd, have, hasher.update, transfer, started)
             if have != entry.bytes:
                 raise FetchError(self._shown, f"ended after {have} of its {entry.bytes} bytes")
             found: str = hasher.hexdigest()
@@ -161,16 +164,20 @@ class Download:
             transfer.report_wrong()
             raise WrongPeerBytesError(f"has the hash {found} instead of {wanted}")
 
+    def _record(self, record: CachedShardRecord) -> None:
+        shard_record.write(self._context.folder.path(self._entry, "json"), record)
+
     def _stream(
         self,
         fd: int,
         have: int,
         seen: Callable[[bytes], object],
         transfer: "PeerTransfer | None",
+        started: CachedShardRecord,
     ) -> int:
         """Write what other nodes and then the source send from byte `have` on; returns the end."""
         size = self._entry.bytes
-        for piece in self._pieces(have, transfer):
+        for piece in self._pieces(have, transfer, started):
             if have + len(piece) > size:
                 raise FetchError(self._shown, f"has more than the stated {size} bytes")
             _write(fd, piece, have)
@@ -181,15 +188,21 @@ class Download:
                 raise FetchError(self._shown, "not fetched: the store was closed in the meantime")
         return have
 
-    def _pieces(self, have: int, transfer: "PeerTransfer | None") -> Iterator[bytes]:
+    def _pieces(
+        self, have: int, transfer: "PeerTransfer | None", started: CachedShardRecord
+    ) -> Iterator[bytes]:
         if transfer is not None:
             for piece in transfer.pieces(have):
                 have += len(piece)
                 yield piece
                 if have == self._entry.bytes and self._hash is not None:
                     break  # the sender's verification need not be waited for
+            if transfer.bytes and (self._hash, transfer.hash) == (None, None):
+                raise WrongPeerBytesError("came without the hash by which it would be verified")
             if have == self._entry.bytes:
                 return
+            if not transfer.bytes:
+                self._record(started)  # what the source sends may be resumed
         for piece in self._context.sources.stream(self._url, have, self._origin.tag):
             self._context.metrics.add(bytes_fetched=len(piece))
             have += len(piece)

@@ -28,6 +28,10 @@ class PeerRefusedError(Exception):
     """A node does not have what it was asked for."""
 
 
+class PeerBusyError(PeerRefusedError):
+    """A node has it, but sends as many shards as it can at a time."""
+
+
 class PeerClient:
     """Asks the nodes of a group, in one process. Thread-safe."""
 
@@ -38,12 +42,16 @@ class PeerClient:
         self.after_fork()
         _all.add(self)
 
-    def locate(self, shard: str, failed: Collection[int]) -> tuple[int, int | None] | None:
+    def locate(
+        self, shard: str, failed: Collection[int], avoided: Collection[int]
+    ) -> tuple[int, int | None] | None:
         """Return the tracker of a shard, and the node from which it says to get the shard (None:
-        from the source); None if no tracker answers."""
+        from the source); None if no tracker answers. `failed` and `avoided` are as of
+        `ShardHolders.locate`."""
+        message = {"op": "locate", "shard": shard, "failed": [*failed], "avoided": [*avoided]}
         for tracker in self._trackers(shard):
             try:
-                answer = self.ask(tracker, {"op": "locate", "shard": shard, "failed": [*failed]})
+                answer = self.ask(tracker, message)
             except (PeerFailedError, PeerRefusedError):
                 continue
             node = answer.get("node")

@@ -8,7 +8,12 @@ from checkpointing.authenticated_channel import AuthenticatedChannel
 from checkpointing.errors import ServiceError
 from data.cache.cache_metrics import CacheMetrics
 from data.cache.files.cache_entry import CacheEntry
-from data.cache.peers.peer_client import PeerClient, PeerFailedError, PeerRefusedError
+from data.cache.peers.peer_client import (
+    PeerBusyError,
+    PeerClient,
+    PeerFailedError,
+    PeerRefusedError,
+)
 from data.cache.peers.peer_group import PeerPace
 
 _TRIES = 4  # nodes that are asked for one shard
@@ -35,11 +40,11 @@ class PeerTransfer:
 
         How long it takes if other nodes fail is limited by the `PeerPatience`.
         """
-        failed: set[int] = set()
+        failed, busy = set[int](), set[int]()
         lost_s = 0.0
-        while len(failed) < _TRIES and lost_s < self._client.patience.lost_s:
+        while len(failed | busy) < _TRIES and lost_s < self._client.patience.lost_s:
             began_s = time.monotonic()
-            node = self._locate(failed)
+            node = self._locate(failed, busy)
             if node is None:
                 return
             try:
@@ -51,11 +56,12 @@ class PeerTransfer:
                     began_s = time.monotonic()
             except PeerRefusedError as error:
                 _log.info("node %d does not send shard %s: %s", node, self._shard, error)
+                (busy if isinstance(error, PeerBusyError) else failed).add(node)
             except PeerFailedError:
                 self._metrics.add(peer_failures=1)
+                failed.add(node)
             else:
                 return
-            failed.add(node)
             lost_s += time.monotonic() - began_s
 
     def settle(self, *, is_whole: bool) -> None:
@@ -69,8 +75,9 @@ class PeerTransfer:
         if self._sender is not None:
             self._client.report_wrong(self._sender, self._shard)
 
-    def _locate(self, failed: set[int]) -> int | None:
-        found = self._client.locate(self._shard, failed | self._client.suspects)
+    def _locate(self, failed: set[int], busy: set[int]) -> int | None:
+        # that this node cannot reach a suspect says nothing about what that one has
+        found = self._client.locate(self._shard, failed, busy | self._client.suspects)
         if found is None:
             return None
         self._tracker, node = found
@@ -97,7 +104,8 @@ class PeerTransfer:
             channel.set_timeout(patience.silent_s, began_s + patience.slow_s)
             message = channel.receive()
             if "refused" in message:
-                raise PeerRefusedError(str(message["refused"]))
+                kind = PeerBusyError if message.get("busy") is True else PeerRefusedError
+                raise kind(str(message["refused"]))
             if "end" in message:
                 self.hash = message["end"] if isinstance(message["end"], str) else None
                 return

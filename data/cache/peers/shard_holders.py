@@ -61,18 +61,21 @@ class ShardHolders:
         self._shards: dict[str, dict[int, ShardHolder]] = {}
         self._lock = threading.Lock()
 
-    def locate(self, shard: str, asker: int, failed: Collection[int]) -> int | None:
+    def locate(
+        self, shard: str, asker: int, failed: Collection[int], avoided: Collection[int] = ()
+    ) -> int | None:
         """Return the node from which `asker` should get the shard; None: from the source. From now
         on `asker` counts as a node that gets it.
 
         Args:
             failed: nodes from which it could not get it, which are forgotten.
+            avoided: others from which it does not want it, as they failed it or are busy.
         """
         with self._lock:
             holders = self._shards.setdefault(shard, {})
             for node in (*failed, asker):
                 holders.pop(node, None)
-            chosen = choose_holder(holders, asker, failed)
+            chosen = choose_holder(holders, asker, {*failed, *avoided})
             holders[asker] = ShardHolder(is_whole=False, parent=chosen)
             return chosen
 

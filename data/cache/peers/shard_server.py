@@ -35,7 +35,7 @@ MOST_SENDING = 32  # shards that are sent at a time
 _BEAT_S = 0.5  # between two messages, if there is nothing to send
 _POLL_S = 0.01  # between two looks at a growing file
 _ABANDONED_S = 1.0  # without a new byte, after which it is checked whether anyone downloads
-_BUSY_S = 0.5
+_BUSY_S = 0.5  # how long a connection waits for one of the MOST_GREETED to end
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +80,17 @@ class ShardServer:
             channel.hang_up()
 
     def after_fork(self) -> None:
-        """Close the sockets in a forked child, which has none of the threads that answer."""
+        """Close the sockets in a forked child, which has none of the threads that answer; the
+        connections of its parent go on."""
         self._socket.close()
+        for channel in self._channels:
+            channel.forget()
+        self._channels, self._lock = set(), threading.Lock()
+
+    def note_sent(self, size: int) -> None:
+        """Count bytes of a shard as sent."""
+        with self._lock:
+            self.bytes_sent += size
 
     def _accept(self) -> None:
         for number in itertools.count():
@@ -93,24 +102,31 @@ class ShardServer:
                 _log.error("cannot accept a connection of another node: %s", error)
                 time.sleep(_BUSY_S)
                 continue
-            if not self._unproven.acquire(blocking=False):
+            # all nodes may come at once, as for the shard that all of them need first
+            if not self._unproven.acquire(timeout=_BUSY_S):
                 _log.warning("too many open handshakes: %s is refused", where[0])
                 sock.close()
                 continue
             name = f"hpckit-shard-peer-{number}"
-            threading.Thread(
-                target=self._handle, args=(sock, str(where[0])), name=name, daemon=True
-            ).start()
+            try:
+                threading.Thread(
+                    target=self._handle, args=(sock, str(where[0])), name=name, daemon=True
+                ).start()
+            except RuntimeError as error:  # the limit of threads of this user or machine
+                _log.error("cannot answer %s: %s", where[0], error)
+                self._unproven.release()
+                sock.close()
+                time.sleep(_BUSY_S)
         self._socket.close()
 
     def _handle(self, sock: socket.socket, where: str) -> None:
         # a client that sends a byte now and then is disconnected all the same
         late = threading.Timer(2 * HANDSHAKE_S, _shut, [sock])
         late.daemon = True
-        late.start()
         try:
+            late.start()
             channel, hello = accept_channel(sock, self._key_of)
-        except (OSError, ServiceError) as error:
+        except (OSError, ServiceError, RuntimeError) as error:  # no further thread can be started
             _log.warning("a connection from %s is refused: %s", where, error)
             self.refused += 1
             sock.close()
@@ -165,12 +181,13 @@ class ShardServer:
     ) -> dict[str, Any] | None:
         try:
             return answers[str(message["op"])](message)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             return {"refused": f"not a request: {error!r}"}
 
     def _locate(self, node: int, message: dict[str, Any]) -> dict[str, Any]:
         failed = [int(one) for one in message["failed"]]
-        chosen = self._holders.locate(_entry(message["shard"]).stem, node, failed)
+        avoided = [int(one) for one in message["avoided"]]
+        chosen = self._holders.locate(_entry(message["shard"]).stem, node, failed, avoided)
         return {"node": chosen}
 
     def _settle(self, node: int, message: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +218,7 @@ class ShardServer:
         if not 0 <= at <= entry.bytes:
             return {"refused": f"byte {at} is outside of the shard"}
         if not self._sending.acquire(blocking=False):
-            return {"refused": f"it sends {MOST_SENDING} shards already"}
+            return {"refused": f"it sends {MOST_SENDING} shards already", "busy": True}
         try:
             return _FileSender(self, self._folder, channel, entry, at).run()
         finally:
@@ -225,7 +242,7 @@ class _FileSender:
 
     def run(self) -> dict[str, Any]:
         """Send what there is; returns the last message: the hash of the shard, or why it ends."""
-        file = self._folder.open_whole(self._entry) or self._folder.open_part(self._entry)
+        file = self._open()
         if file is None:
             return {"refused": "it is not in this cache"}
         while True:
@@ -242,12 +259,17 @@ class _FileSender:
             else:
                 self._wait()
 
+    def _open(self) -> FileHandle | None:
+        """Open the shard or its growing part, which may become the shard in between."""
+        folder, entry = self._folder, self._entry
+        return folder.open_whole(entry) or folder.open_part(entry) or folder.open_whole(entry)
+
     def _piece(self, file: FileHandle, size: int) -> None:
         piece = file.read(self._at, min(PIECE, size - self._at))
         self._at += len(piece)
         self._channel.send({"bytes": len(piece), "more": self._at < size})
         self._channel.send_bytes(piece)
-        self._server.bytes_sent += len(piece)
+        self._server.note_sent(len(piece))
         self._sent_s = self._grew_s = time.monotonic()
 
     def _wait(self) -> None:

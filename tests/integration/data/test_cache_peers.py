@@ -109,7 +109,7 @@ def test_each_shard_comes_once_from_its_source(
     fetched = sum(store.metrics.bytes_fetched for store in stores)
     from_peers = sum(store.metrics.bytes_from_peers for store in stores)
     assert (fetched, from_peers) == (SIZE * len(NAMES), SIZE * len(NAMES) * (NODES - 1))
-    assert sum(one.bytes_sent for one in opened) == from_peers
+    _wait(lambda: sum(one.bytes_sent for one in opened) == from_peers)  # counted once they are sent
     for store in stores:
         assert_right(store, refs)
         assert store.metrics.peer_failures == 0
@@ -158,6 +158,48 @@ def test_wrong_bytes_of_a_node_are_fetched_from_the_source(
     assert "other nodes of the job have sent it" in caplog.text
     assert not path.exists()
     assert list((first.folder / "quarantine").iterdir())
+
+
+@pytest.mark.parametrize("is_hash_known", [True, False])
+def test_what_a_node_sent_of_a_shard_before_it_failed_is_used_if_it_can_be_verified(
+    server: RangeServer, tmp_path: Path, opened: list[CachePeers], is_hash_known: bool
+) -> None:
+    """Without a hash in the index, it could be verified only by what the node noted at its end."""
+    go_on, body = threading.Event(), body_of(NAMES[0], SIZE)
+    url = server.put("/held.tar", body, held_from=PIECE, go_on=go_on)
+    ref = ShardRef(url, SIZE, _hash(body) if is_hash_known else None)
+    first, second = stores_of(tmp_path, opened, 2)
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            done = [pool.submit(first.prefetch, ref, when_s=0.0)]
+            _wait(lambda: len(server.streams) == 1)
+            done.append(pool.submit(second.prefetch, ref, when_s=0.0))
+            _wait(lambda: second.metrics.bytes_from_peers == PIECE)
+            opened[0].close()
+            _wait(lambda: len(server.streams) == 2)
+        finally:
+            go_on.set()
+        assert all(one.result(60) for one in done)
+    assert server.streams[1] == ("/held.tar", PIECE if is_hash_known else 0)
+    with second.open(ref) as shard:
+        assert shard.pread(0, SIZE) == body
+
+
+def test_a_busy_node_costs_a_fetch_and_is_asked_again(
+    refs: list[ShardRef], tmp_path: Path, opened: list[CachePeers]
+) -> None:
+    first, second = stores_of(tmp_path, opened, 2)
+    assert first.prefetch(refs[0], when_s=0.0)
+    busy = opened[0]._server
+    assert busy is not None
+    busy._sending, free = threading.Semaphore(0), busy._sending
+    assert second.prefetch(refs[0], when_s=0.0)
+    assert (second.metrics.bytes_fetched, second.metrics.peer_failures) == (SIZE, 0)
+    busy._sending = free
+    assert cache_maintenance.prune(second.folder, 0) == SIZE
+    assert second.prefetch(refs[0], when_s=0.0)
+    assert second.metrics.bytes_from_peers == SIZE
+    assert_right(second, refs[:1])
 
 
 def test_a_reader_never_gets_unverified_bytes_of_another_node(
@@ -295,7 +337,8 @@ def test_a_request_names_shards_only(
         {"op": "get", "shard": stem, "at": "x"},
         {"op": "get", "shard": 7, "at": 0},
         {"op": "hold", "shards": 7},
-        {"op": "locate", "shard": stem, "failed": None},
+        {"op": "get", "shard": stem, "at": float("inf")},
+        {"op": "locate", "shard": stem, "failed": None, "avoided": []},
         {"op": "close"},
         {},
     ]

@@ -73,6 +73,13 @@ def test_a_node_that_failed_is_not_chosen_again_and_one_that_has_it_is() -> None
     assert holders.locate(SHARD, 2, {1}) is None
 
 
+def test_a_node_that_another_one_avoids_is_chosen_for_the_others() -> None:
+    holders = ShardHolders()
+    holders.add(3, [SHARD])
+    assert holders.locate(SHARD, 5, (), {3}) is None
+    assert holders.locate(SHARD, 1, ()) == 3
+
+
 def test_only_some_of_the_nodes_that_have_a_shard_are_remembered() -> None:
     holders = ShardHolders()
     for node in range(3 * KEPT):
