@@ -47,6 +47,7 @@ def locked(path: Path) -> Iterator[bool]:
     finally:
         if held:
             path.unlink(missing_ok=True)
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has it, too
         os.close(fd)
 
 

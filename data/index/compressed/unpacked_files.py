@@ -5,10 +5,12 @@ in a file that is locked, so that the kernel frees them if its process dies; for
 the lock, too.
 """
 
+import errno
 import fcntl
 import os
 import secrets
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +24,11 @@ _LOCK = ".lock"
 _USES = f".uses{_LOCK}"
 _CHANGES = f".changes{_LOCK}"
 _INDEX = ".index"  # of a file, beside it
+_TEMPORARY = ".tmp"
+_PART = ".part"  # a growing download of the cache
+_LEFT_S = 3600.0  # age at which a file that is not finished counts as left by a killed process
+_PATIENCE_S = 30.0  # as of the ledger of a cache
+_LOOK_S = 0.002  # between two tries
 
 
 class UnpackedFile(NamedTuple):
@@ -70,15 +77,37 @@ class FileUses:
 @contextmanager
 def changes(folder: Path) -> Iterator[None]:
     """Wait until no other process notes a use, or removes files, of this folder of unpacked files.
-    Raises OSError."""
+
+    Raises OSError; TimeoutError if a process that makes no progress, such as a stopped one, is at
+    it.
+    """
     with (folder / _CHANGES).open("ab") as file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        yield
+        try:
+            _lock(file.fileno(), folder / _CHANGES)
+            yield
+        finally:  # closing it is not enough: a process that was forked meanwhile has it, too
+            with suppress(OSError):
+                fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+
+
+def _lock(fd: int, path: Path) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                problem = f"its holder has not released it for {_PATIENCE_S:.0f} s"
+                raise TimeoutError(errno.ETIMEDOUT, problem, str(path)) from None
+        except OSError:
+            return  # a file system without locks
+        time.sleep(_LOOK_S)
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the bytes of all files in a folder, also of those that are being written."""
+    """Return the bytes of all files in a folder, also of those that are being written, and of what
+    is reserved for downloads."""
     total = 0
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -86,21 +115,31 @@ def bytes_in(folder: Path) -> int:
                 continue
             with suppress(FileNotFoundError):  # another process has just renamed it
                 status = entry.stat(follow_symlinks=False)
-                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+                if stat.S_ISREG(status.st_mode):
+                    is_part = entry.name.endswith(_PART)
+                    reserved = status.st_blocks * 512 if is_part else 0
+                    total += max(status.st_size, reserved)
     return total
 
 
 def unused(folder: Path) -> list[UnpackedFile]:
-    """Return the files of a folder of unpacked files that no process uses; remove the lists of
-    processes that have ended. Raises OSError."""
-    used, sizes, times = _used(folder), Counter[str](), dict[str, float]()
+    """Return the files of a folder of unpacked files that no process uses, and those that a killed
+    process has left unfinished; remove the lists of processes that have ended. Raises OSError."""
+    if not folder.is_dir():
+        return []
+    with changes(folder):  # a list that is just being made is not locked yet
+        used = _used(folder)
+    sizes, times, left_s = Counter[str](), dict[str, float](), time.time() - _LEFT_S
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.removesuffix(_INDEX)
-            if name.startswith(".") or name in used:
+            is_temporary = name.startswith(".")
+            if name in used or (is_temporary and not name.endswith(_TEMPORARY)):
                 continue
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
+                if is_temporary and status.st_mtime > left_s:
+                    continue  # it may still be written
                 sizes[name] += status.st_size
                 times[name] = max(status.st_mtime, times.get(name, 0.0))
     return [UnpackedFile(name, size, times[name]) for name, size in sizes.items()]
