@@ -1,6 +1,7 @@
 """Serves the other nodes of a job: says from which node to get a shard, and sends shards of its
 cache."""
 
+import ipaddress
 import itertools
 import logging
 import os
@@ -304,8 +305,10 @@ def _listening(address: str) -> socket.socket:
         family, _, _, _, where = socket.getaddrinfo(
             address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        if ipaddress.ip_address(str(where[0]).partition("%")[0]).is_unspecified:
+            raise DataError(f"address {address!r} stands for all network interfaces")
         return socket.create_server((where[0], 0), family=family, backlog=128)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise DataError(
             f"cannot listen at {address} for the caches of other nodes: {error}; give an address of"
             " this node that the others reach"

@@ -15,6 +15,7 @@ from checkpointing import ServiceError
 from checkpointing.ranks.node_ranks import node_name
 from checkpointing.ranks.peer_address import choose_address, network_location
 from data import CachePeers
+from data.cache.peers.cache_peers import ALL_ADDRESSES
 from hpckit.config.spec import RunSpec
 from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.trainer.rank_setup import RankContext
@@ -41,6 +42,9 @@ def connect_caches(context: RankContext) -> CachePeers | None:
         address = _address(cfg) or choose_address(standings, context.env.rank)
     except ServiceError as error:
         log.warning("%s", error)
+        address = None
+    if address in ALL_ADDRESSES:
+        log.warning("address %r of this node stands for all network interfaces", address)
         address = None
     peers = CachePeers.connect(cfg.data.cache, exchange, address=address, node=node_name())
     dist.destroy_process_group(group)

@@ -354,20 +354,32 @@ def test_no_server_listens_at_all_interfaces(address: str, tmp_path: Path) -> No
         CachePeers.connect(tmp_path, lambda value: [value], address=address, node="a")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ("192.0.2.1", "cannot listen at 192.0.2.1"),
+        ("0", "all network interfaces"),  # as the C library reads it
+        (f"{'a' * 64}.example", "cannot listen at"),
+    ],
+)
 def test_nodes_go_on_alone_if_one_cannot_listen(
-    refs: list[ShardRef], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    refs: list[ShardRef],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    wrong: str,
+    problem: str,
 ) -> None:
     exchange = LocalExchange(2)
 
     def connect(number: int) -> CachePeers:
-        address = (LOOPBACK, "192.0.2.1")[number]
+        address = (LOOPBACK, wrong)[number]
         folder = tmp_path / str(number)
         return CachePeers.connect(folder, exchange.of(number), address=address, node=f"n{number}")
 
     with ThreadPoolExecutor(2) as pool:
         for one in pool.map(connect, range(2)):
             assert one.client is None
-            assert "192.0.2.1" in (one.problem or "")
+            assert problem in (one.problem or "")
             store = NodeStore(one.folder, 10**9, free_reserve=0, peers=one)
             fetch(store, refs[:1])
     assert "do not share their caches" in caplog.text
