@@ -38,7 +38,8 @@ class PeerTransfer:
         """Yield the bytes from `at` on as far as other nodes have them; the rest is to be fetched
         from the source, and so is all of it if this node is the one that fetches it for the others.
 
-        How long it takes if other nodes fail is limited by the `PeerPatience`.
+        How long it takes if other nodes fail is limited by the `PeerPatience`. While a node waits
+        for bytes itself, empty pieces come, so that the caller can end it.
         """
         failed, busy = set[int](), set[int]()
         lost_s = 0.0
@@ -53,7 +54,7 @@ class PeerTransfer:
                     self.bytes += len(piece)
                     self._metrics.add(bytes_from_peers=len(piece))
                     yield piece
-                    began_s = time.monotonic()
+                    began_s = time.monotonic() if piece else began_s
             except PeerRefusedError as error:
                 _log.info("node %d does not send shard %s: %s", node, self._shard, error)
                 (busy if isinstance(error, PeerBusyError) else failed).add(node)
@@ -118,6 +119,6 @@ class PeerTransfer:
             has_more = message.get("more") is True
             if piece:
                 self._sender = node
-                yield piece
+            yield piece
             if problem is not None:
                 raise ServiceError(problem)

@@ -185,6 +185,27 @@ def test_what_a_node_sent_of_a_shard_before_it_failed_is_used_if_it_can_be_verif
         assert shard.pread(0, SIZE) == body
 
 
+def test_a_download_from_a_node_that_waits_ends_with_its_store(
+    server: RangeServer, tmp_path: Path, opened: list[CachePeers]
+) -> None:
+    go_on, body = threading.Event(), body_of(NAMES[0], SIZE)
+    url = server.put("/held.tar", body, held_from=PIECE, go_on=go_on)
+    ref = ShardRef(url, SIZE, _hash(body))
+    first, second = stores_of(tmp_path, opened, 2)
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            whole = pool.submit(first.prefetch, ref, when_s=0.0)
+            _wait(lambda: len(server.streams) == 1)
+            ended = pool.submit(second.prefetch, ref, when_s=0.0)
+            _wait(lambda: second.metrics.bytes_from_peers == PIECE)
+            second.close()
+            with pytest.raises(DataError, match="the store was closed"):
+                ended.result(60)
+        finally:
+            go_on.set()
+        assert whole.result(60)
+
+
 def test_a_busy_node_costs_a_fetch_and_is_asked_again(
     refs: list[ShardRef], tmp_path: Path, opened: list[CachePeers]
 ) -> None:
