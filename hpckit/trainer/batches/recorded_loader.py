@@ -10,6 +10,7 @@ from typing import Any
 
 from data import Batch, DataError, Loader, Manifest, open_manifest
 from data.index.manifest import save_manifest
+from data.source.address import masked
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def differing_shards(before: Manifest, now: Manifest) -> str | None:
 
 def _listed(names: list[str]) -> str:
     more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES])
+    shown = ", ".join(map(masked, names[:_MOST_NAMES]))
     return f"{shown} and {more} more" if more > 0 else shown
 
 
