@@ -6,11 +6,13 @@ import json
 import socket
 import struct
 import threading
+from collections.abc import Mapping
 
 import pytest
 
 from checkpointing.authenticated_channel import (
     KEY_BYTES,
+    AuthenticatedChannel,
     ChannelHello,
     accept_channel,
     connect_channel,
@@ -23,14 +25,14 @@ KEY = bytes(KEY_BYTES)
 LONE_SURROGATE = "\ud800"  # a text of JSON that has no UTF-8
 
 
-def frame(message: dict[str, object]) -> bytes:
+def frame(message: Mapping[str, object]) -> bytes:
     body = json.dumps(message).encode()
     return struct.pack("<BI", 0, len(body)) + body
 
 
 @pytest.mark.parametrize("wrong", ["nonce", "proof"])
 def test_a_listener_that_sends_no_text_does_not_know_the_key(wrong: str) -> None:
-    answer: dict[str, object] = {"nonce": "00", "proof": "00"} | {wrong: LONE_SURROGATE}
+    answer: dict[str, object] = {"nonce": "00", "proof": "00", wrong: LONE_SURROGATE}
     with socket.create_server((LOOPBACK, 0)) as server:
 
         def play() -> None:
@@ -55,3 +57,12 @@ def test_a_caller_that_sends_no_text_does_not_know_the_key() -> None:
         there.sendall(frame(hello) + frame({"proof": LONE_SURROGATE}))
         with pytest.raises(ServiceError, match="does not know the key"):
             accept_channel(here, lambda hello: KEY)
+
+
+def test_a_connection_that_a_forked_process_forgets_goes_on() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        AuthenticatedChannel(here.dup(), KEY, KEY).forget()
+        ours, theirs = (AuthenticatedChannel(one, KEY, KEY) for one in (here, there))
+        ours.send({"op": "ping"})
+        assert theirs.receive() == {"op": "ping"}
