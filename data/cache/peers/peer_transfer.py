@@ -38,8 +38,9 @@ class PeerTransfer:
         """Yield the bytes from `at` on as far as other nodes have them; the rest is to be fetched
         from the source, and so is all of it if this node is the one that fetches it for the others.
 
-        How long it takes if other nodes fail is limited by the `PeerPatience`. While a node waits
-        for bytes itself, empty pieces come, so that the caller can end it.
+        How long it takes if other nodes fail is limited by the `PeerPatience`. Empty pieces come
+        while a node waits for bytes itself, and after one that failed, so that the caller can end
+        it.
         """
         failed, busy = set[int](), set[int]()
         lost_s = 0.0
@@ -64,6 +65,7 @@ class PeerTransfer:
             else:
                 return
             lost_s += time.monotonic() - began_s
+            yield b""
 
     def settle(self, *, is_whole: bool) -> None:
         """Tell the tracker of the shard how the download has ended."""
