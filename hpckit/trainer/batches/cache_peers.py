@@ -39,7 +39,7 @@ def connect_caches(context: RankContext) -> CachePeers | None:
 
     standings = exchange(network_location())
     try:
-        address = _address(cfg) or choose_address(standings, context.env.rank)
+        address: str | None = _address(cfg) or choose_address(standings, context.env.rank)
     except ServiceError as error:
         log.warning("%s", error)
         address = None
