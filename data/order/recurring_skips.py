@@ -7,8 +7,8 @@ the state does not grow with the epochs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,15 +18,6 @@ from data.order.sample_order import Order
 from data.order.skipped_ranges import SkippedRanges
 
 _KEEP = 4  # epochs
-
-
-@dataclass(frozen=True)
-class LeftOutSamples:
-    """Samples of an order that are left out in the epochs after `epoch`."""
-
-    epoch: int
-    shards: Ints
-    samples: Ints
 
 
 class RecurringSkips(SkippedRanges):
@@ -40,14 +31,19 @@ class RecurringSkips(SkippedRanges):
     def __init__(self, skipped: SkippedRanges, order: Order) -> None:
         super().__init__(skipped.ranges)
         self._order = order
-        self._left_out = self._by_epoch()
-        self._last = max([order.last_change, *(one.epoch for one in self._left_out)])
-        """The last epoch in which a range is, or after which the dataset grows."""
+        self._firsts_of_samples = np.concatenate([[0], np.cumsum(order.counts)])
+        self._numbers, self._epochs = self._left_out()
         self._cached: dict[int, Ints] = {}
-        self._before = [0]  # positions left out before each epoch up to the one after the last
-        for epoch in range(self._last + 1):
-            self._before.append(self._before[-1] + self.of_epoch(epoch).size)
-        self._each = self.of_epoch(self._last + 1).size
+        alike = max([order.last_change, *self._epochs[-1:].tolist()]) + 1
+        """The first epoch from which on all epochs have, and leave out, the same samples."""
+        # each sample is left out once in each epoch from its first one on
+        sizes = np.searchsorted(self._epochs, np.arange(alike + 1), side="right")
+        self._before = np.concatenate([[0], np.cumsum(sizes[:-1])])
+        """Positions left out before each epoch up to `alike`, shape (alike + 1,)."""
+        begins = np.array([order.epoch_begin(epoch) for epoch in range(alike + 1)])
+        self._kept_begins = begins - self._before
+        """The number of the first kept position of each of these epochs."""
+        self._each = int(sizes[-1])
         """Number of positions that are left out in each later epoch."""
         if self._each >= order.samples:
             raise ValueError(
@@ -64,11 +60,11 @@ class RecurringSkips(SkippedRanges):
                 for first, last in self.ranges
                 if first < end and begin < last
             ]
-            parts += [
-                self._order.positions_in(epoch, one.shards, one.samples)
-                for one in self._left_out
-                if one.epoch < epoch
-            ]
+            earlier = self._numbers[: np.searchsorted(self._epochs, epoch)]
+            if earlier.size:
+                starts = self._firsts_of_samples
+                shards = np.searchsorted(starts, earlier, side="right") - 1
+                parts.append(self._order.positions_in(epoch, shards, earlier - starts[shards]))
             found = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
             self._cached = {**dict(list(self._cached.items())[1 - _KEEP :]), epoch: found}
         return found
@@ -85,8 +81,10 @@ class RecurringSkips(SkippedRanges):
     def kept_before(self, position: int) -> int:
         """Return how many positions below `position` are kept."""
         epoch = self._order.epoch_of(position)
-        within = int(np.searchsorted(self.of_epoch(epoch), position))
-        return position - self._skipped_before(epoch) - within
+        before = self._skipped_before(epoch)
+        if position == self._order.epoch_begin(epoch):  # no order of that epoch is needed
+            return position - before
+        return position - before - int(np.searchsorted(self.of_epoch(epoch), position))
 
     def kept_at(self, numbers: Ints) -> Ints:
         """Return the position of each kept position by its number, counted from 0; in their
@@ -113,30 +111,37 @@ class RecurringSkips(SkippedRanges):
         """Return the first kept position from `position` on."""
         return int(self.kept_at(np.array([self.kept_before(position)]))[0])
 
-    def _by_epoch(self) -> list[LeftOutSamples]:
-        order, found = self._order, []
+    def _left_out(self) -> tuple[Ints, Ints]:
+        """Return (number in the dataset, first epoch in which it is left out) of each sample in a
+        range, by epoch; both with shape (samples,)."""
+        order, numbers, epochs = self._order, [], []
         for first, last in self.ranges:
             for epoch in range(order.epoch_of(first), order.epoch_of(last - 1) + 1):
                 begin = max(first, order.epoch_begin(epoch))
                 end = min(last, order.epoch_begin(epoch + 1))
-                found.append(LeftOutSamples(epoch, *self._order.locate(np.arange(begin, end))))
-        return found
+                shards, samples = order.locate(np.arange(begin, end))
+                numbers.append(self._firsts_of_samples[shards] + samples)
+                epochs.append(np.full(end - begin, epoch))
+        if not numbers:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        found, first_at = np.unique(np.concatenate(numbers), return_index=True)
+        first_epochs = np.concatenate(epochs)[first_at]  # ranges are in order: the earliest one
+        by_epoch = np.argsort(first_epochs, kind="stable")
+        return found[by_epoch], first_epochs[by_epoch]
 
     def _skipped_before(self, epoch: int) -> int:
         """Return how many positions are left out before an epoch."""
-        known = len(self._before) - 1
-        if epoch <= known:
-            return self._before[epoch]
-        return self._before[known] + (epoch - known) * self._each
+        alike = self._before.size - 1
+        more = max(0, epoch - alike) * self._each
+        return int(self._before[min(epoch, alike)]) + more
 
     def _epochs_of(self, numbers: Ints) -> Ints:
         """Return the epoch of each kept position by its number."""
-        known = len(self._before) - 1  # the first epoch of those that are alike
-        every = np.array([self._order.epoch_begin(epoch) for epoch in range(known + 1)])
-        begins = every - np.array(self._before)
+        begins = self._kept_begins
+        alike = begins.size - 1
         epochs = np.searchsorted(begins, numbers, side="right") - 1
-        later = known + (numbers - begins[known]) // (self._order.samples - self._each)
-        return np.where(epochs >= known, later, epochs)
+        later = alike + (numbers - begins[alike]) // (self._order.samples - self._each)
+        return np.where(epochs >= alike, later, epochs)
 
 
 class MixedSkips(SkippedRanges):
@@ -146,11 +151,11 @@ class MixedSkips(SkippedRanges):
     def __init__(self, skipped: SkippedRanges, orders: Sequence[Order], mixture: Mixture) -> None:
         super().__init__(skipped.ranges)
         self._mixture = mixture
-        positions = [np.arange(first, end) for first, end in self.ranges]
-        datasets, own = mixture.locate(np.concatenate(positions))
+        # positions of a dataset come in order: those in a range of the mixture are a range, too
+        own = [(mixture.consumed(first), mixture.consumed(end)) for first, end in self.ranges]
         self._skips = [
-            RecurringSkips(SkippedRanges((one, one + 1) for one in own[datasets == number]), order)
-            for number, order in enumerate(orders)
+            RecurringSkips(SkippedRanges((a[n], b[n]) for a, b in own if a[n] < b[n]), order)
+            for n, order in enumerate(orders)
         ]
 
     def kept_before(self, position: int) -> int:
@@ -190,10 +195,13 @@ class MixedSkips(SkippedRanges):
     def _first_kept(self, number: int) -> int:
         """Return the kept position of this number: the least position before whose successor one
         more is kept."""
-        position = number
+        least = position = number
+        jump = 1 / 8  # so that a long range is not passed one position at a time
         while (lack := number + 1 - self.kept_before(position + 1)) > 0:
-            position += lack
-        return position
+            least, jump = position + lack, 2 * jump
+            position += max(lack, int(jump))
+        within = range(least, position)
+        return least + bisect_left(within, number + 1, key=lambda at: self.kept_before(at + 1))
 
     def _are_skipped(self, positions: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         datasets, own = self._mixture.locate(positions)

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.order.grown_order import DatasetVersion, GrownOrder
+from data.order.keyed_permutation import Ints
 from data.order.mixture import Mixture, segment
+from data.order.rank_shares import step_at
 from data.order.recurring_skips import MixedSkips, RecurringSkips
 from data.order.sample_order import Order
 from data.order.skipped_ranges import SkippedRanges
@@ -96,3 +98,35 @@ def test_they_are_so_in_the_epochs_of_a_dataset_that_has_grown(
     shards, samples = order.locate(np.arange(70 + 8 * newest.samples))
     every = list(zip(shards.tolist(), samples.tolist(), strict=True))
     check(RecurringSkips(skipped, order), kept(skipped, every), 70 + 4 * newest.samples)
+
+
+class CountingOrder(Order):
+    """Counts how often positions of samples are searched, which takes time with many shards."""
+
+    searches = 0
+
+    def positions_in(self, epoch: int, shards: Ints, samples: Ints) -> Ints:
+        self.searches += 1
+        return super().positions_in(epoch, shards, samples)
+
+
+def test_many_ranges_and_epochs_are_searched_once_for_each_epoch_that_is_read() -> None:
+    order = CountingOrder([40] * 50, seed=2, streams=6, window=2)
+    skips = RecurringSkips(SkippedRanges((at, at + 2) for at in range(0, 40_000, 50)), order)
+    assert order.searches == 0
+    end = order.epoch_begin(1000)
+    left = order.samples - skips.of_epoch(999).size
+    assert skips.kept_before(end) - skips.kept_before(end - order.samples) == left
+    assert order.searches == 1
+    step = step_at(end, 64, order.samples, skipped=skips)
+    assert skips.kept_before(step.after) - skips.kept_before(end) == 64
+    assert order.searches == 2
+
+
+def test_a_long_range_of_a_mixture_is_a_range_of_each_dataset() -> None:
+    orders = [Order([10**9]), Order([10**9])]
+    mixture = Mixture([segment(0, [0.75, 0.25])])
+    first, end = 4 * mixture.block, 40 * mixture.block
+    skips = MixedSkips(SkippedRanges([(first, end)]), orders, mixture)
+    assert skips.consumed(end + first).tolist() == [first * 3 // 2, first // 2]
+    assert skips.later(first, 0) == end
