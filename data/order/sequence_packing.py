@@ -178,6 +178,12 @@ class SequencePacker:
         begin, size = self._span(number)
         return begin + size * first // max(self._plan(number).streams.size, 1)
 
+    def forget_after(self, number: int) -> None:
+        """Plan the blocks after block `number` anew: the tokens of their documents may have
+        changed."""
+        with self._lock:
+            self._blocks = {at: block for at, block in self._blocks.items() if at <= number}
+
     def _gather(
         self,
         number: int,

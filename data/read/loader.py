@@ -212,9 +212,11 @@ class Loader(Iterable[Batch]):
 
     @property
     def samples_seen(self) -> int | None:
-        """The samples (with `pack`: sequences) of all steps before the position, over all ranks;
-        None: the state of an earlier release was loaded, which did not count its sequences."""
-        return self._seen if self._is_counted else None
+        """The samples (with `pack`: sequences) of all steps before the position, over all ranks,
+        with those that `tail="drop"` has left out; None: the state of an earlier release was
+        loaded, which did not count its sequences."""
+        told = self._plan.seen(self._position)
+        return told if told is not None else self._seen if self._is_counted else None
 
     @property
     def batch_ramp_change(self) -> tuple[BatchRamp | None, BatchRamp | None] | None:
@@ -259,7 +261,8 @@ class Loader(Iterable[Batch]):
         They are left out of this iteration and of what resumes from its state, on any number of
         ranks, and at other positions of all later epochs, too. All other samples come in the order
         in which they would have come. With packed documents, the sequences at these positions are
-        left out, and in later epochs all documents of which they have a part. Call it on all ranks.
+        left out, and after the last block of documents that they are of (`Packing.block`), all
+        documents of which they have a part. Call it on all ranks.
 
         Raises DataError if iteration has begun, the range is impossible, or no sample would be
         left.
@@ -267,7 +270,9 @@ class Loader(Iterable[Batch]):
         if self._began:
             raise DataError("skip was called after iteration began; call it before")
         try:
-            self._plan = self._plan.skipping(self._plan.skipped.with_range(first, end))
+            skipped = self._plan.skipped.with_range(first, end)
+            if skipped != self._plan.skipped:  # those of the state may be given again
+                self._plan = self._plan.skipping(skipped)
         except ValueError as error:
             raise DataError(str(error)) from error
 

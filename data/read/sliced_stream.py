@@ -77,7 +77,7 @@ class SlicedStream:
 
     @property
     def versions(self) -> Sequence[DatasetVersion]:
-        return ()  # only a Loader grows, which has no slice
+        return self._stream.versions
 
     def epoch_of(self, position: int) -> int:
         return position // self._samples
@@ -122,6 +122,14 @@ class SlicedStream:
         return ()  # the stream has epochs, and so is no mixture
 
     def restored(self, state: State) -> SampleStream:
+        return SlicedStream(self._stream.restored(self._inner_state(state)), self._slice)
+
+    def resumed(self, state: State, position: int) -> SampleStream:
+        saved, outer = self._inner_state(state), int(self._outer(position))
+        return SlicedStream(self._stream.resumed(saved, outer), self._slice)
+
+    def _inner_state(self, state: State) -> State:
+        """Return the state of the whole stream. Raises FingerprintError if the slice differs."""
         mine = self.identity[_FIELD]
         saved = dict(state)
         found = saved.pop(_FIELD, None)
@@ -129,10 +137,7 @@ class SlicedStream:
             raise FingerprintError({_FIELD: (found, mine)})
         if mine[:-1]:
             saved[_FIELD] = mine[:-1]
-        return SlicedStream(self._stream.restored(saved), self._slice)
-
-    def resumed(self, state: State, position: int) -> SampleStream:
-        return self.restored(state)
+        return saved
 
     def _outer(self, positions: npt.ArrayLike) -> Ints:
         """Return the positions in the whole stream."""

@@ -156,6 +156,11 @@ class WdsPipeline:
         if saved is None:
             return stream
         found = stream.resumed(saved.identity, saved.cursor.position)
+        if found.versions:
+            raise DataError(
+                "the dataset has grown since the run of this state began, and epochs differ in "
+                "length, which only a Loader can follow"
+            )
         steps = self.settings.steps(found)
         if saved.cursor.within and saved.layout != [steps.size, steps.ranks.world]:
             raise DataError(

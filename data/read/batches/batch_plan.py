@@ -59,6 +59,11 @@ class Topology:
         """The samples that a step may have."""
         return (self.batch,) if self.ramp is None else self.ramp.sizes
 
+    @property
+    def least_sizes(self) -> Sequence[int]:
+        """Some of these sizes: if the world divides them, it divides all."""
+        return sorted({*self.sizes[:2], self.sizes[-1]})
+
     def size_at(self, seen: int) -> int:
         """Return the samples of the step before which there were `seen` samples."""
         return self.batch if self.ramp is None else self.ramp.size_at(seen)
@@ -133,7 +138,7 @@ class SamplePlan:
     def __post_init__(self) -> None:
         try:
             samples, tail = self.stream.samples, self.topology.tail
-            firsts = [step_at(0, size, samples, tail) for size in self.topology.sizes]
+            firsts = [step_at(0, size, samples, tail) for size in self.topology.least_sizes]
         except ValueError as error:
             raise DataError(str(error)) from error
         for first in firsts:
@@ -164,7 +169,8 @@ class SamplePlan:
             every = steps_from(position, size, samples, of.tail, last, self.left_out)
             for each, places in self._located(islice(every, number), size):
                 yield BatchWork(each, places, None, seen, size)
-                position, seen = each.after, seen + size
+                position = each.after
+                seen = seen + size if of.tail == "straddle" else self.seen(position)
 
     def _located(
         self, steps: Iterator[GlobalStep], size: int
@@ -198,7 +204,7 @@ class SamplePlan:
 
     def skipping(self, skipped: SkippedRanges) -> "SamplePlan":
         plan = replace(self, skipped=skipped)
-        assert plan.left_out == skipped  # raises if no sample would be left
+        _ = plan.left_out  # raises if no sample would be left
         return plan
 
     def resumed(self, state: Mapping[str, Any], position: int) -> "SamplePlan":

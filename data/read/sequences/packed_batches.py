@@ -12,7 +12,7 @@ from data.order.balanced_packs import attention_cost, balanced_order
 from data.order.document_boundaries import boundaries
 from data.order.keyed_permutation import Ints
 from data.order.rank_shares import RankShare, take, take_weighted
-from data.order.sequence_packing import PACK, Long, PackStep, SequencePack, SequencePacker
+from data.order.sequence_packing import PACK, SPAN, Long, PackStep, SequencePack, SequencePacker
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchRows, BatchWork
 from data.read.batches.batch_plan import Topology
@@ -174,7 +174,7 @@ class PackPlan:
             )
         try:
             packer = _packer(stream, counts, packing)
-            for size in topology.sizes:
+            for size in topology.least_sizes:
                 nothing = np.zeros(size, np.int64)
                 take(nothing, topology.rank, topology.world, topology.uneven)
             np.full(1, packing.pad, np.iinfo(np.dtype(packing.dtype)).dtype)
@@ -200,7 +200,7 @@ class PackPlan:
         end = None if epochs is None else self.packer.cursor_of_epoch(epochs)
         while end is None or position < end:
             size = self.topology.size_at(seen)
-            step = self._step(position, size)
+            step = self._step(position, size, self.skipped)
             if end is not None and all(of.positions[0] >= self._end for of in step.packs):
                 return
             yield self._work(step)._replace(seen=seen, step_samples=size)
@@ -227,14 +227,17 @@ class PackPlan:
         plan = replace(self, skipped=skipped, counts=TokenCounts(self.stream))
         plan = replace(plan, packer=_packer(self.stream, plan.counts, self.packing))
         for first, end in skipped.ranges:  # earlier ones decide about the sequences of later ones
-            plan.counts.leave_out(plan._positions_of(first, end))
+            # the rest of the last block keeps its sequences, as it was packed when they were chosen
+            block = (end - 1) // SPAN
+            plan.counts.leave_out(plan._positions_of(first, end), plan.packer.border(end - 1))
+            plan.packer.forget_after(block)
         return plan
 
     def _positions_of(self, first: int, end: int) -> Ints:
         """Return the positions of the documents of the sequences at these cursors."""
         found, cursor = [np.empty(0, np.int64)], first
         while cursor < end:
-            step = self.packer.step(cursor, 1)
+            step = self._step(cursor, 1, NOTHING_SKIPPED)
             if step.after > end:
                 break
             found += [pack.positions for pack in step.packs]
@@ -258,10 +261,9 @@ class PackPlan:
         assert end is not None
         return end
 
-    def _step(self, position: int, size: int) -> PackStep:
+    def _step(self, position: int, size: int, skipped: SkippedRanges) -> PackStep:
         try:
-            of = self.topology
-            return self.packer.step(position, size, of.tail, self.skipped)
+            return self.packer.step(position, size, self.topology.tail, skipped)
         except ValueError as error:
             raise DataError(str(error)) from error
 

@@ -44,7 +44,7 @@ class TokenCounts:
         self._stream = stream
         self._left_out: dict[tuple[int, int, int], int] = {}
         """The documents that are left out, by dataset, shard and number in it, with the position
-        after which they are."""
+        from which on they are."""
         self._lock = threading.Lock()
         self._known: OrderedDict[_Shard, npt.NDArray[np.uint32]] = OrderedDict()
 
@@ -55,16 +55,14 @@ class TokenCounts:
         counts = self.at(places)
         if self._left_out:
             first = [self._left_out.get(place, NEVER) for place in _keys(places)]
-            counts[positions > np.array(first, dtype=np.int64)] = 0
+            counts[positions >= np.array(first, dtype=np.int64)] = 0
         return counts
 
-    def leave_out(self, positions: Ints) -> None:
-        """Leave out the documents at these positions wherever they come again: they have no tokens
-        there. Call it before any later position is asked for."""
-        for place, position in zip(
-            _keys(self._stream.locate(positions)), positions.tolist(), strict=True
-        ):
-            self._left_out.setdefault(place, position)
+    def leave_out(self, positions: Ints, begin: int) -> None:
+        """Leave out the documents at these positions wherever they come again from position `begin`
+        on: they have no tokens there."""
+        for place in _keys(self._stream.locate(positions)):
+            self._left_out.setdefault(place, begin)
 
     def at(self, places: SampleLocations) -> Ints:
         """Return the number of tokens of the samples at `places`. May be called from many

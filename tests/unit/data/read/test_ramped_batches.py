@@ -1,6 +1,6 @@
 """Batches that grow: the same steps on any number of ranks, and after a resume in the middle."""
 
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -150,3 +150,50 @@ def test_impossible_ramps_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=words):
         Loader(dataset, batch_ramp=RAMP, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tail", ["straddle", "drop", "pad"])
+def test_a_resume_counts_what_came_before_as_the_run_did(dataset: Dataset, tail: str) -> None:
+    def loader() -> Loader:
+        made = Loader(dataset, global_batch=8, tail=tail)  # type: ignore[arg-type]
+        made.skip(3, 6)
+        return made
+
+    whole, found = loader(), []
+    for batch in islice(whole, 12):
+        found.append((batch.seen, whole.state_dict(), whole.samples_seen))
+    for (_, state, seen), (then, *_) in pairwise(found):
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert resumed.samples_seen == seen == then
+
+
+def test_sequences_that_are_left_out_do_not_move_those_of_their_blocks(tmp_path: Path) -> None:
+    write_flat(tmp_path / "train.bin", [[*range(1, 2 + n % 7), 99] for n in range(60)])
+    tokens = open_dataset(
+        tmp_path / "train.bin", token_files=TokenFiles(dtype="uint16", end_of_text=99)
+    )
+
+    def loader(*ranges: tuple[int, int]) -> Loader:
+        made = Loader(tokens, global_batch=2, pack=Packing(8, block=10))
+        for first, end in ranges:
+            made.skip(first, end)
+        return made
+
+    before = loader()
+    states = [before.state_dict()["position"]]
+    plain = []
+    for batch in islice(before, 40):
+        plain.append(batch.data.tokens.tolist())
+        states.append(before.state_dict()["position"])
+    at = next(n for n, (a, b) in enumerate(pairwise(states)) if a < 6 << 24 < b)  # an epoch ends
+    ranges = [(states[at - 9], states[at + 1])]
+    whole, found = loader(*ranges), []
+    for batch in islice(whole, 40):
+        found.append((batch.data.tokens.tolist(), whole.state_dict()))
+    assert found[at - 9][0] == plain[at + 1]
+    for number in range(0, 39, 3):
+        resumed = loader()
+        resumed.load_state_dict(found[number][1])
+        assert next(iter(resumed)).data.tokens.tolist() == found[number + 1][0]
+        resumed.close()
