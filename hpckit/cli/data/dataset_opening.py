@@ -130,13 +130,17 @@ def open_mixture(
         open_shards([place], token_files=_token_files_of_source(name, token_files, spec))
         for name, place in given.items()
     ]
+    # as a run: the defaults are those of each dataset, and tables may have fewer streams
+    streams, window = (None, None) if spec is None else (spec.data.streams, spec.data.window)
+    if (streams, window) == (STREAMS, WINDOW):
+        streams, window = None, None
     stream = mixed(
         datasets,
         [1] * len(datasets),
         names=list(given),
         seed=_natural(state, "seed") or 0,
-        streams=knobs.streams or (STREAMS if spec is None else spec.data.streams),
-        window=knobs.window or (WINDOW if spec is None else spec.data.window),
+        streams=knobs.streams or streams,
+        window=knobs.window or window,
         remix_every=0 if spec is None else spec.data.remix_every,
         block=_natural(state, "block") or 1024,
     )
@@ -234,15 +238,17 @@ def _natural(state: Mapping[str, Any], field: str) -> int | None:
 
 def _order(dataset: Dataset, given: Mapping[str, int], shuffle: bool = True) -> Order:
     from data.order.sample_order import Order
+    from data.read.stream_sizes import stream_sizes
 
     if len(dataset) == 0:
         raise CommandUsageError(f"there are no samples in the {len(dataset.manifest)} shards")
+    sizes = stream_sizes(dataset.manifest, given.get("streams"), given.get("window"))
     try:
         return Order(
             dataset.manifest.samples,
             seed=given.get("seed", 0),
-            streams=given.get("streams", STREAMS),
-            window=given.get("window", WINDOW),
+            streams=sizes.streams,
+            window=sizes.window,
             remix_every=given.get("remix", 0),
             shuffle=shuffle,
         )

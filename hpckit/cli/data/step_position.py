@@ -3,10 +3,10 @@ checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from data.order.batch_ramp import BatchRamp
 from hpckit.cli.common.command_output import listing
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hpckit.events.schema import DatasetGrown, MixtureChanged
     from hpckit.report.history import TrainingAttempt
 
+
+LeftOutOf: TypeAlias = "Callable[[Mapping[str, Any]], SkippedRanges]"
 
 _OF_MIXTURE = ("datasets", "segments")
 """Fields of a state of a mixture, of which a later state has all that earlier ones have."""
@@ -65,13 +67,19 @@ class SavedLoaderState:
 
 
 def find_step_position(
-    place: str, run: str | None, step: int | None, batch: int | None
+    place: str,
+    run: str | None,
+    step: int | None,
+    batch: int | None,
+    left_out_of: LeftOutOf | None = None,
 ) -> StepPosition:
     """Find step `step` of a run; None: the one after its newest checkpoint.
 
     Args:
         place: a store, a run in it, or a run directory.
         batch: the global batch size that the user has given; None: it is determined here.
+        left_out_of: returns all positions that the loader of a state leaves out, also in later
+            epochs; None: `skipped_of`, without these.
 
     Raises CommandUsageError if it cannot be found; StoreError, DamagedError.
     """
@@ -99,7 +107,7 @@ def find_step_position(
         if samples != later * (batch or size):  # those before were of other sizes
             found = replace(found, later=0, later_samples=samples)
     else:
-        of_saved = of_checkpoints(saved, step, batch)
+        of_saved = of_checkpoints(saved, step, batch, left_out_of)
         if of_saved is None:
             steps = listing([str(one.step) for one in saved])
             raise CommandUsageError(
@@ -199,13 +207,18 @@ def _attempt_before(lives: Sequence[TrainingAttempt], step: int) -> TrainingAtte
 
 
 def of_checkpoints(
-    saved: Sequence[SavedLoaderState], step: int, batch: int | None
+    saved: Sequence[SavedLoaderState],
+    step: int,
+    batch: int | None,
+    left_out_of: LeftOutOf | None = None,
 ) -> StepPosition | None:
     """Find step `step` from checkpoints, newest first; None if they do not determine it.
+    `left_out_of` is as for `find_step_position`.
 
     The batch only changes when a run resumes, so it is constant between neighbouring checkpoints,
     unless some in between were removed: then the positions may not divide evenly.
     """
+    left_out_of = left_out_of or skipped_of
     before = next((one for one in saved if one.step < step), None)
     after = next((one for one in reversed(saved) if one.step >= step), None)
     base = before or after
@@ -215,9 +228,9 @@ def of_checkpoints(
         first, known = (0, {**base.state, "position": 0})
         if before is not None:
             first, known = before.step, {**base.state, "position": position_of(before.state)}
-        return replace(of_ramp(known, first, step), state=base.state)
+        return replace(of_ramp(known, first, step, left_out_of), state=base.state)
     if batch is None and before and after:
-        left_out = skipped_of(after.state)
+        left_out = left_out_of(after.state)
         begin, end = (left_out.kept_before(position_of(one.state)) for one in (before, after))
         passed = end - begin
         if passed % (after.step - before.step):
@@ -226,7 +239,7 @@ def of_checkpoints(
     steps = step - 1 - base.step
     if steps and batch is None:
         return None
-    left_out, samples = skipped_of(base.state), steps * (batch or 0)
+    left_out, samples = left_out_of(base.state), steps * (batch or 0)
     if left_out.kept_before(position_of(base.state)) + samples < 0:
         return None
     position = left_out.later(position_of(base.state), samples)
@@ -234,11 +247,14 @@ def of_checkpoints(
     return StepPosition({**base.state, **mixed}, position, batch, step)
 
 
-def of_ramp(state: dict[str, Any], first: int, step: int) -> StepPosition:
-    """Find step `step` of a batch that grows, from a loader's state after `first` steps."""
+def of_ramp(
+    state: dict[str, Any], first: int, step: int, left_out_of: LeftOutOf | None = None
+) -> StepPosition:
+    """Find step `step` of a batch that grows, from a loader's state after `first` steps.
+    `left_out_of` is as for `find_step_position`."""
     ramp, left_out, position = (
         BatchRamp(*state["batch_ramp"]),
-        skipped_of(state),
+        (left_out_of or skipped_of)(state),
         position_of(state),
     )
     seen = left_out.kept_before(position)

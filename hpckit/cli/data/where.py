@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from data.read.batches.batch_fetcher import BatchWork
     from data.read.batches.batch_plan import Topology
     from data.read.sample_stream import SampleStream
-    from hpckit.cli.data.step_position import SkippedUpdate
+    from data.read.sequences.packed_batches import PackPlan
+    from hpckit.cli.data.step_position import LeftOutOf, SkippedUpdate
 
 _RIGHT = ("position", "rank", "step", "sequence", "tokens", "shard", "sample", "offset", "size")
 
@@ -151,6 +152,7 @@ def where(
     --step K is the step with the number K in the log of the run.
     """
     from data.read.dataset_growth import explained
+    from data.read.sample_stream import recurring_skips
     from hpckit.cli.data.dataset_opening import (
         OrderOverrides,
         is_mixture,
@@ -159,22 +161,29 @@ def where(
         order_of,
         spec_of_run,
     )
+    from hpckit.cli.data.step_position import skipped_of
 
     screen = CommandOutput(json)
     if (rank is not None) and (world is None or rank >= world):
         raise CommandUsageError(f"--rank {rank} needs a --world of more than {rank} ranks")
     if skipped and position is not None:
         raise CommandUsageError("--skipped needs --run PLACE or --state FILE: what is left out")
-    # one sample is a step: what is left out is listed whatever the batch is
-    begin = _begin(state, position, run, step, global_batch or (1 if skipped else None))
     token_files = token_files_of(dtype, end_of_text, block_size, column)
     overrides = OrderOverrides(seed, streams, window)
-    stream: SampleStream
-    if begin.state is not None and is_mixture(begin.state):
-        spec = spec_of_run(run)
-        stream = open_mixture(shards, begin.state, overrides, token_files, spec)
-    else:
-        stream = order_of(open_shards(shards, token_files=token_files), begin.state, overrides)
+
+    def opened(told: Mapping[str, Any] | None) -> SampleStream:
+        if told is not None and is_mixture(told):
+            return open_mixture(shards, told, overrides, token_files, spec_of_run(run))
+        return order_of(open_shards(shards, token_files=token_files), told, overrides)
+
+    def left_out_of(told: Mapping[str, Any]) -> SkippedRanges:
+        found = skipped_of(told)
+        return recurring_skips(opened(told), found) if found and "pack" not in told else found
+
+    # one sample is a step: what is left out is listed whatever the batch is
+    batch = global_batch or (1 if skipped else None)
+    begin = _begin(state, position, run, step, batch, left_out_of)
+    stream = opened(begin.state)
     try:
         rows = list(
             _rows_left_out(stream, begin)
@@ -200,7 +209,12 @@ def where(
 
 
 def _begin(
-    state: str | None, position: int | None, run: str | None, step: int | None, batch: int | None
+    state: str | None,
+    position: int | None,
+    run: str | None,
+    step: int | None,
+    batch: int | None,
+    left_out_of: LeftOutOf,
 ) -> _Begin:
     from hpckit.cli.data.dataset_opening import position_of, read_state
     from hpckit.cli.data.step_position import find_step_position, of_ramp
@@ -210,7 +224,7 @@ def _begin(
     if run is not None:
         if step == 0:
             raise CommandUsageError("--step 0: the steps of a run are numbered from 1")
-        found = find_step_position(run, None, step, batch)
+        found = find_step_position(run, None, step, batch, left_out_of)
         if found.batch is None:
             raise CommandUsageError(
                 f"the number of samples of step {found.step} is unknown: give it with "
@@ -233,7 +247,7 @@ def _begin(
     if loader_state is None:
         return _Begin(None, position or 0, batch or 0, later=step or 0)
     if batch is None and "pack" not in loader_state:
-        now = of_ramp(loader_state, 0, (step or 0) + 1)
+        now = of_ramp(loader_state, 0, (step or 0) + 1, left_out_of)
         return _Begin(loader_state, now.position, now.batch or 0)
     at, seen = position_of(loader_state), int(loader_state.get("seen", 0))
     size = batch or int((ramp or [0])[-1])
@@ -284,7 +298,7 @@ def _rows_left_out(stream: SampleStream, begin: _Begin) -> Iterator[SampleRow]:
     for step, first, end in ranges:
         if "pack" in state:
             before = SkippedRanges(each for each in left_out if each[1] <= first)
-            for work in _works(stream, alone, str(state["pack"]), first, before):
+            for work in _plan(stream, alone, str(state["pack"]), before).work(first):
                 if work.share.after > end:
                     break
                 yield from (replace(row, step=step) for row in _documents(stream, work, None))
@@ -310,29 +324,22 @@ def _packed(
     from data.read.batches.batch_plan import Topology
     from hpckit.cli.data.step_position import skipped_of
 
-    left_out = skipped_of(begin.state)
+    ramp = (begin.state or {}).get("batch_ramp")
+    growing = BatchRamp(*ramp) if ramp and ramp[-1] == begin.batch else None
+    topology = Topology(begin.batch, 0, world, uneven, tail, None, growing)
+    plan = _plan(stream, topology, pack, skipped_of(begin.state))
     for each in range(world) if rank is None else (rank,):
-        ramp = (begin.state or {}).get("batch_ramp")
-        growing = BatchRamp(*ramp) if ramp and ramp[-1] == begin.batch else None
-        topology = Topology(begin.batch, each, world, uneven, tail, None, growing)
-        works = _works(stream, topology, pack, begin.position, left_out, begin.seen)
-        work = next(islice(works, begin.later, None))
+        of_rank = replace(plan, topology=replace(topology, rank=each))
+        work = next(islice(of_rank.work(begin.position, begin.seen), begin.later, None))
         yield from _documents(stream, work, each if world > 1 else None)
 
 
-def _works(
-    stream: SampleStream,
-    topology: Topology,
-    pack: str,
-    position: int,
-    left_out: SkippedRanges | None = None,
-    seen: int = 0,
-) -> Iterator[BatchWork]:
-    """Return the batches of packed documents from `position` on. Raises DataError."""
+def _plan(stream: SampleStream, topology: Topology, pack: str, left_out: SkippedRanges) -> PackPlan:
+    """Return the plan of batches of packed documents. Raises DataError."""
     from data.read.sequences.packed_batches import Packing, PackPlan
 
     plan = PackPlan.of(stream, topology, Packing.of_state(pack))
-    return (plan.skipping(left_out) if left_out else plan).work(position, seen)
+    return plan.skipping(left_out) if left_out else plan
 
 
 def _documents(stream: SampleStream, work: BatchWork, rank: int | None) -> Iterator[SampleRow]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from checkpointing.store.store import Store
-from data import Batch, Loader, Packing, ShardWriter, mixed, open_dataset
+from data import Batch, BatchRamp, Loader, Packing, ShardWriter, mixed, open_dataset
 from hpckit.cli.data.dataset_opening import OrderOverrides, open_mixture
 from hpckit.cli.data.dataset_options import token_files_of
 from hpckit.cli.data.step_position import SavedLoaderState, of_checkpoints
@@ -297,6 +297,19 @@ def test_what_the_loader_leaves_out_is_not_of_a_step_and_is_listed(shards: Path)
     assert keys(document(*left_out)) == [*every[20:27], *every[40:42]]
     assert "the loader leaves out 9 samples" in hpckit(*left_out).stdout
     refused("where", shards, "--position", 3, "--skipped", says="--skipped needs --run PLACE or")
+
+
+def test_steps_of_a_later_epoch_are_found_without_what_was_left_out_before(shards: Path) -> None:
+    ramp = BatchRamp(10, 10, 200, 40)
+    loader = Loader(open_dataset(shards), global_batch=40, batch_ramp=ramp, seed=3)
+    loader.skip(20, 27)
+    given = iter(loader)
+    for _ in range(8):  # into the second epoch, in which the samples have other positions
+        next(given)
+    state = loader.state_dict()
+    for step, batch in enumerate(islice(given, 3)):
+        told = document("where", shards, "--state", json.dumps(state), "--step", step)
+        assert sorted(keys(told)) == sorted(batch.keys)
 
 
 def test_sequences_that_are_left_out_are_listed_with_their_documents(tmp_path: Path) -> None:

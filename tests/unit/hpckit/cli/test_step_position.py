@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from data.order.recurring_skips import RecurringSkips
+from data.order.sample_order import Order
+from data.order.skipped_ranges import SkippedRanges
 from hpckit.cli.common.store_errors import CommandUsageError
 from hpckit.cli.data.step_position import (
     SavedLoaderState,
@@ -72,6 +75,20 @@ def test_what_was_left_out_is_passed() -> None:
     later = of_checkpoints(saved[:1], 22, 8)
     assert later is not None
     assert later.position == 188
+
+
+def test_what_is_left_out_in_a_later_epoch_is_passed() -> None:
+    skipped, order = SkippedRanges([(3, 7)]), Order([50], seed=1, streams=1)
+    later = RecurringSkips(skipped, order)
+    state = {"order": "order-1", "skipped": skipped.to_state()}
+    ends = [later.later(52, 10 * steps) for steps in (0, 4)]
+    saved = [
+        SavedLoaderState(14, {**state, "position": ends[1]}),
+        SavedLoaderState(10, {**state, "position": ends[0]}),
+    ]
+    found = of_checkpoints(saved, 13, None, lambda told: later)
+    assert found is not None
+    assert (found.position, found.batch) == (later.later(ends[0], 20), 10)
 
 
 def test_weights_that_no_checkpoint_has_yet_are_noticed() -> None:
