@@ -166,7 +166,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> "StreamingDataset":
         """Return a copy with passes of so many items, as the pipeline delivers them, on each
-        rank."""
+        rank. With `global_batch` and without `batched`, a step of `global_batch` samples over all
+        ranks counts as one item here."""
         return self._with(items=max(nsamples, nbatches), epochs=None)
 
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> "StreamingDataset":

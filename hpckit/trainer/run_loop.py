@@ -482,6 +482,11 @@ class TrainingRun:
                 f"optim.schedule_unit={unit}: the checkpoint of an earlier release does not say "
                 "how many sequences came before it; use schedule_unit=steps"
             )
+        if self._cfg.train.sequence_ramp is not None and restored and source.samples_seen is None:
+            raise TrainingError(
+                "train.sequence_ramp: the checkpoint of an earlier release does not say how many "
+                "sequences came before it, so that they would be short once more; use null"
+            )
         if (grown := source.growth) is not None:
             log.info(
                 "the dataset has grown from %d to %d shards; the epoch that begins at sample %d "
