@@ -19,6 +19,9 @@ from data import (
     TokenFiles,
     open_dataset,
 )
+from data.read.loader_options import LoaderOptions
+from data.read.sample_stream import SingleStream
+from data.read.sliced_stream import BlockSlice, SlicedStream
 from tests.unit.data.order import order_reference as reference
 from tests.unit.data.tars import write_tar
 from tests.unit.data.token_files import write_flat
@@ -164,6 +167,16 @@ def test_without_leave_a_grown_dataset_is_refused_by_name(tmp_path: Path) -> Non
     allowed = loader(shards(tmp_path, [*COUNTS, 6]))
     allowed.load_state_dict(state)  # saved before anybody thought of growing
     assert keys(allowed, 20) == epochs(COUNTS, [*COUNTS, 6])[6:46]
+
+
+def test_a_slice_of_a_dataset_that_has_grown_is_refused(tmp_path: Path) -> None:
+    options, chosen = LoaderOptions(global_batch=2), BlockSlice(0, 20, 2)
+    before = SlicedStream(SingleStream.of(shards(tmp_path, COUNTS), options), chosen)
+    grown = shards(tmp_path / "more", [*COUNTS, 6])
+    after = SlicedStream(SingleStream.of(grown, options), chosen)
+    assert before.resumed(before.identity, 4).identity == before.identity
+    with pytest.raises(FingerprintError, match="one more shard"):
+        after.resumed(before.identity, 4)
 
 
 def test_shards_that_are_missing_changed_or_in_between_are_refused(tmp_path: Path) -> None:
