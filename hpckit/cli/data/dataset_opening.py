@@ -131,9 +131,10 @@ def open_mixture(
         for name, place in given.items()
     ]
     # as a run: the defaults are those of each dataset, and tables may have fewer streams
-    streams, window = (None, None) if spec is None else (spec.data.streams, spec.data.window)
-    if (streams, window) == (STREAMS, WINDOW):
-        streams, window = None, None
+    streams: int | None = None
+    window: int | None = None
+    if spec is not None and (spec.data.streams, spec.data.window) != (STREAMS, WINDOW):
+        streams, window = spec.data.streams, spec.data.window
     stream = mixed(
         datasets,
         [1] * len(datasets),
