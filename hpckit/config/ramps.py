@@ -12,10 +12,14 @@ from hpckit.config.spec import DecoderSpec, RunSpec
 
 def ramp_violations(spec: RunSpec) -> Iterator[str]:
     """Yields what is wrong with the ramps on any number of ranks, one line each, the key first."""
-    ramp = spec.train.batch_ramp
+    ramp, one = spec.train.batch_ramp, "with debug.overfit, whose batch is always the first one"
+    if spec.debug.overfit and spec.train.sequence_ramp is not None:
+        yield f"train.sequence_ramp: must be null {one}"
+    if spec.debug.overfit and spec.optim.schedule_unit != "steps":
+        yield f"optim.schedule_unit: must be steps {one}"
     if ramp is not None:
         if spec.debug.overfit:
-            yield "train.batch_ramp: must be null with debug.overfit, whose batch is always one"
+            yield f"train.batch_ramp: must be null {one}"
         problem = _batch_problem(spec)
         if problem:
             yield f"train.batch_ramp: {problem}"

@@ -165,9 +165,17 @@ def test_the_warm_up_has_to_end_before_the_steps_do() -> None:
         )
 
 
-def test_a_ramp_and_a_single_batch_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"must be null with debug\.overfit"):
-        make_spec({"train.batch_ramp": BATCH, "debug.overfit": True})
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.batch_ramp", BATCH),
+        ("train.sequence_ramp", {"start": 8, "samples": 100}),
+        ("optim.schedule_unit", "samples"),
+    ],
+)
+def test_what_samples_decide_and_a_single_batch_are_refused(key: str, value: object) -> None:
+    with pytest.raises(SpecError, match=rf"{key}: must be \w+ with debug\.overfit"):
+        make_spec({key: value, "debug.overfit": True})
 
 
 def test_the_names_of_other_tools_lead_here() -> None:
