@@ -143,7 +143,10 @@ class SequencePacker:
         """
         number, first = divmod(cursor, SPAN)
         if cursor < 0 or first > self._plan(number).streams.size:
-            raise ValueError(f"{cursor} is not a cursor of these packs: the documents have changed")
+            raise ValueError(
+                f"{cursor} is not a cursor of these packs: the documents have changed, or others "
+                "were left out of earlier epochs when it was saved"
+            )
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size}")
         number, first = divmod(skipped.next_kept(cursor), SPAN)
