@@ -20,7 +20,8 @@ from tests.integration.run.test_resume import PROGRAM
 from tests.unit.data.order import order_reference as reference
 from tests.unit.data.tars import write_tar
 
-STEPS, SEED = 30, 1
+STEPS, SEED = 60, 1
+"""So many steps are long enough to kill the run before the last epochs, on a busy machine too."""
 COUNTS = (30, 20)
 """Samples of each shard."""
 MORE = 40
@@ -76,7 +77,7 @@ def test_killed_on_two_ranks_and_resumed_on_one(tmp_path: Path) -> None:
     larger = (*COUNTS, MORE)
     begun, begin = last.start_step, last.position or 0
     epoch = -(-begin // sum(COUNTS))
-    expected = enumerated(*([COUNTS] * epoch), larger, larger)
+    expected = enumerated(*([COUNTS] * epoch), *([larger] * 8))
     assert [sorted(taken[step]) for step in sorted(taken)] == expected
 
     records = history(run).kept
@@ -101,6 +102,8 @@ def test_killed_on_two_ranks_and_resumed_on_one(tmp_path: Path) -> None:
     assert (growth.step, growth.before, growth.after) == (begun, 2, 3)
     assert (growth.position, growth.epoch) == (epoch * sum(COUNTS), epoch)
     (shards / "s-1.tar").unlink()
-    refused, output = complete(tmp_path, [*resume, "train.steps=40", "data.grow=next_epoch"])
+    refused, output = complete(
+        tmp_path, [*resume, f"train.steps={STEPS + 10}", "data.grow=next_epoch"]
+    )
     assert refused != 0
     assert "s-1.tar are missing" in output
