@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -149,7 +149,9 @@ class SingleStream:
             shuffle=options.shuffle,
             remix_every=options.remix_every,
         )
-        return cls(dataset, order, options, grows=getattr(options, "grow", "refuse") != "refuse")
+        # a loader's options have functions, too, which not every process could be sent
+        own = OrderOptions(**{one.name: getattr(options, one.name) for one in fields(OrderOptions)})
+        return cls(dataset, order, own, grows=getattr(options, "grow", "refuse") != "refuse")
 
     @property
     def samples(self) -> int:
@@ -239,7 +241,8 @@ class SingleStream:
             streams=_size(state, "streams") if given.streams is None else given.streams,
             window=_size(state, "window") if given.window is None else given.window,
         )
-        return SingleStream.of(self.datasets[0], sizes)
+        order = SingleStream.of(self.datasets[0], sizes).order
+        return SingleStream(self.datasets[0], order, sizes, grows=self.grows)
 
     def _of_versions(self, versions: Sequence[DatasetVersion]) -> SingleStream:
         """Return the stream of these versions of the dataset; of none, this one. Raises

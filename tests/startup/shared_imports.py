@@ -318,6 +318,7 @@ def _become(order: _Order) -> None:
         signal.signal(number, signal.SIG_IGN)
     _replace_environment(content["environment"])
     sys.path[:] = content["search_path"]
+    _move_modules(_root(content))
     _forget_what_processes_have_of_their_own()
 
 
@@ -348,6 +349,26 @@ def _replace_environment(variables: dict[str, str]) -> None:
     size = min(len(found), end - begin - 1)
     os.register_at_fork(after_in_child=lambda: ctypes.memmove(begin, found, size))
     os.environ.update(variables)
+
+
+def _move_modules(root: Path) -> None:
+    """Have the packages of the project be those in `root`, which are the same, as they would be in
+    the fork server: those of users' programs are told from them by where they are."""
+
+    def moved(path: str | None) -> str:
+        return str(path).replace(f"{CHECKOUT}/", f"{root}/", 1)
+
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        if spec is None or name.partition(".")[0] not in _PACKAGES:
+            continue
+        for constant, value in list(vars(module).items()):
+            if isinstance(value, Path) and value == CHECKOUT:
+                setattr(module, constant, root.resolve())
+        if spec.submodule_search_locations is not None:
+            folders = [moved(folder) for folder in spec.submodule_search_locations]
+            module.__path__ = spec.submodule_search_locations = folders
+            module.__file__ = spec.origin = moved(module.__file__)
 
 
 def _forget_what_processes_have_of_their_own() -> None:
