@@ -5,7 +5,7 @@
     for batch in loader: ...
 
 Usable without torch and the rest of hpckit; only S3 and `CachePeers` need parts of it,
-`checkpointing.storage` and `checkpointing.authenticated_channel`.
+`checkpointing.storage`, `checkpointing.authenticated_channel` and `checkpointing.channel_listener`.
 """
 
 import sys

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import socket
-import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,12 +14,11 @@ from numpy.typing import NDArray
 
 from checkpointing.authenticated_channel import (
     CHUNK,
-    HANDSHAKE_S,
     AuthenticatedChannel,
     ChannelHello,
     PeerGaveUpError,
-    accept_channel,
 )
+from checkpointing.channel_listener import ChannelListener
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.protocol.messages import (
     dump_layout,
@@ -42,9 +38,6 @@ from checkpointing.service.replication.replication_ring import ReplicationRing
 from checkpointing.service.snapshots import Generation, RankSnapshot, SnapshotLayout
 
 logger = logging.getLogger("checkpointing")
-
-MOST_GREETED = 64  # most connections at a time that have not proved themselves
-_BUSY_S = 0.5
 
 
 class TransferRefusedError(ServiceError):
@@ -90,72 +83,24 @@ class PeerServer:
         Raises:
             ServiceError: nobody can listen at this address.
         """
-        self._socket = _listening(address, port)
-        self.address, self.port = address, int(self._socket.getsockname()[1])
+        listening = _listening(address, port)
+        self.address, self.port = address, int(listening.getsockname()[1])
         self.snapshots, self.replicas, self.registry = snapshot_registry, replicas, registry
         self.doors = PeerStatistics()
-        self._unproven = threading.Semaphore(MOST_GREETED)
-        self._connections: set[ConnectionHandler] = set()
-        self._lock = threading.Lock()
-        self._is_closed = False
-        threading.Thread(target=self._accept, name="peers", daemon=True).start()
+        self._listener = ChannelListener(
+            listening, self._key_of, self._serve, name="peers", refuse=self._refuse
+        )
+        self._listener.start()
 
     def close(self) -> None:
         """Stop listening, and close all connections."""
-        with self._lock:
-            self._is_closed = True
-            connections = list(self._connections)
-        _shut(self._socket)
-        for connection in connections:
-            connection.hang_up()
+        self._listener.close()
 
-    def _accept(self) -> None:
-        for number in itertools.count():
-            try:
-                sock, where = self._socket.accept()
-            except OSError as error:
-                if self._is_closed:
-                    break
-                logger.error("cannot accept a peer: %s", error)
-                time.sleep(_BUSY_S)
-                continue
-            if not self._unproven.acquire(blocking=False):
-                logger.warning("too many open handshakes: %s is refused", where[0])
-                self.doors.refused += 1
-                sock.close()
-                continue
-            name = f"peer-{number}"
-            threading.Thread(
-                target=self._handshake, args=(sock, where), name=name, daemon=True
-            ).start()
-        self._socket.close()
+    def _refuse(self) -> None:
+        self.doors.refused += 1
 
-    def _handshake(self, sock: socket.socket, where: tuple[Any, ...]) -> None:
-        # A peer that sends a byte now and then is disconnected all the same.
-        late = threading.Timer(2 * HANDSHAKE_S, _shut, [sock])
-        late.daemon = True
-        late.start()
-        try:
-            link, hello = accept_channel(sock, self._key_of)
-        except (OSError, CheckpointError) as error:
-            logger.warning("a connection from %s is refused: %s", where[0], error)
-            self.doors.refused += 1
-            sock.close()
-            return
-        finally:
-            late.cancel()
-            self._unproven.release()
-        connection = ConnectionHandler(self, link, hello)
-        with self._lock:
-            self._connections.add(connection)
-            is_closed = self._is_closed
-        try:
-            if not is_closed:
-                connection.serve()
-        finally:
-            link.close()
-            with self._lock:
-                self._connections.discard(connection)
+    def _serve(self, channel: AuthenticatedChannel, hello: ChannelHello) -> None:
+        ConnectionHandler(self, channel, hello).serve()
 
     def _key_of(self, hello: ChannelHello) -> bytes | None:
         ring = self.registry.ring_of(hello.generation)
@@ -309,10 +254,3 @@ def _listening(address: str, port: int) -> socket.socket:
                 ) from error
             logger.warning("port %d at %s is in use: another one is used", port, address)
     raise AssertionError("the loop has returned or raised")
-
-
-def _shut(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        logger.debug("the connection was over already")

@@ -2,7 +2,6 @@
 cache."""
 
 import ipaddress
-import itertools
 import logging
 import os
 import socket
@@ -13,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from checkpointing.authenticated_channel import (
-    HANDSHAKE_S,
     AuthenticatedChannel,
     ChannelHello,
-    accept_channel,
 )
+from checkpointing.channel_listener import ChannelListener
 from checkpointing.errors import ServiceError
 from data.cache.downloads import shard_quarantine
 from data.cache.files import shard_record
@@ -31,12 +29,13 @@ from data.errors import DataError
 
 ROLE = "shards"
 PIECE = 512 << 10  # bytes of a shard in one frame
-MOST_GREETED = 64  # connections at a time that have not proved themselves
 MOST_SENDING = 32  # shards that are sent at a time
 _BEAT_S = 0.5  # between two messages, if there is nothing to send
 _POLL_S = 0.01  # between two looks at a growing file
 _ABANDONED_S = 1.0  # without a new byte, after which it is checked whether anyone downloads
-_BUSY_S = 0.5  # how long a connection waits for one of the MOST_GREETED to end
+_BUSY_S = 0.5
+"""Seconds that a connection waits for others that prove themselves: all nodes may connect at the
+same time, as for the shard that all of them need first."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,102 +48,48 @@ class ShardServer:
     """
 
     def __init__(self, address: str, folder: CacheFolder) -> None:
-        self._socket = _listening(address)
-        self.address, self.port = address, int(self._socket.getsockname()[1])
+        listening = _listening(address)
+        self.address, self.port = address, int(listening.getsockname()[1])
         self.bytes_sent = 0
         """Bytes of shards that were sent to other nodes."""
         self.refused = 0
         """Connections that did not prove that they have the key."""
         self._folder, self._holders = folder, ShardHolders()
         self._group: PeerGroup | None = None
-        self._unproven = threading.Semaphore(MOST_GREETED)
         self._sending = threading.Semaphore(MOST_SENDING)
-        self._channels: set[AuthenticatedChannel] = set()
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._listener = ChannelListener(
+            listening,
+            self._key_of,
+            self._serve,
+            name="hpckit-shard-peers",
+            refuse=self._refuse,
+            patience_s=_BUSY_S,
+        )
         _all.add(self)
 
     def start(self, group: PeerGroup) -> None:
         """Answer the nodes of this group, from now on."""
         self._group = group
-        threading.Thread(target=self._accept, name="hpckit-shard-peers", daemon=True).start()
+        self._listener.start()
 
     def close(self) -> None:
         """Stop listening, and end all connections."""
-        with self._lock:
-            self._is_closed = True
-            channels = list(self._channels)
-        _shut(self._socket)
-        if self._group is None:
-            self._socket.close()
-        for channel in channels:
-            channel.hang_up()
+        self._listener.close()
 
     def after_fork(self) -> None:
         """Close the sockets in a forked child, which has none of the threads that answer; the
         connections of its parent go on."""
-        self._socket.close()
-        for channel in self._channels:
-            channel.forget()
-        self._channels, self._lock = set(), threading.Lock()
+        self._listener.after_fork()
+        self._lock = threading.Lock()
 
     def note_sent(self, size: int) -> None:
         """Count bytes of a shard as sent."""
         with self._lock:
             self.bytes_sent += size
 
-    def _accept(self) -> None:
-        for number in itertools.count():
-            try:
-                sock, where = self._socket.accept()
-            except OSError as error:
-                if self._is_closed:
-                    break
-                _log.error("cannot accept a connection of another node: %s", error)
-                time.sleep(_BUSY_S)
-                continue
-            # all nodes may come at once, as for the shard that all of them need first
-            if not self._unproven.acquire(timeout=_BUSY_S):
-                _log.warning("too many open handshakes: %s is refused", where[0])
-                sock.close()
-                continue
-            name = f"hpckit-shard-peer-{number}"
-            try:
-                threading.Thread(
-                    target=self._handle, args=(sock, str(where[0])), name=name, daemon=True
-                ).start()
-            except RuntimeError as error:  # the limit of threads of this user or machine
-                _log.error("cannot answer %s: %s", where[0], error)
-                self._unproven.release()
-                sock.close()
-                time.sleep(_BUSY_S)
-        self._socket.close()
-
-    def _handle(self, sock: socket.socket, where: str) -> None:
-        # a client that sends a byte now and then is disconnected all the same
-        late = threading.Timer(2 * HANDSHAKE_S, _shut, [sock])
-        late.daemon = True
-        try:
-            late.start()
-            channel, hello = accept_channel(sock, self._key_of)
-        except (OSError, ServiceError, RuntimeError) as error:  # no further thread can be started
-            _log.warning("a connection from %s is refused: %s", where, error)
-            self.refused += 1
-            sock.close()
-            return
-        finally:
-            late.cancel()
-            self._unproven.release()
-        with self._lock:
-            self._channels.add(channel)
-            is_closed = self._is_closed
-        try:
-            if not is_closed:
-                self._serve(channel, hello.node)
-        finally:
-            channel.close()
-            with self._lock:
-                self._channels.discard(channel)
+    def _refuse(self) -> None:
+        self.refused += 1
 
     def _key_of(self, hello: ChannelHello) -> bytes | None:
         group = self._group
@@ -155,8 +100,9 @@ class ShardServer:
         )
         return group.key if known and group is not None else None
 
-    def _serve(self, channel: AuthenticatedChannel, node: int) -> None:
+    def _serve(self, channel: AuthenticatedChannel, hello: ChannelHello) -> None:
         """Answer the requests of one connection, until the other side is gone."""
+        node = hello.node
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "locate": lambda message: self._locate(node, message),
             "settle": lambda message: self._settle(node, message),
@@ -313,13 +259,6 @@ def _listening(address: str) -> socket.socket:
             f"cannot listen at {address} for the caches of other nodes: {error}; give an address of"
             " this node that the others reach"
         ) from error
-
-
-def _shut(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        _log.debug("the connection was over already")
 
 
 _all: "weakref.WeakSet[ShardServer]" = weakref.WeakSet()

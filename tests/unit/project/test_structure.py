@@ -109,6 +109,9 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.event_file": {"checkpointing.events"},
     "checkpointing.store_url": {"checkpointing.errors"},
     "checkpointing.authenticated_channel": {"checkpointing.errors"},
+    "checkpointing.channel_listener": {
+        *("checkpointing.errors", "checkpointing.authenticated_channel"),
+    },
     "checkpointing.storage": {"checkpointing.errors", "checkpointing.store_url"},
     "checkpointing.codec": {"checkpointing.errors", "checkpointing.storage"},
     "checkpointing.format": {*CKPT_LEAVES, "checkpointing.storage", "checkpointing.codec"},
@@ -119,7 +122,7 @@ MAY_IMPORT_INSIDE = {
     "checkpointing.ranks": {*CKPT_LEAVES, "checkpointing.staging"},
     "checkpointing.service": {
         *(*CKPT_STORE, "checkpointing.retention_pruner", "checkpointing.staging"),
-        "checkpointing.authenticated_channel",
+        *("checkpointing.authenticated_channel", "checkpointing.channel_listener"),
     },
     "checkpointing.state": {
         *(*CKPT_STORE, "checkpointing.layout", "checkpointing.staging", "checkpointing.ranks"),
@@ -150,10 +153,8 @@ MAY_IMPORT_INSIDE = {
     "data.order": {"data.errors"},
     "data.cache": {
         *("data.errors", "data.keyword_options", "data.source", "data.index"),
-        *(
-            "checkpointing.errors",
-            "checkpointing.authenticated_channel",
-        ),  # for caches of other nodes
+        "checkpointing.errors",  # this and the next ones for the caches of other nodes
+        *("checkpointing.authenticated_channel", "checkpointing.channel_listener"),
     },
     "data.read": {
         *("data.errors", "data.keyword_options", "data.source", "data.index", "data.order"),
