@@ -5,17 +5,17 @@ in a file that is locked, so that the kernel frees them if its process dies; for
 the lock, too.
 """
 
-import errno
 import fcntl
 import os
 import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from data.durable_files import locked
 
 FOLDER = "unpacked"
 """The folder of unpacked files, in that of the cache."""
@@ -28,7 +28,6 @@ _TEMPORARY = ".tmp"
 _PART = ".part"  # a growing download of the cache
 _LEFT_S = 3600.0  # age at which a file that is not finished counts as left by a killed process
 _PATIENCE_S = 30.0  # as of the ledger of a cache
-_LOOK_S = 0.002  # between two tries
 
 
 class UnpackedFile(NamedTuple):
@@ -72,37 +71,6 @@ class FileUses:
 
     def __del__(self) -> None:
         self.close()
-
-
-@contextmanager
-def changes(folder: Path) -> Iterator[None]:
-    """Wait until no other process notes a use, or removes files, of this folder of unpacked files.
-
-    Raises OSError; TimeoutError if a process that makes no progress, such as a stopped one, is at
-    it.
-    """
-    with (folder / _CHANGES).open("ab") as file:
-        try:
-            _lock(file.fileno(), folder / _CHANGES)
-            yield
-        finally:  # closing it is not enough: a process that was forked meanwhile has it, too
-            with suppress(OSError):
-                fcntl.flock(file.fileno(), fcntl.LOCK_UN)
-
-
-def _lock(fd: int, path: Path) -> None:
-    until_s = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until_s:
-                problem = f"its holder has not released it for {_PATIENCE_S:.0f} s"
-                raise TimeoutError(errno.ETIMEDOUT, problem, str(path)) from None
-        except OSError:
-            return  # a file system without locks
-        time.sleep(_LOOK_S)
 
 
 def bytes_in(folder: Path) -> int:
@@ -154,6 +122,13 @@ def remove(folder: Path, name: str) -> bool:
         for each in (name, f"{name}{_INDEX}"):
             (folder / each).unlink(missing_ok=True)
         return True
+
+
+def changes(folder: Path) -> AbstractContextManager[bool]:
+    """Return a lock: nobody else notes a use, or removes files, of this folder of unpacked files.
+    Raises OSError; TimeoutError if a process that makes no progress, such as a stopped one, has
+    it."""
+    return locked(folder / _CHANGES, _PATIENCE_S)
 
 
 def _used(folder: Path) -> set[str]:
