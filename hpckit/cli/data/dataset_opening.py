@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from data.read.sample_stream import MixedStream, SingleStream
     from hpckit.config.spec import RunSpec
 
-STREAMS, WINDOW = 48, 8  # the defaults of `Loader`
 _BESIDE = ("position", "pack", "skipped", "tokens", "seen", "batch_ramp")
 """Fields of a state that do not identify its stream."""
 _MOST_BYTES = 16 << 20  # largest size of a file with a state
@@ -119,6 +118,7 @@ def open_mixture(
     belongs to other datasets.
     """
     from data.read.sample_stream import mixed
+    from hpckit.config.rules.token_files import order_options
 
     given = dict(text.partition("=")[::2] for text in shards)
     if len(given) < len(shards) or not all(name and place for name, place in given.items()):
@@ -130,19 +130,15 @@ def open_mixture(
         open_shards([place], token_files=_token_files_of_source(name, token_files, spec))
         for name, place in given.items()
     ]
-    # as a run: the defaults are those of each dataset, and tables may have fewer streams
-    streams: int | None = None
-    window: int | None = None
-    if spec is not None and (spec.data.streams, spec.data.window) != (STREAMS, WINDOW):
-        streams, window = spec.data.streams, spec.data.window
+    of_run = {"remix_every": 0} if spec is None else order_options(spec)
     stream = mixed(
         datasets,
         [1] * len(datasets),
         names=list(given),
         seed=_natural(state, "seed") or 0,
-        streams=knobs.streams or streams,
-        window=knobs.window or window,
-        remix_every=0 if spec is None else spec.data.remix_every,
+        streams=knobs.streams or of_run.get("streams"),
+        window=knobs.window or of_run.get("window"),
+        remix_every=of_run["remix_every"],
         block=_natural(state, "block") or 1024,
     )
     return stream.restored({f: value for f, value in state.items() if f not in _BESIDE})

@@ -46,6 +46,20 @@ def reading_options(spec: RunSpec, shards: str) -> dict[str, Any]:
     return {"token_files": token_files(spec)}
 
 
+def order_options(spec: RunSpec) -> dict[str, Any]:
+    """Returns the options of the order of a run's samples (`OrderOptions`); where the streams and
+    the window are those of `conf/data`, tables with large groups of rows have fewer."""
+    from data.read.stream_sizes import STREAMS, WINDOW
+
+    is_default = (spec.data.streams, spec.data.window) == (STREAMS, WINDOW)
+    return {
+        "seed": spec.train.seed,
+        "streams": None if is_default else spec.data.streams,
+        "window": None if is_default else spec.data.window,
+        "remix_every": spec.data.remix_every,
+    }
+
+
 def text_columns(spec: RunSpec) -> tuple[str, ...]:
     """Returns the names of the fields that the text of samples may have, of all sources of a
     mixture; empty: samples have one field."""

@@ -20,10 +20,9 @@ from data import open_dataset
 from data.order.recurring_skips import RecurringSkips
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.sample_stream import order_of
-from data.read.stream_sizes import STREAMS, WINDOW
 from hpckit.config.batch_size import samples_before
 from hpckit.config.last_step import last_step
-from hpckit.config.rules.token_files import reading_options
+from hpckit.config.rules.token_files import order_options, reading_options
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import Event, read_events
@@ -127,14 +126,7 @@ def sample_problems(
         cache_bytes=spec.data.cache_gb * 10**9,
         **reading_options(spec, spec.data.shards),
     )
-    is_default = (spec.data.streams, spec.data.window) == (STREAMS, WINDOW)  # as in loaders.py
-    order = order_of(
-        dataset,
-        seed=spec.train.seed,
-        streams=None if is_default else spec.data.streams,
-        window=None if is_default else spec.data.window,
-        remix_every=spec.data.remix_every,
-    )
+    order = order_of(dataset, **order_options(spec))
     every_epoch = RecurringSkips(left_out, order) if left_out else left_out
     begins = [samples_before(spec, step) for step in range(steps + 1)]
     every = np.split(every_epoch.kept_at(np.arange(begins[steps])), begins[1:steps])

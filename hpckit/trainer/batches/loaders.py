@@ -7,9 +7,8 @@ from typing import Any
 
 from data import CachePeers, DataError, Dataset, Loader, in_order, mixed, open_dataset
 from data.read.sample_stream import MixedStream
-from data.read.stream_sizes import STREAMS, WINDOW
 from hpckit.config.mixture import SourceSize, is_packed, options_of, stages, stages_from
-from hpckit.config.rules.token_files import reading_options
+from hpckit.config.rules.token_files import order_options, reading_options
 from hpckit.config.spec import RunSpec
 from hpckit.trainer.batches.recorded_loader import RecordedLoader
 from hpckit.trainer.run_loop import TrainingRun
@@ -28,7 +27,7 @@ def open_loader(cfg: RunSpec, run: TrainingRun, **reading: Any) -> Loader:
         return Loader(open_mixture(cfg, run.cache_peers()), **arguments)
     assert cfg.data.shards is not None  # the spec is valid
     dataset = _open_dataset(cfg, cfg.data.shards, run.cache_peers())
-    loader = RecordedLoader(dataset, grow=cfg.data.grow, **_order(cfg), **arguments)
+    loader = RecordedLoader(dataset, grow=cfg.data.grow, **order_options(cfg), **arguments)
     loader.record, loader.is_writer = run.dataset_record, run.rank == 0
     return loader
 
@@ -64,7 +63,7 @@ def open_mixture(cfg: RunSpec, peers: CachePeers | None = None) -> MixedStream:
         stage_plan=partial(stages_from, cfg, sizes) if is_packed(cfg) else None,
         names=list(mixture.sources),
         block=mixture.block,
-        **_order(cfg),
+        **order_options(cfg),
     )
 
 
@@ -101,18 +100,6 @@ def _open_dataset(cfg: RunSpec, shards: str, peers: CachePeers | None) -> Datase
         peers=peers,
         **reading_options(cfg, shards),
     )
-
-
-def _order(cfg: RunSpec) -> dict[str, Any]:
-    """Return the options of the order; where they are those of `conf/data`, tables with large
-    groups of rows have fewer streams."""
-    is_default = (cfg.data.streams, cfg.data.window) == (STREAMS, WINDOW)
-    return {
-        "seed": cfg.train.seed,
-        "streams": None if is_default else cfg.data.streams,
-        "window": None if is_default else cfg.data.window,
-        "remix_every": cfg.data.remix_every,
-    }
 
 
 def _rank_arguments(cfg: RunSpec, run: TrainingRun) -> dict[str, Any]:
