@@ -46,17 +46,7 @@ class GrownOrder(Order):
         )
         self.versions = tuple(versions)
         self._begins = [version.begin for version in versions]
-        self._parts = [
-            Order(
-                newest.counts[: version.shards],
-                seed=newest.seed,
-                streams=newest.streams,
-                window=newest.window,
-                shuffle=newest.shuffle,
-                remix_every=newest.remix_every,
-            )
-            for version in versions
-        ]
+        self._parts = [newest.of_first(version.shards) for version in versions]
         _check(self.versions, self._parts)
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints]:
@@ -129,7 +119,7 @@ def with_version(
     newest: tuple[int, str],
 ) -> list[DatasetVersion]:
     """Return the versions of a stream that is at `position` and goes on with a larger dataset:
-    from the next epoch on, or at once where one begins at `position`.
+    from the next epoch on, or from `position` on where an epoch begins there.
 
     Args:
         versions: so far, the first one from 0 on. One that has not begun is replaced.

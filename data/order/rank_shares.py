@@ -72,13 +72,10 @@ def step_at(
         raise ValueError(f'tail must be "straddle", "drop" or "pad", got {tail!r}')
     every = np.arange(size, dtype=np.int64)
     position = skipped.next_kept(position)
-    if tail == "straddle":
-        positions = skipped.kept_at(skipped.kept_before(position) + every)
-        return GlobalStep(positions, np.ones(size, dtype=bool), int(positions[-1]) + 1)
     epoch = position // samples
     begin, end = epoch * samples, (epoch + 1) * samples
     at = skipped.kept_before(position)
-    left = skipped.kept_before(end) - at
+    left = size if tail == "straddle" else skipped.kept_before(end) - at
     if left >= size:
         positions = skipped.kept_at(at + every)
         return GlobalStep(positions, np.ones(size, dtype=bool), int(positions[-1]) + 1)

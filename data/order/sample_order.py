@@ -168,6 +168,18 @@ class Order:
         positions: Ints = epoch * self.samples + within
         return positions
 
+    def of_first(self, shards: int) -> "Order":
+        """Return the order, by the same options, of the first `shards` shards alone. Raises
+        ValueError if they have no samples."""
+        return Order(
+            self.counts[:shards],
+            seed=self.seed,
+            streams=self.streams,
+            window=self.window,
+            shuffle=self.shuffle,
+            remix_every=self.remix_every,
+        )
+
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         """Return the stream of each position, in 0..streams - 1, in the shape of `positions`."""
         asked = checked_positions(positions)

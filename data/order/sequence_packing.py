@@ -118,8 +118,8 @@ class SequencePacker:
         self.block = block
         self.long = long
         self._runs = _runs(borders, block)
-        self._per_epoch = -(-order.samples // block) + len(borders)
-        self._versions = _versions(versions or [(0, 0, order.samples)], block)
+        self._versions = _versions(versions or [(0, 0, order.samples)], block, len(borders))
+        self._per_epoch = self._versions[-1].blocks
         self._blocks: dict[int, _Block] = {}
         self._lock = threading.Lock()
 
@@ -166,8 +166,6 @@ class SequencePacker:
     def cursor_of_epoch(self, epoch: int) -> int:
         """Return the cursor at which an epoch begins."""
         version = self._versions[bisect_right(self._versions, epoch, key=lambda v: v.epoch) - 1]
-        if len(self._versions) == 1:
-            return epoch * self._per_epoch * SPAN
         return (version.number + (epoch - version.epoch) * version.blocks) * SPAN
 
     def border(self, cursor: int) -> int:
@@ -247,13 +245,14 @@ class SequencePacker:
         return _Block(positions[by_pack], starts[by_pack], lengths[by_pack], bounds, owners)
 
 
-def _versions(versions: Sequence[tuple[int, int, int]], block: int) -> list[_Version]:
-    """Return the blocks of the versions of a dataset: (begin, epoch, samples) of each."""
+def _versions(versions: Sequence[tuple[int, int, int]], block: int, borders: int) -> list[_Version]:
+    """Return the blocks of the versions of a dataset: (begin, epoch, samples) of each, whose epochs
+    have a block more for each of `borders` borders."""
     found: list[_Version] = []
     for begin, epoch, samples in versions:
         last = found[-1] if found else None
         number = 0 if last is None else last.number + (epoch - last.epoch) * last.blocks
-        found.append(_Version(number, begin, epoch, samples, -(-samples // block)))
+        found.append(_Version(number, begin, epoch, samples, -(-samples // block) + borders))
     return found
 
 

@@ -249,16 +249,8 @@ class SingleStream:
         DataError."""
         if not versions or (len(versions) == 1 and versions[0].shards == len(self.order.counts)):
             return self
-        order, counts = self.order, self.order.counts
         try:
-            newest = Order(
-                counts[: versions[-1].shards],
-                seed=order.seed,
-                streams=order.streams,
-                window=order.window,
-                shuffle=order.shuffle,
-                remix_every=order.remix_every,
-            )
+            newest = self.order.of_first(versions[-1].shards)
             if len(versions) > 1:
                 newest = GrownOrder(newest, versions)
         except ValueError as error:
@@ -532,13 +524,12 @@ def mixed(
                 raise ValueError(f"{len(datasets)} datasets, but {len(each)} {what}")
         if len(set(names)) < len(names):
             raise ValueError(f"names must be different, got {list(names)}")
-        orders, earlier = (
-            [
-                order_of(dataset, seed=seed, streams=each, window=of, remix_every=remix_every)
-                for dataset in datasets
-            ]
-            for each, of in ((streams, window), (streams or STREAMS, window or WINDOW))
-        )
+        by_size = partial(order_of, seed=seed, remix_every=remix_every)
+        orders = [by_size(dataset, streams=streams, window=window) for dataset in datasets]
+        earlier: list[Order] = []
+        if streams is None or window is None:
+            sized = partial(by_size, streams=streams or STREAMS, window=window or WINDOW)
+            earlier = [sized(dataset) for dataset in datasets]
         segments = [segment(at, of) for at, of in [(0, weights), *stages]]
         mixture = Mixture(segments, seed=seed, block=block)
     except ValueError as error:
