@@ -17,18 +17,16 @@ import argparse
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.common.arm_comparison import write_record
 from benchmarks.data.data_sets import EXTENSION, Samples, number_of, seen
+from benchmarks.data.shard_source import ShardSource, shard_source
 from data import CachePeers, Loader, open_dataset
-from tests.services.range_server import range_server
 
 _BATCH = 64
 
@@ -41,32 +39,6 @@ class Epochs:
     source_bytes: int
     missing: int
     doubled: int
-
-
-def _serve(pipe: Connection, samples: Samples, bytes_per_s: float) -> None:
-    """Send the URL and the bytes of the shards, and then, whenever asked, the bytes sent so far."""
-    with tempfile.TemporaryDirectory() as folder, range_server() as server:
-        samples.write(Path(folder))
-        for path in sorted(Path(folder).iterdir()):
-            server.put(f"/{path.name}", path.read_bytes())
-        server.total_bytes_per_s = bytes_per_s
-        pipe.send((server.url, sum(path.stat().st_size for path in Path(folder).glob("*.tar"))))
-        while pipe.recv():
-            pipe.send(server.sent)
-
-
-@contextmanager
-def _served(samples: Samples, bytes_per_s: float) -> Iterator[tuple[Connection, str, int]]:
-    ours, theirs = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    server = context.Process(target=_serve, args=(theirs, samples, bytes_per_s))
-    server.start()
-    try:
-        url, total = ours.recv()
-        yield ours, url, total
-    finally:
-        ours.send(False)
-        server.join()
 
 
 def _node(
@@ -107,7 +79,7 @@ def _node(
 
 
 def run_epochs(
-    server: Connection, url: str, samples: Samples, nodes: int, options: dict[str, Any]
+    source: ShardSource, samples: Samples, nodes: int, options: dict[str, Any]
 ) -> Epochs:
     """Read some epochs on all nodes, with empty caches."""
     context = multiprocessing.get_context("spawn")
@@ -115,20 +87,18 @@ def run_epochs(
         pipes, processes = [], []
         for rank in range(nodes):
             ours, theirs = multiprocessing.Pipe()
-            arguments = (theirs, url, f"{folder}/{rank}", rank, nodes, options)
+            arguments = (theirs, source.url, f"{folder}/{rank}", rank, nodes, options)
             processes.append(context.Process(target=_node, args=arguments))
             processes[-1].start()
             pipes.append(ours)
         for _ in range(5 if options["shares"] else 1):
             gathered = [pipe.recv() for pipe in pipes]
-            server.send(True)
-            before, began_s = server.recv(), time.perf_counter()
+            before, began_s = source.set(), time.perf_counter()
             for pipe in pipes:
                 pipe.send(gathered)
         numbers = [number for pipe in pipes for number in pipe.recv()]
         seconds = time.perf_counter() - began_s
-        server.send(True)
-        source_bytes = server.recv() - before
+        source_bytes = source.set() - before
         for pipe in pipes:
             pipe.send(None)
         for process in processes:
@@ -153,13 +123,14 @@ def main() -> None:
     rate, size = args.mb_per_s * 1e6, args.kb * 1000
     samples = Samples(args.shards, max(1, (args.mib << 20) // size), size)
     record: list[dict[str, Any]] = []
-    with _served(samples, rate) as (server, url, total):
+    with shard_source(samples, total_bytes_per_s=rate) as source:
+        total = sum(ref.bytes or 0 for ref in source.refs)
         for streams in args.streams:
             found: dict[bool, list[Epochs]] = {False: [], True: []}
             for turn in range(args.rounds):
                 for shares in (False, True) if turn % 2 == 0 else (True, False):
                     options = {"shares": shares, "streams": streams, "epochs": args.epochs}
-                    one = run_epochs(server, url, samples, args.nodes, options)
+                    one = run_epochs(source, samples, args.nodes, options)
                     found[shares].append(one)
                     record.append({**options, **vars(one), "bytes": total})
             for shares, all_rounds in found.items():

@@ -16,56 +16,24 @@ as many bare requests for so many bytes, by a new client, 32 at a time.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.common.arm_comparison import ArmComparison, interleave
 from benchmarks.data.data_sets import Samples
+from benchmarks.data.shard_source import shard_source
 from data import Loader, open_dataset
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
 from data.source.sources import Sources
-from tests.services.range_server import range_server
 
 _PIECE = 1 << 20
 _BATCHES = (1, 64)
 _AT_A_TIME = 32
-
-
-def _serve(pipe: Connection, samples: Samples, bytes_per_s: float) -> None:
-    """Until it is told None; another number is how long to wait before each answer, in seconds."""
-    with tempfile.TemporaryDirectory() as folder, range_server() as server:
-        samples.write(Path(folder))
-        for path in sorted(Path(folder).iterdir()):
-            server.put(f"/{path.name}", path.read_bytes())
-        server.bytes_per_s = bytes_per_s
-        tars = {path.name: path.stat().st_size for path in sorted(Path(folder).glob("*.tar"))}
-        pipe.send([(f"{server.url}/{name}", size) for name, size in tars.items()])
-        while (delay_s := pipe.recv()) is not None:
-            server.delay_s = delay_s
-            pipe.send(True)
-
-
-@contextmanager
-def served(samples: Samples, bytes_per_s: float) -> Iterator[tuple[Connection, list[ShardRef]]]:
-    """A server in a process of its own."""
-    ours, theirs = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    server = context.Process(target=_serve, args=(theirs, samples, bytes_per_s))
-    server.start()
-    try:
-        yield ours, [ShardRef(url, length) for url, length in ours.recv()]
-    finally:
-        ours.send(None)
-        server.join()
 
 
 def epoch_s(store: NodeStore, refs: list[ShardRef]) -> tuple[float, float]:
@@ -135,7 +103,8 @@ def main() -> None:
     args = parser.parse_args()
     rate, size = args.mb_per_s * 1e6, args.kb * 1000
     samples = Samples(args.shards, max(1, (args.mib << 20) // size), size)
-    with served(samples, rate) as (server, refs):
+    with shard_source(samples, bytes_per_s=rate) as source:
+        refs = source.refs
         with (
             tempfile.TemporaryDirectory() as folder,
             NodeStore(Path(folder), 1 << 40) as store,
@@ -147,8 +116,7 @@ def main() -> None:
         print(f"cold epoch {cold_s:.2f} s, {cold_s / (total / rate):.3f} of bytes over bandwidth")
         print(f"warm epoch {warm_s:.2f} s, {total / warm_s / 1e9:.2f} GB/s")
         for latency_ms in args.latency_ms:
-            server.send(latency_ms / 1000)
-            server.recv()
+            source.set(delay_s=latency_ms / 1000)
             for batch in _BATCHES:
                 told = compare_first(refs, batch, size, args.rounds)
                 print(f"{latency_ms:g} ms before each answer: {told}")
