@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -96,10 +97,7 @@ def count_epochs(
             which positions these are is not known, so in the last epoch, which may be incomplete,
             as many as are missing count as left out.
     """
-    later = [0] * (-(-until // samples) + 1)
-    for epoch in (recurring or {}).values():
-        for number in range(epoch + 1, len(later)):
-            later[number] += 1
+    firsts = sorted((recurring or {}).values())
     epochs = range(-(-until // samples))
     seen: dict[int, Counter[str]] = {epoch: Counter() for epoch in epochs}
     for entry in entries:
@@ -112,14 +110,14 @@ def count_epochs(
             due=_due(
                 _kept(left_out, epoch * samples, min(until, (epoch + 1) * samples)),
                 len(keys),
-                later[epoch] if epoch < len(later) else 0,
+                bisect_left(firsts, epoch),
                 is_whole=(epoch + 1) * samples <= until,
             ),
             seen=len(keys),
             twice=tuple(sorted(key for key, count in keys.items() if count > 1)),
             left_out=samples
             - _kept(left_out, epoch * samples, (epoch + 1) * samples)
-            + (later[epoch] if epoch < len(later) else 0),
+            + bisect_left(firsts, epoch),
         )
         for epoch, keys in sorted(seen.items())
     ]

@@ -122,60 +122,46 @@ _EXACT |= {name: replace(_EXACT[name], is_lasting=True) for name in _LASTING}
 
 # Slurm shows some reasons as sentences in place of the code, by the calls of xstrdup() and
 # xstrfmtcat() on state_desc in slurmctld of 22.05 to 26.11. scontrol puts _ for blanks.
-_SENTENCES = (
-    (
-        "job requeued in held state",
-        PendingReason(
-            "it ended with an error before its supervisor could say so, and Slurm queued it again, "
-            "but on hold",
-            "look at its batch log; then scontrol release JOB starts it again, and hpckit cancel "
-            "removes it",
-            is_lasting=True,
-        ),
+_SENTENCES = {
+    "job requeued in held state": PendingReason(
+        "it ended with an error before its supervisor could say so, and Slurm queued it again, "
+        "but on hold",
+        "look at its batch log; then scontrol release JOB starts it again, and hpckit cancel "
+        "removes it",
+        is_lasting=True,
     ),
-    (
-        "job requeued in special exit state",
-        PendingReason(
-            "it ended with a status for which the cluster queues a job again, but on hold",
-            "look at its batch log; then scontrol release JOB",
-            is_lasting=True,
-        ),
+    "job requeued in special exit state": PendingReason(
+        "it ended with a status for which the cluster queues a job again, but on hold",
+        "look at its batch log; then scontrol release JOB",
+        is_lasting=True,
     ),
-    ("launch failure limit exceeded requeued held", _EXACT["JobLaunchFailure"]),
-    ("launch failed requeued held", _EXACT["launch_failed_requeued_held"]),
-    (
-        "user env retrieval failed requeued held",
-        PendingReason(
-            "your environment could not be read on a node (--get-user-env), and it is on hold",
-            "leave out cluster.slurm.options.get-user-env; then scontrol release JOB",
-            is_lasting=True,
-        ),
+    "user env retrieval failed requeued held": PendingReason(
+        "your environment could not be read on a node (--get-user-env), and it is on hold",
+        "leave out cluster.slurm.options.get-user-env; then scontrol release JOB",
+        is_lasting=True,
     ),
-    ("Nodes required for job are DOWN", _EXACT["ReqNodeNotAvail"]),
-    (
-        "not in group permitted to use this partition",
-        PendingReason("you may not use its partition", _ACCESS, is_lasting=True),
+    "not in group permitted to use this partition": PendingReason(
+        "you may not use its partition", _ACCESS, is_lasting=True
     ),
-    ("was deleted", _EXACT["ReservationDeleted"]),
-    (
-        "is invalid",
-        PendingReason(
-            "its reservation is not valid for it",
-            "change cluster.slurm.reservation",
-            is_lasting=True,
-        ),
+    "is invalid": PendingReason(
+        "its reservation is not valid for it",
+        "change cluster.slurm.reservation",
+        is_lasting=True,
     ),
-    ("which this job was running under, has ended", _EXACT["ReservationDeleted"]),
-    (
-        "Job is at or exceeds QOS",
-        PendingReason("its quality of service has reached a limit", _LIMIT),
-    ),
-    (
-        "Job is at or exceeds association",
-        PendingReason("your account has reached a limit", _LIMIT),
-    ),
-)
-"""Parts of sentences, and what they mean."""
+    "Job is at or exceeds QOS": PendingReason("its quality of service has reached a limit", _LIMIT),
+    "Job is at or exceeds association": PendingReason("your account has reached a limit", _LIMIT),
+}
+"""Parts of sentences that have no code, and what they mean."""
+_EXACT |= _SENTENCES
+_NAMES = {
+    **{part: part for part in _SENTENCES},
+    "launch failure limit exceeded requeued held": "JobLaunchFailure",
+    "launch failed requeued held": "launch_failed_requeued_held",
+    "Nodes required for job are DOWN": "ReqNodeNotAvail",
+    "was deleted": "ReservationDeleted",
+    "which this job was running under, has ended": "ReservationDeleted",
+}
+"""By a part of a sentence, the name of its reason in `_EXACT`."""
 
 # By the limit's place in Slurm's tree; the first group is what is limited, such as GRES or Node.
 _PATTERNS = (
@@ -237,11 +223,7 @@ def explain(code: str) -> PendingReason:
     Args:
         code: the code, or a sentence in its place.
     """
-    said = code.replace("_", " ")
-    for part, reason in _SENTENCES:
-        if part in said:
-            return reason
-    name = re.split(r"[,\s(]", code.strip(), maxsplit=1)[0]
+    name = _name(code)
     if name in _EXACT:
         return _EXACT[name]
     for pattern, reason in _PATTERNS:
@@ -259,9 +241,14 @@ def is_lasting(code: str) -> bool:
 
 def is_of_nodes(code: str) -> bool:
     """Returns whether the job waits because no nodes that it may have satisfy its request."""
-    name = re.split(r"[,\s(]", code.strip(), maxsplit=1)[0]
-    is_sentence = "Nodes required for job are DOWN" in code.replace("_", " ")
-    return is_sentence or name in _OF_NODES
+    return _name(code) in _OF_NODES
+
+
+def _name(code: str) -> str:
+    """Returns the code without what Slurm adds to it; of a sentence, the name in `_NAMES`."""
+    said = code.replace("_", " ")
+    found = next((name for part, name in _NAMES.items() if part in said), None)
+    return found or re.split(r"[,\s(]", code.strip(), maxsplit=1)[0]
 
 
 def is_singleton(dependency: str) -> bool:

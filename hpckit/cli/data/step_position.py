@@ -225,10 +225,9 @@ def of_checkpoints(
     if base is None:
         return None
     if base.state.get("batch_ramp"):
-        first, known = (0, {**base.state, "position": 0})
-        if before is not None:
-            first, known = before.step, {**base.state, "position": position_of(before.state)}
-        return replace(of_ramp(known, first, step, left_out_of), state=base.state)
+        done, at = (0, 0) if before is None else (before.step, position_of(before.state))
+        found = of_ramp(base.state, at, step - 1 - done, left_out_of)
+        return StepPosition(base.state, *found, step)
     if batch is None and before and after:
         left_out = left_out_of(after.state)
         begin, end = (left_out.kept_before(position_of(one.state)) for one in (before, after))
@@ -248,19 +247,14 @@ def of_checkpoints(
 
 
 def of_ramp(
-    state: dict[str, Any], first: int, step: int, left_out_of: LeftOutOf | None = None
-) -> StepPosition:
-    """Find step `step` of a batch that grows, from a loader's state after `first` steps.
-    `left_out_of` is as for `find_step_position`."""
-    ramp, left_out, position = (
-        BatchRamp(*state["batch_ramp"]),
-        (left_out_of or skipped_of)(state),
-        position_of(state),
-    )
+    state: Mapping[str, Any], position: int, later: int, left_out_of: LeftOutOf
+) -> tuple[int, int]:
+    """Return (position, batch) of the step that comes `later` steps after the one at `position`, of
+    a batch that grows as a loader's state says."""
+    ramp, left_out = BatchRamp(*state["batch_ramp"]), left_out_of(state)
     seen = left_out.kept_before(position)
-    samples = ramp.after(seen, step - 1 - first) - seen
-    at = left_out.later(position, samples)
-    return StepPosition(state, at, ramp.size_at(seen + samples), step)
+    after = ramp.after(seen, later)
+    return left_out.later(position, after - seen), ramp.size_at(after)
 
 
 def _saved(at: StoreLocation, run: str, step: int | None) -> list[SavedLoaderState]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from data.order.skipped_ranges import SkippedRanges
     from data.read.batches.batch_fetcher import BatchWork
     from data.read.batches.batch_plan import Topology
+    from data.read.dataset import Dataset
     from data.read.sample_stream import SampleStream
     from data.read.sequences.packed_batches import PackPlan
     from hpckit.cli.data.step_position import LeftOutOf, SkippedUpdate
@@ -171,10 +173,14 @@ def where(
     token_files = token_files_of(dtype, end_of_text, block_size, column)
     overrides = OrderOverrides(seed, streams, window)
 
+    @cache
+    def dataset_of_shards() -> Dataset:
+        return open_shards(shards, token_files=token_files)
+
     def opened(told: Mapping[str, Any] | None) -> SampleStream:
         if told is not None and is_mixture(told):
             return open_mixture(shards, told, overrides, token_files, spec_of_run(run))
-        return order_of(open_shards(shards, token_files=token_files), told, overrides)
+        return order_of(dataset_of_shards(), told, overrides)
 
     def left_out_of(told: Mapping[str, Any]) -> SkippedRanges:
         found = skipped_of(told)
@@ -247,8 +253,8 @@ def _begin(
     if loader_state is None:
         return _Begin(None, position or 0, batch or 0, later=step or 0)
     if batch is None and "pack" not in loader_state:
-        now = of_ramp(loader_state, 0, (step or 0) + 1, left_out_of)
-        return _Begin(loader_state, now.position, now.batch or 0)
+        begin = of_ramp(loader_state, position_of(loader_state), step or 0, left_out_of)
+        return _Begin(loader_state, *begin)
     at, seen = position_of(loader_state), int(loader_state.get("seen", 0))
     size = batch or int((ramp or [0])[-1])
     return _Begin(loader_state, at, size, later=step or 0, seen=seen)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from hpckit.agent.orphaned_job import PATIENCE_S, is_left_to_slurm, is_running
+from hpckit.agent.orphaned_job import PATIENCE_S, Ask, is_left_to_slurm, is_running
 from hpckit.events.event_log import Event, EventLog
 from hpckit.events.schema import (
     Degraded,
@@ -35,8 +35,6 @@ CHECK_S = 30.0
 """Seconds in which Slurm finds out that a node does not answer (MessageTimeout, by default 10)."""
 _TIMEOUT_S = 10.0
 _POLL_S = 1.0
-
-Ask = Callable[[Sequence[str]], str]
 
 
 def is_expedited(job: str) -> bool:

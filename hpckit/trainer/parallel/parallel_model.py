@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -254,9 +255,9 @@ class StepGradients:
         scale: LossScale,
     ) -> None:
         """`passes_of`: makes the passes of a step in which this rank takes so many samples."""
-        self._passes_of, self._parts, self._scale = passes_of, parts, scale
+        self._passes_of, self._parts, self._scale = cache(passes_of), parts, scale
         self._local_batch = local_batch
-        self._made = {local_batch: passes_of(local_batch)}
+        self._passes()  # raises if it is impossible
 
     def __call__(
         self,
@@ -311,10 +312,7 @@ class StepGradients:
         return found
 
     def _passes(self, samples: int | None = None) -> GradientAccumulation | PipelineExecutor:
-        number = self._local_batch if samples is None else samples
-        if number not in self._made:  # the batch has grown
-            self._made[number] = self._passes_of(number)
-        return self._made[number]
+        return self._passes_of(self._local_batch if samples is None else samples)
 
 
 class GradientAccumulation:
