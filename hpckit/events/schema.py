@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
-from checkpointing.events import EVENT_KINDS, Count, Seconds, event_kind, event_with
+from checkpointing.events import (
+    EVENT_KINDS,
+    Count,
+    Seconds,
+    event_fields,
+    event_kind,
+    event_with,
+)
 from checkpointing.events import Event as Event
 from hpckit.events.end_reasons import KINDS
 
@@ -24,7 +31,7 @@ VerdictName = Annotated[str, OneOf(frozenset(KINDS))]
 """How a generation or a run ended."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@event_fields
 class RunEvent(Event):
     """An event of a run. The log that it is written to adds the fields of the process that it
     belongs to."""
@@ -41,7 +48,7 @@ class RunEvent(Event):
     """The rank of the worker among all workers of the generation; ranks add it."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@event_fields
 class UnknownEvent(RunEvent):
     """An event of a kind that is not in the schema: one of the user's own, of an earlier release,
     or of a later one. `event["name"]` and `event.get("name")` return its fields."""
