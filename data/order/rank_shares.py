@@ -16,6 +16,10 @@ from data.order.keyed_permutation import Ints
 from data.order.sample_order import MAX_POSITION
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 
+_EPOCHS = 64
+"""The epochs in which a full step is looked for, as positions that are left out may be many in some
+of them."""
+
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Weights: TypeAlias = npt.NDArray[np.float64]
 Tail: TypeAlias = Literal["straddle", "drop", "pad"]
@@ -71,24 +75,25 @@ def step_at(
     if tail not in ("straddle", "drop", "pad"):
         raise ValueError(f'tail must be "straddle", "drop" or "pad", got {tail!r}')
     every = np.arange(size, dtype=np.int64)
-    position = skipped.next_kept(position)
-    epoch = position // samples
-    begin, end = epoch * samples, (epoch + 1) * samples
-    at = skipped.kept_before(position)
-    left = size if tail == "straddle" else skipped.kept_before(end) - at
-    if left >= size:
-        positions = skipped.kept_at(at + every)
-        return GlobalStep(positions, np.ones(size, dtype=bool), int(positions[-1]) + 1)
-    if tail == "pad":
-        first = skipped.kept_before(begin)
-        numbers = first + (at - first + every) % (at + left - first)
-        return GlobalStep(skipped.kept_at(numbers), every < left, end)
-    if samples < size:
-        raise ValueError(
-            f'tail="drop" would drop every sample: an epoch has {samples}, a batch {size};'
-            ' use a smaller batch or tail="pad"'
-        )
-    return step_at(end, size, samples, tail, skipped)
+    most = 0
+    for _ in range(_EPOCHS if skipped else 2):
+        position = skipped.next_kept(position)
+        epoch = position // samples
+        begin, end = epoch * samples, (epoch + 1) * samples
+        at = skipped.kept_before(position)
+        left = size if tail == "straddle" else skipped.kept_before(end) - at
+        if left >= size:
+            positions = skipped.kept_at(at + every)
+            return GlobalStep(positions, np.ones(size, dtype=bool), int(positions[-1]) + 1)
+        if tail == "pad":
+            first = skipped.kept_before(begin)
+            numbers = first + (at - first + every) % (at + left - first)
+            return GlobalStep(skipped.kept_at(numbers), every < left, end)
+        position, most = end, max(most, left)
+    raise ValueError(
+        f'tail="drop" would drop every sample: an epoch has {most}, a batch {size};'
+        ' use a smaller batch or tail="pad"'
+    )
 
 
 def share(

@@ -25,10 +25,10 @@ class RecurringSkips(SkippedRanges):
     their samples have there.
 
     It is equal to `SkippedRanges` of the same ranges, of which it is a function. Raises ValueError
-    if no sample would be left.
+    if no sample would be left, unless `may_end`: `kept_at` and what needs it cannot be used then.
     """
 
-    def __init__(self, skipped: SkippedRanges, order: Order) -> None:
+    def __init__(self, skipped: SkippedRanges, order: Order, *, may_end: bool = False) -> None:
         super().__init__(skipped.ranges)
         self._order = order
         self._firsts_of_samples = np.concatenate([[0], np.cumsum(order.counts)])
@@ -45,7 +45,9 @@ class RecurringSkips(SkippedRanges):
         """The number of the first kept position of each of these epochs."""
         self._each = int(sizes[-1])
         """Number of positions that are left out in each later epoch."""
-        if self._each >= order.samples:
+        self.is_ended = self._each >= order.samples
+        """Whether no sample is left in later epochs."""
+        if self.is_ended and not may_end:
             raise ValueError(
                 f"all {order.samples} samples of the dataset were left out, and none would be left"
             )
@@ -147,7 +149,11 @@ class RecurringSkips(SkippedRanges):
 
 class MixedSkips(SkippedRanges):
     """The ranges `skipped` of positions of a mixture, and in every later epoch of each dataset the
-    samples that were there. It is equal to `SkippedRanges` of the same ranges."""
+    samples that were there. It is equal to `SkippedRanges` of the same ranges.
+
+    A dataset whose samples are all left out ends: others come in the order in which they would have
+    come. Raises ValueError if every dataset ends that has a weight in the last segment.
+    """
 
     def __init__(self, skipped: SkippedRanges, orders: Sequence[Order], mixture: Mixture) -> None:
         super().__init__(skipped.ranges)
@@ -155,9 +161,23 @@ class MixedSkips(SkippedRanges):
         # positions of a dataset come in order: those in a range of the mixture are a range, too
         own = [(mixture.consumed(first), mixture.consumed(end)) for first, end in self.ranges]
         self._skips = [
-            RecurringSkips(SkippedRanges((a[n], b[n]) for a, b in own if a[n] < b[n]), order)
+            RecurringSkips(
+                SkippedRanges((a[n], b[n]) for a, b in own if a[n] < b[n]), order, may_end=True
+            )
             for n, order in enumerate(orders)
         ]
+        last = mixture.segments[-1]
+        each = zip(self._skips, last.parts, strict=True)
+        if all(skips.is_ended for skips, part in each if part):
+            raise ValueError(
+                "all samples were left out of each dataset that has a weight from position "
+                f"{last.position} on, and none would be left"
+            )
+
+    @property
+    def ended(self) -> list[int]:
+        """The numbers of the datasets whose samples are all left out."""
+        return [number for number, skips in enumerate(self._skips) if skips.is_ended]
 
     def kept_before(self, position: int) -> int:
         """Return how many positions below `position` are kept."""
@@ -174,12 +194,11 @@ class MixedSkips(SkippedRanges):
         shape."""
         asked = np.asarray(numbers, dtype=np.int64)
         first, last = int(asked.min()), int(asked.max())
-        begin = self._first_kept(first)
         found = np.empty(0, dtype=np.int64)
         while found.size <= last - first:
+            begin = self._first_kept(first + found.size)
             more = np.arange(begin, begin + max(64, 2 * (last - first + 1 - found.size)))
             found = np.concatenate([found, more[~self._are_skipped(more)]])
-            begin = int(more[-1]) + 1
         positions: Ints = found[asked - first]
         return positions
 

@@ -26,6 +26,7 @@ from data.read.mixture_progress import (
     MixtureChange,
     SourceProgress,
     change_of,
+    names_of,
     source_progress,
 )
 from data.read.processes.process_prefetch import ProcessPrefetcher
@@ -269,17 +270,40 @@ class Loader(Iterable[Batch]):
         """
         if self._began:
             raise DataError("skip was called after iteration began; call it before")
+        self._plan = self._skipping(first, end)
+
+    def skip_problem(self, first: int, end: int) -> str | None:
+        """Return why `skip` could not leave out these positions, of this loader before its
+        iteration began; None: it could."""
+        try:
+            self._skipping(first, end)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def _skipping(self, first: int, end: int) -> BatchPlan:
         try:
             skipped = self._plan.skipped.with_range(first, end)
-            if skipped != self._plan.skipped:  # those of the state may be given again
-                self._plan = self._plan.skipping(skipped)
         except ValueError as error:
             raise DataError(str(error)) from error
+        if skipped == self._plan.skipped:  # those of the state may be given again
+            return self._plan
+        return self._plan.skipping(skipped)
 
     @property
     def skipped(self) -> SkippedRanges:
         """The positions that are left out, and whose samples are left out in later epochs."""
         return self._plan.skipped
+
+    @property
+    def ended_sources(self) -> tuple[str, ...]:
+        """The names of the datasets of a mixture of which no sample comes any more, as all of them
+        are left out: the others are mixed by their weights without it."""
+        stream = self._plan.stream
+        if not isinstance(stream, MixedStream):
+            return ()
+        names = names_of(stream)
+        return tuple(names[number] for number in self._plan.ended)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved; the world size and batch size may differ. What was left

@@ -26,6 +26,7 @@ from hpckit.events.schema import event_taking
 log = logging.getLogger(__name__)
 
 _CLOSED = -1
+_STEP = b'"kind": "step"'  # as `EventLog` writes it; within a string, quotes are escaped
 _YEAR_10000_S = 253_402_300_800  # Python's calendar cannot represent dates from then on
 
 
@@ -96,8 +97,12 @@ class EventTail:
         """Offset in the file after the last event that was read."""
         return self._offset
 
-    def read(self) -> Iterator[Event]:
-        """Yields the events of complete lines that were appended since the last call."""
+    def read(self, *, with_steps: bool = True) -> Iterator[Event]:
+        """Yields the events of complete lines that were appended since the last call.
+
+        `with_steps`: False leaves out those of the kind "step", of which a long run has most, and
+        does not parse them.
+        """
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -105,6 +110,8 @@ class EventTail:
                     if not line.endswith(b"\n"):
                         return
                     self._offset += len(line)
+                    if not with_steps and _STEP in line:
+                        continue
                     if event := _parse(line, self._path):
                         yield event
                     else:

@@ -22,7 +22,6 @@ from checkpointing import (
 from checkpointing.save_policy import SavePolicy
 from hpckit.config.rules.validation_and_evaluation import EVAL_PREFIX, best_policy
 from hpckit.config.spec import CheckpointSpec, EvalSpec, KeepSpec
-from hpckit.events.event_log import read_events
 from hpckit.events.schema import Degraded, DegradedSubject
 from hpckit.rundir.directory import checkpoint_root, run_name
 from hpckit.rundir.fork_record import read_fork
@@ -32,7 +31,6 @@ from hpckit.trainer.optim.ema import with_narrow_averages
 from hpckit.trainer.precision.finite_check import NAMES, FiniteCheck
 from hpckit.trainer.rank_agreement import RankAgreement
 from hpckit.trainer.rank_setup import RankContext
-from hpckit.trainer.spikes.checkpoints_left_behind import checkpoints_left_behind
 from hpckit.trainer.timing.snapshot_waits import SnapshotWaits
 from hpckit.trainer.timing.step_phases import StepPhases
 from hpckit.trainer.validation import ValidationSchedule
@@ -90,7 +88,7 @@ class RunCheckpoints:
         problem_of_state: Callable[[], str | None] | None = None,
         *,
         prefer_certified: bool = False,
-        avoids_left_behind: bool = False,
+        avoid: Mapping[str, str] | None = None,
     ) -> int | None:
         """Restore `state` from the newest usable checkpoint or snapshot. Collective.
 
@@ -99,8 +97,7 @@ class RunCheckpoints:
                 be used, besides parameters that are not finite.
             prefer_certified: as of `Checkpointer.restore`; if no certified one is left, there is an
                 event.
-            avoids_left_behind: do not load checkpoints again that the run has left behind, as
-                `checkpoints_left_behind`.
+            avoid: as of `Checkpointer.restore`.
 
         Returns:
             The step of the restored state, or None if there is no checkpoint.
@@ -113,13 +110,9 @@ class RunCheckpoints:
         context = self._context
         # A restart in place has all nodes of the attempt before it.
         is_memory_here = context.attempt > 0 or context.env.is_memory_here
-        is_reader = avoids_left_behind and context.env.rank == 0
-        left_behind = (
-            checkpoints_left_behind(read_events(context.env.at.run.events)) if is_reader else {}
-        )
         restore = partial(
             self._checkpointer.restore,
-            avoid=left_behind,
+            avoid=avoid,
             await_unseen=not is_memory_here,
             prefer_certified=prefer_certified,
             check=lambda: (

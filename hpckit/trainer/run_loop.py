@@ -30,6 +30,7 @@ from data import CachePeers
 from hpckit.config.batch_size import SchedulePoint, batch_ramp, schedule_point
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
+from hpckit.events.checkpoints_left_behind import checkpoints_left_behind
 from hpckit.events.schema import (
     BatchRampChanged,
     CanaryEnded,
@@ -51,6 +52,8 @@ from hpckit.trainer.batches.step_source import (
     StepSourceOptions,
 )
 from hpckit.trainer.certification.computation_check import ComputationCheck
+from hpckit.trainer.certification.past_differences import PastDifferences
+from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import Value, means_of
 from hpckit.trainer.precision.canary import build_canary
@@ -60,6 +63,7 @@ from hpckit.trainer.rank_agreement import RankAgreement
 from hpckit.trainer.rank_setup import set_up_rank
 from hpckit.trainer.run_checkpoints import RunCheckpoints
 from hpckit.trainer.run_records import RunRecords
+from hpckit.trainer.spikes.past_rollbacks import PastRollbacks
 from hpckit.trainer.spikes.spike_detection import NAMES, SpikeDetector
 from hpckit.trainer.spikes.spike_monitor import SpikeMonitor
 from hpckit.trainer.spikes.update_skipping import UpdateSkipper
@@ -136,7 +140,8 @@ class TrainingRun:
         self._detector = SpikeDetector(heal.deviations, heal.window) if heal.on_spike else None
         self._spikes: SpikeMonitor | None = None  # until `steps`, which has the loader
         self._skipper: UpdateSkipper | None = None  # as above
-        self._check = ComputationCheck(context) if cfg.checkpoint.certify is not None else None
+        self._check: ComputationCheck | None = None  # as above
+        self._went_back: tuple[PastRollbacks, PastDifferences] | None = None  # as above
         self._cache_peers: CachePeers | None = None  # until `cache_peers`
         self._loader_state: dict[str, Any] = {}
         """What is saved of the loader of `steps`, by the name under which it is tracked."""
@@ -205,11 +210,7 @@ class TrainingRun:
         """
         self._check_loop(validate)
         source = self._open_source(loader, other_world)
-        if self._detector is not None and self._cfg.heal.on_spike == "skip":
-            self._skipper = UpdateSkipper(self._context, source, self._detector)
-        elif self._detector is not None:
-            self._spikes = SpikeMonitor(self._context, source, self._detector)
-        self._resume(source)
+        self._resume(source, self._prepare_resume(source))
         records = self._records = RunRecords(self._context, source, self._step, self._phases)
         if validate and self._validation.is_overdue(self._step):
             self._validate(validate, records)
@@ -438,21 +439,44 @@ class TrainingRun:
             self._loader_state = {name: source.tracked}
         return source
 
-    def _resume(self, source: StepSource) -> None:
-        """Restore the state of the run, or initialize its parameters. Collective."""
+    def _prepare_resume(self, source: StepSource) -> Mapping[str, str]:
+        """Prepare what depends on earlier attempts, and return the ids of the checkpoints that they
+        have left behind, and why. Collective."""
+        context, detector, heal = self._context, self._detector, self._cfg.heal
+        earlier = EarlierEvents(context.env.at.run.events, is_reader=self.rank == 0)
+        # also if neither is looked for any more: it must not return to what it has left behind
+        rollbacks, differences = PastRollbacks(earlier, source), PastDifferences(earlier)
+        self._went_back = rollbacks, differences
+        if self._cfg.checkpoint.certify is not None:
+            self._check = ComputationCheck(context, earlier)
+        if detector is not None and heal.on_spike == "skip":
+            self._skipper = UpdateSkipper(context, source, detector, earlier)
+        elif detector is not None:
+            self._spikes = SpikeMonitor(context, source, detector, rollbacks.made)
+        return checkpoints_left_behind(earlier.by_time)
+
+    def _resume(self, source: StepSource, left_behind: Mapping[str, str]) -> None:
+        """Restore the state of the run, or initialize its parameters. Collective.
+
+        Args:
+            left_behind: the ids of checkpoints that are not used, and why.
+        """
         begun_s = time.monotonic()
+        assert self._went_back is not None
+        rollbacks, _ = self._went_back
         spikes, skipper, state = self._spikes, self._skipper, self._state()
         restored = self._checkpoints.restore(
             state,
             partial(self._problem_of_state, state["run"]),
             # the parameters may be wrong for longer than the loss has shown
-            prefer_certified=self._check is not None and bool(spikes and spikes.is_rolling_back),
-            avoids_left_behind=self._check is not None or spikes is not None,
+            prefer_certified=self._check is not None and rollbacks.is_rolling_back,
+            avoid=left_behind,
         )
         if restored is None:
             self._initialize()
-        if spikes is not None:
-            spikes.leave_out()
+        if (what := rollbacks.leave_out()) is not None:
+            log.warning("%s", what)
+            self.emit_event(Degraded(subject=DegradedSubject.LOADER, what=what))
         self._step = restored or 0
         if self._detector is not None:
             self._detector.load(state["run"].get("watched", {}))
@@ -522,10 +546,9 @@ class TrainingRun:
         Args:
             saved: what was saved of the run.
         """
-        problem = None if self._check is None else self._check.problem_of_state(saved)
-        if problem is None and self._spikes is not None:
-            problem = self._spikes.problem_of_state(saved)
-        return problem
+        assert self._went_back is not None
+        rollbacks, differences = self._went_back
+        return differences.problem_of_state(saved) or rollbacks.problem_of_state(saved)
 
     def _certify(self) -> str:
         """Return how the present state was certified; "": it was not. Collective."""
@@ -576,7 +599,9 @@ class TrainingRun:
 
     def _state(self) -> dict[str, Any]:
         canary = {"canary": self._canary} if self._canary else {}
-        run: dict[str, Any] = {"step": self._step, **(self._check.saved if self._check else {})}
+        run: dict[str, Any] = {"step": self._step}
+        for one in self._went_back or ():
+            run |= one.saved
         if self._detector is not None:  # a resumed run compares its next step as this one would
             run["watched"] = self._detector.saved
         if self._spikes is not None:

@@ -20,6 +20,7 @@ from data.order.rank_shares import (
     step_at,
     steps_from,
 )
+from data.order.recurring_skips import MixedSkips
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
 from data.read.sample_stream import (
@@ -114,6 +115,11 @@ class BatchPlan(Protocol):
         """Return the fetcher that makes batches of the work, given one that makes batches of
         samples."""
 
+    @property
+    def ended(self) -> list[int]:
+        """The numbers of the datasets of which no sample comes any more, as all of them are left
+        out."""
+
     def stream_position(self, position: int) -> int:
         """Return the position in the stream of the samples that are read at `position`."""
 
@@ -201,6 +207,10 @@ class SamplePlan:
 
     def stream_position(self, position: int) -> int:
         return position
+
+    @property
+    def ended(self) -> list[int]:
+        return self.left_out.ended if isinstance(self.left_out, MixedSkips) else []
 
     def skipping(self, skipped: SkippedRanges) -> "SamplePlan":
         plan = replace(self, skipped=skipped)

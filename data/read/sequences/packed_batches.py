@@ -231,7 +231,16 @@ class PackPlan:
             block = (end - 1) // SPAN
             plan.counts.leave_out(plan._positions_of(first, end), plan.packer.border(end - 1))
             plan.packer.forget_after(block)
+        if len(plan.ended) == len(self.stream.datasets):
+            raise DataError(
+                f"all {sum(map(len, self.stream.datasets))} documents were left out, and none "
+                "would be left"
+            )
         return plan
+
+    @property
+    def ended(self) -> list[int]:
+        return self.counts.ended
 
     def _positions_of(self, first: int, end: int) -> Ints:
         """Return the positions of the documents of the sequences at these cursors."""
@@ -265,7 +274,8 @@ class PackPlan:
         try:
             return self.packer.step(position, size, self.topology.tail, skipped)
         except ValueError as error:
-            raise DataError(str(error)) from error
+            left_out = f"; sequences that are left out: {self.skipped}" if self.skipped else ""
+            raise DataError(f"{error}{left_out}") from error
 
     def _work(self, step: PackStep) -> BatchWork:
         of = self.topology

@@ -1,7 +1,7 @@
 """The number of tokens of the documents at given positions, from the indexes of their shards."""
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
@@ -63,6 +63,13 @@ class TokenCounts:
         on: they have no tokens there."""
         for place in _keys(self._stream.locate(positions)):
             self._left_out.setdefault(place, begin)
+
+    @property
+    def ended(self) -> list[int]:
+        """The numbers of the datasets whose documents are all left out."""
+        counts = Counter(dataset for dataset, _, _ in self._left_out)
+        every = enumerate(self._stream.datasets)
+        return [number for number, dataset in every if counts[number] >= len(dataset)]
 
     def at(self, places: SampleLocations) -> Ints:
         """Return the number of tokens of the samples at `places`. May be called from many

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hpckit.rundir.fork_record import ForkRecord, read_fork, write_fork
 from hpckit.slurm.sbatch_variables import with_sbatch_variables
 from hpckit.submit.continuation.continuation_facts import with_continuation
 from hpckit.submit.fork.fork_request import ForkRequest, fork_problems, fork_spec
+from hpckit.submit.newest_checkpoint import ids_left_behind
 from hpckit.submit.preparation import CommandOptions, SubmissionRequest, check, prepare, request
 from hpckit.system.store_timeouts import interactive_store_options
 
@@ -33,7 +34,7 @@ def check_fork(parent: RunDir, step: int | None, overrides: Sequence[str]) -> Ch
     """Return the fork of a run, once everything that it needs is checked.
 
     Args:
-        step: of the checkpoint; None: the newest.
+        step: of the checkpoint; None: the newest one that the parent would continue from.
 
     Raises:
         SpecError: it cannot be; the error has all problems that can be found together.
@@ -41,7 +42,8 @@ def check_fork(parent: RunDir, step: int | None, overrides: Sequence[str]) -> Ch
     """
     before, spec = fork_spec(parent, overrides)
     store, name = checkpoint_root(before, parent), run_name(before)
-    found = _checkpoint(store, name, step)
+    left_behind = ids_left_behind(parent)
+    found = choose_checkpoint(store, name, step, left_behind)
     fork = ForkRequest(parent, before, spec, found.step)
     if problems := fork_problems(fork):
         raise SpecError(problems)
@@ -57,6 +59,8 @@ def check_fork(parent: RunDir, step: int | None, overrides: Sequence[str]) -> Ch
                 f"that one: hpckit resume {wanted.run.path}"
             ]
         )
+    if (why := left_behind.get(found.id)) is not None:
+        print(f"note: {name} does not use step {found.step} any more: {why}", file=sys.stderr)
     for line in (*of_shell, *of_site, *check(wanted, None).notes):
         print(f"note: {line}", file=sys.stderr)
     record = ForkRecord(name, str(parent.path), store, found.step, found.id)
@@ -89,18 +93,25 @@ def prepare_fork(fork: CheckedFork, say: Callable[[str], None] = print) -> int:
     return number
 
 
-def _checkpoint(store: str, run: str, step: int | None) -> CheckpointInfo:
+def choose_checkpoint(
+    store: str, run: str, step: int | None, left_behind: Mapping[str, str]
+) -> CheckpointInfo:
     """Return the checkpoint that a fork begins with.
+
+    Args:
+        step: None: the newest that is not left behind; of one that is, it has to be named.
+        left_behind: as `checkpoints_left_behind`.
 
     Raises:
         CheckpointError: there is none, or the store does not answer.
     """
     every = list_run(store, run, interactive_store_options())
     infos = [info for info in every if info.state == "committed"]
-    if step is None and infos:
-        equal = [info for info in infos if not info.is_suspect]
-        return (equal or infos)[-1]
-    for info in reversed(infos):
+    used = [info for info in infos if info.id not in left_behind]
+    if step is None and used:
+        equal = [info for info in used if not info.is_suspect]
+        return (equal or used)[-1]
+    for info in (*reversed(used), *reversed(infos)):
         if info.step == step:
             return info
     steps = ", ".join(str(info.step) for info in infos) or "none"

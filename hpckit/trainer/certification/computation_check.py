@@ -12,21 +12,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hpckit.events.event_log import EventTail
 from hpckit.events.schema import CheckpointCertified, Degraded, DegradedSubject, WrongComputation
 from hpckit.trainer.certification.batch_exchange import exchange, problem_of, repacked
 from hpckit.trainer.certification.check_schedule import due_from, history_of, least_steps
-from hpckit.trainer.certification.doubtful_checkpoints import (
-    DoubtfulSteps,
-    doubtful_steps,
-    doubts_about,
-)
 from hpckit.trainer.certification.fault_finding import (
     Computation,
     differs,
@@ -39,6 +32,7 @@ from hpckit.trainer.certification.gradient_capture import (
     GradientCapture,
     lack_of_capture,
 )
+from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import collective_device, gather_rows, rows_of_rank_0
 from hpckit.trainer.parallel.device_mesh import data_rings
@@ -85,20 +79,15 @@ class _Finding:
 class ComputationCheck:
     """Checks at some save steps that all ranks compute alike. Its methods are collective."""
 
-    def __init__(self, context: RankContext) -> None:
-        """Read what earlier attempts have found."""
+    def __init__(self, context: RankContext, earlier: EarlierEvents) -> None:
+        """Take what earlier attempts have found."""
         certify = context.cfg.checkpoint.certify
         assert certify is not None
         self._context, self._certify = context, certify
         self._rings = data_rings(context.mesh)
-        # in the order in which they were written, as checkpoints refer to differences by their
-        # number, and rank 0 of an earlier attempt may have had another clock
-        tail = EventTail(context.env.at.run.events)
-        events = list(tail.read()) if context.env.rank == 0 else []
-        past = history_of(events)
+        past = history_of(earlier.written)
         ((passed, due, failures),) = rows_of_rank_0([[past.passed, past.due, past.failures]], 3)
         self._history = type(past)(passed, due, failures)
-        self._doubtful = [DoubtfulSteps(*row) for row in rows_of_rank_0(doubtful_steps(events), 2)]
         self._begun = self._due = 0
         self._compute: Compute | None = None
         self._report: Callable[[], None] | None = None
@@ -117,26 +106,6 @@ class ComputationCheck:
         lack = self._lack or lack_of_capture(self._modules.values())
         if any(row[0] for row in gather_rows([lack is not None])):
             self._give_up(lack or "the modules of another rank cannot be checked")
-
-    @property
-    def saved(self) -> dict[str, int]:
-        """What has to be saved with a state, for `problem_of_state`; nothing as long as ranks have
-        never computed differently."""
-        return {"differences": len(self._doubtful)} if self._doubtful else {}
-
-    def problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
-        """Return why a restored state must not be used: ranks may have computed wrongly on the way
-        to it. None: it may be used.
-
-        Args:
-            saved: its step, and its `saved`.
-        """
-        known = int(saved.get("differences", 0))
-        found = doubts_about(self._doubtful, int(saved["step"]), known)
-        return found and (
-            f"the ranks computed differently at step {found.step}, and alike at step "
-            f"{found.good_step} for the last time"
-        )
 
     def note(self, compute: Compute, tensors: Sequence[Tensor]) -> None:
         """Note the computation of this rank in the present step.

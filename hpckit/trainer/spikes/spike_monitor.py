@@ -1,27 +1,18 @@
-"""The monitor of spikes in the run loop: it ends the attempt of a spike, and has the next one leave
-out the spike's samples and the checkpoints that were trained on them."""
+"""The monitor of spikes in the run loop: it ends the attempt of a spike, and `past_rollbacks` has
+the next one leave out the spike's samples and the checkpoints that were trained on them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data import Loader
-from hpckit.events.event_log import read_events
 from hpckit.events.schema import SpikeFound
 from hpckit.trainer.batches.step_source import StepSource
 from hpckit.trainer.errors import TrainingError
-from hpckit.trainer.parallel.collectives import barrier, rows_of_rank_0
+from hpckit.trainer.parallel.collectives import barrier
 from hpckit.trainer.rank_setup import RankContext
-from hpckit.trainer.spikes.rollback_plan import (
-    Rollback,
-    Spike,
-    SpikeSteps,
-    is_one_too_many,
-    left_behind,
-    rollbacks,
-    trained_on,
-)
+from hpckit.trainer.spikes.rollback_plan import Rollback, Spike, SpikeSteps, is_one_too_many
 from hpckit.trainer.spikes.spike_detection import SpikeDetector
 
 
@@ -32,8 +23,16 @@ class SpikeError(RuntimeError):
 class SpikeMonitor:
     """Looks for spikes in the steps of one attempt."""
 
-    def __init__(self, context: RankContext, source: StepSource, detector: SpikeDetector) -> None:
-        """Read which samples earlier attempts have left out. Collective.
+    def __init__(
+        self,
+        context: RankContext,
+        source: StepSource,
+        detector: SpikeDetector,
+        made: Sequence[Rollback],
+    ) -> None:
+        """
+        Args:
+            made: the rollbacks of earlier attempts.
 
         Raises:
             TrainingError: the batches are not from a `data.Loader`, whose samples can be left out.
@@ -45,20 +44,14 @@ class SpikeMonitor:
                 "not have; use data.Loader, or heal=skip, which works with any loader"
             )
         self._context, self._spec = context, spec
-        self._loader, self._source = source.loader, source
-        self._detector = detector
+        self._source, self._detector, self._made = source, detector, made
+        self._loader = source.loader
         self._steps = SpikeSteps(spec.patience, spec.before)
-        events = read_events(context.env.at.run.events) if context.env.rank == 0 else []
-        self._made = _of_rank_0(rollbacks(events))
-
-    @property
-    def is_rolling_back(self) -> bool:
-        """Whether this attempt is the one that goes back after a spike."""
-        return any(one.resumed < 0 for one in self._made)
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What has to be saved with a state, for `problem_of_state` and `load`."""
+        """What has to be saved with a state, for `load`; and the number of rollbacks, as it is 0
+        in a state from before the first one."""
         return {"rollbacks": len(self._made), "spike_steps": self._steps.saved}
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -66,31 +59,6 @@ class SpikeMonitor:
         earlier versions have no such count."""
         if "spike_steps" in saved:
             self._steps.load(saved["spike_steps"])
-
-    def problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
-        """Return why the restored state must not be used: it was trained on samples that are left
-        out since a spike, or the run went back to an earlier one. None: it may be used.
-
-        Args:
-            saved: its step, and its `saved`, which states of earlier versions do not have.
-        """
-        found = trained_on(self._made, self._source.position or 0, self._loader.skipped)
-        if found is not None:
-            return (
-                f"it was trained on the positions {found.first} to {found.end - 1}, which are left "
-                f"out since the spike at step {found.step}"
-            )
-        known = int(saved.get("rollbacks", len(self._made)))
-        found = left_behind(self._made, int(saved["step"]), known)
-        return found and (
-            f"the run went back to step {found.resumed}, before it, after the spike at step "
-            f"{found.step}"
-        )
-
-    def leave_out(self) -> None:
-        """Have the loader leave out the samples of all spikes, once its state is restored."""
-        for one in self._made:
-            self._loader.skip(one.first, one.end)
 
     def check(self, step: int, begun: int, means: Mapping[str, float]) -> None:
         """Check a step.
@@ -111,7 +79,8 @@ class SpikeMonitor:
     def _end(self, spike: Spike) -> None:
         """End the attempt, as the steps of a spike have changed the parameters."""
         spec, step = self._spec, spike.step
-        is_last = is_one_too_many(self._made, step, spec.most, spec.within)
+        problem = self._loader.skip_problem(spike.first_position, spike.end_position)
+        is_last = problem is not None or is_one_too_many(self._made, step, spec.most, spec.within)
         what = " and ".join(map(str, spike.outliers))
         self._context.emit_once(
             SpikeFound(
@@ -125,6 +94,11 @@ class SpikeMonitor:
         )
         barrier()  # agents end the other ranks once one has failed, and this event has to exist
         spike_text = f"spike in steps {spike.first_step} to {step}: {what}"
+        if problem is not None:
+            raise TrainingError(
+                f"{spike_text}; its samples cannot be left out: {problem}. A smaller heal.patience "
+                "or heal.before leaves out fewer"
+            )
         if is_last:
             raise TrainingError(
                 f"{spike_text}; there were {spec.most} rollbacks within {spec.within} steps "
@@ -135,8 +109,3 @@ class SpikeMonitor:
             f"{spike_text}; the run continues from the newest checkpoint before, without the "
             f"samples at positions {spike.first_position} to {spike.end_position - 1}"
         )
-
-
-def _of_rank_0(made: list[Rollback]) -> list[Rollback]:
-    """Return what rank 0 has read, since other ranks may read older events. Collective."""
-    return [Rollback(*row) for row in rows_of_rank_0(made, len(Rollback._fields))]

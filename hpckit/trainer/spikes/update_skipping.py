@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from hpckit.events.event_log import read_events
 from hpckit.events.schema import UpdateSkipped
 from hpckit.events.skipped_updates import skipped_updates
 from hpckit.trainer.batches.step_source import StepSource
+from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import barrier, rows_of_rank_0
 from hpckit.trainer.parallel.local_tensor import local
@@ -33,11 +33,16 @@ class UpdateSkipper:
     All ranks decide alike, as they pass on means over all ranks.
     """
 
-    def __init__(self, context: RankContext, source: StepSource, detector: SpikeDetector) -> None:
-        """Read which updates earlier attempts have left out. Collective."""
+    def __init__(
+        self,
+        context: RankContext,
+        source: StepSource,
+        detector: SpikeDetector,
+        earlier: EarlierEvents,
+    ) -> None:
+        """Take which updates earlier attempts have left out. Collective."""
         self._context, self._source, self._detector = context, source, detector
-        events = read_events(context.env.at.run.events) if context.env.rank == 0 else []
-        rows = rows_of_rank_0([[step] for step in skipped_updates(events)], 1)
+        rows = rows_of_rank_0([[step] for step in skipped_updates(earlier.by_time)], 1)
         self._skipped = [step for (step,) in rows]
         self._moments = MomentCopies(())
         self._step = 0

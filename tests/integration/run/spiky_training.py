@@ -1,7 +1,7 @@
 """A training function whose loss is pulled away by samples of a certain kind, as a project of one's
 own. With `user_config.leave_out` it never gets the samples at these positions, with
-`without_update` it makes no update in these steps, and with `killed_at` a rank is killed in this
-step, once."""
+`without_update` it makes no update in these steps, with `killed_at` a rank is killed in this step,
+once, and with `fails_at` this step fails, once, in an attempt that leaves samples out."""
 
 TRAINING = """
 import os
@@ -16,6 +16,7 @@ from data import Loader, open_dataset
 from hpckit import training_run
 
 CRASHED = Path(__file__).with_name("crashed")
+FAILED = Path(__file__).with_name("failed")
 
 
 def features(batch):
@@ -44,7 +45,12 @@ def main(cfg):
             loader.skip(first, end)
         run.track(model=model, optimizer=optimizer, loader=loader)
         for batch in run.steps(loader):
-            if cfg.checkpoint.certify is not None:  # steps are faster than the store: none is lost
+            fails_at = cfg.user_config.get("fails_at")
+            if loader.skipped and run.step + 1 == fails_at and not FAILED.exists():
+                FAILED.touch()
+                raise ImportError("this step fails once")
+            # steps are faster than the store: none is lost
+            if cfg.checkpoint.certify is not None or fails_at is not None:
                 run._checkpoints._checkpointer.wait()
             given = features(batch)
             run.note_computation(lambda given: loss_of(model, given).backward(), given)

@@ -16,13 +16,16 @@ from checkpointing.events import CheckpointSkipped, CheckpointStarted
 from data import pack_folder
 from data.order.sample_order import Order
 from hpckit.cli.main import app
+from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import read_events
-from hpckit.events.schema import CheckpointCertified, SpikeFound, TrainingStarted
+from hpckit.events.schema import CheckpointCertified, SpikeFound, StepLogged, TrainingStarted
 from hpckit.events.skipped_updates import skipped_updates
 from hpckit.rundir.directory import RunDir
+from hpckit.submit.newest_checkpoint import newest_step
 from hpckit.system.atomic_files import read_json
 from tests.integration.run.runs import complete, history
 from tests.integration.run.spiky_training import TRAINING
+from tests.integration.run.test_resume import PROGRAM
 
 STEPS = 60
 SHARDS, SAMPLES = 6, 50
@@ -119,6 +122,31 @@ def test_a_run_that_skips_updates_is_as_one_that_never_made_them(
     status, output, other = launch(tmp_path, "other", poisoned, "heal=off", by_hand)
     assert status == 0, output
     assert losses(cured) == losses(other)
+
+
+def test_what_was_left_behind_stays_so_if_heal_is_switched_off(
+    tmp_path: Path, poisoned: Path
+) -> None:
+    steps = ("train.steps=30", "checkpoint.keep.last=9")
+    heal = ("heal=rollback", "heal.patience=1", "heal.deviations=20", "heal.before=3")
+    config = "user_config={leave_out: [], fails_at: 23}"
+    status, output, run = launch(tmp_path, "off", poisoned, *heal, *steps, config)
+    assert "this step fails once" in output
+    assert status == 70, output
+    assert newest_step(read_spec(run.spec(1)), run) == 20, "25 was saved, and left behind"
+
+    resume = [sys.executable, "-c", PROGRAM, "resume", str(run.path), "heal=off"]
+    status, output = complete(run.path.parent, resume, cwd=run.path.parent.parent)
+    assert status == 0, output
+    events = read_events(run.events)
+    assert [e.step for e in events if isinstance(e, TrainingStarted)] == [0, 20, 20]
+    first, *others = [e.loss for e in events if isinstance(e, StepLogged) and e.step == 21]
+    assert len(others) == 2
+    assert {first, *others} == {first}, "of samples before the spike"
+    left_out = where(poisoned, run, "--skipped")
+    assert [sample["position"] for sample in left_out] == [*range(88, 104)]
+    last = where(poisoned, run, "--step", "30")
+    assert [sample["position"] for sample in last] == [*range(132, 136)]
 
 
 def check_that_it_went_back_to_certified_ones(run: RunDir, spikes: list[int]) -> None:

@@ -23,6 +23,7 @@ from hpckit.trainer.certification.computation_check import (
     ComputationCheck,
     WrongComputationError,
 )
+from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.images import smoothed_loss
 from hpckit.trainer.language_model import sample_mean
@@ -118,7 +119,8 @@ def check_of(spec: RunSpec, mesh: Any, events: Path) -> ComputationCheck:
         device=torch.device("cpu"),
         emit_once=lambda event: log.emit(event) if rank == 0 else None,
     )
-    return ComputationCheck(cast("RankContext", context))
+    earlier = EarlierEvents(events, is_reader=rank == 0)
+    return ComputationCheck(cast("RankContext", context), earlier)
 
 
 def compare(rank: int, tmp: Path, specs: Sequence[RunSpec]) -> list[tuple[bool, list[str]]]:

@@ -80,6 +80,37 @@ def test_some_sample_has_to_be_left() -> None:
     assert (skips.kept_at(np.arange(4)) // order.samples).tolist() == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="none would be left"):
         RecurringSkips(SkippedRanges([(0, 7)]), order)
+    with pytest.raises(ValueError, match='tail="drop" would drop every sample: an epoch has 1'):
+        step_at(7, 2, order.samples, "drop", skips)
+
+
+def test_a_dataset_of_a_mixture_ends_if_all_its_samples_are_left_out() -> None:
+    orders = [Order([size], seed=1) for size in (6, 20, 31)]
+    mixture = Mixture([segment(0, [0.5, 0.3, 0.2]), segment(200, [0.7, 0.3, 0])], block=32)
+    datasets, own = mixture.locate(np.arange(600))
+    every = [
+        (number, *(int(one[0]) for one in orders[number].locate([at])))
+        for number, at in zip(datasets.tolist(), own.tolist(), strict=True)
+    ]
+    skipped = SkippedRanges([(20, 44)])  # twelve of the first one
+    skips = MixedSkips(skipped, orders, mixture)
+    assert skips.ended == [0]
+    due = kept(skipped, every)
+    assert all(datasets[at] for at in due if at >= 44)
+    check(skips, due, 550)
+
+
+def test_a_segment_of_ended_datasets_alone_is_passed() -> None:
+    orders = [Order([6], seed=1), Order([20], seed=1)]
+    skipped = SkippedRanges([(0, 64)])  # each of the first one
+    alone, both = segment(10**5, [1, 0]), segment(0, [0.9, 0.1])
+    skips = MixedSkips(skipped, orders, Mixture([both, alone, segment(2 * 10**5, [0.5, 0.5])]))
+    assert skips.ended == [0]
+    last = skips.kept_before(10**5)
+    assert skips.kept_before(2 * 10**5) == last
+    assert all(at >= 2 * 10**5 for at in skips.kept_at(np.arange(last, last + 8)).tolist())
+    with pytest.raises(ValueError, match="a weight from position 100000 on, and none"):
+        MixedSkips(skipped, orders, Mixture([both, alone]))
 
 
 @settings(max_examples=times(15), deadline=None)

@@ -66,6 +66,26 @@ def test_what_is_left_out_is_so_in_every_epoch_of_its_dataset(datasets: list[Dat
     assert sum(source.samples for source in resumed.sources) == 260
 
 
+def test_a_dataset_ends_if_all_its_samples_are_left_out(datasets: list[Dataset]) -> None:
+    stream = mixed(datasets, [1, 1], names=["large", "small"])
+    whole = [batch.keys[0] for batch in take(Loader(stream, global_batch=1), 400)]
+    cured = Loader(stream, global_batch=8)
+    assert cured.ended_sources == ()
+    assert cured.skip_problem(0, 80) is None
+    cured.skip(0, 80)  # its 30 samples, and most of the other one's
+    assert cured.ended_sources == ("small",)
+    left = {key for key in whole if key[0] == "a"} - set(whole[:80])
+    assert left
+    assert {key for batch in take(cured, 20) for key in batch.keys} == left
+    resumed = Loader(stream, global_batch=4)
+    resumed.load_state_dict(json.loads(json.dumps(cured.state_dict())))
+    assert resumed.ended_sources == ("small",)
+    assert {key for batch in take(resumed, 20) for key in batch.keys} == left
+    problem = resumed.skip_problem(0, 400)
+    assert problem is not None
+    assert "none would be left" in problem
+
+
 def test_the_mixture_is_the_same_on_any_world(datasets: list[Dataset]) -> None:
     one = take(Loader(mixed(datasets, [3, 1]), global_batch=8), 10)
     ranks = [

@@ -145,6 +145,19 @@ def test_a_tail_gives_each_whole_line_once_and_waits_for_the_rest(tmp_path: Path
     assert fields(list(tail.read())) == [{"n": 4}]
 
 
+def test_a_tail_without_steps_gives_all_others(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    text = '"kind": "step"'  # quotes of a value are escaped
+    with EventLog(path) as log:
+        log.emit_kind("step", step=1, step_s=0.1)
+        log.emit_kind("a", n=text)
+        log.emit_kind("stepped", n=2)
+        log.emit_kind("step", step=2, step_s=0.1)
+    tail = EventTail(path)
+    assert fields(list(tail.read(with_steps=False))) == [{"n": text}, {"n": 2}]
+    assert tail.offset == path.stat().st_size
+
+
 def test_a_tail_left_early_goes_on_where_it_was_left(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpointing import Checkpointer
+from checkpointing import Checkpointer, list_run
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import event_of
 from hpckit.rundir.directory import RunDir, run_name
-from hpckit.submit.newest_checkpoint import SavedStep, newest_step
+from hpckit.submit.fork.fork_submission import choose_checkpoint
+from hpckit.submit.newest_checkpoint import SavedStep, ids_left_behind, newest_step
 from hpckit.submit.preparation import move_aside
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -32,6 +33,29 @@ def test_progress_is_seen_wherever_checkpoints_are_kept(tmp_path: Path, url: str
     assert newest_step(spec, run) == 0
     save(where or str(run.checkpoints), run, 5, 12)
     assert newest_step(spec, run) == 12
+
+
+def test_what_the_run_has_left_behind_is_not_the_newest(tmp_path: Path) -> None:
+    spec = make_spec({})
+    run = RunDir(tmp_path / run_name(spec))
+    run.path.mkdir()
+    store = str(run.checkpoints)
+    save(store, run, 5, 12)
+    ids = {info.step: info.id for info in list_run(store, run.name)}
+    spike = {"first_step": 13, "step": 13, "what": "", "first_position": 0, "end_position": 4}
+    started = {"generation": 1, "world_size": 1, "samples": 9}
+    with EventLog(run.events) as events:
+        for step, id_ in ids.items():
+            events.emit_kind("checkpoint_committed", step=step, id=id_, store=store)
+        events.emit_kind("spike", **spike, is_left_out=True)
+        events.emit_kind("training_started", step=5, **started)
+    assert newest_step(spec, run) == 5
+    left_behind = ids_left_behind(run)
+    assert [*left_behind] == [ids[12]]
+    assert choose_checkpoint(store, run.name, None, left_behind).step == 5
+    assert choose_checkpoint(store, run.name, 12, left_behind).step == 12, "if it is named"
+    save(store, run, 9)
+    assert newest_step(spec, run) == 9
 
 
 def test_another_run_of_the_same_store_is_no_progress_of_this_one(tmp_path: Path) -> None:

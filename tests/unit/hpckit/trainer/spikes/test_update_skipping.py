@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from hpckit.events.schema import UpdateSkipped, event_of
 from hpckit.events.skipped_updates import skipped_updates
+from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.precision.loss_scale import LossScale
 from hpckit.trainer.spikes import update_skipping
@@ -20,21 +22,21 @@ from hpckit.trainer.spikes.update_skipping import MomentCopies, UpdateSkipper, a
 
 
 @pytest.fixture
-def skipper(monkeypatch: pytest.MonkeyPatch) -> UpdateSkipper:
+def skipper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> UpdateSkipper:
     """It knows enough steps, and may leave out two updates in ten steps; without other ranks."""
     monkeypatch.setattr(update_skipping, "rows_of_rank_0", lambda rows, width: rows)
     monkeypatch.setattr(update_skipping, "barrier", lambda: None)
-    monkeypatch.setattr(update_skipping, "read_events", lambda path: [])
     emitted: list[UpdateSkipped] = []
     context = SimpleNamespace(
         cfg=SimpleNamespace(heal=SimpleNamespace(most=2, within=10)),
-        env=SimpleNamespace(rank=0, at=SimpleNamespace(run=SimpleNamespace(events=None))),
         emit_once=emitted.append,
         emitted=emitted,
     )
     detector = SpikeDetector(8, 128)
     detector.load({"loss": [2.0, 2.1] * LEAST})
-    made = UpdateSkipper(cast(Any, context), cast(Any, SimpleNamespace(position=8)), detector)
+    earlier = EarlierEvents(tmp_path / "events.jsonl", is_reader=True)
+    source = cast(Any, SimpleNamespace(position=8))
+    made = UpdateSkipper(cast(Any, context), source, detector, earlier)
     made.begin(0, [])
     return made
 

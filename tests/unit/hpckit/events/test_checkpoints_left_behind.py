@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpckit.events.checkpoints_left_behind import checkpoints_left_behind
 from hpckit.events.schema import Event, event_of
-from hpckit.trainer.spikes.checkpoints_left_behind import checkpoints_left_behind
 
 SPIKE: dict[str, Any] = {
     "first_step": 30,
