@@ -1,5 +1,6 @@
 """The loader: a stream of batches whose whole state is one position."""
 
+import logging
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ from data.read.sample_stream import (
 from data.read.sequences.packed_batches import PackPlan
 from data.read.shards.local_file_samples import WHOLE_BYTES
 from data.read.shards.open_descriptors import OPEN_SHARDS
+
+_log = logging.getLogger(__name__)
 
 _GROUP = 256  # samples
 _GROUP_BYTES = 4 << 20
@@ -335,6 +338,13 @@ class Loader(Iterable[Batch]):
         if seen is not None and (type(seen) is not int or seen < 0):
             raise DataError(f"not a loader's state: seen is {seen!r}")
         plan = self._given.resumed(saved, position).skipping(skipped)
+        if skipped and seen is None and plan.seen(position) is None:
+            _log.warning(
+                "the state is of a run that an earlier release began, which left out sequences of "
+                "packed documents once: they are left out of later epochs from here on, and if the "
+                "state is in a later epoch than they are, sequences of its block of documents may "
+                "be repeated or lost"
+            )
         if plan.stream.versions and self._options.tail != "straddle":
             raise DataError(
                 f"the dataset has grown, which tail={self._options.tail!r} cannot follow"

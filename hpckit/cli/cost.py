@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,6 +35,10 @@ def cost(
             "--lineage", help="Also the runs that RUN was forked from, and all of their forks."
         ),
     ] = False,
+    by_user: Annotated[
+        bool,
+        typer.Option("--by-user", help="Add up the runs of each user who owns run directories."),
+    ] = False,
     node_price: Annotated[
         float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
     ] = None,
@@ -55,16 +59,19 @@ def cost(
     (eval.every) count with a node each; on the machine of the run, only while the run does not hold
     it; and one that was killed does not count.
 
-    With --lineage, forks are looked for beside the runs and in --root.
+    With --lineage, forks are looked for beside the runs and in --root. With --by-user, give the
+    --root of a group: a run belongs to the user who owns its directory.
 
     Keys of --json: runs (of each: runs, node_hours by cause, total_node_hours, gpu_hours, trained:
     a share, queued_hours between jobs, energy_kwh if Slurm measures it, ettr, money), and sum (the
     same of all). With --lineage also forks (run; from: path, run, store, step, id) and missing
-    (run directories of parents that are gone). Unknown values are null.
+    (run directories of parents that are gone), and with --by-user users (by name, the same as of
+    a run). Unknown values are null.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.cost.cost_summary import Prices, read_cost, sum_of
     from hpckit.report.cost.lineage import Lineage, read_lineage
+    from hpckit.report.cost.users import cost_by_user, owner_of
     from hpckit.report.overview import runs_below
 
     with reported_errors(json):
@@ -73,13 +80,20 @@ def cost(
         line = read_lineage(found, root) if lineage else Lineage(tuple(found), {}, ())
         costs = [read_cost(run, Prices(node_price, gpu_price)) for run in line.runs]
         whole = sum_of(costs)
-        document = {"runs": [one.record() for one in costs], "sum": whole.record()}
+        document: dict[str, Any] = {"runs": [one.record() for one in costs], "sum": whole.record()}
         if lineage:
             forks = [{"run": path.name, "from": asdict(fork)} for path, fork in line.forks.items()]
             document |= {"forks": forks, "missing": list(line.missing)}
+        users: dict[str, RunCost] = {}
+        if by_user:
+            owners = map(owner_of, line.runs)
+            users = cost_by_user([*zip(owners, costs, strict=True)])
+            document["users"] = {user: one.record() for user, one in users.items()}
         out.document(document)
         if not costs:
             out.note(f"no run in {root.resolve()}; another folder: --root")
+        elif by_user:
+            _print_users(users, whole, out)
         elif len(costs) == 1:
             _print_run(costs[0], out)
         else:
@@ -112,6 +126,21 @@ def _print_runs(costs: list[RunCost], whole: RunCost, line: Lineage, out: Comman
         fork = line.forks.get(run.path)
         where = [f"step {fork.step:,} of {fork.run}" if fork else ""] if line.forks else []
         shown.add_row(one.names[0], hours, trained, ettr, money, *where)
+    out.table(shown)
+    for name, text in _facts(whole):
+        out.fact(name, text)
+
+
+def _print_users(users: dict[str, RunCost], whole: RunCost, out: CommandOutput) -> None:
+    from hpckit.cli.common.command_output import table
+    from hpckit.report.cost.node_hours import TRAINED
+
+    columns = ("runs", "node-hours", "trained", "money")
+    shown = table("user", *columns, right=columns)
+    for user, one in users.items():
+        money = "" if one.money is None else f"{one.money:,.2f}"
+        hours, trained = f"{one.total_hours:,.2f}", f"{one.share(TRAINED):.1%}"
+        shown.add_row(user, str(len(one.names)), hours, trained, money)
     out.table(shown)
     for name, text in _facts(whole):
         out.fact(name, text)

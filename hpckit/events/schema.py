@@ -795,7 +795,8 @@ class SpikeFound(RunEvent):
     end_position: Count
     """The position after the last one."""
     is_left_out: bool
-    """Whether the run continues without these samples; false: there were too many spikes."""
+    """Whether the run continues without these samples; false: there were too many spikes, or no
+    sample would be left."""
 
 
 @event_kind("update_skipped")

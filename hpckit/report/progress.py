@@ -215,7 +215,7 @@ def describe_spike(event: SpikeFound) -> str:
     steps = f"steps {event.first_step:,} to {event.step:,}"
     where = steps if event.first_step < event.step else f"step {event.step:,}"
     if not event.is_left_out:
-        return f"{where}: {event.what}; too many spikes, so nothing was left out"
+        return f"{where}: {event.what}; nothing was left out, and the run ended"
     last = event.end_position - 1
     return f"{where}: {event.what}; positions {event.first_position:,} to {last:,} are left out"
 

@@ -304,6 +304,25 @@ def test_a_packed_curriculum_is_the_same_on_any_world_and_counts_its_tokens(
     assert min(map(min, documents)) >= 500, "the last stage pauses the first source"
 
 
+def test_some_document_has_to_be_left(tmp_path: Path) -> None:
+    one = loader(make(tmp_path, [5] * 30))
+    with pytest.raises(DataError, match="all 30 documents were left out, and none would be left"):
+        one.skip(0, one._plan.packer.cursor_of_epoch(1))  # type: ignore[attr-defined]
+
+
+def test_a_state_of_an_earlier_release_that_leaves_out_sequences_is_said(
+    dataset: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = loader(dataset)
+    one.skip(2, 5)
+    next(iter(one))
+    state = one.state_dict()
+    loader(dataset).load_state_dict(state)
+    assert not caplog.messages
+    loader(dataset).load_state_dict({k: value for k, value in state.items() if k != "seen"})
+    assert "may be repeated or lost" in caplog.text
+
+
 def test_documents_that_are_left_out_are_so_in_later_epochs(dataset: Dataset) -> None:
     before = loader(dataset, global_batch=3)
     given = iter(before)

@@ -64,6 +64,23 @@ def test_several_runs_and_their_sum(runs: tuple[RunDir, RunDir]) -> None:
     assert "short" in output
 
 
+def test_what_each_user_has_cost(
+    runs: tuple[RunDir, RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = runs[0].path.parent
+    (mine,) = document("--root", root, "--by-user")["users"].items()
+    assert mine == (runs[0].path.owner(), document("--root", root)["sum"])
+    owners = {"long": "ada", "short": "bob"}
+    monkeypatch.setattr(Path, "owner", lambda path: owners[path.name])
+    users = document("--root", root, "--by-user")["users"]
+    assert {user: one["runs"] for user, one in users.items()} == {"ada": ["long"], "bob": ["short"]}
+    assert [*users] == ["ada", "bob"], "the most first"
+    status, output = typed("--root", root, "--by-user", "--node-price", 2)
+    assert status == 0
+    for text in ("user", "ada", "bob", "money"):
+        assert text in output
+
+
 def test_a_lineage_has_parents_and_all_their_forks(tmp_path: Path) -> None:
     root, far = tmp_path / "runs", tmp_path / "far"
     parent, fork = ran(root / "parent"), ran(root / "fork", lives=1)
