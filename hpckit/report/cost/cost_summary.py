@@ -14,6 +14,7 @@ from hpckit.report.cost.energy import known_joules
 from hpckit.report.cost.node_hours import (
     EVALUATION,
     TRAINED,
+    UNREPORTED,
     evaluation_seconds,
     held_nodes,
     node_seconds,
@@ -53,7 +54,8 @@ class RunCost:
     energy_kwh: float | None
     """Energy of its jobs, if Slurm has measured that of each."""
     ettr: float | None
-    """The ETTR, see `hpckit.report.ettr`; None: of several runs."""
+    """The ETTR, see `hpckit.report.ettr`; None: of several runs, or of a program that reports no
+    steps."""
     money: float | None
     """In the currency of the prices; None: no price is known."""
 
@@ -121,7 +123,9 @@ def cost_of(
     """
     nodes = spec.launch.nodes + spec.elastic.spares if spec is not None else 1
     held = held_nodes(events, nodes, until)
-    hours = {cause: s / _HOUR_S for cause, s in node_seconds(history, events, held).items()}
+    is_program = spec is not None and spec.command is not None
+    seconds = node_seconds(history, events, held, is_program=is_program)
+    hours = {cause: s / _HOUR_S for cause, s in seconds.items()}
     queued_s, total = queued_seconds(held), sum(hours.values())
     measured = step_time(history)
     per_node = _gpus_per_node(spec, has_gpu_memory=measured.is_gpu)
@@ -143,7 +147,9 @@ def cost_of(
         gpu_hours=gpu_hours,
         queued_hours=queued_s / _HOUR_S,
         energy_kwh=sum(joules[job] for job in jobs) / _KWH_J if is_measured else None,
-        ettr=ettr(measured.seconds, sum(one.seconds for one in held) + queued_s),
+        ettr=None
+        if UNREPORTED in hours
+        else ettr(measured.seconds, sum(one.seconds for one in held) + queued_s),
         money=_money(total, gpu_hours, prices or Prices()),
     )
 

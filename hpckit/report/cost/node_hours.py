@@ -25,6 +25,7 @@ from hpckit.events.schema import (
     StragglerFound,
     StragglerOver,
     TrainingStarted,
+    WorkerStarted,
 )
 from hpckit.report.evaluation.evaluation_records import EvaluationRecord
 from hpckit.report.history import History, TrainingAttempt
@@ -41,6 +42,7 @@ END = "end: last save and exit"
 SKIPPED = "skipped updates"
 SPARES = "idle nodes"
 EVALUATION = "evaluation"
+UNREPORTED = "running: no step was reported"
 LOST = "lost: "
 """The begin of the causes that are interruptions, such as "lost: preempted"."""
 SPIKE = "spike"
@@ -90,7 +92,11 @@ def held_nodes(events: Sequence[Event], nodes: int, until: float) -> list[HeldNo
 
 
 def node_seconds(
-    history: History, events: Sequence[Event], held: Sequence[HeldNodes]
+    history: History,
+    events: Sequence[Event],
+    held: Sequence[HeldNodes],
+    *,
+    is_program: bool = False,
 ) -> dict[str, float]:
     """Return node-seconds by cause, the largest first. Their sum is that of the seconds of `held`
     times its nodes.
@@ -98,9 +104,12 @@ def node_seconds(
     Args:
         history: the history of the run.
         events: of the run, in the order of time.
+        is_program: whether its steps may be unknown, as a program need not report any.
     """
     found: defaultdict[str, float] = defaultdict(float)
     segments = list(_segments(history, events))
+    if is_program and not segments:
+        segments = list(_unreported(events))
     for job in held:
         left_s = job.seconds
         for segment in segments:
@@ -181,6 +190,14 @@ def _segments(history: History, events: Sequence[Event]) -> Iterator[_Segment]:
             yield _Segment(reached, last, _shares(own, last - reached, cause, slow), life.nodes)
         reached = math.inf if following is None else max(last, following.started)
         yield _Segment(last, reached, {cause: 1.0})
+
+
+def _unreported(events: Iterable[Event]) -> Iterator[_Segment]:
+    """Yield segments of a run of which no step is known, from the start of its first worker on."""
+    begun = next((event.time for event in events if isinstance(event, WorkerStarted)), None)
+    if begun is not None:
+        yield _Segment(-math.inf, begun, {START: 1.0})
+        yield _Segment(begun, math.inf, {UNREPORTED: 1.0})
 
 
 def _end_of(life: TrainingAttempt, following: TrainingAttempt, events: Iterable[Event]) -> str:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from hpckit.events.schema import Event, event_of
 from hpckit.report.cost.cost_summary import Prices, RunCost, cost_of, sum_of
 from hpckit.report.cost.energy import parse_energy
-from hpckit.report.cost.node_hours import HeldNodes, held_nodes, node_seconds, queued_seconds
+from hpckit.report.cost.node_hours import (
+    UNREPORTED,
+    HeldNodes,
+    held_nodes,
+    node_seconds,
+    queued_seconds,
+)
 from hpckit.report.history import build_history
 from tests.unit.hpckit.specs_and_processes import make_spec
 
@@ -105,6 +111,22 @@ def test_a_spike_is_what_a_rollback_is_for() -> None:
     found = seconds_of(it)
     assert found["lost: spike"] == 10.0 + 30.0
     assert found["trained"] == 20.0
+
+
+def test_a_program_that_reports_no_steps_is_no_start_up() -> None:
+    it = Told()
+    it.start("1", 2)
+    it.tell("worker_started", 10.0, rank=0, generation=1)
+    it.tell("run_ended", 90.0, verdict="done", status=0)
+    unknown = {"start-up": 20.0, UNREPORTED: 180.0}
+    for spec, due in (
+        (make_spec(command="program"), unknown),
+        (make_spec(), {"start-up": 200.0}),
+    ):
+        cost = cost_of("t", build_history(it.events), it.events, spec, it.now)
+        found = {cause: 3600 * hours for cause, hours in cost.node_hours.items()}
+        assert found == pytest.approx(due)
+        assert cost.ettr == (None if due is unknown else 0.0)
 
 
 def test_a_step_without_an_update_is_not_trained() -> None:
