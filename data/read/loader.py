@@ -238,7 +238,7 @@ class Loader(Iterable[Batch]):
             return ()
         at = self._plan.stream_position(self._position)
         left_out = self._plan.left_out if isinstance(self._plan, SamplePlan) else NOTHING_SKIPPED
-        return source_progress(stream, at, left_out, self._tokens)
+        return source_progress(stream, at, left_out, self._tokens, self._plan.ended)
 
     @property
     def mixture_change(self) -> MixtureChange | None:

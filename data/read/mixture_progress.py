@@ -1,6 +1,6 @@
 """How far each source of a mixture has been read, and how its weights have changed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from data.order.mixture import PARTS
@@ -38,16 +38,27 @@ class MixtureChange:
 
 
 def source_progress(
-    stream: MixedStream, position: int, skipped: SkippedRanges, tokens: Sequence[int]
+    stream: MixedStream,
+    position: int,
+    skipped: SkippedRanges,
+    tokens: Sequence[int],
+    ended: Collection[int] = (),
 ) -> tuple[SourceProgress, ...]:
-    """Return the progress of each source at `position`, without what was left out before it."""
+    """Return the progress of each source at `position`, without what was left out before it.
+
+    Args:
+        ended: the numbers of the sources of which no sample comes any more.
+    """
     counted_by = skipped if isinstance(skipped, MixedSkips) else stream.mixture
     read = counted_by.consumed(position)
+    parts = stream.mixture.in_force(position).parts
+    live = [0 if number in ended else part for number, part in enumerate(parts)]
+    whole = sum(live) if ended and any(live) else PARTS
     counted = [*tokens, *[0] * (len(stream.datasets) - len(tokens))] if tokens else None
     return tuple(
         SourceProgress(
             name,
-            part / PARTS,
+            part / whole,
             count,
             count / len(stream.datasets[number]),
             None if counted is None else counted[number],
@@ -55,7 +66,7 @@ def source_progress(
         for number, (name, part, count) in enumerate(
             zip(
                 names_of(stream),
-                stream.mixture.in_force(position).parts,
+                live,
                 read.tolist(),
                 strict=True,
             )

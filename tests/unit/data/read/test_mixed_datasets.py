@@ -80,6 +80,7 @@ def test_a_dataset_ends_if_all_its_samples_are_left_out(datasets: list[Dataset])
     resumed = Loader(stream, global_batch=4)
     resumed.load_state_dict(json.loads(json.dumps(cured.state_dict())))
     assert resumed.ended_sources == ("small",)
+    assert [source.weight for source in resumed.sources] == [1.0, 0.0]
     assert {key for batch in take(resumed, 20) for key in batch.keys} == left
     problem = resumed.skip_problem(0, 400)
     assert problem is not None
