@@ -153,6 +153,11 @@ def _elsewhere(folder: Path) -> Iterator[_Candidate]:
             f"{folder} is a run directory, but the location of its checkpoints cannot be read: "
             f"{error}; give the store itself"
         ) from None
+    if spec.command is not None:
+        raise CommandUsageError(
+            f"{folder} is the run of a program, which keeps its checkpoints itself; if a "
+            "Checkpointer saves them, give its store, or a run in it as STORE/runs/RUN"
+        )
     yield _Candidate(checkpoint_root(spec, directory), likely=run_name(spec))
 
 

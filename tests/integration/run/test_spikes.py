@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from checkpointing.events import CheckpointSkipped, CheckpointStarted
+from checkpointing.events import CheckpointCommitted, CheckpointSkipped, CheckpointStarted
 from data import pack_folder
 from data.order.sample_order import Order
 from hpckit.cli.main import app
@@ -133,7 +133,9 @@ def test_what_was_left_behind_stays_so_if_heal_is_switched_off(
     status, output, run = launch(tmp_path, "off", poisoned, *heal, *steps, config)
     assert "this step fails once" in output
     assert status == 70, output
-    assert newest_step(read_spec(run.spec(1)), run) == 20, "25 was saved, and left behind"
+    saved = [e.step for e in read_events(run.events) if isinstance(e, CheckpointCommitted)]
+    assert 25 in saved
+    assert newest_step(read_spec(run.spec(1)), run) == 20, "25 was left behind"
 
     resume = [sys.executable, "-c", PROGRAM, "resume", str(run.path), "heal=off"]
     status, output = complete(run.path.parent, resume, cwd=run.path.parent.parent)
