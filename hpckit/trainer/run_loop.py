@@ -31,6 +31,7 @@ from hpckit.config.batch_size import SchedulePoint, batch_ramp, schedule_point
 from hpckit.config.last_step import last_step
 from hpckit.config.spec import RunSpec
 from hpckit.events.checkpoints_left_behind import checkpoints_left_behind
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.events.schema import (
     BatchRampChanged,
     CanaryEnded,
@@ -53,7 +54,6 @@ from hpckit.trainer.batches.step_source import (
 )
 from hpckit.trainer.certification.computation_check import ComputationCheck
 from hpckit.trainer.certification.past_differences import PastDifferences
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.metrics.step_metrics import Value, means_of
 from hpckit.trainer.precision.canary import build_canary

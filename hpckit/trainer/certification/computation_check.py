@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.events.schema import CheckpointCertified, Degraded, DegradedSubject, WrongComputation
 from hpckit.trainer.certification.batch_exchange import exchange, problem_of, repacked
 from hpckit.trainer.certification.check_schedule import due_from, history_of, least_steps
@@ -32,7 +33,6 @@ from hpckit.trainer.certification.gradient_capture import (
     GradientCapture,
     lack_of_capture,
 )
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import collective_device, gather_rows, rows_of_rank_0
 from hpckit.trainer.parallel.device_mesh import data_rings

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.trainer.certification.doubtful_checkpoints import (
     DoubtfulSteps,
     doubtful_steps,
     doubts_about,
 )
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.parallel.collectives import rows_of_rank_0
 
 

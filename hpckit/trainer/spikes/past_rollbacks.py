@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from data import DataError, Loader
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.trainer.batches.step_source import StepSource
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import rows_of_rank_0
 from hpckit.trainer.spikes.rollback_plan import Rollback, left_behind, rollbacks, trained_on

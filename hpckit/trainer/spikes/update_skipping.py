@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.events.schema import UpdateSkipped
 from hpckit.events.skipped_updates import skipped_updates
 from hpckit.trainer.batches.step_source import StepSource
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.parallel.collectives import barrier, rows_of_rank_0
 from hpckit.trainer.parallel.local_tensor import local

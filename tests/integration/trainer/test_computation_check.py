@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpckit.config.spec import RunSpec
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import CheckpointCertified, Degraded, WrongComputation
 from hpckit.submit.compose import compose_spec
@@ -23,7 +24,6 @@ from hpckit.trainer.certification.computation_check import (
     ComputationCheck,
     WrongComputationError,
 )
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.images import smoothed_loss
 from hpckit.trainer.language_model import sample_mean

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from data import Loader, mixed, open_dataset
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.events.event_log import EventLog
 from hpckit.trainer.batches.step_source import StepSource
 from hpckit.trainer.certification import past_differences
 from hpckit.trainer.certification.past_differences import PastDifferences
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.spikes import past_rollbacks
 from hpckit.trainer.spikes.past_rollbacks import PastRollbacks

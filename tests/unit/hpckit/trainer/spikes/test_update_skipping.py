@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from hpckit.events.earlier_events import EarlierEvents
 from hpckit.events.schema import UpdateSkipped, event_of
 from hpckit.events.skipped_updates import skipped_updates
-from hpckit.trainer.earlier_events import EarlierEvents
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.precision.loss_scale import LossScale
 from hpckit.trainer.spikes import update_skipping
