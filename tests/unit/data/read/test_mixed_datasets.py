@@ -70,7 +70,7 @@ def test_a_dataset_ends_if_all_its_samples_are_left_out(datasets: list[Dataset])
     stream = mixed(datasets, [1, 1], names=["large", "small"])
     whole = [batch.keys[0] for batch in take(Loader(stream, global_batch=1), 400)]
     cured = Loader(stream, global_batch=8)
-    assert cured.ended_sources == ()
+    assert not cured.ended_sources
     assert cured.skip_problem(0, 80) is None
     cured.skip(0, 80)  # its 30 samples, and most of the other one's
     assert cured.ended_sources == ("small",)
