@@ -82,8 +82,8 @@ class BucketShipper(SnapshotShipper):
     def _arenas(self) -> int:
         return self._stager.arenas
 
-    def await_memory(self) -> None:
-        """Returns immediately: buckets are allocated when they are prepared."""
+    def begin_allocation(self) -> None:
+        """Does nothing: buckets are allocated when they are prepared."""
 
     def _send_arena(self) -> None:
         stager = self._stager

@@ -71,18 +71,19 @@ class Preparer:
         return planned
 
     def lend(self, leaves: Leaves, stepped: list[Optimizer]) -> NDArray[np.uint8] | None:
-        """Returns memory for such states that holds no snapshot yet, for reads until the next save;
-        None if there is none. Collective; raises as `ready`."""
+        """Take the memory for such states. Returns what of it devices copy from directly and holds
+        no snapshot yet, for reads until the next save; None if there is none. Collective; raises as
+        `ready`."""
         self.ready(leaves, stepped, is_compared=True)
         return self._shipper.unseen
 
     def ahead(self, state: Mapping[str, Any]) -> None:
-        """Take the memory now, so that the first save costs as much as later ones. Collective;
-        raises as `ready`."""
+        """Take the memory now, and allocate it from now on, so that the first save costs as much as
+        later ones. Collective; raises as `ready`."""
         # includes the optimizer state that does not exist yet
         target = LoadTarget(dict(state))
         self._ranks.all_or_none(target.expect)
         planned = self.ready(target.leaves, optimizers(state))
-        self._ranks.all_or_none(self._shipper.await_memory)
+        self._shipper.begin_allocation()
         with suppress(ServiceError):  # the first save raises it again, and reports it
             self._shipper.send_layout(planned)

@@ -79,17 +79,14 @@ class SnapshotShipper(ABC):
 
     @property
     def unseen(self) -> NDArray[np.uint8] | None:
-        """Returns memory for states that the service does not know of yet, so that nothing reads
-        it."""
+        """Returns memory for states that devices copy to and from directly, and that the service
+        does not know of yet, so that nothing reads it; None if there is none."""
         return None
 
     @abstractmethod
-    def await_memory(self) -> None:
-        """Block until the memory for the next save is allocated.
-
-        Raises:
-            StageError: there is not enough.
-        """
+    def begin_allocation(self) -> None:
+        """Allocate the memory that `prepare` has taken in the background from now on. A save waits
+        for it; it raises StageError if there is not enough."""
 
     @abstractmethod
     def needs(self, planned: SavePlan) -> int:

@@ -80,12 +80,13 @@ class SlotShipper(SnapshotShipper):
 
     @property
     def unseen(self) -> NDArray[np.uint8] | None:
-        if self._sent_layout is not None and self._sent_layout[0] == self._arenas:
+        is_known = self._sent_layout is not None and self._sent_layout[0] == self._arenas
+        if is_known or not self._stager.is_pinned:
             return None
         return self._stager.arena.view(0, self._stager.arena.size)
 
-    def await_memory(self) -> None:
-        self._stager.await_memory()
+    def begin_allocation(self) -> None:
+        self._stager.begin_allocation()
 
     def _send_arena(self) -> None:
         stager = self._stager

@@ -76,7 +76,7 @@ class BucketStager:
         if is_new:
             self.close()
             self._require(size, count)
-            self._memory = SlotMemory(count * size, count * size)
+            self._memory = SlotMemory(count * size)
             self._memory.await_memory(count * size)
             self.buckets, self.bucket_bytes = count, size
             self.arenas += 1

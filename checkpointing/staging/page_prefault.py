@@ -7,35 +7,39 @@ import threading
 from checkpointing.errors import StageError
 from checkpointing.staging.arena import THREADS, Arena
 
-_STEP = 32 << 20  # bytes between two checks of whether to continue
+_STEP = 32 << 20  # bytes between two checks of whether and how to continue
 
 
 class Prefault:
-    """Allocates the pages that are needed soon immediately, and the rest slowly once those were
-    waited for: during the first steps, and not during the restore before them. Thread-safe."""
+    """Allocates pages once `begin` or `wait` is called, and not during the restore before them:
+    those that are waited for as fast as possible, all others slowly. Thread-safe."""
 
-    def __init__(self, arena: Arena, first: int) -> None:
-        """
-        Args:
-            first: bytes at the beginning that are needed soon.
-        """
-        self._arena, self._first = arena, first
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
         self._changed = threading.Condition()
         self._allocated = 0  # bytes allocated so far
-        self._was_awaited = False
+        self._awaited = 0  # bytes at the beginning that are waited for
+        self._was_begun = False
         self._error: StageError | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
         self._thread.start()
 
+    def begin(self) -> None:
+        """Allocate everything from now on, slowly; a second call does nothing."""
+        with self._changed:
+            self._was_begun = True
+            self._changed.notify_all()
+
     def wait(self, stop: int) -> None:
-        """Block until all bytes before `stop` are allocated.
+        """Block until all bytes before `stop` are allocated, and allocate the rest from now on.
 
         Raises:
             StageError: there is not enough memory.
         """
         with self._changed:
-            self._was_awaited = True
+            self._was_begun = True
+            self._awaited = max(self._awaited, stop)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._allocated >= stop or self._error is not None)
             if self._allocated < stop and self._error is not None:
@@ -60,15 +64,13 @@ class Prefault:
     def _is_wanted(self) -> bool:
         """Whether to allocate more; blocks until that is known."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._allocated < self._first or self._was_awaited or self._is_stopped
-            )
+            self._changed.wait_for(lambda: self._was_begun or self._is_stopped)
             return not self._is_stopped
 
     def _go_on(self) -> None:
-        is_first = self._allocated < self._first
-        end = min(self._first if is_first else self._arena.size, self._allocated + _STEP)
-        self._arena.prefault(THREADS if is_first else 1, self._allocated, end)
+        is_awaited = self._allocated < self._awaited
+        end = min(self._awaited if is_awaited else self._arena.size, self._allocated + _STEP)
+        self._arena.prefault(THREADS if is_awaited else 1, self._allocated, end)
         self._reach(end)
 
     def _reach(self, there: int, error: StageError | None = None) -> None:

@@ -15,13 +15,13 @@ Pairs = tuple[list[Tensor], list[Tensor]]  # targets, sources
 
 
 class SlotMemory:
-    """An arena whose pages are allocated in the background, from its beginning on."""
+    """An arena whose pages are allocated in the background, from its beginning on, once they are
+    asked for."""
 
-    def __init__(self, size: int, first: int, arena: Arena | None = None) -> None:
+    def __init__(self, size: int, arena: Arena | None = None) -> None:
         """
         Args:
             size: size in bytes.
-            first: bytes that are allocated as fast as possible; the rest is allocated slowly.
             arena: an arena to use instead of a new one.
 
         Raises:
@@ -29,7 +29,15 @@ class SlotMemory:
         """
         self.arena = arena or Arena.create(size)
         self._pinned: PinnedArena | None = None
-        self._prefault = Prefault(self.arena, first)
+        self._prefault = Prefault(self.arena)
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pinned is not None
+
+    def begin_allocation(self) -> None:
+        """Allocate the memory in the background from now on."""
+        self._prefault.begin()
 
     def await_memory(self, stop: int) -> None:
         """Block until the bytes before `stop` can be copied into at full speed.

@@ -24,9 +24,16 @@ from checkpointing.staging.fingerprints import TensorSample, fingerprint
 from checkpointing.staging.overlap_guard import StepHooks, Versions, is_counted
 from checkpointing.staging.overlapped_copy import Overlap
 from checkpointing.staging.pinned_memory import DeviceCopy
-from checkpointing.staging.slot_layout import PAGE, SlotEntry, StagedSnapshot, layout, round_up
+from checkpointing.staging.slot_layout import (
+    LINE,
+    PAGE,
+    SlotEntry,
+    StagedSnapshot,
+    layout,
+    round_up,
+)
 from checkpointing.staging.slot_memory import SlotMemory, by_device, copy_all, pick
-from checkpointing.staging.tensor_copy import Copy, cells_of, copy, copy_quietly, place_for
+from checkpointing.staging.tensor_copy import Copy, cells_of, copy_quickly, copy_quietly, place_for
 from checkpointing.torch_internals import dtensor_like
 
 _STRIDES = {64 << 20: 1, 128 << 20: 5, 256 << 20: 9, 512 << 20: 17}
@@ -227,9 +234,24 @@ class Stager:
     def reuse_arena(self, arena: Arena, slot_bytes: int) -> None:
         """Begin with this memory, which has as many slots and whose content must be kept for
         now."""
-        self._memory = SlotMemory(arena.size, slot_bytes, arena)
+        self._memory = SlotMemory(arena.size, arena)
         self.slot_bytes = slot_bytes
         self.arenas += 1
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether devices copy to and from the arena directly."""
+        return self._memory is not None and self._memory.is_pinned
+
+    def begin_allocation(self) -> None:
+        """Allocate the memory of all slots in the background from now on.
+
+        Raises:
+            StageError: nothing was prepared yet.
+        """
+        if self._memory is None:
+            raise StageError("there is no arena yet: call prepare() first")
+        self._memory.begin_allocation()
 
     def await_memory(self, slot: int = 0) -> None:
         """Block until the memory of a slot, and of those before it, is allocated, which a
@@ -296,7 +318,7 @@ class Stager:
         """Allocate new memory, after the old one is released."""
         self._forget()
         self._require(slot_bytes, self.slots)
-        self._memory = SlotMemory(slot_bytes * self.slots, slot_bytes)
+        self._memory = SlotMemory(slot_bytes * self.slots)
         self.slot_bytes = slot_bytes
         self.arenas += 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -46,11 +46,20 @@ class Held:
         self._take(threads, start, stop)
 
 
-def test_what_is_needed_soon_is_there_before_the_rest(
+def is_taken(arena: Arena, upto: int) -> bool:
+    deadline_s = time.monotonic() + 60.0
+    while taken(arena) < upto:
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_what_is_waited_for_is_there_before_the_rest(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(arena, monkeypatch, upto=FIRST)
-    prefault = Prefault(arena, FIRST)
+    prefault = Prefault(arena)
     prefault.wait(FIRST)
     assert taken(arena) == FIRST
     held.go_on.set()
@@ -59,17 +68,38 @@ def test_what_is_needed_soon_is_there_before_the_rest(
     prefault.stop()
 
 
-def test_the_rest_is_not_taken_beside_what_comes_before_its_use(arena: Arena) -> None:
-    prefault = Prefault(arena, FIRST)
-    deadline_s = time.monotonic() + 60.0
-    while taken(arena) < FIRST:
-        assert time.monotonic() < deadline_s
+@pytest.mark.parametrize("asks", [Prefault.begin, lambda prefault: prefault.wait(FIRST)])
+def test_nothing_is_taken_before_it_is_asked_for_and_all_afterwards(
+    arena: Arena, asks: Callable[[Prefault], None]
+) -> None:
+    prefault = Prefault(arena)
     time.sleep(0.1)  # to see what it does then
-    assert taken(arena) == FIRST
-    prefault.wait(FIRST)
-    while taken(arena) < SIZE:
-        assert time.monotonic() < deadline_s
+    assert taken(arena) == 0
+    asks(prefault)
+    assert is_taken(arena, SIZE)
     prefault.stop()
+
+
+def test_what_is_waited_for_is_taken_with_all_threads(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_prefault, "THREADS", 3)
+    steps: list[tuple[int, int]] = []  # where each one ends, and its threads
+    monkeypatch.setattr(
+        arena, "prefault", lambda threads, start, stop: steps.append((stop, threads))
+    )
+    prefault = Prefault(arena)
+    prefault.wait(FIRST)
+    prefault.wait(SIZE)
+    assert [threads for stop, threads in steps if stop <= FIRST] == [3, 3, 3]
+    prefault.stop()
+    began = Prefault(arena)
+    steps.clear()
+    began.begin()
+    while not steps or steps[-1][0] < SIZE:
+        time.sleep(0.01)
+    assert {threads for _, threads in steps} == {1}
+    began.stop()
 
 
 def test_who_needs_it_is_told_that_there_is_none(
@@ -78,7 +108,8 @@ def test_who_needs_it_is_told_that_there_is_none(
     held = Held(arena, monkeypatch, upto=FIRST)
     held.error = True
     held.go_on.set()
-    prefault = Prefault(arena, FIRST)
+    prefault = Prefault(arena)
+    prefault.wait(FIRST)
     with pytest.raises(StageError, match="not enough host memory"):
         prefault.wait(SIZE)
     prefault.wait(FIRST)
@@ -87,7 +118,7 @@ def test_who_needs_it_is_told_that_there_is_none(
 
 def test_it_can_be_stopped(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(arena, monkeypatch, upto=FIRST)
-    prefault = Prefault(arena, FIRST)
+    prefault = Prefault(arena)
     prefault.wait(FIRST)
 
     def go_on() -> None:
