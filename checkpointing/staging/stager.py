@@ -44,10 +44,6 @@ and for more bytes well below a tenth of the time of a plain copy."""
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
-# size from which on numpy, unlike torch, asks for huge pages: fresh memory of that kind is filled
-# in a third of the time
-_LARGE = 4 << 20
-_ALIGNED = 64  # bytes of a cache line
 _SMALL, _MOST_SMALL = 64 << 10, 64 << 20
 """Tensors below the first size are copied before `save` returns, up to the second size in total
 (bytes)."""
@@ -386,14 +382,22 @@ class StagingBuffers:
     def buffers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns CPU tensors like `tensors` (DTensors keep mesh and placements), content
         undefined."""
-        self._buffers = {name: self._buffer(name, local(t)) for name, t in tensors.items()}
-        return {name: _like(t, self._buffers[name]) for name, t in tensors.items()}
+        mine = {name: local(tensor) for name, tensor in tensors.items()}
+        found = {n: buffer for n, t in mine.items() if (buffer := self._present(n, t)) is not None}
+        missing = {name: tensor for name, tensor in mine.items() if name not in found}
+        found |= _together({n: t for n, t in missing.items() if not t.is_cuda})
+        for name in missing.keys() - found.keys():
+            like = missing[name]
+            found[name] = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        self._buffers = {name: found[name] for name in mine}
+        return {
+            n: dtensor_like(t, found[n]) if is_dtensor(t) else found[n] for n, t in tensors.items()
+        }
 
     def copy_back(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the content of the buffers into the live `tensors` of the same names."""
         targets = [cells_of(tensor) for tensor in tensors.values()]
-        copy(targets, [cells_of(self._buffers[name]) for name in tensors], non_blocking=True)
-        _finish_copies(tensors)
+        copy_quickly(targets, [cells_of(self._buffers[name]) for name in tensors])
 
     def release(self) -> None:
         """Release the buffers and the lent memory."""
@@ -403,18 +407,36 @@ class StagingBuffers:
     def bytes(self) -> int:
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
-    def _buffer(self, name: str, like: Tensor) -> Tensor:
+    def _present(self, name: str, like: Tensor) -> Tensor | None:
+        """Returns the buffer of this name, or a part of the lent memory; None if neither is as
+        `like`."""
         held = self._buffers.get(name)
         if held is not None and held.shape == like.shape and held.dtype == like.dtype:
             return held
-        size = round_up(like.nbytes, _ALIGNED)
-        if 0 < size <= self._lent.size:
-            mine, self._lent = self._lent[: like.nbytes], self._lent[size:]
-            return torch.from_numpy(mine).view(like.dtype).view(like.shape)
-        if like.is_cuda or like.nbytes < _LARGE:
-            return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
-        memory = np.empty(like.nbytes, np.uint8)
-        return torch.from_numpy(memory).view(like.dtype).view(like.shape)
+        size = round_up(like.nbytes, LINE)
+        if not 0 < size <= self._lent.size:
+            return None
+        mine, self._lent = self._lent[: like.nbytes], self._lent[size:]
+        return torch.from_numpy(mine).view(like.dtype).view(like.shape)
+
+
+def _together(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns new CPU tensors like these, in one region of memory.
+
+    numpy asks for huge pages for a large one, and torch does not. Memory of that kind is filled in
+    a third of the time.
+    """
+    sizes = [tensor.nbytes for tensor in tensors.values()]
+    offsets, total = layout(sizes)
+    memory = np.empty(total + PAGE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % PAGE
+    region = torch.from_numpy(memory[start : start + total])
+    ends = [*offsets[1:], total]
+    parts = torch.split(region, [end - at for at, end in zip(offsets, ends, strict=False)])
+    return {
+        name: part[:size].view(like.dtype).view(like.shape)
+        for (name, like), part, size in zip(tensors.items(), parts, sizes, strict=True)
+    }
 
 
 def stride_for(nbytes: int) -> int:
@@ -453,12 +475,3 @@ def local(tensor: Tensor) -> Tensor:
         return tensor.detach()
     with torch.no_grad():
         return tensor.to_local()
-
-
-def _like(tensor: Tensor, buffer: Tensor) -> Tensor:
-    return dtensor_like(tensor, buffer) if is_dtensor(tensor) else buffer
-
-
-def _finish_copies(tensors: Mapping[str, Tensor]) -> None:
-    for device in {t.device for t in tensors.values() if t.is_cuda}:
-        torch.cuda.synchronize(device)

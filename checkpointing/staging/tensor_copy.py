@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from checkpointing.distributed_classes import is_dtensor
 from checkpointing.format.tiles import Box
@@ -15,8 +19,10 @@ from checkpointing.torch_internals import foreach_copy
 
 Copy = Callable[[Sequence[Tensor], Sequence[Tensor]], None]  # targets, sources
 
+THREADS = min(4, os.cpu_count() or 1)
+PIECE = 16 << 20  # bytes that one thread copies at a time, at most
 # bytes below which torch's loop over many tensors costs less than a call of numpy for each
-_SMALL = 64 << 10
+SMALL = 64 << 10
 # as bool, bytes other than 0 and 1 could become 1; torch 2.9 cannot copy float4
 _AS_BYTES = (torch.bool, getattr(torch, "float4_e2m1fn_x2", torch.bool))
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -60,13 +66,68 @@ def copy_quietly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     would take cores from the trainer."""
     few: list[tuple[Tensor, Tensor]] = []
     for target, source in zip(targets, sources, strict=True):
-        if target.nbytes < _SMALL:
+        if target.nbytes < SMALL:
             few.append((target, source))
         elif source.is_cpu and not (source.is_conj() or source.is_neg()):
             np.copyto(_bits(target), _bits(source))
         else:
             copy([target], [source])
     copy([target for target, _ in few], [source for _, source in few])
+
+
+def copy_quickly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy with several threads, each of which takes the next piece when it has finished one;
+    complete on return.
+
+    torch cuts each tensor into as many parts as it has threads, and waits for all of them before
+    the next tensor: for a thread whose core is busy with other work, all others wait. Under
+    torchrun, it has one thread.
+    """
+    large: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
+    written, others = list[Tensor](), list[tuple[Tensor, Tensor]]()
+    for target, source in zip(targets, sources, strict=True):
+        if target.nbytes >= SMALL and is_plain(target) and is_plain(source):
+            large += _pieces(_bits(target), _bits(source))
+            written.append(target)
+        else:
+            others.append((target, source))
+    copy([target for target, _ in others], [source for _, source in others], non_blocking=True)
+    if large:
+        in_threads([partial(np.copyto, target, source) for target, source in large])
+        note_written(written)
+    for device in {target.device for target, _ in others if target.is_cuda}:
+        torch.cuda.synchronize(device)
+
+
+def in_threads(copies: Sequence[Callable[[], object]]) -> None:
+    """Make all these copies, each of which releases the GIL."""
+    if copies:
+        with ThreadPoolExecutor(min(THREADS, len(copies)), "copy") as pool:
+            for under_way in [pool.submit(one) for one in copies]:
+                under_way.result()
+
+
+def note_written(tensors: Iterable[Tensor]) -> None:
+    """Tell torch that the content of these has changed, as its own copies do: a backward pass that
+    needs what was there before fails, instead of computing with the new content."""
+    increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether numpy sees the content of the tensor."""
+    return tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _pieces(
+    target: NDArray[np.generic], source: NDArray[np.generic]
+) -> list[tuple[NDArray[np.generic], NDArray[np.generic]]]:
+    """Cut both along their longest dimension, so that several threads copy one large tensor."""
+    count = min(-(-target.nbytes // PIECE), max(target.shape))
+    if count < 2:
+        return [(target, source)]
+    axis = target.shape.index(max(target.shape))
+    parts = (np.array_split(array, count, axis) for array in (target, source))
+    return list(zip(*parts, strict=True))
 
 
 def _bits(tensor: Tensor) -> NDArray[np.generic]:

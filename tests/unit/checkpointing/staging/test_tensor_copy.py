@@ -1,0 +1,48 @@
+"""Copies by several threads: every bit arrives, in any layout, and torch knows of the change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from checkpointing.format.torch_dtypes import as_bytes
+from checkpointing.staging import tensor_copy
+from checkpointing.staging.tensor_copy import cells_of, copy_quickly
+from tests.unit.checkpointing.staging.test_stager import KNOWN, random_bits
+
+KIB = 1 << 10
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_copy, "PIECE", 32 * KIB)
+
+
+@pytest.mark.parametrize("dtype", KNOWN)
+@pytest.mark.parametrize("shape", [(), (3, 0), (7,), (100 * KIB,), (3, 70_001), (1, 1, 64 * KIB)])
+def test_every_bit_arrives(dtype: str, shape: tuple[int, ...]) -> None:
+    source, target = random_bits(dtype, shape, seed=1), random_bits(dtype, shape, seed=2)
+    copy_quickly([cells_of(target)], [cells_of(source)])
+    assert bytes(as_bytes(target)) == bytes(as_bytes(source))
+
+
+def test_layouts_may_differ() -> None:
+    source = torch.randn(300, 400)
+    target = torch.zeros(400, 300).t()
+    rows = torch.zeros(300, 900)
+    lazy = torch.randn(200, 200, dtype=torch.complex64).conj()
+    other = torch.zeros(200, 200, dtype=torch.complex64)
+    copy_quickly([target, rows[:, 100:500], other], [source, source, lazy])
+    assert torch.equal(target, source)
+    assert torch.equal(rows[:, 100:500], source)
+    assert not rows[:, :100].any()
+    assert not rows[:, 500:].any()
+    assert torch.equal(other, lazy)
+
+
+def test_a_backward_pass_that_needs_the_old_content_fails() -> None:
+    weight = torch.nn.Parameter(torch.randn(200, 200))
+    loss = (weight * weight).sum()
+    copy_quickly([cells_of(weight)], [torch.zeros(200, 200)])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
