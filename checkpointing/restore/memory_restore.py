@@ -6,19 +6,30 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from checkpointing.errors import ServiceError
+from checkpointing.format.torch_dtypes import as_bytes
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.save.save_plan import SavePlan
 from checkpointing.service.client.held_snapshots import REPLICA, HeldSnapshot
 from checkpointing.service.client.service_client import ServiceClient
 from checkpointing.service.snapshots import Generation
 from checkpointing.staging.arena import Arena
-from checkpointing.staging.tensor_copy import cells_of, copy, place_for
+from checkpointing.staging.tensor_copy import (
+    PIECE,
+    SMALL,
+    cells_of,
+    copy_quickly,
+    in_threads,
+    is_plain,
+    note_written,
+    place_for,
+)
 
 logger = logging.getLogger("checkpointing")
 
@@ -88,12 +99,27 @@ def load(arena: Arena, start: int, planned: SavePlan, tensors: Mapping[str, Tens
         start: offset of its slot in bytes.
         planned: the plan by which it was staged.
     """
-    targets = [cells_of(tensors[name], part.local) for name, part in planned.parts]
-    sources = [
-        place_for(arena.view(start + place.start, place.length), 0, cells)
-        for place, cells in zip(planned.layout.places, targets, strict=True)
-    ]
-    copy(targets, sources)
+    reads: list[Callable[[], None]] = []
+    read, targets, sources = list[Tensor](), list[Tensor](), list[Tensor]()
+    cells_there = (cells_of(tensors[name], part.local) for name, part in planned.parts)
+    for place, cells in zip(planned.layout.places, cells_there, strict=True):
+        at = start + place.start
+        if cells.nbytes >= SMALL and is_plain(cells) and cells.is_contiguous():
+            reads += _reads(arena, at, cells)
+            read.append(cells)
+        else:
+            targets.append(cells)
+            sources.append(place_for(arena.view(at, place.length), 0, cells))
+    copy_quickly(targets, sources)
+    in_threads(reads)
+    note_written(read)
+
+
+def _reads(arena: Arena, start: int, cells: Tensor) -> Iterator[Callable[[], None]]:
+    """Yields calls that read contiguous cells from an arena."""
+    into = memoryview(as_bytes(cells))
+    for at in range(0, len(into), PIECE):
+        yield partial(arena.read_into, start + at, into[at : at + PIECE])
 
 
 def await_durable(

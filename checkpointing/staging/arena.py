@@ -113,11 +113,20 @@ class Arena:
             ValueError: they are not all inside the arena, or it is closed.
         """
         cells = self._open()
-        if not 0 <= offset <= offset + length <= self.size:
-            raise ValueError(
-                f"bytes {offset} to {offset + length} are outside the arena of {self.size} bytes"
-            )
+        self._check_inside(offset, length)
         return cells[offset : offset + length]
+
+    def read_into(self, offset: int, into: memoryview) -> None:
+        """Copy bytes from `offset` on into `into`, without mapping them into this process: a page
+        that is read once costs more to map than to copy.
+
+        Raises:
+            ValueError: they are not all inside the arena, or it is closed.
+        """
+        self._check_inside(offset, len(into))
+        while len(into):
+            count = os.preadv(self.fd, [into], offset)
+            into, offset = into[count:], offset + count
 
     def prefault(self, threads: int = THREADS, start: int = 0, stop: int | None = None) -> None:
         """Allocate and map the pages from byte `start` up to `stop` (None: to the end) now, so that
@@ -160,6 +169,12 @@ class Arena:
         if self._cells is None:
             raise ValueError("this arena is closed")
         return self._cells
+
+    def _check_inside(self, offset: int, length: int) -> None:
+        if not 0 <= offset <= offset + length <= self.size:
+            raise ValueError(
+                f"bytes {offset} to {offset + length} are outside the arena of {self.size} bytes"
+            )
 
     def _populate(self, cells: NDArray[np.uint8], threads: int) -> bool:
         """Populate the pages by madvise. Returns whether the kernel supports that."""
