@@ -9,15 +9,19 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
     from typing_extensions import TypeIs
 
+_PLAIN = (Tensor, nn.Parameter)
+
 
 def is_dtensor(value: object) -> TypeIs[DTensor]:
     """Returns whether `value` is a DTensor."""
+    if type(value) in _PLAIN:  # almost all
+        return False
     kind = dtensor_class()
     return kind is not None and isinstance(value, kind)
 

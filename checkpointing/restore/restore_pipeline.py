@@ -12,6 +12,7 @@ from checkpointing.connections import Connections, CurrentGeneration
 from checkpointing.errors import CheckpointError, FormatError, StructureError
 from checkpointing.events import CheckpointSkipped
 from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore.collector_pause import collector_paused
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.resume_source import RestoreResult, Resumer
 from checkpointing.restore.snapshot_choice import RestoreOptions
@@ -98,7 +99,8 @@ class RestorePipeline:
         self._renew_generation(resumer.owner)
         self._saves.forget_saves()
         self._schedule.note_interruptions(self._ranks.from_rank0(lambda: resumer.interruptions))
-        self._saves.preparer.ahead(state)
+        with collector_paused():
+            self._saves.preparer.ahead(state)
         if resumed is not None:
             self._schedule.note_saved(resumed.step)
             if resumed.found is not None:

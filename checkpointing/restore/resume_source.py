@@ -10,6 +10,7 @@ from checkpointing.connections import Connections
 from checkpointing.errors import StructureError
 from checkpointing.format.values.json_values import Json
 from checkpointing.restore import memory_restore
+from checkpointing.restore.collector_pause import collector_paused
 from checkpointing.restore.memory_restore import CompleteSnapshot
 from checkpointing.restore.peer_replicas import PeerReplicas
 from checkpointing.restore.read_broadcast import broadcast_reads
@@ -110,25 +111,35 @@ class Resumer:
     def resume(self, state: dict[str, Any]) -> RestoreResult | None:
         """Load the newest snapshot or checkpoint; returns None if there is none. Raises as
         `Checkpointer.restore`."""
-        target = self._ranks.all_or_none(lambda: LoadTarget(state))
-        self._ranks.all_or_none(target.expect)
-        try:
+        with collector_paused():
+            target = self._ranks.all_or_none(lambda: LoadTarget(state))
+            self._ranks.all_or_none(target.expect)
             planned = self._planner.plan(target.leaves, optimizers(state))
+        try:
             left = self._ranks.all_or_none(self._client.snapshots)
             whole = self._chooser.choose(left, planned)
-            if whole is not None:
-                # a restore that is refused must be so before a save that is under way is abandoned
-                inventory = self._prepare_target(left, whole, target)
-                self._restorer.take_over(known=self._chooser.catalog)
-                return self._from_memory(left, whole, planned, target, inventory)
-            if not self._restorer.take_over():
-                return None
-            memory = self._preparer.lend(target.leaves, optimizers(state))
-            if memory is not None:
-                self._staging.lend(memory)
-            return self._from_store(target)
+            with collector_paused():
+                if whole is not None:
+                    return self._take_from_memory(left, whole, planned, target)
+                return self._take_from_store(state, target)
         finally:
             self._chooser.release()
+
+    def _take_from_memory(
+        self, left: ServiceMemory, whole: CompleteSnapshot, planned: SavePlan, target: LoadTarget
+    ) -> RestoreResult:
+        # a restore that is refused must be so before a save that is under way is abandoned
+        inventory = self._prepare_target(left, whole, target)
+        self._restorer.take_over(known=self._chooser.catalog)
+        return self._from_memory(left, whole, planned, target, inventory)
+
+    def _take_from_store(self, state: dict[str, Any], target: LoadTarget) -> RestoreResult | None:
+        if not self._restorer.take_over():
+            return None
+        memory = self._preparer.lend(target.leaves, optimizers(state))
+        if memory is not None:
+            self._staging.lend(memory)
+        return self._from_store(target)
 
     def _from_memory(
         self,

@@ -93,11 +93,12 @@ class Checkpoint:
     def outline(self, item: str) -> TableOutline:
         """Return what the table of an item says besides its chunks; raises as `table`."""
         self._require(item)
-        if not self._document.is_grouped(item):
-            table = self.table(item)
-            return TableOutline(table.tensors, table.values, ())
         if item not in self._outlines:
-            self._outlines[item] = self._document.outline(item)
+            if self._document.is_grouped(item):
+                self._outlines[item] = self._document.outline(item)
+            else:
+                table = self.table(item)
+                self._outlines[item] = TableOutline(table.tensors, table.values, ())
         return self._outlines[item]
 
     def groups_with(self, tensors: Iterable[str]) -> list[tuple[str, int]]:
