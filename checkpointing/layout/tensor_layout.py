@@ -84,13 +84,9 @@ class TensorLayout:
         return tuple(cut.parts for cut in self.cuts)
 
     def cell_bytes(self) -> Counts:
-        """Returns the bytes of every cell, in the order of `grid`; int64[product of the grid]."""
-        sizes = np.full((1,) * len(self.cuts), self.itemsize, np.int64)
-        for dim, size in enumerate(self.shape):
-            mine = [cut for cut in self.cuts if cut.dim == dim]
-            axes = [cut.parts if cut.dim == dim else 1 for cut in self.cuts]
-            sizes = sizes * _lengths(size, mine).reshape(axes)
-        return sizes.reshape(-1)
+        """Returns the bytes of every cell, in the order of `grid`; int64[product of the grid],
+        read-only."""
+        return _cell_bytes(self.itemsize, self.shape, self.cuts)
 
     def cell(self, index: int) -> Cells:
         """Returns what the ranks of one cell hold."""
@@ -163,6 +159,18 @@ class Cells:
 
 
 @lru_cache(1 << 12)  # a model has few shapes, and many tensors of each
+def _cell_bytes(itemsize: int, shape: Shape, cuts: tuple[Cut, ...]) -> Counts:
+    sizes = np.full((1,) * len(cuts), itemsize, np.int64)
+    for dim, size in enumerate(shape):
+        mine = [cut for cut in cuts if cut.dim == dim]
+        axes = [cut.parts if cut.dim == dim else 1 for cut in cuts]
+        sizes = sizes * _lengths(size, mine).reshape(axes)
+    found = sizes.reshape(-1)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(1 << 12)
 def _cell(shape: Shape, cuts: tuple[Cut, ...], index: int) -> Cells:
     grid = tuple(cut.parts for cut in cuts)
     coordinates = np.unravel_index(index, grid) if cuts else ()

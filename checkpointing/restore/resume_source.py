@@ -121,7 +121,7 @@ class Resumer:
             with collector_paused():
                 if whole is not None:
                     return self._take_from_memory(left, whole, planned, target)
-                return self._take_from_store(state, target)
+                return self._take_from_store(state, planned, target)
         finally:
             self._chooser.release()
 
@@ -133,10 +133,12 @@ class Resumer:
         self._restorer.take_over(known=self._chooser.catalog)
         return self._from_memory(left, whole, planned, target, inventory)
 
-    def _take_from_store(self, state: dict[str, Any], target: LoadTarget) -> RestoreResult | None:
+    def _take_from_store(
+        self, state: dict[str, Any], planned: SavePlan, target: LoadTarget
+    ) -> RestoreResult | None:
         if not self._restorer.take_over():
             return None
-        memory = self._preparer.lend(target.leaves, optimizers(state))
+        memory = self._preparer.lend(planned, target.leaves, optimizers(state))
         if memory is not None:
             self._staging.lend(memory)
         return self._from_store(target)

@@ -41,23 +41,26 @@ class Preparer:
         self._planner, self._shipper = planner, shipper
         self.planned: SavePlan | None = None  # the plan that there is memory for
 
-    def ready(
-        self, leaves: Leaves, stepped: list[Optimizer], *, is_compared: bool = False
-    ) -> SavePlan:
+    def ready(self, leaves: Leaves, stepped: list[Optimizer]) -> SavePlan:
         """Returns the plan for this state, with memory for it. Collective if the structure has
-        changed: then the contents that ranks hold under the same name are also compared, unless
-        they are certain to be equal.
+        changed: then the contents that ranks hold under the same name are also compared.
 
         Raises:
             SaveError, TypeError: as `Planner.plan`, and `compare_ranks`.
             StageError: a node does not have enough memory.
         """
         planned = self._planner.plan(leaves, stepped)
+        return self._take(planned, leaves, stepped, compares=True)
+
+    def _take(
+        self, planned: SavePlan, leaves: Leaves, stepped: list[Optimizer], *, compares: bool
+    ) -> SavePlan:
+        """Take the memory for states of this plan, see `ready`."""
         prepare = partial(self._shipper.prepare, planned, leaves.tensors, stepped)
         if planned is self.planned:
             prepare()
             return planned
-        if not is_compared:
+        if compares:
             compare_ranks(self._ranks, leaves, self._differing)
         require_memory(
             self._ranks,
@@ -70,11 +73,17 @@ class Preparer:
         self.planned = planned
         return planned
 
-    def lend(self, leaves: Leaves, stepped: list[Optimizer]) -> NDArray[np.uint8] | None:
+    def lend(
+        self, planned: SavePlan, leaves: Leaves, stepped: list[Optimizer]
+    ) -> NDArray[np.uint8] | None:
         """Take the memory for such states. Returns what of it devices copy from directly and holds
         no snapshot yet, for reads until the next save; None if there is none. Collective; raises as
-        `ready`."""
-        self.ready(leaves, stepped, is_compared=True)
+        `ready`.
+
+        Args:
+            planned: the plan for this state.
+        """
+        self._take(planned, leaves, stepped, compares=False)
         return self._shipper.unseen
 
     def ahead(self, state: Mapping[str, Any]) -> None:

@@ -125,11 +125,10 @@ class Checkpoint:
             KeyError: there is no such tensor.
         """
         self._spec(tensor)
-        item = item_of(tensor)
+        if (found := self._tables.get(item := item_of(tensor))) is not None:
+            return found
         outline = self.outline(item)
-        if item in self._tables or not outline.groups:
-            return self.table(item)
-        return self.group(item, outline.group_of[tensor])
+        return self.group(item, outline.group_of[tensor]) if outline.groups else self.table(item)
 
     def tensors(self, items: Sequence[str] | None = None) -> dict[str, TensorSpec]:
         """Return all tensors of the given items, or of all items."""
@@ -179,7 +178,10 @@ class Checkpoint:
 
     def _spec(self, tensor: str) -> TensorSpec:
         item = item_of(tensor)
-        spec = self.outline(item).tensors.get(tensor) if item in self._document.items else None
+        outline = self._outlines.get(item)
+        if outline is None and item in self._document.items:
+            outline = self.outline(item)
+        spec = None if outline is None else outline.tensors.get(tensor)
         if spec is None:
             raise KeyError(f"{self.id} has no tensor {tensor!r}")
         return spec

@@ -29,12 +29,17 @@ def batches(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> It
     filled = 0
     seen: tuple[Place, ...] = ()  # the path of the last one: its bases and itself
     for path, want in _in_order(wants, chunk_of):
-        sizes = [at.raw_length for at in chain(chunk_of(want))]
-        shared = sum(a == b for a, b in zip(path, seen, strict=False))
-        cost = sum(sizes[: len(path) - shared])
+        if path == seen:
+            cost = 0
+        elif len(path) == 1:
+            cost = chunk_of(want).raw_length
+        else:
+            sizes = [at.raw_length for at in chain(chunk_of(want))]
+            shared = sum(a == b for a, b in zip(path, seen, strict=False))
+            cost = sum(sizes[: len(path) - shared])
         if batch and filled + cost > size:
             yield batch
-            batch, filled, cost = [], 0, sum(sizes)
+            batch, filled, cost = [], 0, sum(at.raw_length for at in chain(chunk_of(want)))
         batch.append(want)
         filled, seen = filled + cost, path
     if batch:
@@ -49,7 +54,11 @@ def _in_order(
     because those members of one checkpoint were written one after the other."""
     families: dict[Place, list[tuple[tuple[Place, ...], T]]] = {}
     for want in wants:
-        path = tuple(at.place for at in chain(chunk_of(want)))[::-1]
+        chunk = chunk_of(want)
+        if chunk.base is None:
+            path: tuple[Place, ...] = (chunk.place,)
+        else:
+            path = tuple(at.place for at in chain(chunk))[::-1]
         families.setdefault(path[0], []).append((path, want))
     for family in sorted(families.values(), key=_key):
         if len(family) > 1:
