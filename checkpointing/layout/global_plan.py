@@ -178,6 +178,8 @@ class GlobalPlan:
         ]
 
     def _common_values(self, rank: int) -> list[ReplicatedContent]:
+        if self._world == 1:
+            return []
         holders: dict[str, list[int]] = {}
         for each in self._classes:
             for name in each.structure.values:

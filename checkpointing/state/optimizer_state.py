@@ -319,10 +319,9 @@ class OptimizerItem:
         names = set(self._names.values())
         found = _Stored()
         for leaf in (*stored.tensors, *stored.values):
-            kind = next((kind for kind in _KINDS if leaf.startswith(kind)), "")
-            if not kind:
+            if (kind := leaf[: leaf.find(".") + 1]) not in _KINDS:
                 continue
-            name, rest = cut_known(leaf.removeprefix(kind), names)
+            name, rest = cut_known(leaf[len(kind) :], names)
             key, _, below = rest[1:].partition("/")
             if not name or (rest == "") is not (kind in (GROUP, PLACE)):
                 found.others.add(leaf)

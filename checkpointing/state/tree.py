@@ -17,7 +17,7 @@ from checkpointing.distributed_classes import dtensor_class, is_dtensor
 from checkpointing.format.torch_dtypes import is_placeholder
 from checkpointing.format.values import registered_classes
 from checkpointing.format.values.branch_kinds import BranchKind, branch_kind, escaped
-from checkpointing.format.values.json_values import Json, all_scalar, encode
+from checkpointing.format.values.json_values import SCALARS, Json, all_scalar, encode
 from checkpointing.layout.dtensor_placement import local_shard
 
 _TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -50,16 +50,18 @@ class Leaves:
         Raises:
             TypeError: there is a leaf of the same name already.
         """
-        for path, tensor in others.tensors.items():
-            self.put(path, tensor)
-        for path, value in others.values.items():
-            self.put(path, value)
+        mine, theirs = (self.tensors, self.values), (others.tensors, others.values)
+        if not all(one.keys().isdisjoint(other) for one in mine for other in theirs):
+            taken = {*self.tensors, *self.values}
+            raise _named_twice(next(n for one in theirs for n in one if n in taken))
+        self.tensors |= others.tensors
+        self.values |= others.values
         self.containers |= others.containers
 
     def put(self, path: str, leaf: Tensor | Json) -> None:
         """Add one leaf; raises as `add`."""
         if path in self.tensors or path in self.values:
-            raise TypeError(f"two entries of the state are both named {path!r}: rename one of them")
+            raise _named_twice(path)
         if isinstance(leaf, Tensor):
             self.tensors[path] = leaf
         else:
@@ -72,7 +74,9 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
     Raises:
         TypeError: something is neither; the message says where in the tree.
     """
-    if isinstance(tree, Tensor):
+    if type(tree) in SCALARS:  # most leaves of optimizers
+        into.put(path, encode(tree, path))
+    elif isinstance(tree, Tensor):
         _check_tensor(tree, path)
         into.put(path, tree)
     elif is_branch(tree):
@@ -186,6 +190,10 @@ def _array_in_place(live: Any, loaded: Any) -> Any:
     return live
 
 
+def _named_twice(path: str) -> TypeError:
+    return TypeError(f"two entries of the state are both named {path!r}: rename one of them")
+
+
 def _check_branch(tree: Any, path: str) -> None:
     """Check that a branch with tensors can be rebuilt and that its keys are distinct as text."""
     if registered_classes.name_of(tree) is None and registered_classes.is_named_tuple(tree):
@@ -194,7 +202,7 @@ def _check_branch(tree: Any, path: str) -> None:
             f"cannot save {type(tree).__module__}.{name} at {path!r}: register the class: "
             f"checkpointing.register({name})"
         )
-    if isinstance(tree, dict):
+    if isinstance(tree, dict) and not all(type(key) is str for key in tree):
         names: dict[str, Any] = {}
         for key in tree:
             if (other := names.setdefault(str(key), key)) is not key:

@@ -26,7 +26,10 @@ _WORDS |= {"numbers": "a dict whose keys are numbers"}
 
 def escaped(key: object) -> str:
     """Returns a key as it is written in the name of a leaf, escaped as in a JSON pointer."""
-    return str(key).replace("~", "~0").replace("/", "~1")
+    text = str(key)
+    if "~" in text or "/" in text:
+        return text.replace("~", "~0").replace("/", "~1")
+    return text
 
 
 def unescaped(segment: str) -> str:

@@ -31,14 +31,14 @@ with more digits."""
 
 
 _PLAIN_SCALARS = frozenset((type(None), bool, str))
-_SCALARS = _PLAIN_SCALARS | {int, float}
+SCALARS = _PLAIN_SCALARS | {int, float}
 _PLAIN_INT = 1 << 63
 
 
 def all_scalar(values: Iterable[object]) -> bool:
     """Whether none of the values is a container, decided by their set of types, since there may be
     millions."""
-    return _SCALARS.issuperset(map(type, values))
+    return SCALARS.issuperset(map(type, values))
 
 
 def encode(value: Any, path: str) -> Json:
