@@ -11,10 +11,10 @@
   looks at the bytes nor keeps the state whole if one is damaged. A plain read into one buffer of a
   file's size, which stays in the processor's cache, is an arm beside it. hpckit's saves are raw.
 
-"hpckit, first" is the first `restore()` of a new trainer, which reads into the memory that it takes
-for its saves, and returns when there is enough for the first; "hpckit" is another one of the same
-`Checkpointer`, which takes memory of its own. All arms load into a state that
-holds zeros before, and what they have loaded is compared with what was saved, outside the time.
+"hpckit, first" is the first `restore()` of a new trainer, which also plans its saves; their memory
+is allocated after it has returned. "hpckit" is another one of the same `Checkpointer`. All arms
+load into a state that holds zeros before, and what they have loaded is compared with what was
+saved, outside the time.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class HpckitSaveMethod:
         """
         Args:
             root: store of this method alone, in which the run is `RUN`.
-            restore: whether to restore first, which allocates the memory of the first save.
+            restore: whether to restore first, after which the memory of saves is allocated.
             options: of `Checkpointer`.
         """
         self.name, self._trained = name, trained

@@ -68,6 +68,12 @@ def touch(nbytes: int) -> None:
     np.ones(nbytes, np.uint8)
 
 
+def shared_bytes() -> int:
+    """Returns the bytes of shared memory that this process has mapped and allocated."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if "RssShmem" in line)
+
+
 def forget(folder: Path) -> None:
     """Drops all files in a folder and below it from the page cache."""
     os.sync()  # dirty pages would stay in the cache
