@@ -18,12 +18,16 @@ from checkpointing.format.packs import MAGIC
 from checkpointing.storage import Buffer, Storage
 from checkpointing.storage.interface import SupportsReadInto
 from checkpointing.store.read.chunk_decoder import ChunkDecoder, HeldChunks, content, where
-from checkpointing.store.read.read_batches import batches, chain, length, ranges
+from checkpointing.store.read.read_batches import batches, chain, in_lists, length, ranges
 
 logger = logging.getLogger("checkpointing")
 
 BATCH = 16 << 20  # bytes of decoded chunks that one thread has in memory at a time
-HOT = 4 << 20  # the same where small reads are cheap: what stays in the processor's cache
+# The same where small reads are cheap: what stays in the processor's cache. Linux takes a read that
+# follows more bytes than it asks for as one of a sequence, whichever descriptor it is on, and reads
+# ahead in large pages; one of 4 MiB is taken as a random one, page by page.
+HOT = 1 << 20
+TOGETHER = 4  # such small batches that a thread takes at a time, which are neighbours in a pack
 # most bytes that are read into memory of the thread: a batch of chunks of usual size
 BORROWED = 16 << 20
 PAGE = 4096  # bytes
@@ -83,7 +87,7 @@ class ChunkFetcher:
         self._storage, self._copies, self._threads = storage, copies, threads
         self._held: HeldChunks = held or {}
         self._fills = storage if isinstance(storage, SupportsReadInto) else None
-        self.batch_bytes = BATCH if self._fills is None else HOT
+        self.batch_bytes, self._together = (BATCH, 1) if self._fills is None else (HOT, TOGETHER)
         self.healed: list[DamagedChunk] = []  # read from another copy
 
     def fetch(
@@ -94,7 +98,7 @@ class ChunkFetcher:
         other.
 
         Args:
-            on_batch: called with the raw bytes of each completed batch, for progress.
+            on_batch: called with the raw bytes of completed batches, for progress.
 
         Raises:
             StoreError: the store is out of reach.
@@ -102,7 +106,7 @@ class ChunkFetcher:
         damaged: list[DamagedChunk] = []
         with ThreadPoolExecutor(self._threads, "fetch") as pool:
             cut = batches(wants, lambda want: want.chunk, self.batch_bytes)
-            for size, problems in pool.map(self._fetch_batch, cut):
+            for size, problems in pool.map(self._fetch_batches, in_lists(cut, self._together)):
                 damaged += problems
                 if on_batch:
                     on_batch(size)
@@ -126,7 +130,13 @@ class ChunkFetcher:
                 raise DamagedError(str(damage)) from error
             return found
 
-    def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> tuple[int, list[DamagedChunk]]:
+    def _fetch_batches(
+        self, taken: Sequence[Sequence[ChunkRequest]]
+    ) -> tuple[int, list[DamagedChunk]]:
+        damaged = [damage for batch in taken for damage in self._fetch_batch(batch)]
+        return sum(want.chunk.raw_length for batch in taken for want in batch), damaged
+
+    def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> list[DamagedChunk]:
         stored = self.borrow(at for want in batch for at in chain(want.chunk, self._held))
         decoder = ChunkDecoder(lambda chunk: stored[chunk.place], room, self._held)
         damaged = []
@@ -141,7 +151,7 @@ class ChunkFetcher:
                     continue
                 raw = found
             want.use(raw)
-        return sum(want.chunk.raw_length for want in batch), damaged
+        return damaged
 
     def borrow(self, chunks: Iterable[Chunk]) -> Mapping[Place, Buffer | DamagedError]:
         """Return the stored bytes of chunks, or why there are none, by place; they are valid until

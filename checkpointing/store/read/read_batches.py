@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from checkpointing.format.chunks import Chunk, Place
@@ -70,6 +71,13 @@ def _key(family: Sequence[tuple[tuple[Place, ...], T]]) -> Place:
     if len(family) == 1:
         return family[0][0][-1]
     return min((-len(path), path[-1]) for path, _ in family)[1]
+
+
+def in_lists(things: Iterable[T], count: int) -> Iterator[list[T]]:
+    """Yield the things in lists of `count`, the last one of what is left."""
+    them = iter(things)
+    while found := list(islice(them, count)):
+        yield found
 
 
 def by_place(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> Iterator[list[T]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.store.read.read_batches import batches, by_place, chain, ranges
+from checkpointing.store.read.read_batches import batches, by_place, chain, in_lists, ranges
 
 
 def _chunk(pack: int, offset: int, raw_length: int, base: Chunk | None = None) -> Chunk:
@@ -99,3 +99,13 @@ def test_bases_are_needed_up_to_the_first_that_is_held() -> None:
     assert list(chain(chunk, {b"r"})) == [chunk, middle]
     assert list(chain(chunk, {b"m"})) == [chunk]
     assert list(chain(chunk, {b"c"})) == [chunk, middle, root]  # the chunk itself is read
+
+
+@given(things=st.lists(st.integers()), count=st.integers(1, 5))
+def test_lists_have_all_in_order_and_none_is_short_but_the_last(
+    things: list[int], count: int
+) -> None:
+    found = list(in_lists(things, count))
+    assert [one for those in found for one in those] == things
+    assert all(len(those) == count for those in found[:-1])
+    assert all(found)
