@@ -6,14 +6,13 @@ import re
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing.errors import FormatError
-from checkpointing.format.element_types import element
 
+_BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 _PLACEHOLDER = re.compile(r"bits.*|u?int[1-7]")
 
 
@@ -52,12 +51,12 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
-    """Returns a CPU tensor as a numpy array of bits, which shares its memory if it is
-    contiguous."""
-    bits = element(dtype_name(tensor.dtype)).bits
-    if not tensor.numel():
-        return np.empty(tuple(tensor.shape), bits)
-    return np.frombuffer(as_bytes(tensor.contiguous()), bits).reshape(tuple(tensor.shape))
+    """Returns a CPU tensor as a numpy array of bits, see `ElementType.bits`, which shares its
+    memory if it is contiguous."""
+    held = tensor.detach().contiguous()
+    bits = _BITS.get(held.element_size())
+    found: NDArray[Any] = (held if bits is None else held.view(bits)).numpy()
+    return found
 
 
 def copy_bits(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:

@@ -425,9 +425,13 @@ class OptimizerItem:
         for index, group in enumerate(self._optimizer.param_groups):
             names = [self._names[p] for p in group["params"]]
             here[index] = [name for name in names if name in found.options]
-        options = {n: self._saved_options(stored, n, found) for n in chain(*here.values())}
-        there = {n: self._saved_group(stored, n, options[n]) for n in options}
-        merged = [names for names in here.values() if len({options[n] for n in names}) > 1]
+        there = {n: self._saved_group(stored, n, found) for n in chain(*here.values())}
+        merged = [
+            names
+            for names in here.values()
+            if len({there[n] for n in names}) > 1
+            and len({self._saved_options(stored, n, found) for n in names}) > 1
+        ]
         together: dict[object, list[int]] = {}  # groups of the program, by a group that was saved
         for index, names in here.items():
             for saved in {there[n] for n in names}:
@@ -452,11 +456,13 @@ class OptimizerItem:
         keys = {*_options(first), *_options(second)} - _PROGRAM_OPTIONS
         return any(first.get(key) != second.get(key) for key in keys)
 
-    def _saved_group(self, stored: Inventory, name: str, options: str) -> object:
-        """Returns the group that a parameter was in; for a checkpoint that does not say so, found
-        by its options."""
+    def _saved_group(self, stored: Inventory, name: str, found: _Stored) -> object:
+        """Returns the group that a parameter was in, whose parameters have the same options; for a
+        checkpoint that does not say so, found by these."""
         leaf = f"{GROUP}{name}"
-        return decode(stored.values[leaf]) if leaf in stored.values else options
+        if leaf in stored.values:
+            return decode(stored.values[leaf])
+        return self._saved_options(stored, name, found)
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
         """Returns the options of a parameter's group, for comparison. The content of tensors is not

@@ -74,9 +74,7 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
     Raises:
         TypeError: something is neither; the message says where in the tree.
     """
-    if type(tree) in SCALARS:  # most leaves of optimizers
-        into.put(path, encode(tree, path))
-    elif isinstance(tree, Tensor):
+    if isinstance(tree, Tensor):
         _check_tensor(tree, path)
         into.put(path, tree)
     elif is_branch(tree):
@@ -84,7 +82,11 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
         if not isinstance(tree, Branch) and (found := branch_kind(tree)) is not None:
             into.containers[path] = found
         for key, child in children(tree, path):
-            flatten(child, join(path, key), into)
+            name = join(path, key)
+            if type(child) in SCALARS:  # most leaves of optimizers
+                into.put(name, encode(child, name))
+            else:
+                flatten(child, name, into)
     else:
         into.put(path, encode(tree, path))
 
