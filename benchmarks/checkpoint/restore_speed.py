@@ -14,7 +14,8 @@
 "hpckit, first" is the first `restore()` of a new trainer, which also plans its saves; their memory
 is allocated after it has returned. "hpckit" is another one of the same `Checkpointer`. All arms
 load into a state that holds zeros before, and what they have loaded is compared with what was
-saved, outside the time.
+saved, outside the time. *..._processor* are the same in processor time of the trainer's process, of
+all its threads, on a machine that others use.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,10 +61,10 @@ def _compare(settings: argparse.Namespace, folder: Path) -> None:
     bench = RestoreBench(TrainingState(settings.mib << 20, settings.width), folder)
     about = {k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items()}
     about["bytes"] = bench.nbytes
-    _measure("restore_memory", COPY, bench.from_memory(), settings.rounds, about)
+    _measure("restore_memory", COPY, bench, bench.from_memory(), about)
     bench.save(more_peers(settings.peers, folder, bench.trained))
-    _measure("restore_disk", READ, bench.from_disk(), settings.rounds, about)
-    _measure("restore_disk_cold", READ, bench.from_disk(cold=True), settings.rounds, about)
+    _measure("restore_disk", READ, bench, bench.from_disk(), about)
+    _measure("restore_disk_cold", READ, bench, bench.from_disk(cold=True), about)
     bench.close()
     print(f"{bench.nbytes / 1e9:.2f} GB")
 
@@ -70,13 +72,21 @@ def _compare(settings: argparse.Namespace, folder: Path) -> None:
 def _measure(
     name: str,
     base: str,
+    bench: RestoreBench,
     arms: Mapping[str, Callable[[], float]],
-    rounds: int,
-    about: Mapping[str, object],
+    about: Mapping[str, Any],
 ) -> None:
-    measured = interleave(arms, rounds + 1)
-    kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
-    report(ArmComparison(name, base, "s", kept), about)
+    processor: dict[str, list[float]] = {arm: [] for arm in arms}
+
+    def measure(arm: str) -> float:
+        seconds = arms[arm]()
+        processor[arm].append(bench.processor_s)
+        return seconds
+
+    measured = interleave({arm: partial(measure, arm) for arm in arms}, about["rounds"] + 1)
+    for what, unit, found in ((name, "s", measured), (f"{name}_processor", "cpu s", processor)):
+        kept = {arm: seconds[1:] for arm, seconds in found.items()}  # the first round warms up
+        report(ArmComparison(what, base, unit, kept), about)
 
 
 class RestoreBench:
@@ -84,6 +94,7 @@ class RestoreBench:
 
     def __init__(self, state: TrainingState, folder: Path) -> None:
         self.trained = holding(state)
+        self.processor_s = 0.0  # processor time of this process in the arm that ran last
         self._state, self._folder = state, folder
         self._saved = {name: array.copy() for name, array in state.arrays.items()}
         self._buffer = np.zeros(FILE_BYTES, np.uint8).data
@@ -139,9 +150,10 @@ class RestoreBench:
         if cold:
             forget(self._folder)
         touch(3 * self.nbytes)
-        begun_s = time.perf_counter()
+        begun_s, cpu_s = time.perf_counter(), time.process_time()
         load()
         seconds = time.perf_counter() - begun_s
+        self.processor_s = time.process_time() - cpu_s
         if fills:
             for name, array in self._state.arrays.items():
                 if not np.array_equal(array, self._saved[name]):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from checkpointing.distributed_classes import is_dtensor
@@ -98,17 +100,19 @@ class _Meshes:
 
 
 def _layout(name: str, tensor: Tensor, meshes: _Meshes) -> TensorLayout | None:
-    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
     if not is_dtensor(tensor):
-        return TensorLayout(dtype, shape)
+        return _whole(tensor.dtype, tensor.shape)
     cuts, mesh = _cuts(name, tensor), tensor.device_mesh
     if mesh.get_coordinate() is None:
         return None
-    return (
-        TensorLayout(dtype, shape, cuts, meshes.number(mesh))
-        if cuts
-        else TensorLayout(dtype, shape)
-    )
+    if not cuts:
+        return _whole(tensor.dtype, tensor.shape)
+    return TensorLayout(dtype_name(tensor.dtype), tuple(tensor.shape), cuts, meshes.number(mesh))
+
+
+@lru_cache(1 << 12)  # a model has few shapes, and many tensors of each
+def _whole(dtype: torch.dtype, shape: torch.Size) -> TensorLayout:
+    return TensorLayout(dtype_name(dtype), tuple(shape))
 
 
 def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
