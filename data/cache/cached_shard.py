@@ -64,6 +64,11 @@ class CachedShard:
         """Whether the whole shard is known to be in a file of this machine."""
         return self._whole
 
+    @property
+    def is_read_from_source(self) -> bool:
+        """Whether each read is a request to the source."""
+        return self._direct
+
     def pread(self, offset: int, size: int, *, compares: bool = False) -> bytes:
         """Read bytes [offset, offset + size), and wait until they are available.
 
@@ -82,15 +87,24 @@ class CachedShard:
             )
         if self.ref.bytes is not None:
             self._check_end(offset + size, self.ref.bytes)
+        seen = self._arrived
         data = self._attempt(offset, size, compares)
         if data is None:
-            began_s = time.monotonic()
+            began_s, waited_s = time.monotonic(), 0.0
             while data is None:
-                self._jobs.wait(POLL_S)
+                self._wait(offset + size, seen, waited_s)
                 waited_s = time.monotonic() - began_s
+                seen = self._arrived
                 data = self._attempt(offset, size, compares)
             self._disk.metrics.add(waits=1, wait_s=waited_s)
         return data
+
+    def pread_arrived(self, offset: int, size: int, *, compares: bool = False) -> bytes | None:
+        """Read bytes [offset, offset + size) as `pread`, if that needs no waiting and no request;
+        None if it does."""
+        if self._direct:
+            return None
+        return self._attempt(offset, size, compares, waits=False)
 
     def whole_file(self) -> FileHandle | None:
         """The file of this machine that holds the whole shard, if one is known."""
@@ -147,11 +161,33 @@ class CachedShard:
         """Read from the source."""
         self._direct = True
 
+    @property
+    def _arrived(self) -> int:
+        """The bytes that the download of this process has brought."""
+        job = self._job
+        return 0 if job is None else job.have
+
+    def _wait(self, end: int, seen: int, waited_s: float) -> None:
+        """Wait for the download as `DownloadJob.wait`."""
+        job = self._job
+        assert job is not None
+        job.wait(end, seen, waited_s)
+
     def _attempt(
-        self, offset: int, size: int, compares: bool = False, *, whole: bool = False
+        self,
+        offset: int,
+        size: int,
+        compares: bool = False,
+        *,
+        whole: bool = False,
+        waits: bool = True,
     ) -> bytes | None:
-        """Return the bytes, or None if they must be waited for; with `whole`, only the verified
-        shard counts."""
+        """Return the bytes, or None if they must be waited for.
+
+        Args:
+            whole: only the verified shard counts.
+            waits: whether they may be requested from the source.
+        """
         end = offset + size
         with self._lock:
             if self._closed:
@@ -161,11 +197,15 @@ class CachedShard:
             file, direct = self._file, self._direct
             is_coming = not self._whole and not direct
             if is_coming and (whole or not self._can_read_growing(file, end, compares)):
+                if not waits:
+                    return None
                 direct = not whole and self._prefers_source(file, offset, size, compares)
                 if not direct:
                     if file is not None:
                         self._check_download()
                     return None
+        if direct and not waits:
+            return None
         if direct:
             return b"" if whole else self._read_source(offset, size, compares)
         return None if file is None else self._read_file(file, offset, size)

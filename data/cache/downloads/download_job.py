@@ -3,6 +3,7 @@ inline."""
 
 import logging
 import os
+import threading
 import time
 from dataclasses import dataclass
 
@@ -21,9 +22,11 @@ from data.source.protocol import ObjectVersion, short_tag
 
 _log = logging.getLogger(__name__)
 
-_NOTIFY_S = 0.005
 _TURN_S = 0.1  # while waiting for a turn: how often to look for the finished shard
 POLL_S = 0.02  # how often another process's download is checked
+_LATE_POLL_S = 0.1  # how often a download of this process is, by those that have waited long
+_LONG_S = 0.25
+_NOTHING = float("inf")
 
 
 class DownloadJob:
@@ -51,7 +54,11 @@ class DownloadJob:
         """Seconds that the source took to answer the first request."""
         self._context, self._when_s = context, when_s
         self._url = masked(ref.url)
-        self._notified_s = float("-inf")
+        self._arrived = threading.Condition()
+        self.have = 0
+        """The bytes that this process has downloaded so far, with those that were resumed."""
+        self._wanted_end: float = _NOTHING
+        """The least end that a waiting reader needs."""
 
     @property
     def gets_wanted(self) -> bool:
@@ -70,9 +77,29 @@ class DownloadJob:
         except BaseException as error:  # noqa: BLE001 (raised again by whoever reads the shard)
             self._context.metrics.add(failures=1)
             self.error = error
-        with self._context.changed:
+        with self._arrived:
             self.done = True
+            self._arrived.notify_all()
+        with self._context.changed:
             self._context.changed.notify_all()
+
+    def wait(self, end: int, seen: int, waited_s: float) -> None:
+        """Wait until bytes up to `end` have arrived, or, if they have, until the shard is verified;
+        at most for a short time, after which the reader may decide otherwise.
+
+        Args:
+            seen: what `have` was when the reader last looked at the file.
+            waited_s: seconds that the reader has waited for so far.
+        """
+        if self.pid != os.getpid():  # its threads and locks are the parent's
+            time.sleep(POLL_S)
+            return
+        with self._arrived:
+            if self.done or seen < end <= self.have:
+                return
+            is_own, is_long = self.have > 0, waited_s > _LONG_S
+            self._wanted_end = min(self._wanted_end, end if end > self.have else _NOTHING)
+            self._arrived.wait(_LATE_POLL_S if is_own and is_long else POLL_S)
 
     def _run(self) -> None:
         try:
@@ -95,7 +122,8 @@ class DownloadJob:
                 " of it first"
             )
         self.entry = CacheEntry.of(self.ref, size, self.origin.tag)
-        self._notify_progress()
+        with self._arrived:  # the version is known, which some readers wait for
+            self._arrived.notify_all()
         if size > self._context.budget.bytes:
             self._no_room(
                 f"has {size} bytes, more than the {self._context.budget.bytes} bytes of the cache"
@@ -176,7 +204,7 @@ class DownloadJob:
                 entry,
                 origin,
                 self._when_s,
-                self._notify_progress,
+                self._note_arrived,
                 with_peers=asks_peers,
             )
             try:
@@ -210,13 +238,14 @@ class DownloadJob:
         _log.info("shard %s %s and is read from its source", self._url, problem)
         self.no_room, self.bypass = problem, True
 
-    def _notify_progress(self) -> None:
-        """Wake the waiting readers, but not for every piece that arrives."""
-        now_s = time.monotonic()
-        if now_s - self._notified_s >= _NOTIFY_S:
-            self._notified_s = now_s
-            with self._context.changed:
-                self._context.changed.notify_all()
+    def _note_arrived(self, have: int) -> None:
+        """Note that bytes up to `have` have arrived, and wake the readers if one of them needs no
+        more. They are not woken for every piece."""
+        with self._arrived:
+            self.have = have
+            if have >= self._wanted_end:
+                self._wanted_end = _NOTHING
+                self._arrived.notify_all()
 
 
 @dataclass

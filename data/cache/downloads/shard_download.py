@@ -62,7 +62,8 @@ class WrongPeerBytesError(Exception):
 
 
 class Download:
-    """The download of `entry` by the process that holds its lock. `step` is called as bytes arrive.
+    """The download of `entry` by the process that holds its lock. `step` is called with the end of
+    the bytes that have arrived, as they do.
 
     Args:
         with_peers: whether other nodes of the job are asked before the source.
@@ -75,7 +76,7 @@ class Download:
         entry: CacheEntry,
         origin: ObjectVersion,
         when_s: float,
-        step: Callable[[], None],
+        step: Callable[[int], None],
         *,
         with_peers: bool = True,
     ) -> None:
@@ -177,13 +178,14 @@ class Download:
     ) -> int:
         """Write what other nodes and then the source send from byte `have` on; returns the end."""
         size = self._entry.bytes
+        self._step(have)
         for piece in self._pieces(have, transfer, started):
             if have + len(piece) > size:
                 raise FetchError(self._shown, f"has more than the stated {size} bytes")
             _write(fd, piece, have)
             seen(piece)
             have += len(piece)
-            self._step()
+            self._step(have)
             if self._context.closing.is_set():
                 raise FetchError(self._shown, "not fetched: the store was closed in the meantime")
         return have
