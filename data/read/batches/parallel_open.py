@@ -2,12 +2,17 @@
 samples."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import TypeAlias
 
-from data.errors import DataError
+from data.cache.downloads.download_job import copy_of_error
+from data.errors import DataError, FetchError
 from data.read.sample_stream import SampleStream
+from data.read.shards.local_file_samples import Sample
 from data.read.shards.piece_reads import Make, SampleReader
+
+_Found: TypeAlias = dict[int, tuple[Sample, int]]
 
 _AT_A_TIME = 32  # threads, which wait for answers
 
@@ -39,26 +44,71 @@ def open_in_parallel(stream: SampleStream, wanted: Iterable[tuple[int, int]]) ->
 
 @contextmanager
 def parallel_reads(readers: Sequence[SampleReader], samples: Sequence[int]) -> Iterator[list[Make]]:
-    """Yield the function that makes each sample; those that wait for a source run in parallel.
+    """Yield the function that makes each sample. Those that wait for a source are begun in
+    parallel; those that would, and whose bytes have arrived, are made here.
 
     Args:
         readers, samples: the reader of each sample, and its number in the shard.
     """
-    waiting = sum(reader.waits for reader in readers)
-    if waiting == 0:
+    if all(reader.read_arrived is None and reader.groups is None for reader in readers):
         yield [reader.make for reader in readers]
         return
-    count = min(_AT_A_TIME, waiting)
-    with ThreadPoolExecutor(count, thread_name_prefix="hpckit-data-read") as pool:
+    # the pool starts a thread for each sample that waits, and none if none does
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="hpckit-data-read") as pool:
+        together = _Groups(pool, readers, samples)
+        each = zip(readers, samples, strict=True)
+        yield [_arrived(reader, sample) or together.make(reader, sample) for reader, sample in each]
 
-        def begin(reader: SampleReader, sample: int) -> Make:
-            coming = pool.submit(reader.make, sample, iter(()))
-            return lambda _, __: coming.result()
 
-        yield [
-            begin(reader, sample) if reader.waits else reader.make
-            for reader, sample in zip(readers, samples, strict=True)
-        ]
+def _arrived(reader: SampleReader, sample: int) -> Make | None:
+    """Return the function that makes a sample; None if that waits for a source."""
+    if reader.groups is not None:
+        return None
+    if reader.read_arrived is None:
+        return reader.make
+    found = reader.read_arrived(sample)
+    return None if found is None else lambda _, __: found
+
+
+class _Groups:
+    """The samples of a batch that wait for a source, those of a group by one request."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, readers: Sequence[SampleReader], samples: Sequence[int]
+    ) -> None:
+        self._pool = pool
+        self._coming: dict[tuple[int, int], Future[_Found]] = {}
+        by_reader: dict[int, tuple[SampleReader, list[int]]] = {}
+        for reader, sample in zip(readers, samples, strict=True):
+            if reader.groups is not None:
+                by_reader.setdefault(id(reader), (reader, []))[1].append(sample)
+        for reader, numbers in by_reader.values():
+            assert reader.groups is not None
+            assert reader.read_group is not None
+            for group in reader.groups(numbers):
+                if len(group) > 1:
+                    coming = pool.submit(reader.read_group, group)
+                    self._coming.update({(id(reader), sample): coming for sample in group})
+
+    def make(self, reader: SampleReader, sample: int) -> Make:
+        """Begin to make a sample, and return the function that waits for it."""
+        group = self._coming.get((id(reader), sample))
+        if group is not None:
+            return lambda _, __: _of_group(group, sample) or reader.make(sample, iter(()))
+        coming = self._pool.submit(reader.make, sample, iter(()))
+        return lambda _, __: coming.result()
+
+
+def _of_group(group: "Future[_Found]", sample: int) -> tuple[Sample, int] | None:
+    """Return a sample of a group; None if it has to be read alone, as it is not right, or the
+    shard does not have all of the group. Raises FetchError: a source that was tried for long is not
+    tried for each sample again."""
+    try:
+        return group.result().get(sample)
+    except FetchError as error:
+        raise copy_of_error(error) from None
+    except (DataError, OSError):
+        return None
 
 
 def await_verification(stream: SampleStream) -> None:

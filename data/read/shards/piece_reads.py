@@ -7,7 +7,7 @@ to 25 % less time than if each sample is made as soon as it is read.
 
 from collections.abc import Callable, Iterator, Sequence
 from os import pread
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
@@ -29,14 +29,20 @@ class SampleReader(NamedTuple):
     which it consumes in any case. Raises as `ShardSamples.read`."""
     ask: Callable[[int, list[Piece]], None] | None = None
     """Appends the pieces to read for a sample; None if it is read when it is made."""
-    waits: bool = False
-    """Whether making a sample may wait for a source, so that many should be made in parallel; only
-    for a reader that asks for no pieces."""
+    read_arrived: Callable[[int], tuple[Sample, int] | None] | None = None
+    """Of a reader whose `make` may wait for a source, so that many samples should be made in
+    parallel: returns a sample that needs no waiting, else None. Only for a reader that asks for no
+    pieces."""
+    groups: Callable[[Sequence[int]], list[list[int]]] | None = None
+    """Of a reader whose reads are requests: divides samples into groups of which each should be
+    read by one, by `read_group`."""
+    read_group: Callable[[Sequence[int]], dict[int, tuple[Sample, int]]] | None = None
+    """Returns the samples of a group that are right, each with its bytes."""
 
 
-def immediate_reader(read: Direct, *, waits: bool = False) -> SampleReader:
-    """Return a reader that reads a sample when it makes it."""
-    return SampleReader(lambda i, _: read(i), waits=waits)
+def immediate_reader(read: Direct, **more: Callable[..., Any] | None) -> SampleReader:
+    """Return a reader that reads a sample when it makes it, with these further functions."""
+    return SampleReader(lambda i, _: read(i), **more)
 
 
 def failing_reader(error: Exception) -> SampleReader:

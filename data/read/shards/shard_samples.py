@@ -2,18 +2,19 @@
 
 import builtins
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
 from zlib import crc32
 
 from data.cache.cached_shard import CachedShard
 from data.cache.files.file_handle import FileHandle
-from data.errors import DamagedShardError, ShardError
+from data.errors import DamagedShardError, DataError, ShardError
 from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import content_sum
 from data.index.tar.tar_header import BLOCK
 from data.read.shards.checksum_samples import checksum_reader
+from data.read.shards.joint_reads import joint_reads
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.piece_reads import SampleReader, immediate_reader
@@ -78,9 +79,14 @@ class ShardSamples:
         """Return a reader like `read`, faster where the file is known; ask for a new one for each
         batch."""
         self.used = True
+        if (direct := self._direct) is not None:
+            return direct
         shard = self._shard
-        waits = shard is not None and not shard.local
-        return self._direct or immediate_reader(self.read, waits=waits)
+        if shard is None or shard.local:
+            return immediate_reader(self.read)
+        if shard.is_read_from_source:
+            return immediate_reader(self.read, groups=self._groups, read_group=self._read_group)
+        return immediate_reader(self.read, read_arrived=self._read_arrived)
 
     def read(self, i: int) -> tuple[Sample, int]:
         """Read sample i and check each member; returns it with its bytes.
@@ -102,16 +108,47 @@ class ShardSamples:
         except _OtherBytesError as error:
             raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from error
 
+    def _read_arrived(self, i: int) -> tuple[Sample, int] | None:
+        """Read sample i as `read`, if that needs no waiting and no request; None if it does, or if
+        it is not right, which `read` then finds out again."""
+        try:
+            return self._made(i, self._pread_arrived)
+        except (_NotArrivedError, _OtherBytesError, DataError):
+            return None
+
     def _read(self, i: int) -> tuple[Sample, int]:
+        return self._made(i, self._pread)
+
+    def _groups(self, samples: Sequence[int]) -> list[list[int]]:
+        """Divide samples into those that are read together."""
+        ordered = sorted(set(samples))
+        return [[ordered[n] for n in group] for group in joint_reads([*map(self._span, ordered)])]
+
+    def _read_group(self, samples: Sequence[int]) -> dict[int, tuple[Sample, int]]:
+        """Read samples that lie side by side, by one request; those that are not right are left to
+        `read`. Raises as `read`."""
+        begin, end = self._span(samples[0])[0], self._span(samples[-1])[1]
+        block = self._pread(begin, end - begin)
+        found = {}
+        for i in samples:
+            with suppress(_OtherBytesError):
+                found[i] = self._made(i, lambda at, size: block[at - begin : at - begin + size])
+        return found
+
+    def _span(self, i: int) -> tuple[int, int]:
+        """Return the bytes of sample i in its shard, with their headers, as (begin, end)."""
+        last = self._first[i + 1] - 1
+        return self._offset[self._first[i]] - BLOCK, self._offset[last] + self._size[last]
+
+    def _made(self, i: int, pread: "Callable[[int, int], builtins.bytes]") -> tuple[Sample, int]:
         members = range(self._first[i], self._first[i + 1])
-        last = members[-1]
-        begin = self._offset[members[0]] - BLOCK
-        size = self._offset[last] + self._size[last] - begin
-        block = self._pread(begin, size) if size <= WHOLE_BYTES else None
+        begin, end = self._span(i)
+        size = end - begin
+        block = pread(begin, size) if size <= WHOLE_BYTES else None
 
         def read(at: int, length: int) -> builtins.bytes:
             if block is None:
-                return self._pread(at, length)
+                return pread(at, length)
             return block[at - begin : at - begin + length]
 
         sample: Sample = {"__key__": self._key(i), "__url__": self._url}
@@ -136,11 +173,23 @@ class ShardSamples:
         self._direct = self._shard = None
 
     def _pread(self, offset: int, size: int) -> "builtins.bytes":
+        return self._found().pread(offset, size, compares=self._sums is not None)
+
+    def _pread_arrived(self, offset: int, size: int) -> "builtins.bytes":
+        compares = self._sums is not None
+        found = self._found().pread_arrived(offset, size, compares=compares)
+        if found is None:
+            raise _NotArrivedError
+        return found
+
+    def _found(self) -> CachedShard:
+        """Return the open shard; from the next reader on, its file is read directly if all of it is
+        there."""
         shard = self._opened()
         file = shard.whole_file() if self._direct is None else None
         if file is not None and self._shard is shard:
             self._direct = self._direct_reader(file)
-        return shard.pread(offset, size, compares=self._sums is not None)
+        return shard
 
     def _direct_reader(self, file: FileHandle) -> SampleReader:
         """Return a reader of samples that are in a file of this machine."""
@@ -173,6 +222,10 @@ class ShardSamples:
             except DamagedShardError as damaged:
                 raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from damaged
             self._repairs += 1
+
+
+class _NotArrivedError(Exception):
+    """Bytes would have to be waited for."""
 
 
 class _OtherBytesError(Exception):

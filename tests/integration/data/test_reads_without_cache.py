@@ -1,0 +1,72 @@
+"""Without a cache, each read is a request: neighbours of a batch are read by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data import FetchError, Loader, SampleError, open_dataset
+from data.source.retry import SourceRetryPolicy
+from data.source.sources import Sources
+from tests.integration.cli.data_commands import EACH, SHARDS, SIZE, serve
+from tests.services.range_server import RangeServer
+
+QUICK = SourceRetryPolicy(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
+KEYS = [f"{number:03d}" for number in range(SHARDS * EACH)]
+
+
+@pytest.fixture(autouse=True)
+def _indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+
+
+def loader_of(place: str, **options: object) -> Loader:
+    dataset = open_dataset(place, sources=Sources(retry=QUICK))
+    for shard in range(SHARDS):
+        dataset.opened(shard)  # its index, by requests of its own
+    return Loader(dataset, global_batch=EACH, epochs=1, **options)  # type: ignore[arg-type]
+
+
+def test_a_batch_of_neighbours_is_one_request(server: RangeServer, local: Path) -> None:
+    loader = loader_of(serve(server, local), shuffle=False)
+    server.headers.clear()
+    found = [sample for batch in loader for sample in batch.data]
+    assert [sample["__key__"] for sample in found] == KEYS
+    contents = [sample["bin"] for sample in found]
+    assert contents == [number.to_bytes(2, "little") * (SIZE // 2) for number in range(len(KEYS))]
+    assert len(server.headers) == SHARDS
+    loader.close()
+
+
+def test_a_shuffled_epoch_has_each_sample_once(server: RangeServer, local: Path) -> None:
+    loader = loader_of(serve(server, local))
+    server.headers.clear()
+    assert sorted(key for batch in loader for key in batch.keys) == KEYS
+    assert len(server.headers) <= len(KEYS)
+    loader.close()
+
+
+def test_a_sample_that_is_wrong_is_an_error_of_its_own(server: RangeServer, local: Path) -> None:
+    place = serve(server, local)
+    shard = server.objects["/set/s-00.tar"]
+    at = shard.body.index((7).to_bytes(2, "little") * (SIZE // 2))
+    shard.body = shard.body[:at] + b"!" + shard.body[at + 1 :]
+    loader = loader_of(place, shuffle=False, errors="skip")
+    batch = next(iter(loader))
+    assert list(batch.keys) == [key for key in KEYS[:EACH] if key != "007"]
+    assert batch.errors == 1
+    loader.close()
+
+
+def test_a_source_that_is_gone_is_tried_once_for_all_of_a_group(
+    server: RangeServer, local: Path
+) -> None:
+    loader = loader_of(serve(server, local), shuffle=False, threads=0)
+    server.objects.clear()
+    server.headers.clear()
+    with pytest.raises(SampleError) as caught:
+        next(iter(loader))
+    assert isinstance(caught.value.__cause__, FetchError)
+    assert len(server.headers) == 1
+    loader.close()

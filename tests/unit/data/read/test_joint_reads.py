@@ -1,0 +1,29 @@
+"""Which samples are read by one request."""
+
+from itertools import accumulate, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.read.shards.joint_reads import GAP_BYTES, MOST_BYTES, joint_reads
+
+SIZES = st.integers(1, 2 * MOST_BYTES) | st.integers(1, 100_000)
+GAPS = st.integers(0, 3 * GAP_BYTES) | st.just(GAP_BYTES)
+
+
+@given(st.lists(st.tuples(GAPS, SIZES), max_size=40))
+def test_all_are_read_once_in_few_requests_of_bounded_size(steps: list[tuple[int, int]]) -> None:
+    edges = list(accumulate(number for step in steps for number in step))
+    spans = list(zip(edges[::2], edges[1::2], strict=True))
+    found = list(joint_reads(spans))
+    assert [number for group in found for number in group] == list(range(len(spans)))
+
+    def size(first: int, last: int) -> int:
+        return spans[last][1] - spans[first][0]
+
+    for group in found:
+        assert len(group) == 1 or size(group[0], group[-1]) <= MOST_BYTES
+        assert all(spans[b][0] - spans[a][1] <= GAP_BYTES for a, b in pairwise(group))
+    for one, other in pairwise(found):  # none could have taken the first of the next
+        is_far = spans[other[0]][0] - spans[one[-1]][1] > GAP_BYTES
+        assert is_far or size(one[0], other[0]) > MOST_BYTES
