@@ -66,7 +66,7 @@ class EpochTiming:
 def read_epoch(name: str, reading: BucketReading) -> EpochTiming:
     """An epoch of an arm, in the process that this is called in."""
     one = arm(name)
-    for module in (*one.modules, "data.source.s3"):
+    for module in one.modules:
         import_module(module)
     for _ in range(one.epochs_before):
         _read(one.name, reading)

@@ -164,7 +164,7 @@ def multi_storage_client(reading: BucketReading, rust: bool = True) -> EpochRead
         "base_path": place.bucket,
         "region_name": REGION,
         "endpoint_url": place.endpoint,
-        **({"rust_client": {}} if rust else {}),
+        **({"rust_client": {"allow_http": True}} if rust else {}),
     }
     secrets = {"access_key": place.access_key, "secret_key": place.secret_key}
     profile = {
@@ -217,14 +217,15 @@ def _tars(
 
 
 PLAIN = "plain download"
+_HPCKIT = ("data", "data.source.s3", "data.read.loader")
 
 ARMS = (
     BucketArm(PLAIN, plain_download),
-    BucketArm("hpckit", hpckit),
-    BucketArm("hpckit, stored order", hpckit_stored_order),
-    BucketArm("hpckit, cached before", hpckit, epochs_before=1),
-    BucketArm("hpckit, no cache", hpckit_no_cache),
-    BucketArm("hpckit, no cache, stored order", hpckit_no_cache_stored_order),
+    BucketArm("hpckit", hpckit, _HPCKIT),
+    BucketArm("hpckit, stored order", hpckit_stored_order, _HPCKIT),
+    BucketArm("hpckit, cached before", hpckit, _HPCKIT, epochs_before=1),
+    BucketArm("hpckit, no cache", hpckit_no_cache, _HPCKIT),
+    BucketArm("hpckit, no cache, stored order", hpckit_no_cache_stored_order, _HPCKIT),
     BucketArm("webdataset, pipe: of curl", webdataset_pipe, ("webdataset",)),
     BucketArm("s3torchconnector", s3torchconnector, ("s3torchconnector", "webdataset")),
     BucketArm(
