@@ -72,6 +72,8 @@ class BucketArm:
     """What has to be installed, and is imported before anything is measured."""
     epochs_before: int = 0
     """Epochs that are read and not measured."""
+    is_slow: bool = False
+    """Whether it is measured only if it is asked for."""
 
 
 def plain_download(reading: BucketReading) -> EpochRead:
@@ -224,7 +226,7 @@ ARMS = (
     BucketArm("hpckit", hpckit, _HPCKIT),
     BucketArm("hpckit, stored order", hpckit_stored_order, _HPCKIT),
     BucketArm("hpckit, cached before", hpckit, _HPCKIT, epochs_before=1),
-    BucketArm("hpckit, no cache", hpckit_no_cache, _HPCKIT),
+    BucketArm("hpckit, no cache", hpckit_no_cache, _HPCKIT, is_slow=True),
     BucketArm("hpckit, no cache, stored order", hpckit_no_cache_stored_order, _HPCKIT),
     BucketArm("webdataset, pipe: of curl", webdataset_pipe, ("webdataset",)),
     BucketArm("s3torchconnector", s3torchconnector, ("s3torchconnector", "webdataset")),
@@ -235,6 +237,7 @@ ARMS = (
         "multi-storage-client, boto3",
         partial(multi_storage_client, rust=False),
         ("multistorageclient", "boto3", "webdataset"),
+        is_slow=True,
     ),
 )
 

@@ -11,6 +11,7 @@ from obstore.store import HTTPStore
 
 from data.source import object_requests
 from data.source.address import masked
+from data.source.piece_size import PieceSize
 from data.source.protocol import ObjectVersion, PermanentSourceError
 
 _CLIENTS = 64  # clients that are kept, with their connections
@@ -32,6 +33,7 @@ class HttpSource:
         self._stall_s = stall_s
         self._headers = dict(headers)
         self._client = lru_cache(_CLIENTS)(self._build)
+        self._sizes = PieceSize()
 
     def stat(self, url: str) -> ObjectVersion:
         return object_requests.first_byte(*self._place(url))
@@ -44,9 +46,10 @@ class HttpSource:
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         try:
-            yield from object_requests.stream(*self._place(url), start, tag)
+            yield from object_requests.stream(*self._place(url), start, tag, self._sizes)
         except object_requests.NoRangesError:
-            yield from skipped(object_requests.stream(*self._place(url), 0, tag), start)
+            whole = object_requests.stream(*self._place(url), 0, tag, self._sizes)
+            yield from skipped(whole, start)
 
     def _place(self, url: str) -> tuple[HTTPStore, str]:
         base, key = divided(url)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import obstore
 from obstore.exceptions import BaseError, NotSupportedError
 
 from data.source.address import masked
+from data.source.piece_size import PieceSize
 from data.source.protocol import (
     ObjectVersion,
     PermanentSourceError,
@@ -19,10 +21,9 @@ from data.source.protocol import (
 )
 
 if TYPE_CHECKING:
-    from obstore import GetResult, ObjectMeta
+    from obstore import BytesStream, GetResult, ObjectMeta
     from obstore.store import ClientConfig, ObjectStore
 
-PIECE = 1 << 16  # bytes of a stream that are lost at most when a connection breaks
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _PASSING = (408, 409, 425, 429)
@@ -85,16 +86,33 @@ def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None)
     return data
 
 
-def stream(store: "ObjectStore", key: str, start: int, tag: str | None) -> Iterator[bytes]:
-    """Yield the bytes from `start` to the end. Raises NoRangesError if `start` is not 0."""
+def stream(
+    store: "ObjectStore", key: str, start: int, tag: str | None, sizes: PieceSize
+) -> Iterator[bytes]:
+    """Yield the bytes from `start` to the end, in pieces of the next size of `sizes`. Raises
+    NoRangesError if `start` is not 0."""
     with _translated_errors():
         result = _get(store, key, start, None, tag)
         total, come = result.meta["size"], start
-        for piece in result.stream(min_chunk_size=PIECE):
-            come += len(piece)
-            yield bytes(piece)
+        try:
+            for piece in _timed(result.stream(min_chunk_size=sizes.next()), sizes):
+                come += len(piece)
+                yield piece
+        except (BaseError, OSError):
+            sizes.ended(well=False)
+            raise
+    sizes.ended(well=come == total)
     if come != total:
         raise TransientSourceError(f"the answer ended at byte {come} of {total}")
+
+
+def _timed(pieces: "BytesStream", sizes: PieceSize) -> Iterator[bytes]:
+    """Yield the pieces, and note how long each was waited for."""
+    began_s = time.perf_counter()
+    for piece in pieces:
+        sizes.came(len(piece), time.perf_counter() - began_s)
+        yield piece
+        began_s = time.perf_counter()
 
 
 def _get(

@@ -13,6 +13,7 @@ from checkpointing.storage.s3.s3_options import S3AccessOptions
 from data.errors import DataError
 from data.source import object_requests
 from data.source.address import masked
+from data.source.piece_size import PieceSize
 from data.source.protocol import ObjectVersion, PermanentSourceError
 
 
@@ -23,6 +24,7 @@ class S3Source:
         self._stall_s = stall_s
         self._options = options
         self._client = lru_cache(self._build)
+        self._sizes = PieceSize()
 
     def stat(self, url: str) -> ObjectVersion:
         bucket, key = _split(url)
@@ -38,7 +40,7 @@ class S3Source:
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         bucket, key = _split(url)
         try:
-            yield from object_requests.stream(self._client(bucket), key, start, tag)
+            yield from object_requests.stream(self._client(bucket), key, start, tag, self._sizes)
         except object_requests.NoRangesError as error:
             raise PermanentSourceError("the S3 server does not return ranges of objects") from error
 

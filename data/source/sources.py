@@ -134,7 +134,7 @@ class Sources:
                         attempts.progressed()
                         self._note_answer(address, attempts)
                         yield piece
-                        self._paced(url, len(piece))
+                        self._pace(host, len(piece))
                 return
             except _FAILURES as error:
                 failure = error
@@ -199,8 +199,11 @@ class Sources:
             _log.warning("%s: trying again: %s", masked(attempts.url), attempts.log[-1])
 
     def _paced(self, url: str, size: int) -> None:
+        self._pace(self._host(Address.parse(url)), size)
+
+    def _pace(self, host: HostLimiter, size: int) -> None:
         self._count(size=size)
-        delay_s = self._host(Address.parse(url)).delay_s(size)
+        delay_s = host.delay_s(size)
         if delay_s > 0:
             self._closing.wait(delay_s)
 

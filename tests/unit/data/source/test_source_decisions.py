@@ -19,6 +19,7 @@ from data.source.address import Address, masked
 from data.source.host_limits import HostTokenBucket, Limits
 from data.source.http import divided
 from data.source.object_requests import judge
+from data.source.piece_size import FIRST, LEAST, MOST, PieceSize, piece_bytes
 from data.source.protocol import PermanentSourceError, TransientSourceError
 from data.source.retry import SourceRetryPolicy, next_wait_s
 
@@ -199,3 +200,26 @@ def test_short_requests_have_slots_of_their_own(requests: int) -> None:
 def test_the_retry_policy_has_its_earlier_name_too() -> None:
     with pytest.warns(FutureWarning, match="Retry is SourceRetryPolicy now"):
         assert retry.Retry is SourceRetryPolicy
+
+
+class TestPieceSizes:
+    @given(rate=st.floats(0, 1e12), broke=st.booleans())
+    def test_a_piece_comes_soon_and_is_a_power_of_two(self, rate: float, broke: bool) -> None:
+        size = piece_bytes(rate, broke=broke)
+        assert LEAST <= size <= MOST
+        assert size & (size - 1) == 0
+        assert size == LEAST or size <= rate * 0.004
+
+    def test_it_grows_with_the_rate_and_is_small_after_a_break(self) -> None:
+        sizes = PieceSize()
+        assert sizes.next() == FIRST
+        for _ in range(50):
+            sizes.came(1 << 17, 0.0001)
+        assert sizes.next() == MOST
+        sizes.ended(well=False)
+        assert sizes.next() == LEAST
+        sizes.ended(well=True)
+        assert sizes.next() == MOST
+        for _ in range(50):
+            sizes.came(1 << 16, 1.0)
+        assert sizes.next() == LEAST

@@ -1,0 +1,51 @@
+"""The size of the pieces in which an object is streamed.
+
+Each piece costs its thread a turn with the interpreter's lock, for which all threads that download,
+wait or decode compete: small ones slow down many downloads at a time. Large ones come late. So a
+piece is what comes in a few milliseconds.
+"""
+
+LEAST = 1 << 16
+"""Bytes of a stream that are lost at most when a connection breaks again and again."""
+FIRST = 1 << 17
+"""Bytes of a piece until the rate of any stream is known."""
+MOST = 1 << 20
+_PIECE_S = 0.004
+_WEIGHT = 0.25  # of the newest piece in the mean rate
+
+
+def piece_bytes(rate: float | None, *, broke: bool) -> int:
+    """Return the bytes of each piece of the next stream, a power of two.
+
+    Args:
+        rate: bytes per second of one stream; None: it is not known.
+        broke: a stream broke, and none has ended well since.
+    """
+    if broke:
+        return LEAST
+    if rate is None:
+        return FIRST
+    return min(MOST, max(LEAST, 1 << int(rate * _PIECE_S).bit_length() - 1))
+
+
+class PieceSize:
+    """Chooses the size of pieces by the rate of the streams of one kind of source so far. Threads
+    may share it: what one of them notes may get lost, and the next piece is noted again."""
+
+    def __init__(self) -> None:
+        self._rate: float | None = None
+        self._broke = False
+
+    def next(self) -> int:
+        """Return the bytes of each piece of the next stream."""
+        return piece_bytes(self._rate, broke=self._broke)
+
+    def came(self, size: int, seconds: float) -> None:
+        """Note that a piece of `size` bytes was waited for."""
+        rate = size / max(seconds, 1e-6)
+        before = self._rate
+        self._rate = rate if before is None else before + _WEIGHT * (rate - before)
+
+    def ended(self, *, well: bool) -> None:
+        """Note the end of a stream."""
+        self._broke = not well
