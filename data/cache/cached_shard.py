@@ -168,10 +168,10 @@ class CachedShard:
         return 0 if job is None else job.have
 
     def _wait(self, end: int, seen: int, waited_s: float) -> None:
-        """Wait for the download as `DownloadJob.wait`."""
-        job = self._job
-        assert job is not None
-        job.wait(end, seen, waited_s)
+        """Wait for the download as `DownloadJob.wait`; not if there is none, as where a cached file
+        could not be read."""
+        if (job := self._job) is not None:
+            job.wait(end, seen, waited_s)
 
     def _attempt(
         self,

@@ -6,9 +6,8 @@ piece is what comes in a few milliseconds.
 """
 
 LEAST = 1 << 16
-"""Bytes of a stream that are lost at most when a connection breaks again and again."""
-FIRST = 1 << 17
-"""Bytes of a piece until the rate of any stream is known."""
+"""Bytes of a piece until the rate of any stream is known, and after a stream broke: so many are
+lost or late at most."""
 MOST = 1 << 20
 _PIECE_S = 0.004
 _WEIGHT = 0.25  # of the newest piece in the mean rate
@@ -21,11 +20,10 @@ def piece_bytes(rate: float | None, *, broke: bool) -> int:
         rate: bytes per second of one stream; None: it is not known.
         broke: a stream broke, and none has ended well since.
     """
-    if broke:
+    if broke or rate is None:
         return LEAST
-    if rate is None:
-        return FIRST
-    return min(MOST, max(LEAST, 1 << int(rate * _PIECE_S).bit_length() - 1))
+    wanted = int(min(MOST, max(LEAST, rate * _PIECE_S)))
+    return 1 << wanted.bit_length() - 1
 
 
 class PieceSize:

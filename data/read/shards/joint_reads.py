@@ -7,7 +7,8 @@ those of a batch in stored order are read together.
 from collections.abc import Iterator, Sequence
 
 GAP_BYTES = 32 << 10
-"""Bytes between two samples that are read and thrown away rather than make another request."""
+"""Bytes between two samples that are read and thrown away rather than make another request; not
+more than the second one has, so that a batch takes at most twice its bytes."""
 MOST_BYTES = 4 << 20
 """Bytes of one request for several samples: of a larger one, parts come sooner side by side."""
 
@@ -22,7 +23,7 @@ def joint_reads(spans: Sequence[tuple[int, int]]) -> Iterator[range]:
     for number, (begin, end) in enumerate(spans):
         if number == first:
             continue
-        is_near = begin - spans[number - 1][1] <= GAP_BYTES
+        is_near = begin - spans[number - 1][1] <= min(GAP_BYTES, end - begin)
         if not is_near or end - spans[first][0] > MOST_BYTES:
             yield range(first, number)
             first = number

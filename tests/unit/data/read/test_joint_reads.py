@@ -21,9 +21,14 @@ def test_all_are_read_once_in_few_requests_of_bounded_size(steps: list[tuple[int
     def size(first: int, last: int) -> int:
         return spans[last][1] - spans[first][0]
 
+    def is_near(one: int, other: int) -> bool:
+        gap = spans[other][0] - spans[one][1]
+        return gap <= GAP_BYTES and gap <= size(other, other)
+
     for group in found:
+        wanted = sum(size(number, number) for number in group)
+        assert size(group[0], group[-1]) <= 2 * wanted
         assert len(group) == 1 or size(group[0], group[-1]) <= MOST_BYTES
-        assert all(spans[b][0] - spans[a][1] <= GAP_BYTES for a, b in pairwise(group))
+        assert all(is_near(*pair) for pair in pairwise(group))
     for one, other in pairwise(found):  # none could have taken the first of the next
-        is_far = spans[other[0]][0] - spans[one[-1]][1] > GAP_BYTES
-        assert is_far or size(one[0], other[0]) > MOST_BYTES
+        assert not is_near(one[-1], other[0]) or size(one[0], other[0]) > MOST_BYTES

@@ -19,7 +19,7 @@ from data.source.address import Address, masked
 from data.source.host_limits import HostTokenBucket, Limits
 from data.source.http import divided
 from data.source.object_requests import judge
-from data.source.piece_size import FIRST, LEAST, MOST, PieceSize, piece_bytes
+from data.source.piece_size import LEAST, MOST, PieceSize, piece_bytes
 from data.source.protocol import PermanentSourceError, TransientSourceError
 from data.source.retry import SourceRetryPolicy, next_wait_s
 
@@ -212,7 +212,7 @@ class TestPieceSizes:
 
     def test_it_grows_with_the_rate_and_is_small_after_a_break(self) -> None:
         sizes = PieceSize()
-        assert sizes.next() == FIRST
+        assert sizes.next() == LEAST
         for _ in range(50):
             sizes.came(1 << 17, 0.0001)
         assert sizes.next() == MOST
