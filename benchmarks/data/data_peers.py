@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data.data_arms import ARMS, Batches, ReadArm, Reading, forever, grouped
-from benchmarks.data.data_energon import loader as energon_loader
 from benchmarks.data.data_sets import EXTENSION
-from benchmarks.data.data_torchdata import prepare_torchdata, torchdata
+from benchmarks.data.readers.data_arms import ARMS, Batches, ReadArm, Reading, forever, grouped
+from benchmarks.data.readers.data_energon import loader as energon_loader
+from benchmarks.data.readers.data_torchdata import prepare_torchdata, torchdata
 
 _CHUNK_BYTES = 64 << 20
 

@@ -35,8 +35,8 @@ from benchmarks.common.arm_comparison import ArmComparison, interleave, write_re
 from benchmarks.common.fresh_process import in_fresh
 from benchmarks.common.scratch import scratch
 from benchmarks.data.data_peers import importable
-from benchmarks.data.data_s3_arms import ARMS, PLAIN, BucketReading, arm
 from benchmarks.data.data_sets import ID_BYTES, SampleCounts, Samples, number_of, seen
+from benchmarks.data.readers.data_s3_arms import ARMS, PLAIN, BucketReading, arm
 from tests.services.ceph import ceph
 from tests.services.ministack import ministack
 from tests.services.s3 import S3Place, S3Server
@@ -48,7 +48,7 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[S3Server]]] = {
 
 
 @dataclass(frozen=True)
-class EpochTiming:
+class EpochCost:
     """One measurement."""
 
     seconds: float
@@ -63,7 +63,7 @@ class EpochTiming:
     """None where samples are not looked at."""
 
 
-def read_epoch(name: str, reading: BucketReading) -> EpochTiming:
+def read_epoch(name: str, reading: BucketReading) -> EpochCost:
     """An epoch of an arm, in the process that this is called in."""
     one = arm(name)
     for module in one.modules:
@@ -73,7 +73,7 @@ def read_epoch(name: str, reading: BucketReading) -> EpochTiming:
     return _read(one.name, reading)
 
 
-def _read(name: str, reading: BucketReading) -> EpochTiming:
+def _read(name: str, reading: BucketReading) -> EpochCost:
     size, found, damaged, first_s = reading.samples.size, [], 0, 0.0
     before_mb, before_s = _reset_peak_mb(), _cpu_s()
     began_s = time.perf_counter()
@@ -85,7 +85,7 @@ def _read(name: str, reading: BucketReading) -> EpochTiming:
     epoch.close()
     seconds = time.perf_counter() - began_s
     counts = None if name == PLAIN else seen(map(number_of, found), reading.samples, damaged)
-    return EpochTiming(
+    return EpochCost(
         seconds,
         _cpu_s() - before_s,
         first_s,
@@ -118,7 +118,7 @@ def compare(
     names: Sequence[str], reading: BucketReading, rounds: int, peers: Path | None, label: str
 ) -> None:
     """Measure, print a table, write a record."""
-    found: dict[str, list[EpochTiming]] = {name: [] for name in names}
+    found: dict[str, list[EpochCost]] = {name: [] for name in names}
 
     def measure(name: str) -> float:
         with tempfile.TemporaryDirectory(dir=reading.cache, ignore_cleanup_errors=True) as cache:
@@ -140,7 +140,7 @@ def compare(
     )
 
 
-def _print(found: dict[str, list[EpochTiming]], reading: BucketReading) -> None:
+def _print(found: dict[str, list[EpochCost]], reading: BucketReading) -> None:
     samples = reading.samples
     mib = samples.each * samples.size / 2**20
     table = Table(
@@ -206,7 +206,9 @@ def main() -> None:
             continue
         lacks = [in_fresh(importable, module, peers=args.peers) for module in one.modules]
         if any(lacks):
-            print(f"left out: {one.name} ({next(filter(None, lacks))}); see data_s3_arms.py")
+            print(
+                f"left out: {one.name} ({next(filter(None, lacks))}); see readers/data_s3_arms.py"
+            )
         else:
             names.append(one.name)
     with scratch(args.folder) as folder, SERVERS[args.server](folder) as server:

@@ -25,9 +25,9 @@ from rich.table import Table
 from benchmarks.common.arm_comparison import interleave, write_record
 from benchmarks.common.fresh_process import in_fresh
 from benchmarks.common.scratch import scratch
-from benchmarks.data.data_arms import Reading
 from benchmarks.data.data_peers import arm, arms, importable
 from benchmarks.data.data_sets import ID_BYTES, SampleCounts, Samples, number_of, seen
+from benchmarks.data.readers.data_arms import Reading
 
 LEFT_OUT = (
     "hpckit, no threads", "webdataset, shuffled", "hugging face", "energon", "litdata, views",

@@ -27,11 +27,11 @@ from rich.table import Table
 from benchmarks.common.arm_comparison import write_record
 from benchmarks.common.fresh_process import in_fresh
 from benchmarks.common.scratch import scratch
-from benchmarks.data.data_arms import Reading
-from benchmarks.data.data_energon import loader as energon_loader
 from benchmarks.data.data_peers import arm, importable
 from benchmarks.data.data_sets import EXTENSION, Samples
-from benchmarks.data.data_torchdata import loader as torchdata_loader
+from benchmarks.data.readers.data_arms import Reading
+from benchmarks.data.readers.data_energon import loader as energon_loader
+from benchmarks.data.readers.data_torchdata import loader as torchdata_loader
 from data import Loader, Packing, mixed, open_dataset
 
 State = Callable[[Reading, int], Any]

@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data.data_arms import Batches, Reading, forever
+from benchmarks.data.readers.data_arms import Batches, Reading, forever
 
 
 class Tars:

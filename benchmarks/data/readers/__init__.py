@@ -1,0 +1,1 @@
+"""The readers that the benchmarks of data compare, each with one face."""
