@@ -4,6 +4,7 @@ earlier generation has left."""
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import logging
 import os
 import signal
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
-PIPE_BYTES = 1 << 20
+_PIPE_BYTES = 1 << 20
 """Bytes of the largest pipe of an unprivileged user (/proc/sys/fs/pipe-max-size)."""
 AGENT_NAME = "hpckit agent"
 """Name of an agent's process, set by `name_process`."""
@@ -49,6 +50,14 @@ def die_with_parent(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def enlarge_pipe(descriptor: int) -> None:
+    """Makes a pipe as large as it can be, so that long messages fit into it. It keeps its size
+    where the kernel refuses: all pipes of an unprivileged user together may have 64 MiB
+    (/proc/sys/fs/pipe-user-pages-soft)."""
+    with suppress(PermissionError):
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def redirect_output(path: Path) -> None:
@@ -95,7 +104,11 @@ def spawn_piped(
     command: Sequence[str], env: Mapping[str, str], errors: Path, *, is_written_to: bool = False
 ) -> Process:
     """Starts `command` as `spawn` does, but with a pipe for standard output and, if
-    `is_written_to`, for standard input; only standard error goes to a file."""
+    `is_written_to`, for standard input; only standard error goes to a file.
+
+    The pipes keep their default size: enlarged, those of 32 children would be all that a user may
+    have on a machine.
+    """
     stdin = subprocess.PIPE if is_written_to else subprocess.DEVNULL
     with open(errors, "ab") as sink:
         return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
@@ -135,10 +148,18 @@ def _popen(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        pipesize=PIPE_BYTES,
         # callers have no other threads than a `HeartbeatThread`, which holds no lock needed here
         preexec_fn=set_up_child,
     )
+
+
+def has_ended_child() -> bool:
+    """Returns whether a child of this process has ended and was not waited for. One call of the
+    kernel says so of thousands of children, of which usually none has."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # there is no child
+        return False
 
 
 def kill_all(processes: Iterable[Child]) -> None:

@@ -9,7 +9,6 @@ server kills what it has started for the agent, and a pipe for answers.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import signal
@@ -20,7 +19,13 @@ from pathlib import Path
 
 from hpckit.agent.message_channel import Channel
 from hpckit.agent.workers.torchrun_command import FORKING, SERVER, torchrun_variables
-from hpckit.system.child_processes import PIPE_BYTES, Child, Process, spawn, spawn_with_stdin
+from hpckit.system.child_processes import (
+    Child,
+    Process,
+    enlarge_pipe,
+    spawn,
+    spawn_with_stdin,
+)
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +109,7 @@ class ForkServerClient:
 
 def _pipe() -> tuple[int, int]:
     read, write = os.pipe()
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    enlarge_pipe(write)
     return read, write
 
 

@@ -31,6 +31,19 @@ import sys; from pathlib import Path; from hpckit.system.child_processes import 
 print(*kill_strays(Path(sys.argv[1])), flush=True)
 """
 STAY = "print('up', flush=True); input()"
+PIPES = """
+import fcntl, os; from pathlib import Path
+from hpckit.system.child_processes import enlarge_pipe, kill_all, spawn_piped
+if os.getuid() == 0: os.setuid(65534)  # root may have pipes of any size
+children = [
+    spawn_piped(["/bin/sleep", "600"], {}, Path(os.devnull), is_written_to=True) for _ in range(40)
+]
+ends = [os.pipe()[1] for _ in range(80)]
+for end in ends: enlarge_pipe(end)
+kill_all(children)
+sizes = [fcntl.fcntl(end, fcntl.F_GETPIPE_SZ) for end in ends]
+print(max(sizes) == 1 << 20, min(sizes) < 1 << 20, flush=True)
+"""
 
 
 def test_a_killed_parent_takes_child_and_grandchild_with_it(tmp_path: Path) -> None:
@@ -104,6 +117,12 @@ def test_a_sweep_of_one_node_spares_the_others(tmp_path: Path) -> None:
         assert kill_strays(tmp_path, 1) == [mine.pid]
         assert mine.wait() == -signal.SIGKILL
         assert other.poll() is nobodys.poll() is None
+
+
+def test_a_user_has_many_piped_children_and_pipes_that_are_larger_as_far_as_possible() -> None:
+    """The pipes of a user may take 64 MiB: enlarged, those of a 33rd child were refused."""
+    with python(PIPES) as user:
+        assert line_of(user) == "True True"
 
 
 def test_a_sweep_spares_itself_and_those_it_descends_from(tmp_path: Path) -> None:
