@@ -26,6 +26,11 @@ from hpckit.supervisor.signal_requests import SupervisorRequests
 from hpckit.supervisor.supervised_run import SupervisedRun
 from hpckit.supervisor.termination_cause import TerminationCause
 from hpckit.system.child_processes import kill_strays
+from hpckit.system.open_files import allow_open_files
+
+_FILES, _FILES_PER_NODE = 256, 3
+"""Files that a supervisor has open: its own, and for each node two pipes and a connection to the
+rendezvous store."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,10 @@ def open_resources(
     run, events = supervised.run, supervised.events
     with failure_context("make folders of the run's containers"):
         nodes = _job_nodes(supervised, gpus)
+    with failure_context("open pipes and a connection for each node"):
+        allow_open_files(
+            _FILES + _FILES_PER_NODE * nodes.count, f"the supervisor of {nodes.count} nodes"
+        )
     with failure_context("end the processes that an earlier supervisor left on this node"):
         if killed := kill_strays(run.path):
             events.emit(StraysKilled(pids=killed))

@@ -1,0 +1,41 @@
+"""The number of files that this process may have open."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+log = logging.getLogger(__name__)
+
+
+class OpenFilesError(RuntimeError):
+    """Raised if a process may not have as many files open as it needs."""
+
+
+def allow_open_files(count: int, purpose: str) -> None:
+    """Raises the soft limit of this process so that it can have `count` files open.
+
+    Args:
+        purpose: what needs them, for messages.
+
+    Raises:
+        OpenFilesError: the hard limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = soft_limit(soft, hard, count)
+    if limit is None:
+        raise OpenFilesError(
+            f"{purpose} needs {count} open files, and a process may have {hard} here: raise the "
+            "hard limit on this machine (ulimit -Hn; for jobs of Slurm, LimitNOFILE of slurmd)"
+        )
+    if limit != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        log.info("the limit of open files is raised from %d to %d for %s", soft, limit, purpose)
+
+
+def soft_limit(soft: int, hard: int, count: int) -> int | None:
+    """Returns the soft limit with which `count` files can be open, which is the present one if it
+    is high enough; None: the hard limit is lower. Pure."""
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return soft
+    return count if hard == resource.RLIM_INFINITY or hard >= count else None
