@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
@@ -70,19 +69,29 @@ class Channel:
         """Sends a heartbeat."""
         self._put(b"" if self._unsent else b"\n")
 
-    def receive(self) -> list[Message]:
+    def fileno(self) -> int:
+        """Returns the descriptor that this side reads, for `select` and its kind."""
+        return self._read
+
+    def receive(self, *, is_readable: bool = True) -> list[Message]:
         """Returns the messages that came since the last call, in the order in which they were
-        sent."""
+        sent.
+
+        Args:
+            is_readable: False: there is nothing to read, as `select` says.
+        """
         now_s = time.monotonic()
         self._silence_s += min(now_s - self._last_read_s, BEAT_S)
         self._last_read_s = now_s
+        if self._unsent:
+            self._put(b"")  # a long message needs the pipe many times
+        if not is_readable:
+            return []
         with suppress(BlockingIOError):
             while data := os.read(self._read, _READ_BYTES):
                 self._silence_s = 0.0
                 self._unread += data
             self._is_over = True
-        if self._unsent:
-            self._put(b"")  # a long message needs the pipe many times
         *lines, self._unread = self._unread.split(b"\n")
         return [message for line in lines if line and (message := _parse(line))]
 
@@ -109,7 +118,8 @@ class HeartbeatThread:
     disk does not make the other side count it as lost."""
 
     def __init__(self) -> None:
-        self._channels: Collection[Channel] = ()
+        self._channels: set[Channel] = set()
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
 
@@ -117,9 +127,15 @@ class HeartbeatThread:
         """Starts the thread."""
         self._thread.start()
 
-    def set_channels(self, channels: Collection[Channel]) -> None:
-        """Sets the channels to send heartbeats on."""
-        self._channels = tuple(channels)
+    def add(self, channel: Channel) -> None:
+        """Sends heartbeats on this channel, too, from now on."""
+        with self._lock:
+            self._channels.add(channel)
+
+    def remove(self, channel: Channel) -> None:
+        """Ends the heartbeats on this channel."""
+        with self._lock:
+            self._channels.discard(channel)
 
     def close(self) -> None:
         """Ends the thread."""
@@ -128,7 +144,9 @@ class HeartbeatThread:
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT_S):
-            for channel in self._channels:
+            with self._lock:
+                channels = tuple(self._channels)
+            for channel in channels:
                 channel.send_heartbeat()
 
 

@@ -93,7 +93,7 @@ class NodeWatchdog:
         )
         channel, heartbeats = Channel(self._read_fd, self._write_fd), HeartbeatThread()
         heartbeats.start()
-        heartbeats.set_channels([channel])
+        heartbeats.add(channel)
         try:
             Agent(*agent_place(), self._spec, channel, server, self._pending_signals).serve()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from hpckit.config.spec import HealthSpec
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import AgentStarted
 from hpckit.ipc.heartbeat_table import WorkerRequest
-from hpckit.system.child_processes import Process, kill_all
+from hpckit.system.child_processes import Process, has_ended_child, kill_all
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +57,11 @@ class AgentHandle:
         return self.hello is not None and not self.is_lost()
 
     def is_lost(self) -> bool:
-        """Returns whether the agent's process has ended, or the agent fell silent for too long
-        after its hello."""
+        """Returns whether the agent's process is known to have ended, or the agent fell silent for
+        too long after its hello."""
         channel = self.channel
         is_silent = channel.has_ended if self.hello is None else channel.is_over
-        return is_silent or self.process.poll() is not None
+        return is_silent or self.process.returncode is not None
 
     def is_absent(self, within_s: float) -> bool:
         """Returns whether the agent has never said hello, and has ended or has had `within_s`
@@ -68,8 +69,9 @@ class AgentHandle:
         is_late = time.monotonic() - self._started_s >= within_s
         return not self.has_said_hello and (is_late or self.is_lost())
 
-    def read_messages(self, generation: int) -> None:
-        for message in self.channel.receive():
+    def read_messages(self, generation: int, *, is_readable: bool) -> None:
+        """Reads what the agent reports of this generation; `is_readable` as in `Channel`."""
+        for message in self.channel.receive(is_readable=is_readable):
             match message.get("kind"):
                 case "agent_killed":
                     self._mark_killed()
@@ -163,6 +165,7 @@ class AgentPool:
         self._retries: dict[int, NodeRetry] = {}
         self._left_out: dict[int, tuple[str, ...]] = {}  # problems that an agent does not look for
         self._heartbeats = HeartbeatThread()
+        self._readable = select.poll()
 
     def __enter__(self) -> AgentPool:
         self._heartbeats.start()
@@ -176,14 +179,15 @@ class AgentPool:
         for agent in self._agents.values():
             agent.channel.send(quit_)
         deadline = time.monotonic() + (self._drain_s or 0.0) + QUIT_S
-        while any(m.is_there for m in self._agents.values()):
+        while any(m.is_there for m in self._handles()):
             self.read_messages()  # an agent that is not read from looks silent
             if time.monotonic() > deadline:
                 break
             time.sleep(TICK_S)
         self._heartbeats.close()
-        for agent in self._agents.values():
-            agent.close()
+        kill_all(agent.process for agent in self._agents.values())
+        for node in list(self._agents):
+            self._remove_agent(node)
 
     def start_agents(self, nodes: Iterable[int], generation: int) -> None:
         """Starts the agents that are missing on these nodes for a generation. Agents that failed in
@@ -193,12 +197,13 @@ class AgentPool:
         self._generation = generation
         self._silent.clear()
         self._retries.clear()
+        self._note_exits()
         for node in sorted(nodes):
             agent = self._agents.get(node)
             if agent is not None and agent.is_lost():
                 if agent.process.poll() is None:
                     self._silent.add(node)
-                self._agents.pop(node).close()
+                self._remove_agent(node)
             if node not in self._agents:
                 self._start_agent(node)
             elif self._agents[node].was_replaced:
@@ -211,12 +216,13 @@ class AgentPool:
     def restart_missing(self) -> None:
         """Starts agents again on nodes that take no part, if they are due, so that the next
         generation finds these agents with their imports done."""
-        for node, agent in list(self._agents.items()):
+        for agent in list(self._handles()):
+            node = agent.node
             if node in self._current_nodes or not agent.is_lost():
                 continue
             retry = self._retries.setdefault(node, NodeRetry())
             if retry.is_due():
-                self._agents.pop(node).close()
+                self._remove_agent(node)
                 self._start_agent(node)
 
     def leave_out(self, node: int, problems: Sequence[str]) -> None:
@@ -225,12 +231,12 @@ class AgentPool:
 
     def hellos(self) -> dict[int, Message]:
         """Returns the hello of each agent that is there, by node, for healthy nodes."""
-        known = [m for m in self._agents.values() if m.is_there and not m.is_checking]
+        known = [m for m in self._handles() if m.is_there and not m.is_checking]
         return {m.node: m.hello for m in known if m.hello is not None and not self._problems(m)}
 
     def unhealthy(self) -> dict[int, list[str]]:
         """Returns the problems of unhealthy nodes whose agents are there, by node."""
-        found = {m.node: self._problems(m) for m in self._agents.values() if m.is_there}
+        found = {m.node: self._problems(m) for m in self._handles() if m.is_there}
         return {node: problems for node, problems in found.items() if problems}
 
     def _problems(self, agent: AgentHandle) -> list[str]:
@@ -239,7 +245,7 @@ class AgentPool:
     def absent(self, within_s: float) -> list[int]:
         """Returns the nodes on which no agent has ever said hello: it has ended, or has had
         `within_s` seconds to do so."""
-        absent = {node for node, agent in self._agents.items() if agent.is_absent(within_s)}
+        absent = {agent.node for agent in self._handles() if agent.is_absent(within_s)}
         return sorted(absent - self._nodes_seen)
 
     def expected(self) -> int:
@@ -253,7 +259,7 @@ class AgentPool:
 
     def is_checking(self) -> bool:
         """Returns whether an agent is checking its node again."""
-        return any(m.is_checking and not m.is_lost() for m in self._agents.values())
+        return any(m.is_checking and not m.is_lost() for m in self._handles())
 
     def start_generation(self, starts: Mapping[int, GenerationStart]) -> None:
         """Sends each node that takes part its start message; the other nodes stay spares."""
@@ -265,8 +271,10 @@ class AgentPool:
 
     def read_messages(self) -> None:
         """Reads the messages of all agents."""
+        readable = {descriptor for descriptor, _ in self._readable.poll(0)}
         for agent in self._agents.values():
-            agent.read_messages(self._generation)
+            is_readable = agent.channel.fileno() in readable
+            agent.read_messages(self._generation, is_readable=is_readable)
         self._nodes_seen |= {node for node, agent in self._agents.items() if agent.has_said_hello}
 
     def signals(self) -> set[str]:
@@ -306,6 +314,7 @@ class AgentPool:
 
     def lost(self) -> list[int]:
         """Returns the nodes of this generation that are lost and have not reported."""
+        self._note_exits()
         gone = [
             n for n in self._current_nodes if n not in self._agents or self._agents[n].is_lost()
         ]
@@ -341,7 +350,7 @@ class AgentPool:
         return tuple(report for report in found if report is not None)
 
     def _record_lost(self) -> None:
-        lost = self.lost()
+        lost = frozenset(self.lost())
         self._lost_places |= {place for place, node in self._node_by_place.items() if node in lost}
 
     def suspect(self, places: Iterable[int]) -> None:
@@ -370,16 +379,36 @@ class AgentPool:
 
     def _start_agent(self, node: int) -> None:
         process = self._start(node)
-        self._agents[node] = AgentHandle(node, process, self._health)
-        self._heartbeats.set_channels([agent.channel for agent in self._agents.values()])
+        agent = self._agents[node] = AgentHandle(node, process, self._health)
+        self._heartbeats.add(agent.channel)
+        self._readable.register(agent.channel.fileno(), select.POLLIN)
         self._events.emit(AgentStarted(generation=self._generation, node=node, pid=process.pid))
 
+    def _remove_agent(self, node: int) -> None:
+        agent = self._agents.pop(node)
+        self._heartbeats.remove(agent.channel)
+        self._readable.unregister(agent.channel.fileno())
+        agent.close()
+
+    def _handles(self) -> Collection[AgentHandle]:
+        """Returns the handles of all agents, which know whether their processes have ended."""
+        self._note_exits()
+        return self._agents.values()
+
+    def _note_exits(self) -> None:
+        """Finds out which agents' processes have ended. Usually none has, and the kernel is asked
+        once for all of them."""
+        if has_ended_child():
+            for agent in self._agents.values():
+                agent.process.poll()
+
     def _awaited_agents(self) -> list[AgentHandle]:
-        there = [m for m in self._agents.values() if not m.is_lost()]
+        there = [m for m in self._handles() if not m.is_lost()]
         return [m for m in there if m.hello is None or m.is_checking]
 
     def _active_agents(self) -> list[AgentHandle]:
         """Returns the agents of this generation that are there and have not reported."""
+        self._note_exits()
         agents = [
             self._agents[node] for node in sorted(self._current_nodes) if node in self._agents
         ]

@@ -32,7 +32,8 @@ def choose_nodes(
         before: nodes of the previous generation. They are preferred, as they have its snapshots in
             memory and its shards on their disks.
     """
-    ready = sorted(there, key=lambda node: (node not in before, node))
+    known = frozenset(before)
+    ready = sorted(there, key=lambda node: (node not in known, node))
     for count in range(min(need.wanted, len(ready)), need.fewest - 1, -1):
         if need.fits(count):
             return tuple(sorted(ready[:count]))

@@ -133,7 +133,7 @@ def test_a_pulse_keeps_a_silent_side_alive(pair: Pair, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "SILENT_S", 3.0)
     pulse = HeartbeatThread()
     pulse.start()
-    pulse.set_channels([pair.there])
+    pulse.add(pair.there)
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < 4.0:
         assert pair.here.receive() == []
