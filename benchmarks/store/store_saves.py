@@ -13,7 +13,7 @@ from checkpointing import Checkpoint, Store
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.object_keys import SaveId
 from checkpointing.store.sessions.session import Session
-from checkpointing.store.write.chunk_index import RunChunkIndex, look
+from checkpointing.store.write.chunk_index import RunChunkIndex
 from checkpointing.store.write.manifest_commit import commit, write_part
 from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart, write
 
@@ -33,7 +33,7 @@ class StoreSaves:
     def save(self, step: int, pieces: Iterable[TensorPiece]) -> WrittenPart:
         """Announces a save, indexes chunks, writes and commits; the save is durable on return."""
         save = self._session.begin(step)
-        index = self._known.index(look(self.store, save.run))
+        index = self._known.index()
         written = write(self.store, save, pieces, {}, index, self._options)
         write_part(self.store, ManifestHeader(save, time.time(), 1, {}), 0, written)
         self._known.committed(save, written.tables, written.packs)

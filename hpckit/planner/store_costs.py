@@ -135,9 +135,9 @@ def waiting(saved: CheckpointShape) -> StoreRequests:
 
 def index(saved: CheckpointShape) -> StoreRequests:
     """Return the requests of all nodes at the first save of a generation, which may refer to
-    existing chunks: all tables of the last manifest are read for each rank. The most, if tables are
-    cut into groups of tensors; else exact."""
-    return StoreRequests(get=2 * saved.nodes + (saved.items + groups(saved)) * saved.ranks)
+    existing chunks: each node reads all tables of the last manifest. The most, if tables are cut
+    into groups of tensors; else exact."""
+    return StoreRequests(get=reads(saved) + groups(saved)) * saved.nodes
 
 
 def groups(saved: CheckpointShape) -> int:

@@ -13,7 +13,7 @@ from checkpointing.service.malloc_trim import limit_malloc_thresholds
 from checkpointing.service.snapshots import RankSnapshot
 from checkpointing.service.spool.save_tier_choice import SaveRates
 from checkpointing.store.store import Store
-from checkpointing.store.write.chunk_index import RunChunkIndex, StoreView, look
+from checkpointing.store.write.chunk_index import RunChunkIndex, StoredChunks, look
 from checkpointing.store.write.manifest_commit import write_part
 from checkpointing.store.write.part_writer import (
     GROUP,
@@ -49,25 +49,28 @@ class RankPartWriter:
     _budget: EncodeBudget | None = None
     _until_s: float | None = None  # monotonic time by which everything has to be written
 
-    def look(self) -> StoreView:
-        """Return what a save may refer to, as seen after the save was announced."""
+    def look(self) -> StoredChunks:
+        """Return what a save may refer to, as seen after the save was announced, for all ranks of
+        this node."""
         view = look(self.store, self.run)
         # A checkpoint that refers to one that cannot be restored could not be restored either.
         whole = tuple(m for m in view.manifests if m.save.id not in self.damaged)
-        return replace(view, condemned=view.condemned | self.distrusted, manifests=whole)
+        seen = replace(view, condemned=view.condemned | self.distrusted, manifests=whole)
+        return StoredChunks(self.store, self.run, seen)
 
     def write(
         self,
         save: SaveId,
         snapshot: RankSnapshot,
         pieces: Iterable[TensorPiece | None],
-        view: StoreView,
+        stored: StoredChunks,
         arrived_s: float,
         done: Callable[[int], None] | None = None,
     ) -> WrittenPart:
         """Make a part durable and write its part record.
 
         Args:
+            stored: as `look` returns it.
             pieces, done: as of `checkpointing.store.write.part_writer.write`. With `done` this
                 takes little memory, with packs that are smaller for a small part.
             arrived_s: monotonic time from which the snapshot's deadline counts.
@@ -75,7 +78,7 @@ class RankPartWriter:
         Raises:
             StoreError: something could not be written; what was written is left for a sweep.
         """
-        index = self._of(snapshot.rank).index(view)
+        index = self._of(snapshot.rank).index(stored)
         budget = self._next_budget(snapshot, arrived_s)
         if done is not None:
             limit_malloc_thresholds()

@@ -38,7 +38,7 @@ from checkpointing.service.snapshots import Generation, pieces
 from checkpointing.store.sessions import run_ownership
 from checkpointing.store.sessions.session_leases import abandon
 from checkpointing.store.store import Store
-from checkpointing.store.write.chunk_index import StoreView
+from checkpointing.store.write.chunk_index import StoredChunks
 from checkpointing.store.write.manifest_commit import having_parts
 from checkpointing.store.write.part_writer import WrittenPart
 
@@ -236,8 +236,8 @@ class SaveCoordinator:
         return leader
 
     def _write_parts(self, attempt: SaveAttempt) -> None:
-        view = self.writer.look()
-        self.newest = max([self.newest, *(stored.save.step for stored in view.manifests)])
+        stored = self.writer.look()
+        self.newest = max([self.newest, *(one.save.step for one in stored.view.manifests)])
         step = attempt.save.step
         left = attempt.ranks - attempt.done
         # parts written by an earlier process of this service
@@ -251,22 +251,24 @@ class SaveCoordinator:
                     raise ImpossibleSaveError(
                         f"{attempt.save.id}: rank {rank} has not staged this step"
                     )
-                written = self._write_once(attempt, taken, view)
+                written = self._write_once(attempt, taken, stored)
             if written is not None:
                 attempt.written[rank] = written
                 self._registry.ledger.raw_bytes += written.raw_bytes
                 self._registry.ledger.new_bytes += written.new_bytes
             self._has_done(attempt, rank)
 
-    def _write(self, attempt: SaveAttempt, taken: SnapshotRead, view: StoreView) -> WrittenPart:
+    def _write(
+        self, attempt: SaveAttempt, taken: SnapshotRead, stored: StoredChunks
+    ) -> WrittenPart:
         snapshot, stream = taken.snapshot, taken.stream
         if stream is None:
             content = pieces(snapshot.layout, taken.memory)
-            return self.writer.write(attempt.save, snapshot, content, view, taken.arrived_s)
+            return self.writer.write(attempt.save, snapshot, content, stored, taken.arrived_s)
         coming = stream.pieces(functools.partial(self._registry.gives_up, attempt.generation))
         try:
             return self.writer.write(
-                attempt.save, snapshot, coming, view, taken.arrived_s, stream.done
+                attempt.save, snapshot, coming, stored, taken.arrived_s, stream.done
             )
         except StoreError as error:
             if not stream.is_begun:
@@ -277,11 +279,11 @@ class SaveCoordinator:
             ) from error
 
     def _write_once(
-        self, attempt: SaveAttempt, taken: SnapshotRead, view: StoreView
+        self, attempt: SaveAttempt, taken: SnapshotRead, stored: StoredChunks
     ) -> WrittenPart | None:
         """Write one rank's part; None if another node, which holds the same snapshot, was first."""
         try:
-            return self._write(attempt, taken, view)
+            return self._write(attempt, taken, stored)
         except SaveError:
             save, rank = attempt.save, taken.snapshot.rank
             if not having_parts(self.store, save, [rank]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import manifest as forms
@@ -79,48 +80,26 @@ def look(store: Store, run: str) -> StoreView:
     return StoreView(condemned, tuple(store.manifests(run)))
 
 
-@dataclass
-class RunChunkIndex:
-    """The index of a run, kept from save to save by one rank of its session.
-
-    Of its own last checkpoint a rank remembers the part that it wrote itself. Manifests are read
-    only at the beginning: the newest of this run or, if the run has none, the newest of every other
-    run.
-    """
+@dataclass(frozen=True)
+class StoredChunks:
+    """What checkpoints have that a rank has not written itself: the newest of a run or, if the run
+    has none, the newest of every other run. The ranks of a node that are written with one view
+    share it, so that a node reads these manifests once."""
 
     store: Store
     run: str
-    _written: dict[SaveId, tuple[str, Mapping[str, ItemTable], Mapping[bytes, int]]] = field(
-        default_factory=dict
-    )
+    view: StoreView
 
-    def index(self, view: StoreView | None = None) -> ChunkIndex:
-        """Return the chunks that may be referred to now.
-
-        Args:
-            view: created after the save was announced; None: it is created now.
-        """
-        view = view or look(self.store, self.run)
-        found = view.manifests
-        for save in list(self._written):
-            if self._written[save][0] not in {stored.key for stored in found}:
-                del self._written[save]
-        index = ChunkIndex(condemned=view.condemned)
-        if self._written:
-            _, index.tables, packs = self._written[max(self._written)]
-            index.add(index.tables.values(), packs)
-        elif mine := self._newest(found):
+    @cached_property
+    def index(self) -> ChunkIndex:
+        """The chunks that may be referred to. The manifests are read at the first use."""
+        index = ChunkIndex(condemned=self.view.condemned)
+        if mine := self._newest(self.view.manifests):
             index.tables = mine.items
             index.add(mine.items.values(), mine.packs)
         else:
             self._add_other_runs(index)
         return index
-
-    def committed(
-        self, save: SaveId, tables: Mapping[str, ItemTable], packs: Mapping[bytes, int]
-    ) -> None:
-        """Remember what this rank wrote or referred to, now that it is committed."""
-        self._written = {save: (save.manifest(), tables, packs)}
 
     def _add_other_runs(self, index: ChunkIndex) -> None:
         runs: dict[str, list[StoredManifest]] = {}
@@ -141,3 +120,43 @@ class RunChunkIndex:
             except (DamagedError, FormatError) as error:
                 logger.warning("cannot look for known chunks in %s: %s", stored.key, error)
         return None
+
+
+@dataclass
+class RunChunkIndex:
+    """The index of a run, kept from save to save by one rank of its session.
+
+    Of its own last checkpoint a rank remembers the part that it wrote itself. Manifests are read
+    only at the beginning, see `StoredChunks`.
+    """
+
+    store: Store
+    run: str
+    _written: dict[SaveId, tuple[str, Mapping[str, ItemTable], Mapping[bytes, int]]] = field(
+        default_factory=dict
+    )
+
+    def index(self, stored: StoredChunks | None = None) -> ChunkIndex:
+        """Return the chunks that may be referred to now.
+
+        Args:
+            stored: with a view that was created after the save was announced; None: it is created
+                now.
+        """
+        stored = stored or StoredChunks(self.store, self.run, look(self.store, self.run))
+        view = stored.view
+        for save in list(self._written):
+            if self._written[save][0] not in {found.key for found in view.manifests}:
+                del self._written[save]
+        if not self._written:
+            return stored.index
+        index = ChunkIndex(condemned=view.condemned)
+        _, index.tables, packs = self._written[max(self._written)]
+        index.add(index.tables.values(), packs)
+        return index
+
+    def committed(
+        self, save: SaveId, tables: Mapping[str, ItemTable], packs: Mapping[bytes, int]
+    ) -> None:
+        """Remember what this rank wrote or referred to, now that it is committed."""
+        self._written = {save: (save.manifest(), tables, packs)}

@@ -21,7 +21,7 @@ from checkpointing.store.deletion import deletion_marks
 from checkpointing.store.deletion.checkpoint_prune import prune
 from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.write.chunk_index import ChunkIndex, RunChunkIndex, look
+from checkpointing.store.write.chunk_index import ChunkIndex, RunChunkIndex, StoredChunks, look
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.schedules.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.schedules.scheduler import Scheduler
@@ -143,11 +143,27 @@ def test_what_a_rank_wrote_is_forgotten_with_its_checkpoint(store: Store) -> Non
 
 def test_the_view_of_another_rank_is_taken_as_it_is(store: Store) -> None:
     saves.save_all(store, RUN, {1: V})
-    view = look(store, RUN)
+    seen = StoredChunks(store, RUN, look(store, RUN))
     (pack,) = [entry.key for entry in store.storage.list("packs/")]
     deletion_marks.write(store, packs=[pack])
-    assert len(_known(RunChunkIndex(store, RUN).index(view), store)) == 2
-    assert _known(RunChunkIndex(store, RUN).index(look(store, RUN)), store) == []
+    assert len(_known(RunChunkIndex(store, RUN).index(seen), store)) == 2
+    assert _known(RunChunkIndex(store, RUN).index(), store) == []
+
+
+def test_ranks_that_share_a_view_read_the_manifest_once(store: Store) -> None:
+    saves.save_all(store, RUN, {1: V})
+    fresh = Store.at(store.storage)
+    seen = StoredChunks(fresh, RUN, look(fresh, RUN))
+    first, second = RunChunkIndex(fresh, RUN), RunChunkIndex(fresh, RUN)
+    with mock.patch.object(fresh.storage, "get_range", wraps=fresh.storage.get_range) as reads:
+        index = first.index(seen)
+        count = reads.call_count
+        assert count > 0
+        assert second.index(seen) is index
+        assert reads.call_count == count
+    saves.save_all(store, RUN, {2: W})
+    first.committed(seen.view.manifests[0].save, {}, {})
+    assert first.index(seen) is not index, "it remembers what it has written itself"
 
 
 def test_a_damaged_manifest_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:

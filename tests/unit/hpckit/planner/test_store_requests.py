@@ -39,7 +39,7 @@ from checkpointing.store.deletion.checkpoint_prune import prune
 from checkpointing.store.inspection.integrity_check import verify
 from checkpointing.store.read import chunk_fetcher
 from checkpointing.store.store import Store
-from checkpointing.store.write.chunk_index import RunChunkIndex, look
+from checkpointing.store.write.chunk_index import RunChunkIndex, StoredChunks, look
 from checkpointing.store.write.manifest_commit import commit, part_entries, write_part
 from checkpointing.store.write.part_writer import WrittenPart
 from hpckit.planner import store_costs
@@ -233,11 +233,11 @@ def test_what_all_ranks_read_of_it(case: CheckpointShape, monkeypatch: pytest.Mo
         assert replace(seen, get=0) == StoreRequests()
     store = Store(storage, rounds.store.record)
     known = [RunChunkIndex(store, "run") for _ in range(case.ranks)]
-    view = look(store, "run")
+    stored = StoredChunks(store, "run", look(store, "run"))
     storage.taken()
     for its in known:
-        its.index(view)
-    assert storage.taken() == store_costs.index(case)
+        its.index(stored)
+    assert storage.taken() * case.nodes == store_costs.index(case)
     rounds.close()
 
 
