@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,7 @@ class ChunkColumns:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ColumnSegment:
     """Rows of some columns, with the boxes of their chunks."""
 
@@ -162,22 +163,66 @@ class ColumnSegment:
         chunks = self.columns.chunks(self.first + which)
         return zip(as_boxes(self.boxes[which]), chunks, strict=True)
 
+
+class _BoxFinder:
+    """Finds the boxes of a segment that share an element with another box. The ranks of a node ask
+    for many boxes of one tensor, and a look at all of its boxes for each would be quadratic."""
+
+    def __init__(self, segment: ColumnSegment) -> None:
+        self._segment = segment
+        lows = segment.boxes[:, 0]
+        distinct = [len(np.unique(lows[:, dim])) for dim in range(lows.shape[1])]
+        # the dimension along which the boxes lie apart most
+        self._dim = int(np.argmax(distinct)) if distinct else None
+        if self._dim is not None:
+            self._order = np.argsort(lows[:, self._dim], kind="stable")
+            self._lows = lows[self._order, self._dim]
+            self._longest = int(segment.boxes[:, 1, self._dim].max(initial=0))
+
     def reaching(self, box: Box) -> Iterator[tuple[Box, Chunk]]:
+        """Yields the boxes that share an element with `box`, in order, with their chunks."""
+        near = self._near(box)
         low = np.array(box.offsets, np.int64)
         end = low + np.array(box.sizes, np.int64)
-        lows, ends = self.boxes[:, 0], self.boxes[:, 0] + self.boxes[:, 1]
-        return self.pairs(np.flatnonzero(((lows < end) & (low < ends)).all(axis=1)))
+        lows = self._segment.boxes[near, 0]
+        ends = lows + self._segment.boxes[near, 1]
+        return self._segment.pairs(near[((lows < end) & (low < ends)).all(axis=1)])
+
+    def _near(self, box: Box) -> Rows:
+        """Returns the numbers of all boxes that can reach `box` in one dimension, ascending."""
+        if self._dim is None:  # of a scalar
+            return np.arange(len(self._segment.boxes))
+        low, size = box.offsets[self._dim], box.sizes[self._dim]
+        first = np.searchsorted(self._lows, low - self._longest, side="right")
+        last = np.searchsorted(self._lows, low + size, side="left")
+        return np.sort(self._order[first:last])
 
 
 def runs(segments: Iterable[ColumnSegment]) -> list[tuple[ChunkColumns, slice]]:
     """Returns the rows of the segments, in order; consecutive rows are joined to one slice."""
     found: list[tuple[ChunkColumns, slice]] = []
-    for segment in segments:
-        columns, rows = segment.columns, segment.rows
-        if found and found[-1][0] is columns and found[-1][1].stop == rows.start:
-            rows = slice(found.pop()[1].start, rows.stop)
-        found.append((columns, rows))
+    columns, start, stop = None, 0, 0
+    for segment in segments:  # of which a commit of many ranks has millions
+        if segment.columns is columns and segment.first == stop:
+            stop += len(segment.boxes)
+            continue
+        if columns is not None:
+            found.append((columns, slice(start, stop)))
+        columns, start = segment.columns, segment.first
+        stop = start + len(segment.boxes)
+    if columns is not None:
+        found.append((columns, slice(start, stop)))
     return found
+
+
+def by_columns(segments: Iterable[ColumnSegment]) -> Iterator[ColumnSegment]:
+    """Yields the segments in the order of their columns and rows; columns come in the order in
+    which they were seen first."""
+    found: dict[int, list[ColumnSegment]] = {}
+    for segment in segments:
+        found.setdefault(id(segment.columns), []).append(segment)
+    for mine in found.values():
+        yield from sorted(mine, key=attrgetter("first"))
 
 
 class ChunksByBox(Mapping[Box, Chunk]):
@@ -209,8 +254,12 @@ class ChunksByBox(Mapping[Box, Chunk]):
 
     def reaching(self, box: Box) -> Iterator[tuple[Box, Chunk]]:
         """Yields the boxes and chunks that share an element with `box`."""
-        for segment in self.segments:
-            yield from segment.reaching(box)
+        for finder in self._finders:
+            yield from finder.reaching(box)
+
+    @cached_property
+    def _finders(self) -> list[_BoxFinder]:
+        return [_BoxFinder(segment) for segment in self.segments]
 
     @cached_property
     def _where(self) -> dict[bytes, tuple[ColumnSegment, int]]:

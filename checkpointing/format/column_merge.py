@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ class _Source:
 
     @classmethod
     def of(cls, columns: ChunkColumns, taken: list[slice], packs: Mapping[bytes, int]) -> _Source:
-        rows = [np.arange(its.start, its.stop) for its in taken]
+        rows = [np.arange(*ends) for ends in _joined(taken)]
         bases = columns.bases_of(np.concatenate(rows))
         numbers = np.array([packs.get(pack, -1) for pack in columns.packs], np.int64)
         within = slice(min(its.start for its in taken), max(its.stop for its in taken))
@@ -114,6 +114,17 @@ def _sources(
         rows.setdefault(id(its), []).append(those)
     columns = {id(its): its for its, _ in taken}
     return {key: _Source.of(columns[key], mine, packs) for key, mine in rows.items()}
+
+
+def _joined(taken: Iterable[slice]) -> list[tuple[int, int]]:
+    """Returns the ranges that these slices make up, ascending. They are mostly one."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted((its.start, its.stop) for its in taken):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return found
 
 
 def _order(sources: Collection[_Source]) -> tuple[Rows, Rows]:

@@ -19,8 +19,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -50,6 +51,8 @@ GROUPED = 1 << 18
 _GROUP = 1 << 16  # least chunks of a group, except the last one
 # full groups of an item, at most; their hashes stand in the header, which every reader reads
 MOST_GROUPS = 64
+# heads of part records that are kept parsed, and the most bytes of each
+_SHARED_HEADS, _MOST_SHARED = 32, 1 << 18
 _MANY = 32  # average number of chunks per tensor from which on they stay in columns
 
 
@@ -89,7 +92,8 @@ class ItemTable:
 
     def describe(self, name: str, spec: TensorSpec) -> None:
         """Add a tensor without chunks; raises as `place`."""
-        if self.tensors.setdefault(name, spec) != spec:
+        known = self.tensors.setdefault(name, spec)
+        if known is not spec and known != spec:
             raise ValueError(f"{name!r} is both {self.tensors[name]} and {spec}")
 
     def in_columns(self) -> ItemTable:
@@ -319,14 +323,13 @@ def parse(
     Args:
         is_checked: another process has parsed the very same bytes without an error.
     """
-    header, at = _parse_header(raw, where)
-    specs = _parse_specs(header, where)
-    counts = [item.count("chunks") for item in header.children("tensors")]
+    head, at = _parse_head(raw, where, is_part=is_part)
+    specs, counts = dict(head.specs), head.counts
     # checked before boxes are made
-    if (sum(counts) + header.count("bases")) * ROW.itemsize > len(raw):
+    if (sum(counts) + head.bases) * ROW.itemsize > len(raw):
         raise DamagedError(f"{where}: its columns are cut off")
     boxes, rest = _parse_boxes(raw, at, specs, counts, where)
-    rows = _parse_rows(raw, rest, sum(counts) + header.count("bases"), where)
+    rows = _parse_rows(raw, rest, sum(counts) + head.bases, where)
     columns = ChunkColumns(rows, packs)
     if not is_checked:
         columns.check(where)
@@ -335,7 +338,39 @@ def parse(
         _check_cover(specs, boxes, where)
     stays = is_part or sum(counts) >= _MANY * len(specs)
     chunks = _in_columns(specs, boxes, columns) if stays else _made(specs, boxes, columns)
-    return ItemTable(specs, chunks, header.object("values"))
+    return ItemTable(specs, chunks, dict(head.values))
+
+
+@dataclass(frozen=True)
+class _TableHead:
+    """The JSON of a table."""
+
+    specs: Mapping[str, TensorSpec]
+    counts: Sequence[int]  # chunks of each tensor
+    bases: int
+    values: Mapping[str, Json]
+
+    @classmethod
+    def of(cls, header: JsonReader, where: str) -> _TableHead:
+        counts = tuple(item.count("chunks") for item in header.children("tensors"))
+        specs = _parse_specs(header, where)
+        return cls(specs, counts, header.count("bases"), header.object("values"))
+
+
+def _parse_head(raw: Buffer, where: str, *, is_part: bool) -> tuple[_TableHead, int]:
+    """Returns the JSON of a table, and where it ends. That of a part record is often known, since
+    ranks that hold shards of the same tensors write the same."""
+    size = int.from_bytes(raw[:4], "little")
+    if is_part and size <= _MOST_SHARED:
+        with suppress(DamagedError, ValueError, RecursionError):  # said below, with the place
+            return _shared_head(bytes(raw[4 : 4 + size])), 4 + size
+    header, at = _parse_header(raw, where)
+    return _TableHead.of(header, where), at
+
+
+@lru_cache(_SHARED_HEADS)
+def _shared_head(data: bytes) -> _TableHead:
+    return _TableHead.of(JsonReader(json.loads(data), ""), "")
 
 
 def _parse_header(raw: Buffer, where: str) -> tuple[JsonReader, int]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from checkpointing.errors import DamagedError
 from checkpointing.format import document_container, replica_differences
 from checkpointing.format.canonical_json import JsonReader
-from checkpointing.format.chunk_columns import runs
+from checkpointing.format.chunk_columns import ChunkColumns, by_columns, runs
 from checkpointing.format.chunks import ID_BYTES, PACK_BYTES
 from checkpointing.format.document_container import TENSOR_GROUPS, DocumentContainer
 from checkpointing.format.item_table import (
@@ -191,17 +191,34 @@ def group_section(item: str, number: int) -> str:
 
 
 def summarise(table: ItemTable) -> ItemSummary:
-    taken = runs(table.in_columns().segments())
-    ids = [columns["id"][rows] for columns, rows in taken]
-    empty = np.zeros(0, np.uint64)
-    lengths = np.concatenate([empty, *(its["length"][rows] for its, rows in taken)])
-    stored = lengths[_once(ids)].sum()
-    return ItemSummary(len(table.tensors), len(lengths), table.raw_bytes, int(stored))
+    segments = table.in_columns().segments()
+    taken = runs(by_columns(segments))  # few long runs, while the table's own order has many short
+    ids, lengths = _ids_and_lengths(taken)
+    count, stored = len(lengths), lengths
+    if not _are_distinct(ids):
+        ids, lengths = _ids_and_lengths(runs(segments))
+        stored = lengths[_once(ids)]
+    return ItemSummary(len(table.tensors), count, table.raw_bytes, int(stored.sum()))
 
 
-def _once(ids: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
+def _ids_and_lengths(
+    taken: Sequence[tuple[ChunkColumns, slice]],
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    no_ids, no_lengths = np.zeros((0, ID_BYTES), np.uint8), np.zeros(0, np.uint64)
+    ids = np.concatenate([no_ids, *(columns["id"][rows] for columns, rows in taken)])
+    lengths = np.concatenate([no_lengths, *(columns["length"][rows] for columns, rows in taken)])
+    return ids, lengths
+
+
+def _are_distinct(ids: NDArray[np.uint8]) -> bool:
+    """Returns whether all ids are known to differ, as their first bytes do."""
+    keys = np.sort(np.ascontiguousarray(ids[:, :8]).view("<u8").reshape(-1))
+    return not (keys[1:] == keys[:-1]).any()
+
+
+def _once(ids: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Returns the index of the last occurrence of each id."""
-    every = np.concatenate([np.zeros((0, ID_BYTES), np.uint8), *ids])[::-1]
+    every = ids[::-1]
     _, first = np.unique(np.ascontiguousarray(every).view(f"V{ID_BYTES}"), return_index=True)
     return len(every) - 1 - first
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
-from checkpointing.format.chunk_columns import ROW
+from checkpointing.format.box_coverage import as_array
+from checkpointing.format.chunk_columns import ROW, ChunkColumns, ChunksByBox, ColumnSegment
 from checkpointing.format.chunks import Chunk, Place
 from checkpointing.format.item_table import ItemTable, TensorSpec, from_bytes, merge, to_bytes
 from checkpointing.format.manifest import ItemSummary, summarise
@@ -108,6 +109,24 @@ def test_what_ranks_wrote_is_moved_as_it_is(tables: list[ItemTable]) -> None:
     count = sum(len(placed) for placed in whole.chunks.values())
     expected = ItemSummary(len(whole.tensors), count, 8 * count, sum(lengths.values()))
     assert summarise(merged) == summarise(whole) == expected
+
+
+@given(st.data(), st.integers(0, 3))
+def test_boxes_that_reach_another_are_found_in_their_order(data: st.DataObject, dims: int) -> None:
+    def boxes(least: int) -> st.SearchStrategy[Box]:
+        offsets = st.tuples(*[st.integers(0, 12)] * dims)
+        return st.builds(Box, offsets, st.tuples(*[st.integers(least, 6)] * dims))
+
+    segments: list[ColumnSegment] = []
+    placed: list[tuple[Box, Chunk]] = []
+    for _ in range(data.draw(st.integers(1, 2))):
+        own = data.draw(st.lists(boxes(1), max_size=20))
+        chunks = [chunk(len(placed) + number, 8) for number in range(len(own))]
+        segments.append(ColumnSegment(as_array(own, dims), ChunkColumns.of(chunks), 0))
+        placed += zip(own, chunks, strict=True)
+    found = ChunksByBox(segments)
+    for box in data.draw(st.lists(boxes(1), min_size=1, max_size=3)):
+        assert list(found.reaching(box)) == [pair for pair in placed if pair[0].intersect(box)]
 
 
 def test_tensors_come_in_their_order_whatever_that_of_the_chunks_is() -> None:

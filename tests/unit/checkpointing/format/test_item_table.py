@@ -258,6 +258,25 @@ def test_chunks_of_a_box_are_found_without_the_others() -> None:
     assert one == table.chunks["w"][box]
 
 
+def test_part_records_with_the_same_tensors_share_none_of_their_tables() -> None:
+    """The head of a part record is parsed once for many ranks."""
+    table = ItemTable({"w": TensorSpec("int64", (1,), (1,))}, {"w": {}}, {"step": 1})
+    data = to_bytes(table, {})
+    first, second = (from_bytes(data, [], where, is_part=True) for where in ("here", "there"))
+    first.describe("other", TensorSpec("int64", (1,), (1,)))
+    first.values["loss"] = 2
+    assert second == from_bytes(data, [], "there", is_part=True) == table
+
+
+def test_the_damaged_head_of_a_part_record_is_named_each_time() -> None:
+    table = ItemTable({"w": TensorSpec("int64", (1,), (1,))}, {"w": {}})
+    header, rest = unpacked(table)
+    del header["tensors"][0]["dtype"]
+    for where in ("here", "there"):
+        with pytest.raises(DamagedError, match=rf"^{where}\.tensors\[0\]: field 'dtype'"):
+            from_bytes(packed(header, rest), [], where, is_part=True)
+
+
 @given(st.integers(1, MAX_DEPTH), st.integers(0, 3))
 def test_a_base_is_one_object_for_all_that_need_it(depth: int, number: int) -> None:
     bases = [chunk(0, 8)]
