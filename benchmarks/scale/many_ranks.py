@@ -1,16 +1,20 @@
 """Saves, commits, prunes and restores with 10 to 1,000 ranks, and prints how each step grows.
 
-    python -m benchmarks.scale.many_ranks [--ranks 10 30 100 300 1000] [--s3]
+    python -m benchmarks.scale.many_ranks [--ranks 10 30 100 300 1000] [--wide 128] [--s3]
 
 The ranks are calls in one process and have no service and no process group: each plans, copies its
 small part of the state into shared memory, writes packs and a part record, and reads its share back
 through the code that a rank and its service use. The state is sharded over all ranks by hybrid
-FSDP with two replicas, with a bias that every rank holds. Two steps are saved and committed, the
-first is pruned, and the second is restored on nine tenths of the ranks, eight of them on each node,
-where one reads the manifest. Times are those of the processor, since other programs may run on the
-machine. "of one" is the time of one rank; the other times are of all ranks together, or of the one
-process that leads. The slope is the exponent of growth between the last size and the first of at
-least 30 ranks; what each rank does for itself has a slope of 1 in total, and 0 for one rank.
+FSDP with two replicas, with a bias that every rank holds. Its matrices are as tall as there are
+ranks, and so narrow (`--wide`) that tiles are not cut along their rows: a rank has about as many
+chunks in a world of any size. Of wide ones it has more in a large world, since the tiles of a
+taller matrix are narrower: with 1,024 columns 1 chunk of each on 30 ranks, and 8 on 1,000. Two
+steps are saved and committed, the first is pruned, and the second is restored on nine tenths of the
+ranks, eight of them on each node, where one reads the manifest. Times are those of the processor,
+since other programs may run on the machine. "of one" is the time of one rank; the other times are
+of all ranks together, or of the one process that leads. The slope is the exponent of growth between
+the last size and the first of at least 30 ranks; what each rank does for itself has a slope of 1 in
+total, and 0 for one rank.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ from tests.services.ministack import ministack
 T = TypeVar("T")
 
 THREADS, NODE, REPLICAS = 8, 8, 2
-TENSORS, ROWS, WIDE = 4, 4, 1024  # a shard has twice as many rows of each tensor
+TENSORS, CELLS = 4, 4096  # a shard has twice as many cells of each tensor
 PLAIN = WriteOptions(threads=1, encoder=ChunkEncoder(encoder=None))
 Array = NDArray[np.float32]
 
@@ -76,21 +80,21 @@ class Costs(dict[str, float]):
         self[f"{step}: bytes"] = c.bytes_in - before[1]
 
 
-def structures(rows: int, ranks: int) -> list[Structure]:
+def structures(rows: int, wide: int, ranks: int) -> list[Structure]:
     """Returns the structures of all ranks: matrices in shards, of two replicas, and a bias."""
     shards = ranks // REPLICAS
     mesh = Mesh.of((REPLICAS, shards), range(ranks))
     cut = (Cut(1, 0, shards),)
-    layouts = {f"model/{n}": TensorLayout("float32", (rows, WIDE), cut, 0) for n in range(TENSORS)}
-    layouts["model/bias"] = TensorLayout("float32", (WIDE,))
+    layouts = {f"model/{n}": TensorLayout("float32", (rows, wide), cut, 0) for n in range(TENSORS)}
+    layouts["model/bias"] = TensorLayout("float32", (wide,))
     return [Structure.of(layouts, [mesh], ())] * ranks
 
 
-def state(rows: int) -> dict[str, Array]:
+def state(rows: int, wide: int) -> dict[str, Array]:
     """Returns the whole state."""
     random = np.random.default_rng(1)
-    found = {f"model/{n}": random.random((rows, WIDE), np.float32) for n in range(TENSORS)}
-    return {**found, "model/bias": random.random(WIDE, np.float32)}
+    found = {f"model/{n}": random.random((rows, wide), np.float32) for n in range(TENSORS)}
+    return {**found, "model/bias": random.random(wide, np.float32)}
 
 
 def on_all(ranks: int, call: Callable[[int], T]) -> list[T]:
@@ -98,13 +102,13 @@ def on_all(ranks: int, call: Callable[[int], T]) -> list[T]:
         return list(pool.map(call, range(ranks)))
 
 
-def measured(url: str, options: Mapping[str, Any], ranks: int) -> dict[str, float]:
+def measured(url: str, options: Mapping[str, Any], ranks: int, wide: int) -> dict[str, float]:
     """Returns the costs of each step with so many ranks."""
     storage = open_storage(url, options=dict(options))
     store = Store.at(storage, create=True)
     costs = Costs(storage.counters)  # type: ignore[attr-defined]
-    rows = ROWS * ranks
-    whole, all_alike = state(rows), structures(rows, ranks)
+    rows = CELLS * ranks // wide
+    whole, all_alike = state(rows, wide), structures(rows, wide, ranks)
     with costs.of("plan of one"):
         GlobalPlan(all_alike).to_save(ranks // 2)
     plan = GlobalPlan(all_alike)
@@ -161,8 +165,7 @@ def _staged(whole: Mapping[str, Array], parts: Parts, step: int) -> list[TensorP
 
 
 def _restore(store: Store, costs: Costs, whole: Mapping[str, Array], ranks: int) -> None:
-    rows = len(whole["model/0"])
-    alike = structures(rows, ranks)
+    alike = structures(*whole["model/0"].shape, ranks)
     with costs.of("restore plan of one"):
         GlobalPlan(alike).read_groups(ranks // 2)
     plan = GlobalPlan(alike)
@@ -189,6 +192,10 @@ def _restore(store: Store, costs: Costs, whole: Mapping[str, Array], ranks: int)
         checkpoint.read_into([BoxRead(name, box, into) for name, box, into in found])
         return found
 
+    costs["chunks"] = sum(
+        len(placed) for placed in Checkpoint(store, stored).table("model").chunks.values()
+    )
+    store.forget(stored.key)
     with costs.of("restore"):
         got = [one for node in on_all(-(-ranks // NODE), read_node) for one in node]
     for name, box, into in got:
@@ -218,19 +225,21 @@ def _show(sizes: list[int], found: list[dict[str, float]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--ranks", type=int, nargs="+", default=[10, 30, 100, 300, 1000])
+    parser.add_argument("--wide", type=int, default=128, help="columns of the matrices")
     parser.add_argument("--s3", action="store_true", help="against a local S3 server")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not asked.s3:
             roots = [f"{folder}/{secrets.token_hex(4)}" for _ in asked.ranks]
             found = [
-                in_fresh(measured, root, {}, n) for root, n in zip(roots, asked.ranks, strict=True)
+                in_fresh(measured, root, {}, ranks, asked.wide)
+                for root, ranks in zip(roots, asked.ranks, strict=True)
             ]
         else:
             with ministack(Path(folder)) as server:
                 places = [server.new_place() for _ in asked.ranks]
                 found = [
-                    in_fresh(measured, place.url, place.options, ranks)
+                    in_fresh(measured, place.url, place.options, ranks, asked.wide)
                     for place, ranks in zip(places, asked.ranks, strict=True)
                 ]
     _show(asked.ranks, found)
