@@ -1,13 +1,15 @@
-"""`hpckit bench scaling` and `hpckit bench collectives` start runs that are only measured. They
-import submit and report inside functions."""
+"""`hpckit bench scaling`, `collectives` and `mlperf-checkpoint` start runs that are only measured.
+They import submit and report inside functions."""
 
 from __future__ import annotations
 
 import typer
 
 from hpckit.cli.bench.collectives import collectives
+from hpckit.cli.bench.mlperf_checkpoint import mlperf_checkpoint
 from hpckit.cli.bench.scaling import scaling
 
 app = typer.Typer(help="Measure training and communication on this site.", no_args_is_help=True)
 app.command("collectives")(collectives)
+app.command("mlperf-checkpoint")(mlperf_checkpoint)
 app.command("scaling")(scaling)

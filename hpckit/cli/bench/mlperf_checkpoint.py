@@ -1,0 +1,145 @@
+"""`hpckit bench mlperf-checkpoint`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption
+
+if TYPE_CHECKING:
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.trainer.checkpoint_workload.checkpoint_shapes import CheckpointTiming
+
+_MODULE = "hpckit.trainer.checkpoint_workload.checkpoint_timing"
+
+
+def mlperf_checkpoint(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OVERRIDES",
+            help="Overrides as for launch.py, of where to run: cluster=NAME, launch.nodes=N, "
+            "launch.nproc_per_node=N.",
+        ),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="8b, 70b, 405b or 1t.")] = "8b",
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The store to measure: a new folder, or s3://BUCKET/NAME."
+        ),
+    ] = None,
+    fraction: Annotated[
+        float, typer.Option(min=1e-6, max=1, help="Share of each tensor of a rank that is kept.")
+    ] = 1.0,
+    times: Annotated[int, typer.Option(min=1, help="Saves, and recoveries.")] = 10,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Only print what each scale asks of a store."),
+    ] = False,
+    store_gbps: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="GB/s of the store, for the seconds of the plan."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure saves and recoveries of the checkpoint workloads of MLPerf Storage v2.0.
+
+    Example: hpckit bench mlperf-checkpoint cluster=slurm launch.nodes=8 launch.nproc_per_node=8
+    --scale 70b --store /lustre/bench
+
+    The shapes are those of Llama 3 with 8B, 70B, 405B and 1T parameters, sharded over 8, 64, 512
+    and 1,024 ranks as published. Each rank of the run holds the share of one of these ranks, or the
+    given fraction of it, and saves it through the checkpoint service. A save counts until it is
+    durable, and a recovery reads from the store; both are given in GiB/s of all ranks, and in
+    seconds of the slowest one, as means. A folder is dropped from the page cache of each node
+    before a recovery, and removed at the end. It needs room for all saves. These are not results of
+    MLPerf, which its own program measures.
+    """
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.trainer.checkpoint_workload.checkpoint_shapes import SCALES
+
+    with reported_errors(json):
+        out = CommandOutput(json)
+        if scale not in SCALES:
+            raise CommandError(f"--scale: {scale!r} is not one of {', '.join(SCALES)}")
+        if plan:
+            _print_plan(out, store_gbps)
+            return
+        if store is None:
+            raise CommandError("--store: give the store to measure, or --plan to measure nothing")
+        words = ["--scale", scale, "--fraction", str(fraction), "--times", str(times)]
+        _print(out, scale, _measure(overrides or [], [*words, "--store", _absolute(store)], out))
+
+
+def _absolute(store: str) -> str:
+    from pathlib import Path
+
+    from checkpointing.store_url import local_folder
+
+    return store if local_folder(store) is None else str(Path(store).resolve())
+
+
+def _measure(typed: list[str], options: list[str], out: CommandOutput) -> CheckpointTiming:
+    from hpckit.cli.bench.measured_runs import MeasuringProgram, measure
+    from hpckit.trainer.checkpoint_workload.checkpoint_shapes import TIMING
+
+    program = MeasuringProgram(
+        "mlperf-checkpoint", _MODULE, TIMING, lambda site: options, "nodes of their own"
+    )
+    return measure(program, typed, out)[0]
+
+
+def _print(out: CommandOutput, scale: str, timing: CheckpointTiming) -> None:
+    from hpckit.cli.common.command_output import table
+    from hpckit.text.quantities import count
+    from hpckit.trainer.checkpoint_workload.checkpoint_shapes import GIB, SCALES, TIMING, gib_per_s
+
+    shape = SCALES[scale]
+    size = timing.bytes / GIB
+    whole = f"{shape.bytes / GIB:,.0f} GiB on {shape.ranks:,} ranks"
+    out.fact("workload", f"{scale}, {size:,.3g} GiB on {count(timing.ranks, 'rank')} of {whole}")
+    shown = table("", "GiB/s", "seconds", "slowest", right=("GiB/s", "seconds", "slowest"))
+    figures = {"save": timing.save_s, "recover": timing.recover_s}
+    for name, seconds in figures.items():
+        mean = sum(seconds) / len(seconds)
+        rate = f"{gib_per_s(timing.bytes, seconds):,.3g}"
+        shown.add_row(name, rate, f"{mean:.3g}", f"{max(seconds):.3g}")
+    out.table(shown)
+    stall = sum(timing.stall_s) / len(timing.stall_s)
+    out.fact("training waited", f"{stall:.3g} s for each save")
+    if not timing.is_cold:
+        out.note("the store is no folder: what it keeps in memory counts")
+    rates = {name: gib_per_s(timing.bytes, seconds) for name, seconds in figures.items()}
+    out.document({**TIMING.dump_python(timing, mode="json"), "scale": scale, "gib_per_s": rates})
+
+
+def _print_plan(out: CommandOutput, store_gbps: float | None) -> None:
+    from hpckit.cli.common.command_output import table
+    from hpckit.text.quantities import decimal
+    from hpckit.trainer.checkpoint_workload.checkpoint_shapes import GIB, SCALES, plan_of
+
+    head = ("scale", "ranks", "GiB", "published", "GiB of a rank", "packs", "manifest")
+    timed = ("save", "recover") if store_gbps else ()
+    shown = table(*head, "PUT of a save", "GET of a recovery", *timed, right=head[1:])
+    found = {}
+    for name, shape in SCALES.items():
+        plan = found[name] = plan_of(shape)
+        seconds = [f"{shape.bytes / store_gbps / 1e9:.0f} s"] * 2 if store_gbps else []
+        shown.add_row(
+            name,
+            f"{shape.ranks:,}",
+            f"{shape.bytes / GIB:,.0f}",
+            f"{shape.published_gb:,.0f}",
+            f"{plan.rank_bytes / GIB:.1f}",
+            f"{plan.packs:,}",
+            decimal(plan.manifest_bytes),
+            f"{plan.put:,}",
+            f"{plan.get:,}",
+            *seconds,
+        )
+    out.table(shown)
+    out.document({name: vars(plan) for name, plan in found.items()})
