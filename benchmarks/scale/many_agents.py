@@ -132,6 +132,7 @@ class _Meter:
         self.found[f"{phase}: processor s"] = cpu / each
         self.found[f"{phase}: s"] = elapsed / each
         self.found[f"{phase}: file calls"] = files / each
+        print(f"{phase}: {elapsed:.1f} s, {cpu:.2f} s of the processor", file=sys.stderr)
 
     def memory(self) -> None:
         self.found["memory, MB"] = self._process.memory_info().rss / 1e6
