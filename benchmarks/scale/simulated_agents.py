@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -23,14 +23,13 @@ from typing import Any
 
 from hpckit.agent.agent import GenerationStart
 from hpckit.agent.exit_report import ExitReport, NodeExit
-from hpckit.agent.message_channel import BEAT_S, Channel, Message
+from hpckit.agent.message_channel import Channel, HeartbeatThread, Message
 from hpckit.hangs.hang_snapshot import (
     CollectiveCall,
     HangSnapshot,
     ProcessGroupState,
     ProcessState,
     StackFrame,
-    compressed,
 )
 from hpckit.ipc.rendezvous_names import participant_name, rendezvous_id
 
@@ -53,7 +52,8 @@ class SimulatedAgents:
         self._selector = selectors.DefaultSelector()
         self._selector.register(announcements, selectors.EVENT_READ, self._admit)
         self._agents: dict[int, _Agent] = {}
-        self._next_beat_s = time.monotonic() + BEAT_S
+        self._heartbeats = HeartbeatThread()
+        self._heartbeats.start()
         self.received: Counter[str] = Counter()
         """Messages that agents have received since the start, by kind."""
         self.met: Counter[int] = Counter()
@@ -66,10 +66,6 @@ class SimulatedAgents:
         """Answers the messages that come within this time."""
         for key, _ in self._selector.select(within_s):
             key.data()
-        if time.monotonic() >= self._next_beat_s:
-            self._next_beat_s += BEAT_S
-            for agent in self._agents.values():
-                agent.channel.send_heartbeat()
 
     def until(self, condition: Callable[[], bool], limit_s: float = 600.0) -> float:
         """Pumps until the condition holds, and returns the seconds that this took."""
@@ -92,6 +88,7 @@ class SimulatedAgents:
     def close(self) -> None:
         for agent in list(self._agents.values()):
             self._remove(agent)
+        self._heartbeats.close()
         self._selector.close()
 
     def _admit(self) -> None:
@@ -103,6 +100,7 @@ class SimulatedAgents:
         if node in self._agents:
             self._remove(self._agents[node])
         agent = self._agents[node] = _Agent(node, pid)
+        self._heartbeats.add(agent.channel)
         self._selector.register(agent.read_fd, selectors.EVENT_READ, lambda: self._read(agent))
         agent.say_hello()
 
@@ -188,6 +186,7 @@ class SimulatedAgents:
     def _remove(self, agent: _Agent) -> None:
         self._leave(agent)
         self._selector.unregister(agent.read_fd)
+        self._heartbeats.remove(agent.channel)
         agent.close()
         del self._agents[agent.node]
 
@@ -225,17 +224,17 @@ def snapshots(place: int, nodes: int) -> list[HangSnapshot]:
     """Returns what the ranks of a node are doing at a hang: rank 0 loads data, and the others wait
     for it in a collective of all ranks. Each is also in a group of its node, and in one with the
     same rank of all nodes."""
-    world, first = nodes * RANKS, place * RANKS
-    return [_snapshot(rank, world, range(first, first + RANKS)) for rank in range(first, first + 8)]
+    first = place * RANKS
+    return [_snapshot(rank, nodes * RANKS) for rank in range(first, first + RANKS)]
 
 
-def _snapshot(rank: int, world: int, node: Collection[int]) -> HangSnapshot:
+def _snapshot(rank: int, world: int) -> HangSnapshot:
     is_late = rank == 0
-    across = range(rank % RANKS, world, RANKS)
+    first = rank - rank % RANKS
     groups = (
-        ProcessGroupState("0", "default_pg", tuple(compressed(range(world))), 100 - is_late),
-        ProcessGroupState("1", "tp", tuple(compressed(node)), 700),
-        ProcessGroupState("2", "dp", tuple(compressed(across)), 300),
+        ProcessGroupState("0", "default_pg", ((0, world, 1),), 100 - is_late),
+        ProcessGroupState("1", "tp", ((first, first + RANKS, 1),), 700),
+        ProcessGroupState("2", "dp", ((rank % RANKS, world, RANKS),), 300),
     )
     inner = ("next", "/home/u/data.py") if is_late else ("all_reduce", "/torch/c10d.py")
     stack = [StackFrame(inner[1], 88, inner[0])]
