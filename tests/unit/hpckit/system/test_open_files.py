@@ -6,7 +6,6 @@ import resource
 
 import pytest
 
-from hpckit.system import open_files
 from hpckit.system.open_files import OpenFilesError, allow_open_files, soft_limit
 
 MANY = resource.RLIM_INFINITY
@@ -34,7 +33,7 @@ def test_a_limit_that_is_too_low_is_named() -> None:
 
 def test_more_files_can_be_open_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_NOFILE: (64, 4096)}
-    monkeypatch.setattr(open_files.resource, "getrlimit", limits.__getitem__)
-    monkeypatch.setattr(open_files.resource, "setrlimit", limits.__setitem__)
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
     allow_open_files(100, "the test")
     assert limits == {resource.RLIMIT_NOFILE: (100, 4096)}
