@@ -172,6 +172,7 @@ def look_at_hpckit(words: list[str]) -> None:
             if command.name in (
                 "collectives",
                 "health",
+                "mlperf-checkpoint",
             ):  # which runs a program: no batch has to fit
                 return look_at_launch([*words, SEPARATOR, "python", "-m", "timeit"])
             compose_spec(words)
