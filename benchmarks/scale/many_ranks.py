@@ -165,7 +165,8 @@ def _staged(whole: Mapping[str, Array], parts: Parts, step: int) -> list[TensorP
 
 
 def _restore(store: Store, costs: Costs, whole: Mapping[str, Array], ranks: int) -> None:
-    alike = structures(*whole["model/0"].shape, ranks)
+    rows, wide = whole["model/0"].shape
+    alike = structures(rows, wide, ranks)
     with costs.of("restore plan of one"):
         GlobalPlan(alike).read_groups(ranks // 2)
     plan = GlobalPlan(alike)
