@@ -45,4 +45,4 @@ def test_a_backward_pass_that_needs_the_old_content_fails() -> None:
     loss = (weight * weight).sum()
     copy_quickly([cells_of(weight)], [torch.zeros(200, 200)])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]

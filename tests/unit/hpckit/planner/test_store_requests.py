@@ -233,10 +233,10 @@ def test_what_all_ranks_read_of_it(case: CheckpointShape, monkeypatch: pytest.Mo
         assert replace(seen, get=0) == StoreRequests()
     store = Store(storage, rounds.store.record)
     known = [RunChunkIndex(store, "run") for _ in range(case.ranks)]
-    stored = StoredChunks(store, "run", look(store, "run"))
+    chunks = StoredChunks(store, "run", look(store, "run"))
     storage.taken()
     for its in known:
-        its.index(stored)
+        its.index(chunks)
     assert storage.taken() * case.nodes == store_costs.index(case)
     rounds.close()
 
