@@ -2,7 +2,7 @@
 # make test       set up, then run all tests
 # make test-torch TORCH_BUILD=2.14.1    what depends on torch, with another build of it
 # make test-slurm SLURM=26.05         what depends on Slurm, with a newer release of it, from Debian
-# make fresh      make demo on fresh Debian 12 and 13, in a chroot each (as root)
+# make fresh      make demo on fresh Debian 12 and 13, Ubuntu 22.04 and 24.04, in a chroot each (as root)
 # make setup      only the virtual environment in .venv
 # make services   only the Debian packages with the servers that tests run against (as root)
 # make lint       ruff and mypy
@@ -64,8 +64,9 @@ $(VENV)/ready-run: pyproject.toml constraints.txt
 	@touch $@
 
 # Ubuntu 22.04 has Python 3.10, and 3.11 among its packages; Debian 11 has no newer one than 3.9.
-OLD_PYTHON = if apt-cache show python3.11-venv >/dev/null 2>&1; then \
-		echo "hpckit needs Python 3.11 or newer: as root, apt-get install python3.11-venv"; \
+OLD_PYTHON = if apt-cache show python3.11-venv >/dev/null 2>&1 || \
+		grep -q '^VERSION_ID="22.04"' /etc/os-release; then \
+		echo "hpckit needs Python 3.11 or newer: as root, apt-get update && apt-get install -y python3.11-venv"; \
 	else \
 		echo "hpckit needs Python 3.11 or newer; say make PYTHON=/path/to/it (uv python install 3.12, conda or a module has one)"; \
 	fi
@@ -75,7 +76,8 @@ OLD_PYTHON = if apt-cache show python3.11-venv >/dev/null 2>&1; then \
 .PHONY: python-venv
 python-venv: VENV_PACKAGE = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
 python-venv:
-	@[ "$$(id -u)" = 0 ] || { echo "run as root once: apt-get install $(VENV_PACKAGE)" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { \
+		echo "$(VENV_PACKAGE) is missing: as root, apt-get update && apt-get install -y $(VENV_PACKAGE)" >&2; exit 1; }
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(VENV_PACKAGE)
 

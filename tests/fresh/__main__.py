@@ -1,6 +1,7 @@
 """`python3 -m tests.fresh`: the README's commands on machines that have only Python and make.
 
-It runs as root, with any Python from 3.11 on. A machine is a root file system made by debootstrap,
+If a command says what root has to install, root runs what it says, and it runs again. The program
+runs as root, with any Python from 3.11 on. A machine is a root file system made by debootstrap,
 below an overlay that is removed afterwards; the network is that of the host. pip has the package
 index alone, and a cache that outlives the machines, into which it puts what the index lets it. A
 release that was made long ago is made anew once its folder in `bases` is removed.
@@ -23,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.fresh.base import base_of, python_of
-from tests.fresh.cases import RELEASES, USERS, Case, all_cases, complaints
+from tests.fresh.cases import RELEASES, USERS, Case, all_cases, complaints, told_command
 from tests.fresh.machine import Machine, bytes_of, copy_checkout, machine
 
 _GB = 10**9
@@ -39,13 +40,14 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         "debootstrap where apt-get can.",
     )
     add, users = parser.add_argument, tuple(USERS)
-    add("--release", nargs="+", choices=RELEASES, default=RELEASES, help="of Debian")
+    releases = tuple(RELEASES)
+    add("--release", nargs="+", choices=releases, default=releases, help="of Debian or Ubuntu")
     add("--user", nargs="+", choices=users, default=users, help="who runs the target")
     add("--target", default="demo", help="of the Makefile (%(default)s)")
     add("--ref", help="a commit to take instead of the files of the working tree")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpckit-fresh"
     add("--cache", type=Path, default=cache, help="bases, downloads and logs (%(default)s)")
-    add("--mirror", help="of Debian; else the one in the host's apt sources")
+    add("--mirror", help="of the distribution; else the host's, or debootstrap's")
     add("--space", type=float, metavar="GB", help="how much has to be free on the cache's disk")
     add("--keep", action="store_true", help="keep the machines until the next run")
     add("--list", action="store_true", help="say what would run")
@@ -129,14 +131,25 @@ def _try(case: Case, options: argparse.Namespace) -> bool:
 
 
 def _run_target(made: Machine, options: argparse.Namespace) -> list[str]:
-    """What is wrong with how the target ended."""
+    """What is wrong with how the target ended. If it says what root has to install, root does so by
+    the command that it says, and it runs again."""
     user, checkout = made.case.user, made.case.checkout
     if user.prepared and made.run(USERS["root"], "/", "sh", "-c", user.prepared) != 0:
         return ["root could not prepare the machine"]
     copy_checkout(made, options.ref)
     status = made.run(user, checkout, *options.make)
+    command, asked = told_command("\n".join(_lines(made))) if status else ("", "")
+    if command:
+        print(f"{made.case.name}: told to run as root: {command}", flush=True)
+        if made.run(USERS["root"], "/", "sh", "-c", command) != 0:
+            return [f"root could not run `{command}`"]
+        status = made.run(user, checkout, *options.make)
     report = any(made.inside(checkout).glob("runs/demo-*/report/report.html"))
-    return complaints(options.target, status, "\n".join(_lines(made)), report=report)
+    output = "\n".join(_lines(made))
+    wrong = complaints(options.target, status, output, report=report)
+    if asked != made.case.asked:
+        wrong.append(f"it asked for {asked or 'no package'}, and not for {made.case.asked}")
+    return wrong
 
 
 def _received() -> int:

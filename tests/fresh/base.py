@@ -1,4 +1,8 @@
-"""The root file systems that all machines of a release begin with, made once by debootstrap."""
+"""The root file systems that all machines of a release begin with, made once by debootstrap.
+
+A release of Ubuntu is verified by Ubuntu's keys, which a host with Debian takes from the package of
+them in Debian 13.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,74 @@ import subprocess
 import sys
 from pathlib import Path
 
+from slurm.devcluster.files.debian_packages import download, extract
+from tests.fresh.cases import Release
 from tests.fresh.machine import run_alone
 
 _PACKAGES = "python3,make,ca-certificates"
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
+_COMPONENTS = {"debian": "main", "ubuntu": "main,universe"}  # what an installation has
+_SUITES = {"debian": ("",), "ubuntu": ("", "-updates", "-security")}
+_KEYS = Path("usr/share/keyrings/ubuntu-archive-keyring.gpg")
 
 
-def base_of(release: str, cache: Path, mirror: str | None) -> Path:
-    """The folder with the root file system of a release; it is made if it is not in the cache."""
-    base, partial = cache / "bases" / release, cache / "bases" / f"{release}.partial"
+def base_of(release: Release, cache: Path, mirror: str | None) -> Path:
+    """The folder with the root file system of a release; it is made if it is not in the cache.
+
+    Args:
+        mirror: of the release's distribution; None: the host's, if it is of the same one, else
+            that of debootstrap.
+    """
+    name, bases = release.name, cache / "bases"
+    base, partial = bases / name, bases / f"{name}.partial"
     if base.exists():
         return base
     if partial.exists():  # of a run that was killed
         shutil.rmtree(partial)
     _need_debootstrap()
-    mirror = mirror or host_mirror()
-    log = cache / "logs" / f"base-{release}.log"
-    print(f"{release}: debootstrap from {mirror or 'its own mirror'}, log in {log}", flush=True)
-    partial.parent.mkdir(exist_ok=True)
+    mirror = mirror or host_mirror(release.system)
+    log = cache / "logs" / f"base-{name}.log"
+    print(f"{name}: debootstrap from {mirror or 'its own mirror'}, log in {log}", flush=True)
+    bases.mkdir(exist_ok=True)
     log.write_bytes(b"")
-    command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release, str(partial)]
-    if run_alone([*command, *([mirror] if mirror else [])], log) != 0:
+    options = ["--variant=minbase", f"--include={_PACKAGES}"]
+    options.append(f"--components={_COMPONENTS[release.system]}")
+    if release.system == "ubuntu":
+        options.append(f"--keyring={_ubuntu_keys(cache)}")
+    command = ["debootstrap", *options, name, str(partial), *([mirror] if mirror else [])]
+    if not (_SCRIPTS / name).exists():  # a release that is newer than this debootstrap
+        command += ([] if mirror else [""]) + [str(_script(release.system))]
+    if run_alone(command, log) != 0:
         sys.exit(f"debootstrap failed, see {log} and {partial}/debootstrap/debootstrap.log")
+    _add_suites(partial, release)
     partial.rename(base)
     return base
+
+
+def _script(system: str) -> Path:
+    """The script by which debootstrap makes all newer releases of a distribution."""
+    return _SCRIPTS / {"debian": "sid", "ubuntu": "gutsy"}[system]
+
+
+def _add_suites(base: Path, release: Release) -> None:
+    """Name the suites that an installation has."""
+    source = base / "etc/apt/sources.list"
+    kind, mirror, _, *components = source.read_text().split()[:5]
+    words = " ".join(components)
+    suites = [f"{release.name}{suffix}" for suffix in _SUITES[release.system]]
+    source.write_text("".join(f"{kind} {mirror} {suite} {words}\n" for suite in suites))
+
+
+def _ubuntu_keys(cache: Path) -> Path:
+    """The file of Ubuntu's keys: the host's, or the one in Debian's package of them."""
+    if (installed := Path("/") / _KEYS).exists():
+        return installed
+    place = cache / "ubuntu-keys"
+    if not (place / _KEYS).exists():
+        shutil.rmtree(place, ignore_errors=True)
+        for package in download("trixie", ["ubuntu-archive-keyring"], place / "apt"):
+            extract(package, place)
+    return place / _KEYS
 
 
 def python_of(base: Path) -> str:
@@ -39,12 +88,12 @@ def python_of(base: Path) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def host_mirror() -> str | None:
-    """The mirror that a host with Debian has in its apt sources; None on any other."""
-    system = platform.freedesktop_os_release()
-    if system["ID"] != "debian" or "VERSION_CODENAME" not in system:
+def host_mirror(system: str) -> str | None:
+    """The mirror that a host with this distribution has in its apt sources; None on any other."""
+    host = platform.freedesktop_os_release()
+    if host["ID"] != system or "VERSION_CODENAME" not in host:
         return None
-    wanted = (f"Release: {system['VERSION_CODENAME']}", "Component: main", "Created-By: Packages")
+    wanted = (f"Release: {host['VERSION_CODENAME']}", "Component: main", "Created-By: Packages")
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return next((uri for uri in found if uri.startswith("http")), None)

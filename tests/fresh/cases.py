@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-RELEASES = ("bookworm", "trixie")  # Debian 12 with Python 3.11, Debian 13 with Python 3.13
 BUNDLE = "/usr/local/share/host-ca-bundle.pem"  # inside, where the host has one of its own
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -13,11 +13,11 @@ _PASSED = ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", *_PROXIES, *map(str.upper, _P
 _PREPARED = """
 set -e
 export DEBIAN_FRONTEND=noninteractive
+userdel --remove ubuntu 2>/dev/null || true
 useradd --uid 1000 --create-home --shell /bin/bash ordinary
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends python3-venv
 """
 _DEMO_SAYS = ("done: reached the last step", "each exactly once")
+_COMMAND = re.compile(r"as root.*?(apt-get update && apt-get install -y (\S+))$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,44 @@ USERS = {
 
 
 @dataclass(frozen=True)
-class Case:
-    """A release of Debian, and who runs the target on it."""
+class Release:
+    """A release of a distribution, by debootstrap's name, and what it calls the oldest Python of
+    its own that is new enough."""
 
-    release: str
+    name: str
+    system: str
+    python: str
+    is_default: bool = True
+
+
+RELEASES = {
+    release.name: release
+    for release in (
+        Release("bookworm", "debian", "python3.11"),  # Debian 12
+        Release("trixie", "debian", "python3.13"),  # Debian 13
+        Release("jammy", "ubuntu", "python3.11", is_default=False),  # 22.04, whose own is 3.10
+        Release("noble", "ubuntu", "python3.12"),  # 24.04
+    )
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A release, and who runs the target on it."""
+
+    release: Release
     user: User
 
     @property
     def name(self) -> str:
-        return f"{self.release}-{self.user.name}"
+        return f"{self.release.name}-{self.user.name}"
+
+    @property
+    def asked(self) -> str:
+        """The package that the user is told to have root install; empty: none. As root the
+        Makefile installs what belongs to the default Python by itself."""
+        told = self.user.uid != 0 or not self.release.is_default
+        return f"{self.release.python}-venv" if told else ""
 
     @property
     def checkout(self) -> str:
@@ -56,7 +85,14 @@ class Case:
 def all_cases(releases: Sequence[str], users: Sequence[str]) -> list[Case]:
     """Every user on every release, each case once."""
     each = [(release, user) for release in releases for user in users]
-    return [Case(release, USERS[user]) for release, user in dict.fromkeys(each)]
+    return [Case(RELEASES[release], USERS[user]) for release, user in dict.fromkeys(each)]
+
+
+def told_command(output: str) -> tuple[str, str]:
+    """The command that root is to run, as the output of a target says it in one line, and the
+    package that it installs; empty if there is none."""
+    found = _COMMAND.findall(output)
+    return found[-1] if found else ("", "")
 
 
 def ca_bundle(host: Mapping[str, str]) -> str | None:

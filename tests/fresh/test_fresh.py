@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.fresh.__main__ import options_of
-from tests.fresh.cases import BUNDLE, RELEASES, USERS, all_cases, complaints, environment
+from tests.fresh.cases import (
+    BUNDLE,
+    RELEASES,
+    USERS,
+    all_cases,
+    complaints,
+    environment,
+    told_command,
+)
 from tests.fresh.machine import CHECKOUT, working_tree_files
 
 PASSING = "verdict      done: reached the last step\nsamples  650 of 650 seen, each exactly once"
@@ -57,6 +66,24 @@ def test_a_demo_has_to_reach_its_end_and_leave_its_page() -> None:
     assert complaints("demo", 2, PASSING, report=True) == ["exit status 2"]
     assert len(complaints("demo", 0, "", report=False)) == 3
     assert complaints("setup", 0, "", report=False) == []
+
+
+def test_what_root_has_to_install_is_run_as_the_makefile_says_it() -> None:
+    makefile = (CHECKOUT / "Makefile").read_text("utf-8")
+    said = re.findall(r'echo "([^"]*as root, apt[^"]*)"', makefile)
+    said = [line.replace("$(VENV_PACKAGE)", "python3.12-venv") for line in said]
+    for package in ("python3.11-venv", "python3.12-venv"):
+        command = f"apt-get update && apt-get install -y {package}"
+        assert (command, package) in [told_command(line) for line in said]
+    assert told_command("\n".join([*said, "make: *** [Makefile:73: demo] Error 1"]))[0]
+    assert told_command("as root, make services") == ("", "")
+
+
+def test_each_user_is_told_what_the_release_lacks() -> None:
+    asked = {case.name: case.asked for case in all_cases(list(RELEASES), ["root", "ordinary"])}
+    assert asked["bookworm-root"] == asked["noble-root"] == ""
+    assert asked["jammy-root"] == asked["jammy-ordinary"] == "python3.11-venv"
+    assert asked["trixie-ordinary"] == "python3.13-venv"
 
 
 @pytest.mark.skipif(not (CHECKOUT / ".git").exists(), reason="not a checkout of git")

@@ -147,7 +147,10 @@ def test_each_dependency_has_a_version_that_the_tests_use() -> None:
 
 @pytest.mark.parametrize(
     ("has_package", "says"),
-    [(True, "as root, apt-get install python3.11-venv"), (False, "make PYTHON=/path/to/it")],
+    [
+        (True, "as root, apt-get update && apt-get install -y python3.11-venv"),
+        (False, "make PYTHON=/path/to/it"),
+    ],
 )
 def test_a_machine_whose_python_is_too_old_is_told_which_one_to_get(
     tmp_path: Path, has_package: bool, says: str
