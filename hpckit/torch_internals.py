@@ -20,6 +20,7 @@ from torch.distributed._functional_collectives import (
     all_to_all_single_autograd,
 )
 from torch.distributed.elastic.multiprocessing import api as worker_processes
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, parse_args
 from torch.distributed.tensor import DTensor
@@ -31,6 +32,7 @@ __all__ = [
     "all_to_all_single_autograd",
     "config_from_args",
     "parse_args",
+    "parse_rendezvous_endpoint",
     "worker_processes",
 ]
 
@@ -58,6 +60,7 @@ INTERNALS = {
     "read a gradient before its collective has ended.",
     "torch.distributed._composable.replicate_with_fsdp.replicate": "A mesh of replicas has a "
     "second dimension of size 1. Over one dimension since 2.10.",
+    "torch.distributed._tools.fsdp2_mem_tracker.FSDPMemTracker": "No fake step.",
     "torch.distributed._tools.fsdp2_mem_tracker.FSDPMemTracker._root_mod": "No fake step.",
     "torch.distributed._tools.mem_tracker.MemTracker": "No fake step.",
     "torch._subclasses.fake_tensor.FakeTensorMode": "No fake step.",
@@ -79,6 +82,12 @@ INTERNALS = {
     "and its command line is not.",
     "torch.distributed.run.parse_args": "As for config_from_args.",
     "torch.distributed.launcher.api.LaunchConfig": "As for config_from_args.",
+    "torch.distributed.launcher.api.elastic_launch": "No worker is forked "
+    "(hpckit.trainer.torchrun.forked_workers).",
+    "torch.distributed.run.main": "No worker is started as a program "
+    "(hpckit.trainer.torchrun.spawned_workers).",
+    "torch.distributed.elastic.rendezvous.utils.parse_rendezvous_endpoint": "Agents do not find "
+    "the rendezvous.",
     "torch.distributed.distributed_c10d._world": "hpckit.hangs.own_snapshot, which looks these "
     "three up among the loaded modules, knows no process groups: stacks alone are compared.",
     "torch.distributed.ProcessGroup._get_sequence_number_for_group": "As above.",

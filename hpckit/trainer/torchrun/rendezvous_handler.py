@@ -20,10 +20,10 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from hpckit.ipc.process_environment import STORE_TOKEN
 from hpckit.ipc.rendezvous_names import participant_name
+from hpckit.torch_internals import parse_rendezvous_endpoint
 from hpckit.trainer.torchrun.free_port import free_port
 from hpckit.trainer.torchrun.rendezvous_store_client import RendezvousStoreClient, StoreConnection
 
