@@ -5,7 +5,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from data.errors import DataError
 from data.keyword_options import takes_fields_of
@@ -30,7 +30,6 @@ from data.read.mixture_progress import (
     names_of,
     source_progress,
 )
-from data.read.processes.process_prefetch import ProcessPrefetcher
 from data.read.sample_stream import (
     MixedStream,
     SampleStream,
@@ -39,9 +38,11 @@ from data.read.sample_stream import (
     mean_bytes,
     store_counts,
 )
-from data.read.sequences.packed_batches import PackPlan
 from data.read.shards.local_file_samples import WHOLE_BYTES
 from data.read.shards.open_descriptors import OPEN_SHARDS
+
+if TYPE_CHECKING:
+    from data.read.processes.process_prefetch import ProcessPrefetcher
 
 _log = logging.getLogger(__name__)
 
@@ -85,11 +86,7 @@ class Loader(Iterable[Batch]):
         self._options = options
         self._faults = options.budget(options.errors)
         topology = _topology(options)
-        self._given: BatchPlan = (
-            SamplePlan(stream, topology)
-            if options.pack is None
-            else PackPlan.of(stream, topology, options.pack)
-        )
+        self._given: BatchPlan = _plan_of(stream, topology, options)
         """The plan without a state: what a state continues with, whichever was loaded before."""
         self._plan: BatchPlan = self._given
         self._position = 0
@@ -448,6 +445,8 @@ class _Iteration(Iterator[Batch]):
         made = BatchFetcher(plan.stream, options.transform, options.collate, loader._faults)
         fetcher, work = plan.fetcher(made), plan.work(loader._position, loader._seen)
         if options.workers:
+            from data.read.processes.process_prefetch import ProcessPrefetcher
+
             return ProcessPrefetcher(
                 fetcher,
                 work,
@@ -499,6 +498,14 @@ def _topology(options: LoaderOptions) -> Topology:
     )
 
 
+def _plan_of(stream: SampleStream, topology: Topology, options: LoaderOptions) -> BatchPlan:
+    if options.pack is None:
+        return SamplePlan(stream, topology)
+    from data.read.sequences.packed_batches import PackPlan
+
+    return PackPlan.of(stream, topology, options.pack)
+
+
 def _ramp_of(saved: object) -> BatchRamp | None:
     """Return the ramp of a state. Raises DataError."""
     if saved is None:
@@ -519,7 +526,7 @@ def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
     of the user's, and no shard is remote, so that no read waits for one.
     """
     plan, options = loader._plan, loader._options
-    own = options.transform or options.collate or isinstance(plan, PackPlan)
+    own = options.transform or options.collate or options.pack
     if own or options.threads == 0 or has_remote_shards(plan.stream):
         return 1, None
     rows, mean = -(-plan.topology.batch // plan.topology.world), mean_bytes(plan.stream)
@@ -528,5 +535,5 @@ def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
 
 
 _Batches: TypeAlias = (
-    GroupedPrefetcher[BatchWork, tuple[Batch, BatchTimes, int]] | ProcessPrefetcher
+    "GroupedPrefetcher[BatchWork, tuple[Batch, BatchTimes, int]] | ProcessPrefetcher"
 )

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from data.errors import DataError
 from data.order.batch_ramp import BatchRamp
@@ -11,9 +11,11 @@ from data.order.rank_shares import Tail, Uneven
 from data.order.sample_order import OrderOptions
 from data.read.bad_samples import BadSampleBudget, Policy
 from data.read.batch import SampleContext
-from data.read.processes.process_prefetch import StartMethod
-from data.read.sequences.packed_batches import Packing
+from data.read.processes import StartMethod
 from data.read.shards.local_file_samples import Sample
+
+if TYPE_CHECKING:
+    from data.read.sequences.packed_batches import Packing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
     """The function that makes an item of each sample. It runs in several threads or processes."""
     collate: Callable[[list[Any]], Any] | None = None
     """The function that makes the data of a batch of its items; None: they stay a list."""
-    pack: Packing | None = None
+    pack: "Packing | None" = None
     """How documents of tokens are packed into sequences, which `global_batch` then counts."""
     grow: Literal["refuse", "next_epoch"] = "refuse"
     """What becomes of shards that were added after those of the state that is resumed. "refuse": it

@@ -3,7 +3,6 @@ still damaged, that is an error."""
 
 import logging
 import os
-import secrets
 import time
 
 from data.cache.files.cache_entry import CacheEntry
@@ -20,7 +19,7 @@ def move_to_quarantine(folder: CacheFolder, entry: CacheEntry, kind: str) -> Non
     """Move the shard or part to quarantine. Raises OSError."""
     folder.quarantine.mkdir(mode=0o700, exist_ok=True)
     path = folder.path(entry, kind)
-    path.rename(folder.quarantine / f"{entry.stem}.{secrets.token_hex(4)}")
+    path.rename(folder.quarantine / f"{entry.stem}.{os.urandom(4).hex()}")
 
 
 def report(

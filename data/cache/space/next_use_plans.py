@@ -8,7 +8,6 @@ file is locked by its writer, so the kernel tells whether that process is still 
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +28,7 @@ class NextUsePlan:
         """Publish `uses` (times by URL key) in place of the plan before. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         # a new name each time: a process that finds the last file dead must not remove this one
-        path = self._folder / f"{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
+        path = self._folder / f"{os.getpid()}-{os.urandom(8).hex()}{_SUFFIX}"
         temporary = path.with_suffix(".tmp")
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         lock = FileLock(fd, path)

@@ -7,7 +7,6 @@ the lock, too.
 
 import fcntl
 import os
-import secrets
 import stat
 import time
 from collections import Counter
@@ -51,7 +50,7 @@ class FileUses:
         removes it from now on. Raises OSError."""
         with changes(made.parent):
             if self._fd < 0:
-                name = f".{os.getpid()}-{secrets.token_hex(8)}{_USES}"
+                name = f".{os.getpid()}-{os.urandom(8).hex()}{_USES}"
                 self._path = made.parent / name
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
                 self._fd = os.open(self._path, flags, 0o600)

@@ -1,4 +1,9 @@
 """Batches made by reader processes and handed over, like their errors, through shared memory.
 
-This package imports data.read.batches and is imported by data.read.loader only.
+This package imports data.read.batches and is imported by data.read.loader only, once a loader has
+reader processes.
 """
+
+from typing import Literal, TypeAlias
+
+StartMethod: TypeAlias = Literal["spawn", "fork"]

@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from multiprocessing import resource_tracker, util
 from multiprocessing.context import ForkContext, SpawnContext
-from typing import Literal, TypeAlias
 
 from data.errors import DataError, SampleError
 from data.read.batch import Batch, BatchTimes
 from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
+from data.read.processes import StartMethod
 from data.read.processes.reader_process import (
     IGNORED_SIGNALS,
     BatchResult,
@@ -27,8 +27,6 @@ from data.read.processes.reader_process import (
 from data.read.processes.reader_worker import ReaderWorker
 from data.read.processes.remote_errors import rebuild_error
 from data.read.processes.shared_memory_slot import PickleLayout, SharedMemorySlot
-
-StartMethod: TypeAlias = Literal["spawn", "fork"]
 
 _GRACE_S = 5.0  # seconds for a batch that is being made when the prefetcher is closed
 _log = logging.getLogger(__name__)
