@@ -32,10 +32,13 @@ except ImportError as error:
 from checkpointing.checkpointer import Checkpointer
 from checkpointing.errors import CheckpointError
 from checkpointing.integrations.final_save import make_room
+from checkpointing.integrations.framework_versions import refuse_older
 from checkpointing.integrations.huggingface_state import newest_text, state_text
 from checkpointing.integrations.value_item import ValueItem
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.state import rng_state
+
+refuse_older("transformers", "accelerate")
 
 logger = logging.getLogger("checkpointing")
 

@@ -24,6 +24,7 @@ except ImportError as error:
 
 from checkpointing.checkpointer import Checkpointer
 from checkpointing.integrations.final_save import make_room
+from checkpointing.integrations.framework_versions import refuse_older
 from checkpointing.integrations.lightning_batches import skip
 from checkpointing.integrations.lightning_loaders import Loaders
 from checkpointing.integrations.lightning_progress import (
@@ -35,6 +36,8 @@ from checkpointing.integrations.lightning_progress import (
 from checkpointing.integrations.value_item import ValueItem
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.state import rng_state
+
+refuse_older("lightning")
 
 logger = logging.getLogger("checkpointing")
 

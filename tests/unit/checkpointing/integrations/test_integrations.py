@@ -6,6 +6,8 @@ import json
 import random
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,11 @@ import torch
 
 from checkpointing import FormatError
 from checkpointing.format.values.json_values import decode, encode
+from checkpointing.integrations.framework_versions import OLDEST, refuse_older, version_problem
 from checkpointing.state import rng_state
 from checkpointing.state.packed_values import MAX_BYTES, pack, unpack
+
+ROOT = Path(__file__).parents[4]
 
 
 def through_a_store(value: Any) -> Any:
@@ -94,3 +99,19 @@ def test_a_framework_is_imported_by_its_integration_alone_and_missed_with_a_hint
         "        raise AssertionError(name)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_older_framework_is_refused_with_what_to_install() -> None:
+    said = version_problem("lightning", "2.4.0")
+    assert said is not None
+    assert said.startswith("lightning 2.4.0 is installed")
+    assert "pip install 'lightning>=2.6'" in said
+    installed = ("2.6.0", "2.10.1", "3.0rc1", "nightly")
+    assert [version_problem("lightning", text) for text in installed] == [None] * 4
+    refuse_older(*OLDEST)
+
+
+def test_what_is_refused_is_older_than_what_the_extra_installs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = extras["optional-dependencies"]["integrations"]
+    assert asked == [f"{name}>={oldest}" for name, oldest in OLDEST.items()]
