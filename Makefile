@@ -7,6 +7,7 @@
 # make services   only the Debian packages with the servers that tests run against (as root)
 # make lint       ruff and mypy
 # make wheel      the wheel in dist/
+# make release    the wheel and the sdist in dist/, after what is installed from them was checked
 # make docs       set up, then build the site of the documentation in site/, its links checked
 # make clean      remove what the above made; runs/ stays
 
@@ -30,7 +31,7 @@ has_cpu_build = $(PIP) index versions torch 2>/dev/null | grep -qF '$(TORCH_VERS
 # needs neither.
 TORCHTITAN := torchtitan spmd_types
 
-.PHONY: setup services demo test test-quick test-torch test-slurm fresh lint docs wheel clean
+.PHONY: setup services demo test test-quick test-torch test-slurm fresh lint docs wheel release clean
 
 setup: $(VENV)/ready
 
@@ -184,6 +185,10 @@ $(VENV)/ready-docs: $(VENV)/ready
 # Install it by its path. It is the wheel of hpckit-torch: `hpckit` is the name of another project.
 wheel: $(VENV)/ready-run
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+
+# With each Python that hpckit is for, and beside each framework. Nothing is uploaded.
+release:
+	PYTHON="$(PYTHON)" tests/release.sh
 
 clean:
 	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,14 +7,14 @@
 #
 # It does not install torch: of the launcher it takes what torch does not need.
 #
-#   UV=COMMAND        uv, which installs the wheel too, if it is there
+#   DIST=FOLDER       the wheel and the sdist in this folder, and not new ones
+#   UV=COMMAND        another uv than the newest one of the package index
 #   PYRIGHT=COMMAND   pyright, which checks the types too, if it is there
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
-uv=${UV:-uv}
 pyright=${PYRIGHT:-pyright}
-checked=pip
+checked="pip, uv"
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
@@ -43,10 +43,12 @@ inside() {
 }
 
 make_environment build
-install build hatchling
-"$place/build/bin/python" -m hatchling build -d "$place/dist" >/dev/null 2>&1
-wheel=$(echo "$place"/dist/hpckit_torch-*.whl)
-sdist=$(echo "$place"/dist/hpckit_torch-*.tar.gz)
+install build hatchling uv
+uv=${UV:-$place/build/bin/uv}
+dist=$(realpath "${DIST:-$place/dist}")
+[[ -n ${DIST:-} ]] || "$place/build/bin/python" -m hatchling build -d "$dist" >/dev/null 2>&1
+wheel=$(echo "$dist"/hpckit_torch-*.whl)
+sdist=$(echo "$dist"/hpckit_torch-*.tar.gz)
 
 # check_packages NAME: that an environment has what the packages need, and they can be imported
 check_packages() {
@@ -57,12 +59,12 @@ check_packages() {
 make_environment wheel
 install wheel "$wheel"
 check_packages wheel
-if command -v "$uv" >/dev/null; then
+for file in "$wheel" "$sdist"; do
+    rm -rf "$place/uv"
     make_environment uv
-    "$uv" pip install --quiet --python "$place/uv/bin/python" "$wheel"
+    "$uv" pip install --quiet --python "$place/uv/bin/python" "$file"
     check_packages uv
-    checked+=", uv"
-fi
+done
 make_environment light
 install light "$sdist"
 check_packages light

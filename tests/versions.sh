@@ -24,26 +24,13 @@ shift 2
 cd "$(dirname "$0")/.."
 builds=${TORCH_BUILDS:-${XDG_CACHE_HOME:-$HOME/.cache}/hpckit/versions}
 uv=${UV:-uv}
-export PIP_CONSTRAINT=/dev/null # pip's configuration here may cap torch
+export UV=$uv PIP_CONSTRAINT=/dev/null # pip's configuration here may cap torch
 
-# The interpreter: on the path, one of pyenv's, or one of another release of Debian.
-python=
-is_of_version() {
-    "$1" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2>/dev/null
-}
-for candidate in "python$version" "$HOME"/.pyenv/versions/"$version"*/bin/python; do
-    if is_of_version "$candidate"; then
-        python=$(command -v "$candidate")
-        break
-    fi
-done
-[[ -n $python ]] || python=$(python3 -m tests.versions.debian_python "$version" | tail -n 1) || true
-if [[ -z $python ]]; then
+if ! python=$(tests/versions/find_python.sh "$version"); then
     echo "torch $torch, Python $version: left out, no interpreter here"
     exit 3
 fi
-
-fingerprint=$("$python" -V && cat pyproject.toml constraints.txt tests/versions/cuda_stubs.py | sha256sum)
+fingerprint=$("$python" -V && cat pyproject.toml constraints.txt tests/versions/{cuda_stubs.py,torch_alone.sh} | sha256sum)
 environment=$builds/torch-$torch-py$version
 trap '[[ -n ${KEEP:-} ]] || rm -rf "$environment"' EXIT
 
@@ -60,12 +47,7 @@ if [[ $(cat "$environment/ready" 2>/dev/null) != "$fingerprint" ]]; then
     mkdir -p "$builds"
     "$python" -m venv "$environment"
     echo "installing torch $torch for Python $version in $environment" >&2
-    install --no-deps "torch==$torch"
-    packages=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    sed -i -E '/^Requires-Dist: (nvidia|cuda|triton|pytorch-triton)/d' "$packages"/torch-*.dist-info/METADATA
-    if ls "$packages"/torch/lib/libtorch_cuda.so >/dev/null 2>&1; then
-        "$environment/bin/python" -m tests.versions.cuda_stubs "$packages/torch"
-    fi
+    tests/versions/torch_alone.sh "$environment" "$torch"
     # Pins are of the Python that the tests use most; others take what there is for them
     "$environment/bin/python" - >"$environment/asked" <<'END'
 import tomllib

@@ -19,7 +19,7 @@ from tests.fresh.machine import run_alone
 _PACKAGES = "python3,make,ca-certificates"
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _COMPONENTS = {"debian": "main", "ubuntu": "main,universe"}  # what an installation has
-_SUITES = {"debian": ("",), "ubuntu": ("", "-updates", "-security")}
+_UPDATES = ("updates", "security")
 _KEYS = Path("usr/share/keyrings/ubuntu-archive-keyring.gpg")
 
 
@@ -51,7 +51,8 @@ def base_of(release: Release, cache: Path, mirror: str | None) -> Path:
         command += ([] if mirror else [""]) + [str(_script(release.system))]
     if run_alone(command, log) != 0:
         sys.exit(f"debootstrap failed, see {log} and {partial}/debootstrap/debootstrap.log")
-    _add_suites(partial, release)
+    if release.system == "ubuntu":
+        _add_updates(partial, name)
     partial.rename(base)
     return base
 
@@ -61,13 +62,12 @@ def _script(system: str) -> Path:
     return _SCRIPTS / {"debian": "sid", "ubuntu": "gutsy"}[system]
 
 
-def _add_suites(base: Path, release: Release) -> None:
-    """Name the suites that an installation has."""
+def _add_updates(base: Path, name: str) -> None:
+    """Name the suites of updates, which every installation has."""
     source = base / "etc/apt/sources.list"
-    kind, mirror, _, *components = source.read_text().split()[:5]
-    words = " ".join(components)
-    suites = [f"{release.name}{suffix}" for suffix in _SUITES[release.system]]
-    source.write_text("".join(f"{kind} {mirror} {suite} {words}\n" for suite in suites))
+    line = source.read_text().strip()
+    updates = [line.replace(f" {name} ", f" {name}-{suite} ") for suite in _UPDATES]
+    source.write_text("\n".join([line, *updates]) + "\n")
 
 
 def _ubuntu_keys(cache: Path) -> Path:
