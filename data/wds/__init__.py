@@ -10,6 +10,8 @@ data.read and the packages below it; nothing in data imports it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from data.wds.webdataset_version import refuse_older
+
 if TYPE_CHECKING:
     from data.wds.dataset import StreamingDataset
     from data.wds.loader import WebLoader
@@ -26,6 +28,9 @@ _HOMES = {
     "from_wds": "pipeline_conversion",
     "per_sample": "stages.stage_kinds",
 }
+
+
+refuse_older()
 
 
 def __getattr__(name: str) -> Any:
