@@ -7,6 +7,8 @@
 #
 # torch is the one in constraints.txt, without NVIDIA's libraries (tests/versions/torch_alone.sh).
 #
+# uv installs, because pip takes minutes; pip checks.
+#
 #   TORCH=VERSION   another torch
 #   DIST=FOLDER     the wheel in this folder, and not a new one
 set -euo pipefail
@@ -23,7 +25,7 @@ declare -A asked=(
 chosen=("$@")
 ((${#chosen[@]})) || chosen=(webdataset lightning transformers torchtitan nemo)
 torch=${TORCH:-$(sed -n 's/^torch==//p' constraints.txt)}
-export PIP_CONSTRAINT=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1 UV=/none # pip's configuration here may cap torch
+export PIP_CONSTRAINT=/dev/null PIP_DISABLE_PIP_VERSION_CHECK=1 # pip's configuration may cap torch
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
@@ -34,8 +36,9 @@ fail() {
 
 "$python" -m venv "$place/build"
 dist=$(realpath "${DIST:-$place/dist}")
+"$place/build/bin/python" -m pip install --quiet hatchling uv
+uv=$place/build/bin/uv
 if [[ -z ${DIST:-} ]]; then
-    "$place/build/bin/python" -m pip install --quiet hatchling
     "$place/build/bin/python" -m hatchling build -t wheel -d "$dist" >/dev/null 2>&1
 fi
 wheel=$(echo "$dist"/hpckit_torch-*.whl)
@@ -51,10 +54,10 @@ for name in "${chosen[@]}"; do
     [[ -n ${asked[$name]:-} ]] || fail "no framework $name; there are ${!asked[*]}"
     began=$SECONDS environment=$place/$name
     "$python" -m venv "$environment"
-    tests/versions/torch_alone.sh "$environment" "$torch"
+    UV=/none tests/versions/torch_alone.sh "$environment" "$torch"
     "$environment/bin/python" -m pip freeze | grep '^torch==' >"$place/torch"
     read -ra words <<<"${asked[$name]}"
-    "$environment/bin/python" -m pip install --quiet --constraint "$place/torch" \
+    "$uv" pip install --quiet --python "$environment/bin/python" --constraint "$place/torch" \
         "${wheel}[launcher]" "${words[@]}" || fail "$name cannot be installed beside it"
     "$environment/bin/python" -m pip check || fail "conflicts beside $name"
     for word in "${words[@]}"; do
