@@ -11,9 +11,10 @@
 # make docs       set up, then build the site of the documentation in site/, its links checked
 # make clean      remove what the above made; runs/ stays
 
-# The first Python on the path that runs and is new enough.
+# The first Python on the path that runs and is new enough. Ubuntu 22.04 has a candidate of 3.11.0
+# among its packages, with which torch does not run.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11, 0, "final"))' 2>/dev/null && \
 	echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +45,7 @@ $(VENV)/ready: $(VENV)/ready-run
 
 # What runs need, the demo among them.
 $(VENV)/ready-run: pyproject.toml constraints.txt
-	@[ -n "$(PYTHON)" ] || { $(OLD_PYTHON) >&2; exit 1; }
+	@[ -n "$(PYTHON)" ] || { echo '$(OLD_PYTHON)' >&2; exit 1; }
 	@[ -z "$(TORCH)" ] || [ "$(TORCH)" = cpu ] || { echo "TORCH=$(TORCH): it can only be cpu" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	$(PYTHON) -m venv $(VENV)
@@ -64,13 +65,9 @@ $(VENV)/ready-run: pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[launcher]' $(if $(TORCH),torch==$(TORCH_VERSION)+$(TORCH))
 	@touch $@
 
-# Ubuntu 22.04 has Python 3.10, and 3.11 among its packages; Debian 11 has no newer one than 3.9.
-OLD_PYTHON = if apt-cache show python3.11-venv >/dev/null 2>&1 || \
-		grep -q '^VERSION_ID="22.04"' /etc/os-release; then \
-		echo "hpckit needs Python 3.11 or newer: as root, apt-get update && apt-get install -y python3.11-venv"; \
-	else \
-		echo "hpckit needs Python 3.11 or newer; say make PYTHON=/path/to/it (uv python install 3.12, conda or a module has one)"; \
-	fi
+# The package index has uv, too. Debian 11 and Ubuntu 22.04 have no newer Python of their own.
+OLD_PYTHON := hpckit needs Python 3.11 or newer: uv python install 3.12 && make PYTHON="$$(uv python find 3.12)" \
+	(https://docs.astral.sh/uv; one of conda or of a module does as well)
 
 # Debian and Ubuntu ship Python without the part that makes virtual environments; of a Python beside
 # the one of the release, the package has its version in its name.

@@ -1,7 +1,9 @@
 """`python3 -m tests.fresh`: the README's commands on machines that have only Python and make.
 
-If a command says what root has to install, root runs what it says, and it runs again. The program
-runs as root, with any Python from 3.11 on. A machine is a root file system made by debootstrap,
+If a command says what root has to install, root runs what it says, and it runs again. Where no
+Python is new enough, it has to say so, and runs again with one of the host's (`--interpreter`),
+which stands for one that uv would download. The program runs as root, with any Python from 3.11 on.
+A machine is a root file system made by debootstrap,
 below an overlay that is removed afterwards; the network is that of the host. pip has the package
 index alone, and a cache that outlives the machines, into which it puts what the index lets it. A
 release that was made long ago is made anew once its folder in `bases` is removed.
@@ -24,8 +26,16 @@ from pathlib import Path
 from types import FrameType
 
 from tests.fresh.base import base_of, python_of
-from tests.fresh.cases import RELEASES, USERS, Case, all_cases, complaints, told_command
-from tests.fresh.machine import Machine, bytes_of, copy_checkout, machine
+from tests.fresh.cases import (
+    RELEASES,
+    TOO_OLD,
+    USERS,
+    Case,
+    all_cases,
+    complaints,
+    told_command,
+)
+from tests.fresh.machine import Machine, bytes_of, copy_checkout, copy_interpreter, machine
 
 _GB = 10**9
 _MACHINE_GB = 9  # with the CUDA build of torch: its packages as downloaded, and unpacked
@@ -49,6 +59,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--cache", type=Path, default=cache, help="bases, downloads and logs (%(default)s)")
     add("--mirror", help="of the distribution; else the host's, or debootstrap's")
     add("--space", type=float, metavar="GB", help="how much has to be free on the cache's disk")
+    add("--interpreter", type=Path, metavar="PREFIX", help="of a Python for releases without one")
     add("--keep", action="store_true", help="keep the machines until the next run")
     add("--list", action="store_true", help="say what would run")
     add("variables", nargs="*", metavar="NAME=VALUE", help="for make, after --")
@@ -137,13 +148,22 @@ def _run_target(made: Machine, options: argparse.Namespace) -> list[str]:
     if user.prepared and made.run(USERS["root"], "/", "sh", "-c", user.prepared) != 0:
         return ["root could not prepare the machine"]
     copy_checkout(made, options.ref)
-    status = made.run(user, checkout, *options.make)
+    make = list(options.make)
+    status = made.run(user, checkout, *make)
+    if not made.case.release.python:
+        if status == 0 or TOO_OLD not in made.log.read_text(errors="replace"):
+            return ["it does not say that Python is too old"]
+        if options.interpreter is None:
+            print(f"{made.case.name}: Python is too old, as it says; no --interpreter was given")
+            return []
+        make.append(f"PYTHON={copy_interpreter(made, options.interpreter)}")
+        status = made.run(user, checkout, *make)
     command, asked = told_command("\n".join(_lines(made))) if status else ("", "")
     if command:
         print(f"{made.case.name}: told to run as root: {command}", flush=True)
         if made.run(USERS["root"], "/", "sh", "-c", command) != 0:
             return [f"root could not run `{command}`"]
-        status = made.run(user, checkout, *options.make)
+        status = made.run(user, checkout, *make)
     report = any(made.inside(checkout).glob("runs/demo-*/report/report.html"))
     output = "\n".join(_lines(made))
     wrong = complaints(options.target, status, output, report=report)

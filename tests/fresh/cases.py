@@ -17,6 +17,9 @@ userdel --remove ubuntu 2>/dev/null || true
 useradd --uid 1000 --create-home --shell /bin/bash ordinary
 """
 _DEMO_SAYS = ("done: reached the last step", "each exactly once")
+TOO_OLD = "hpckit needs Python 3.11 or newer: uv python install"
+"""How the line begins that says what to do where Python is too old."""
+INTERPRETER = "/opt/python"  # inside, where a machine gets one of the host's
 _COMMAND = re.compile(r"as root.*?(apt-get update && apt-get install -y (\S+))$", re.MULTILINE)
 
 
@@ -39,13 +42,12 @@ USERS = {
 
 @dataclass(frozen=True)
 class Release:
-    """A release of a distribution, by debootstrap's name, and what it calls the oldest Python of
-    its own that is new enough."""
+    """A release of a distribution, by debootstrap's name, and its own Python; empty: that one is
+    too old."""
 
     name: str
     system: str
     python: str
-    is_default: bool = True
 
 
 RELEASES = {
@@ -53,7 +55,7 @@ RELEASES = {
     for release in (
         Release("bookworm", "debian", "python3.11"),  # Debian 12
         Release("trixie", "debian", "python3.13"),  # Debian 13
-        Release("jammy", "ubuntu", "python3.11", is_default=False),  # 22.04, whose own is 3.10
+        Release("jammy", "ubuntu", ""),  # 22.04, with 3.10, and a release candidate of 3.11
         Release("noble", "ubuntu", "python3.12"),  # 24.04
     )
 }
@@ -73,9 +75,8 @@ class Case:
     @property
     def asked(self) -> str:
         """The package that the user is told to have root install; empty: none. As root the
-        Makefile installs what belongs to the default Python by itself."""
-        told = self.user.uid != 0 or not self.release.is_default
-        return f"{self.release.python}-venv" if told else ""
+        Makefile installs it by itself."""
+        return f"{self.release.python}-venv" if self.user.uid and self.release.python else ""
 
     @property
     def checkout(self) -> str:

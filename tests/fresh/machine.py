@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fresh.cases import BUNDLE, Case, User, ca_bundle, environment
+from tests.fresh.cases import BUNDLE, INTERPRETER, Case, User, ca_bundle, environment
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _FIRST = Path(__file__).with_name("machine.sh")
@@ -99,6 +99,13 @@ def _lead_to_network(made: Machine) -> None:
     for outside, inside in files.items():
         made.inside(inside).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(outside, made.inside(inside))
+
+
+def copy_interpreter(made: Machine, prefix: Path) -> Path:
+    """Put a Python of the host's where somebody would who installs another one: its program."""
+    shutil.copytree(prefix, made.inside(INTERPRETER), symlinks=True)
+    (program,) = made.inside(f"{INTERPRETER}/bin").glob("python3.[0-9][0-9]")
+    return Path(INTERPRETER, "bin", program.name)
 
 
 def copy_checkout(made: Machine, ref: str | None) -> None:
