@@ -13,8 +13,9 @@
 
 # The first Python on the path that runs and is new enough. Ubuntu 22.04 has a candidate of 3.11.0
 # among its packages, with which torch does not run.
+IS_NEW := import sys; sys.exit(sys.version_info < (3, 11, 0, "final"))
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11, 0, "final"))' 2>/dev/null && \
+	$$python -c '$(IS_NEW)' 2>/dev/null && \
 	echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +47,7 @@ $(VENV)/ready: $(VENV)/ready-run
 # What runs need, the demo among them.
 $(VENV)/ready-run: pyproject.toml constraints.txt
 	@[ -n "$(PYTHON)" ] || { echo '$(OLD_PYTHON)' >&2; exit 1; }
+	@$(PYTHON) -c '$(IS_NEW)' || { echo "PYTHON=$(PYTHON) does not run, or is older than 3.11" >&2; exit 1; }
 	@[ -z "$(TORCH)" ] || [ "$(TORCH)" = cpu ] || { echo "TORCH=$(TORCH): it can only be cpu" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	$(PYTHON) -m venv $(VENV)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fresh.cases import BUNDLE, INTERPRETER, Case, User, ca_bundle, environment
+from tests.fresh.cases import BUNDLE, INTERPRETER, USERS, Case, User, ca_bundle, environment
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _FIRST = Path(__file__).with_name("machine.sh")
@@ -104,6 +104,10 @@ def _lead_to_network(made: Machine) -> None:
 def copy_interpreter(made: Machine, prefix: Path) -> Path:
     """Put a Python of the host's where somebody would who installs another one: its program."""
     shutil.copytree(prefix, made.inside(INTERPRETER), symlinks=True)
+    libraries = made.inside("/etc/ld.so.conf.d/interpreter.conf")
+    libraries.parent.mkdir(parents=True, exist_ok=True)
+    libraries.write_text(f"{INTERPRETER}/lib\n")
+    made.run(USERS["root"], "/", "ldconfig")
     (program,) = made.inside(f"{INTERPRETER}/bin").glob("python3.[0-9][0-9]")
     return Path(INTERPRETER, "bin", program.name)
 

@@ -153,9 +153,13 @@ def test_a_machine_whose_python_is_too_old_is_told_which_one_to_get(tmp_path: Pa
     (tmp_path / "python3").chmod(0o755)
     words = ["make", "--no-print-directory", f"VENV={tmp_path}/venv", f"{tmp_path}/venv/ready-run"]
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.returncode != 0
-    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert len(said) == 1, "one line"
+    said = []
+    for given in ([], ["PYTHON=/none/python3"], [f"PYTHON={tmp_path}/python3"]):
+        done = subprocess.run([*words, *given], cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode != 0
+        lines = done.stderr.splitlines()
+        said += [line for line in lines if not line.startswith(("make", "/bin/sh", "sh:"))]
+    assert len(said) == 3, "one line each"
+    assert all("does not run, or is older than 3.11" in line for line in said[1:])
     assert said[0].startswith("hpckit needs Python 3.11 or newer: uv python install 3.12")
     assert 'make PYTHON="$(uv python find 3.12)" (https://' in said[0]
