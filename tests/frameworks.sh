@@ -54,7 +54,7 @@ for name in "${chosen[@]}"; do
     [[ -n ${asked[$name]:-} ]] || fail "no framework $name; there are ${!asked[*]}"
     began=$SECONDS environment=$place/$name
     "$python" -m venv "$environment"
-    UV=/none tests/versions/torch_alone.sh "$environment" "$torch"
+    UV=$uv tests/versions/torch_alone.sh "$environment" "$torch"
     "$environment/bin/python" -m pip freeze | grep '^torch==' >"$place/torch"
     read -ra words <<<"${asked[$name]}"
     "$uv" pip install --quiet --python "$environment/bin/python" --constraint "$place/torch" \

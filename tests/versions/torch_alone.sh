@@ -13,7 +13,9 @@ environment=$1 torch=$2
 uv=${UV:-uv}
 cd "$(dirname "$0")/../.."
 if command -v "$uv" >/dev/null; then
-    "$uv" pip install --quiet --python "$environment/bin/python" --no-deps "torch==$torch"
+    # uv does not know pip's settings: folders with builds of torch may be among them
+    "$uv" pip install --quiet --python "$environment/bin/python" --no-deps \
+        ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} "torch==$torch"
 else
     "$environment/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps "torch==$torch"
 fi
