@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 from hpckit.faults.injection.shard_corruption import flip
@@ -24,6 +25,16 @@ def newest(store: Path, kind: str, number: int) -> Path | None:
             continue
     last = sorted(found)[-NEWEST:]
     return last[number % len(last)][1] if last else None
+
+
+def written_since(store: Path, time_s: float) -> int:
+    """Return how many manifests in the store at this folder were written after a time, in seconds
+    since the epoch."""
+    times = []
+    for path in store.glob(MANIFESTS):
+        with suppress(FileNotFoundError):  # pruned meanwhile
+            times.append(path.stat().st_mtime)
+    return sum(time > time_s for time in times)
 
 
 def flip_bit(path: Path) -> None:

@@ -10,11 +10,13 @@ from functools import partial
 from itertools import dropwhile
 from socket import gethostname
 
+from checkpointing import local_folder
 from hpckit.events.event_log import Event, EventTail
 from hpckit.events.schema import SpikeFound, StepLogged, TrainingStarted, UpdateSkipped
 from hpckit.faults.campaign.campaign_runs import resume_run
 from hpckit.faults.campaign.fault_log import RecordedFault
 from hpckit.faults.campaign.fault_schedule import ScheduledFault
+from hpckit.faults.checkpoint_damage import written_since
 from hpckit.faults.fault_plan import (
     OF_SERVICE,
     DrillError,
@@ -27,7 +29,7 @@ from hpckit.faults.plan_execution import execute_fault_plan
 from hpckit.faults.site_faults import SiteFaultSet
 from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.run_state import RunState
-from hpckit.rundir.directory import RunDir
+from hpckit.rundir.directory import RunDir, checkpoint_root
 from hpckit.rundir.supervisor_process import SupervisorError
 
 PATIENCE_S = 300.0
@@ -37,9 +39,10 @@ _POLL_S, _LOOK_S = 0.1, 2.0
 _NOT_NOW = (DrillError, SupervisorError)
 NAMED = (DrillKind.HANG, DrillKind.STALL, DrillKind.WRONG)
 """The faults of a rank after which the run has to say which one it was."""
+_DAMAGES = (DrillKind.DAMAGE, DrillKind.MANIFEST)
 _NO_RESTART = (
     *OF_SERVICE,
-    *(DrillKind.DAMAGE, DrillKind.MANIFEST, DrillKind.CACHE),
+    *(*_DAMAGES, DrillKind.CACHE),
     *(DrillKind.SLOW, DrillKind.WORKER_TERM),
 )
 
@@ -59,6 +62,8 @@ class InjectionTrigger:
         """Number of events before the newest fault; counted because times are unreliable if a clock
         is set."""
         self._gone_s = math.inf
+        self._damaged_s = 0.0
+        """When a checkpoint was damaged last, in seconds since the epoch."""
         self.refusal = ""
         """Why the newest fault that could not be injected immediately was refused."""
 
@@ -109,11 +114,25 @@ class InjectionTrigger:
             self._site.play(planned.kind, host, node, it.progress.job, neighbour)
             return fault
         plan = plan_drill(it, DrillKind(planned.kind), rank, node)
+        if planned.kind in _DAMAGES:
+            self._require_other_checkpoint(it)
         harmed = plan.path.name if plan.path is not None else None
         hit = plan.number if plan.kind in NAMED else None
         fault = RecordedFault(time.time(), planned.kind, self._new_step(), plan.what, harmed, hit)
         execute_fault_plan(it, plan)
-        return replace(fault, caused=time.time())
+        caused = time.time()
+        if planned.kind in _DAMAGES:
+            self._damaged_s = caused
+        return replace(fault, caused=caused)
+
+    def _require_other_checkpoint(self, it: Overview) -> None:
+        """Raise DrillError if the run might have no checkpoint left that is not damaged: no run
+        could continue then, and a campaign is about those that can."""
+        assert it.spec is not None
+        folder = local_folder(checkpoint_root(it.spec, it.run))
+        assert folder is not None
+        if written_since(folder, self._damaged_s) < 2:
+            raise DrillError("fewer than two checkpoints were made since the last one was damaged")
 
     def until_past(self, struck: RecordedFault) -> None:
         """Wait until a new step was finished; if the fault ends ranks, by ranks that were started

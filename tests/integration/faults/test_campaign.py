@@ -62,7 +62,7 @@ def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def overrides(shards: Path, cache: Path) -> list[str]:
     words = [f"data.shards={shards}", f"data.cache={cache}", "data.cache_local=true"]
-    return ["data=shards", *words, "checkpoint.every_steps=10"]
+    return ["data=shards", *words, "checkpoint.every_steps=5"]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from hpckit.faults.campaign import injection_trigger
 from hpckit.faults.campaign.injection_trigger import InjectionTrigger
+from hpckit.faults.fault_plan import DrillError
 from hpckit.faults.site_faults import SiteFaultSet
 from hpckit.report.overview import Queue, look
 from hpckit.report.run_state import RunState
+from hpckit.rundir.directory import checkpoint_root
 from tests.unit.hpckit.report.sample_runs import ran, submitted
 
 
@@ -54,6 +57,30 @@ def test_a_job_on_its_way_back_to_the_queue_is_not_over(
         now_s += seconds
         assert follower._is_over(it) is is_over
     assert follower._is_over(look(ran(tmp_path / "ended"), Queue()))
+
+
+def test_a_checkpoint_is_damaged_only_where_another_one_is_left(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run")
+    trigger, here = InjectionTrigger(run, SiteFaultSet({}, Path()), print), look(run, Queue())
+    assert here.spec is not None
+    steps = Path(checkpoint_root(here.spec, run)) / "runs/r/steps"
+    steps.mkdir(parents=True)
+
+    def write(number: int, time_s: float) -> None:
+        (steps / f"{number}.manifest").touch()
+        os.utime(steps / f"{number}.manifest", (time_s, time_s))
+
+    write(5, 100.0)
+    with pytest.raises(DrillError, match="fewer than two checkpoints"):
+        trigger._require_other_checkpoint(here)
+    write(10, 110.0)
+    trigger._require_other_checkpoint(here)
+    trigger._damaged_s = 115.0
+    write(15, 120.0)
+    with pytest.raises(DrillError, match="fewer than two checkpoints"):
+        trigger._require_other_checkpoint(here)
+    write(20, 130.0)
+    trigger._require_other_checkpoint(here)
 
 
 def test_the_other_node_of_a_fault_between_two_is_one_that_trains() -> None:
