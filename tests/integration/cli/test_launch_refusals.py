@@ -1,27 +1,35 @@
-"""Bad input: one clear line each, exit status 2, and nothing started. By processes; the answers
-themselves are in test_usage_errors."""
+"""Bad input: one clear line each, exit status 2, and nothing started. The answers themselves are in
+test_usage_errors."""
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
+from contextlib import chdir, redirect_stderr
 from pathlib import Path
 
 import pytest
 
+from hpckit.submit.launch_command import main
 from tests.integration.run.runs import ALONE, PACED, REPO, command, complete, started
 
 
 def refused(root: Path, shards: Path, *overrides: str, cwd: Path = REPO) -> list[str]:
-    """The lines with which a start is refused; asserts that nothing was started."""
-    done = subprocess.run(
-        command(root, shards, *overrides), cwd=cwd, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
+    """The lines with which a start is refused in this process; asserts that nothing was started."""
+    _, _, *words = command(root, shards, *overrides)
+    said = io.StringIO()
+    with chdir(cwd), redirect_stderr(said):
+        status = main(words)
+    return lines_of(root, status, said.getvalue())
+
+
+def lines_of(root: Path, status: int, said: str) -> list[str]:
+    assert status == 2, said
     assert not list(root.glob("*/submissions/*"))
-    lines = done.stderr.splitlines()
+    lines = said.splitlines()
     assert lines
-    assert all(line.startswith("error: ") for line in lines), done.stderr
+    assert all(line.startswith("error: ") for line in lines), said
     return lines
 
 
@@ -40,7 +48,10 @@ def test_bad_input(tmp_path: Path, shards: Path, override: str, says: str) -> No
 
 def test_all_violations_together(tmp_path: Path, shards: Path) -> None:
     bad = ("launch.nodes=0", "trian.steps=3", "optim.lr=fast", "precision=fp3", "model.heads=0")
-    lines = refused(tmp_path, shards, *bad)
+    done = subprocess.run(
+        command(tmp_path, shards, *bad), cwd=REPO, capture_output=True, text=True, check=False
+    )
+    lines = lines_of(tmp_path, done.returncode, done.stderr)
     for key in ("launch.nodes", "trian", "optim.lr", "precision", "model.heads"):
         assert any(line.startswith(f"error: {key}: ") for line in lines), (key, lines)
 

@@ -8,7 +8,10 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from data.order.mixture import segment
+from hpckit.cli.main import app
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import (
     ON_ONE_NODE,
@@ -102,8 +105,8 @@ def test_killed_and_resumed_on_another_world_with_other_weights(tmp_path: Path) 
     assert (shown["web"]["samples"], shown["code"]["samples"]) == (of_web, len(expected) - of_web)
     assert shown["web"]["epochs"] == of_web / sum(SHARDS["web"])
     assert 0 < shown["code"]["loss"] < 9
-    status, output = complete(tmp_path, [sys.executable, "-c", PROGRAM, "status", str(run.path)])
-    assert f"web: {of_web} samples (" in output
+    told = CliRunner().invoke(app, ["status", str(run.path)], catch_exceptions=False)
+    assert f"web: {of_web} samples (" in told.stdout
     record = json.loads((run.path / "verdict.json").read_text())
     assert record["kind"] == "done"
     again, output = complete(tmp_path, [*launch, *ON_ONE_NODE])

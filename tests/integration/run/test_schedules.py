@@ -7,6 +7,9 @@ import json
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from hpckit.cli.main import app
 from tests.integration.run.runs import (
     ON_ONE_NODE,
     PACED,
@@ -89,11 +92,11 @@ def test_killed_on_two_ranks_and_resumed_on_one(tmp_path: Path) -> None:
     warm = 6e-4 * (seen[7] / 8 + 1) / 5
     assert abs(records[8]["lr"] - warm) < 1e-9, "the warm-up counts samples"
     assert (last.position, last.seen) == (seen[begun], seen[begun])
-    where = [sys.executable, "-c", PROGRAM, "data", "where", str(shards), "--json"]
+    where = ["data", "where", str(shards), "--json", "--run", str(run.path)]
     for step, version in ((9, 1), (STEPS, 2)):
-        status, output = complete(tmp_path, [*where, "--run", str(run.path), "--step", str(step)])
-        assert status == 0, output
-        found = json.loads(output)
+        told = CliRunner().invoke(app, [*where, "--step", str(step)], catch_exceptions=False)
+        assert told.exit_code == 0, told.output
+        found = json.loads(told.stdout)
         assert sorted(one["key"] for one in found["samples"]) == sorted(
             key.partition("#")[0] for key in expected[step - 1]
         )
