@@ -24,7 +24,7 @@ from tests.cluster.launched import launch
 from tests.cluster.slurm import Slurm
 from tests.cluster.test_site_kinds import told
 from tests.cluster.test_submitters import worker
-from tests.integration.run.runs import assert_same_run
+from tests.integration.run.runs import ON_ONE_NODE, assert_same_run
 
 MODULE = """
 module() {
@@ -94,7 +94,7 @@ def test_workers_have_the_modules_and_the_environment_of_the_set_up_lines(
     lines = f"cluster.slurm.setup=[{','.join(setup.values())}]"
     told_by = ("entry=tests.cluster.telling:main", f"user_config.environment={tmp_path}")
     python = f"cluster.slurm.python={conda}/bin/python"
-    it = launch(ports, tmp_path / "runs", shards, *told_by, lines, python)
+    it = launch(ports, tmp_path / "runs", shards, *ON_ONE_NODE, *told_by, lines, python)
     assert it.wait_for("run_ended")["verdict"] == "done"
     it.wait_until_over()
     assert_same_run(it.run, reference)

@@ -13,7 +13,7 @@ from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import SLURM, UNHURRIED, Launched
 from tests.cluster.slurm import PATIENCE_S, Slurm, wait_for
 from tests.integration.cli.run_commands import Typed
-from tests.integration.run.runs import assert_same_run, command, losses
+from tests.integration.run.runs import ON_ONE_NODE, assert_same_run, command, losses
 
 FAKE_APPTAINER = """\
 #!/usr/bin/env python3
@@ -58,7 +58,7 @@ def test_a_sweep_is_one_array_whose_tasks_go_on_by_themselves(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     """The first task is preempted while the second one waits for it to make room."""
-    several = (UNHURRIED, "launch.max_parallel=1", "train.seed=1,2", "-m")
+    several = (*ON_ONE_NODE, UNHURRIED, "launch.max_parallel=1", "train.seed=1,2", "-m")
     words = command(tmp_path, shards, *SLURM, *several)
     shown = launch_py(ports, *words, "--dry-run").partition("\n\n")[2]
     said = launch_py(ports, *words).splitlines()
@@ -87,7 +87,9 @@ def test_a_sweep_is_one_array_whose_tasks_go_on_by_themselves(
     assert losses(runs[1].run) != losses(reference)
     assert all((it.run.logs / f"batch-{n}.log").exists() for it, n in ((runs[0], second["job"]),))
     assert launch_py(ports, *words).splitlines()[-1].startswith("all runs are done")
-    more = command(tmp_path, shards, *SLURM, UNHURRIED, "train.seed=1,3,4", "-m", "--json")
+    more = command(
+        tmp_path, shards, *SLURM, *ON_ONE_NODE, UNHURRIED, "train.seed=1,3,4", "-m", "--json"
+    )
     told_of = json.loads(launch_py(ports, *more))["runs"]
     array = told_of[1]["job"].partition("_")[0]
     assert [one["job"] for one in told_of] == [None, f"{array}_0", f"{array}_1"]

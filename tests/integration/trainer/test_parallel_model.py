@@ -54,12 +54,15 @@ WITH_EXPERTS = {
     "ep_hsdp": ["parallel=hsdp", "parallel.shard=2", "parallel.expert=2"],
 }
 KINDS = {**ON_DATA, **DIVIDED, **WITH_EXPERTS}
-MOVED = [*ON_DATA, *DIVIDED]
+MOVED = some(["zero1", "fsdp_tp", "gpipe_ddp", "hsdp"], ["ddp", "zero2", "fsdp", "tp", "ddp_tp"])
+"""Each of them after another kind of spreading: by data, by tensors, by stages."""
 Step = tuple[float, float]
 
 
-SOME = ["ddp", "fsdp", "interleaved", "3d"]
-FEW = ["ddp", "fsdp_tp", "interleaved", "fsdp"]
+PARTED = some(["fsdp_tp", "gpipe_ddp", "3d"], ["tp", "ddp_tp"])
+"""Each layer that is divided by tensors costs a rank as much as a model that is not."""
+SOME = some(["fsdp", "interleaved"], ["ddp", "3d"])
+FEW = some(["fsdp_tp"], ["ddp", "interleaved", "fsdp"])
 MUON = ("optim=muon", "optim.ema_decay=0.9")
 EXPERTS = ("model.experts.balance_rate=0.02", "memory.activation_checkpointing=full")
 
@@ -138,12 +141,15 @@ def losses_of_a_ramp(rank: int, tmp: Path, specs: list[RunSpec]) -> list[list[St
     ("kinds", "model", "overrides", "close"),
     [
         ([*ON_DATA], "gpt_nano", (), 2e-5),
-        ([kind for kind in DIVIDED if kind not in FOUR_STAGES], "gpt_nano", (), 2e-5),
+        (PARTED, "gpt_nano", (), 2e-5),
         ([*FOUR_STAGES], "gpt_nano", DEEP, 2e-5),
         (SOME, "gpt_nano", (*DEEP, "precision=bf16"), 2e-2),
-        (["fsdp_tp", "pp", "interleaved", "3d"], "llama_nano", DEEP, 2e-5),
+        (some(["3d"], ["fsdp_tp", "pp", "interleaved"]), "llama_nano", DEEP, 2e-5),
         (FEW, "gpt_nano", (*DEEP, *MUON), 5e-4),  # which orthogonalises in bf16
-        (["fsdp", "ep_zero1", "ep_zero2", "ep_hsdp"], "gpt_moe_nano", EXPERTS, 2e-5),
+        (
+            some(["ep_zero1", "ep_hsdp"], ["fsdp", "ep_zero2"]),
+            *("gpt_moe_nano", EXPERTS, 2e-5),
+        ),
         (["ep_fsdp"], "gpt_moe_nano", (*EXPERTS, *MUON), 5e-4),
     ],
     ids=[
@@ -229,10 +235,10 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("kinds", "model", "overrides"),
     [
-        ([kind for kind in MOVED if kind not in FOUR_STAGES], "gpt_nano", ()),
+        (MOVED, "gpt_nano", ()),
         (["pp", "fsdp", "interleaved"], "gpt_nano", DEEP),
         (some(["ddp", "3d"], ["fsdp_tp", "interleaved"]), "llama_nano", some([], DEEP)),
-        (some(["fsdp_tp", "interleaved"], ["ddp"]), "gpt_nano", (*DEEP, *MUON)),
+        (some(["fsdp_tp", "ddp"], ["interleaved"]), "gpt_nano", (*some([], DEEP), *MUON)),
         (
             some(["ep_fsdp", "ep_zero1"], ["ddp", "ep_hsdp"]),
             "gpt_moe_nano",
