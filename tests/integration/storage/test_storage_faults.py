@@ -17,6 +17,7 @@ from checkpointing.errors import StoreAccessError, StoreError, StoreFullError
 from checkpointing.storage import Storage, open_storage
 from checkpointing.storage.fsspec.fsspec_storage import FsspecStorage
 from tests.services.ceph import CephServer
+from tests.services.fault_proxy import fault_proxy
 from tests.services.faults import (
     ACCESS_DENIED,
     EXPIRED_TOKEN,
@@ -35,7 +36,7 @@ from tests.services.faults import (
     Truncate,
 )
 from tests.services.fixtures import FaultyS3
-from tests.services.s3 import S3Place
+from tests.services.s3 import S3Place, S3Server
 
 LARGE = bytes(range(256)) * (3 << 12)  # 3 MiB
 PATIENT_S, IMPATIENT_S = (
@@ -200,17 +201,32 @@ def test_a_server_without_exclusive_create(
     assert caplog.text.count("writers agree through claim objects") == 1
 
 
-def test_a_list_goes_on_where_it_was_cut(through: Open, faulty_s3: FaultyS3) -> None:
-    storage = through()
-    direct = open_storage(faulty_s3.direct.url, options=faulty_s3.direct.options)
-    names = [f"many/{n:04d}" for n in range(1100)]
+MANY = [f"many/{n:04d}" for n in range(1001)]  # a list of S3 has a thousand
+
+
+@pytest.fixture(scope="module")
+def of_many(s3_server: S3Server) -> S3Place:
+    """With many objects, as they take long to make."""
+    place = s3_server.new_place()
+    direct = open_storage(place.url, options=place.options)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: direct.put(name, [b"1"]), names))
-    faulty_s3.proxy.inject(INTERNAL_ERROR, method="GET", skip=1, times=1)
-    assert [entry.key for entry in storage.list("many/")] == names
-    assert retries(storage) == 1
-    storage.delete(names)
-    assert direct.list("") == []
+        list(pool.map(lambda name: direct.put(name, [b"1"]), MANY))
+    direct.close()
+    return place
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs"])
+def test_a_list_goes_on_where_it_was_cut(
+    client: str, of_many: S3Place, s3_server: S3Server
+) -> None:
+    with fault_proxy(s3_server.http) as proxy:
+        place = of_many.through(proxy.endpoint)
+        options = {**place.options, "client": client, "timeout_s": PATIENT_S}
+        storage = open_storage(place.url, options=options)
+        rule = proxy.inject(INTERNAL_ERROR, method="GET", skip=1, times=1)
+        assert [entry.key for entry in storage.list("many/")] == MANY
+        assert (rule.hits, retries(storage)) == (1, 1)
+        storage.close()
 
 
 def test_a_server_without_bulk_delete(faulty_s3: FaultyS3) -> None:

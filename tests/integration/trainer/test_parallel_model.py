@@ -236,7 +236,7 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
     ("kinds", "model", "overrides"),
     [
         (MOVED, "gpt_nano", ()),
-        (["pp", "fsdp", "interleaved"], "gpt_nano", DEEP),
+        (some(["pp", "interleaved"], ["fsdp"]), "gpt_nano", DEEP),
         (some(["ddp", "3d"], ["fsdp_tp", "interleaved"]), "llama_nano", some([], DEEP)),
         (some(["fsdp_tp", "ddp"], ["interleaved"]), "gpt_nano", (*some([], DEEP), *MUON)),
         (

@@ -14,6 +14,7 @@ from checkpointing import Checkpointer
 from hpckit.config.spec import RunSpec
 from hpckit.submit.compose import compose_spec
 from hpckit.trainer.batches.byte_text import VOCAB
+from tests.effort import some
 from tests.integration.rank_worlds import run_world
 from tests.integration.trainer.test_parallel_model import (
     BATCH,
@@ -29,19 +30,22 @@ from tests.integration.trainer.test_parallel_model import (
 
 BEFORE, AFTER = 2, 2
 MANY, FEW = 4, 2
-GOES_ON: dict[str, tuple[str, ...]] = {
+_ALWAYS: dict[str, tuple[str, ...]] = {
     "zero1": ("optim.ema_decay=0.9",),
-    "zero2": ("memory.loss_chunks=4",),
     "hsdp": ("optim=muon",),
-    "fsdp": ("precision=fp16",),
-    "tp": (),
-    "fsdp_tp": (),
-    "pp": ("precision=bf16",),
-    "gpipe_ddp": (),
-    "interleaved": ("memory.activation_checkpointing=full",),
-    "3d": (),
+    "fsdp_tp": ("precision=fp16",),
+    "interleaved": ("memory.activation_checkpointing=full", "precision=bf16"),
     "ep_fsdp": ("model=gpt_moe_nano",),
 }
+_MORE: dict[str, tuple[str, ...]] = {
+    "zero2": ("memory.loss_chunks=4",),
+    "fsdp": ("precision=fp16",),
+    "tp": (),
+    "pp": ("precision=bf16",),
+    "gpipe_ddp": (),
+    "3d": (),
+}
+GOES_ON = dict(some([*_ALWAYS.items()], [*_MORE.items()]))
 """By kinds, with levers whose state has to go on as well."""
 ON_FEW = {"3d": ["parallel=tp"]}
 """Where two ranks are too few for the same."""
