@@ -24,18 +24,13 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from checkpointing import Checkpointer
 from checkpointing.staging.stager import local
-from tests.effort import EFFORT
+from tests.effort import some
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.rank_worlds import assert_same, meet, run_worlds, seeded, whole
 from tests.integration.service.running_services import kept
 
-WORLDS = [
-    1,
-    2,
-    3,
-    4,
-    *([8] if EFFORT > 1 else []),
-]  # at once, but no two of them at one store: a job takes its store over
+WORLDS = some([1, 3, 4], [2, 8])
+"""At once, but no two of them at one store: a job takes its store over."""
 KINDS = ["ddp", "fsdp", "hsdp", "tp", "fsdp+tp"]
 SHAPES = [(8, 8), (7, 5), (2, 9), (3, 0), (64, 1030)]  # the last has several tiles in complex64
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.uint8]

@@ -10,6 +10,7 @@ from hpckit.planner.memory.decoder_memory import footprint, footprints
 from hpckit.submit.compose import compose_spec
 from hpckit.submit.launch_command import main
 from hpckit.trainer.memory.fake_step import fake_step
+from tests.effort import some
 
 SMALL = ("model=gpt_nano", "model.layers=4", "model.heads=4", "train.global_batch=64")
 
@@ -72,7 +73,13 @@ LIKE_THE_PLAN = {
 }
 
 
-@pytest.mark.parametrize("case", LIKE_THE_PLAN)
+_ALWAYS = (
+    *("zero1", "fsdp_tp", "all in bf16", "micro-batches", "plain, selective"),
+    *("plain attention", "experts"),
+)
+
+
+@pytest.mark.parametrize("case", some(_ALWAYS, sorted(LIKE_THE_PLAN.keys() - {*_ALWAYS})))
 def test_a_step_takes_what_is_planned(case: str) -> None:
     spec = compose_spec(["launch.nodes=8", *LIKE_THE_PLAN[case]])
     planned = footprint(spec, spec.launch.nodes).peak.total
@@ -83,7 +90,10 @@ IMAGES = ("experiment=images", "data.shards=/data", "launch.nodes=4", "train.glo
 FEWER = ("model=resnet50", "model.depths=[1,2,2,1]")
 OF_IMAGES = {
     "copies": (*FEWER, "parallel=ddp", "train.micro_batch=8"),
-    "sharded": ("model=resnet50", "parallel=fsdp", "train.micro_batch=4", "precision=bf16"),
+    "sharded": (*FEWER, "parallel=fsdp", "train.micro_batch=4", "precision=bf16"),
+    "all of its layers": (
+        *("model=resnet50", "parallel=fsdp", "train.micro_batch=4", "precision=bf16"),
+    ),
     "again": (
         *(*FEWER, "parallel=fsdp", "train.micro_batch=8"),
         "memory.activation_checkpointing=full",
@@ -97,7 +107,9 @@ OF_IMAGES = {
 }
 
 
-@pytest.mark.parametrize("case", OF_IMAGES)
+@pytest.mark.parametrize(
+    "case", some(["sharded", "vit, again"], ["copies", "all of its layers", "again", "vit"])
+)
 def test_a_step_of_images_takes_what_is_planned(case: str) -> None:
     spec = compose_spec([*IMAGES, *OF_IMAGES[case]])
     found = fake_step(spec)
