@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from hpckit.rundir.directory import RunDir
+from tests.integration.examples.example_programs import ForkedProgram
 from tests.integration.run.runs import REPO
 
 SCRIPTS = Path(__file__).parent / "programs"
@@ -28,19 +27,14 @@ def launch_line(*words: str) -> list[str]:
     return [sys.executable, str(REPO / "launch.py"), "root=.", "name=t", *words]
 
 
-def losses_by_torchrun(script: str, folder: Path, ranks: int) -> dict[int, str]:
-    """The losses of a script that torchrun alone has run, to the last bit."""
+def losses_without(script: str, folder: Path, forks: ForkedProgram) -> dict[int, str]:
+    """The losses of a script on two ranks without hpckit, to the last bit.
+
+    Args:
+        forks: of `plain_script`, whose ranks have the environment that torchrun gives.
+    """
     project = project_with(folder, script)
-    torchrun = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone")
-    done = subprocess.run(
-        [sys.executable, *torchrun, "train.py"],
-        cwd=project,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return losses_in(done.stdout)
+    return losses_in(forks.read(["train.py"], project, ranks=2).output)
 
 
 def losses_in(text: str) -> dict[int, str]:

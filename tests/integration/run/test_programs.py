@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -13,10 +15,12 @@ import pytest
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
+from tests.integration.examples.example_programs import ForkedProgram
+from tests.integration.run import plain_script
 from tests.integration.run.program_runs import (
     launch_line,
-    losses_by_torchrun,
     losses_of,
+    losses_without,
     project_with,
 )
 from tests.integration.run.runs import complete, history, kill, started
@@ -25,9 +29,16 @@ ON_CPUS = ("cluster.device=cpu", "launch.threads_per_worker=1", "launch.nodes=2"
 PATTERN = r"command.step_pattern=step (?P<step>\d+) of \d+: loss (?P<loss>\S+)"
 
 
-def test_a_script_that_knows_nothing_of_hpckit(tmp_path: Path) -> None:
-    """It is killed, preempted, and ends with the losses that torchrun alone gives."""
-    expected = losses_by_torchrun("ddp_script.py", tmp_path / "alone", ranks=2)
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkedProgram]:
+    with closing(ForkedProgram(plain_script.__name__, "torch.nn.parallel")) as forks:
+        yield forks
+
+
+def test_a_script_that_knows_nothing_of_hpckit(tmp_path: Path, forks: ForkedProgram) -> None:
+    """It is killed, preempted, and ends with the losses that it has without hpckit."""
+    expected = losses_without("ddp_script.py", tmp_path / "alone", forks)
+    assert list(expected) == list(range(1, 61))
     project = project_with(tmp_path / "project", "ddp_script.py")
     line = launch_line(*ON_CPUS, PATTERN, "--", "torchrun", "train.py", "--step-s=0.2")
     with started(project, line, cwd=project) as it:
@@ -50,9 +61,10 @@ def test_a_script_that_knows_nothing_of_hpckit(tmp_path: Path) -> None:
     assert all(life.start_step % 5 == 0 for life in lives), "from the script's own checkpoints"
 
 
-def test_a_script_with_the_client_leaves_at_one_step(tmp_path: Path) -> None:
+def test_a_script_with_the_client_leaves_at_one_step(tmp_path: Path, forks: ForkedProgram) -> None:
     """No step is done twice: all ranks save and leave together."""
-    expected = losses_by_torchrun("client_script.py", tmp_path / "alone", ranks=2)
+    expected = losses_without("client_script.py", tmp_path / "alone", forks)
+    assert list(expected) == list(range(1, 61))
     project = project_with(tmp_path / "project", "client_script.py")
     line = launch_line(*ON_CPUS, "--", "python", "train.py", "0.5")
     with started(project, line, cwd=project) as it:
@@ -208,7 +220,7 @@ def test_a_script_whose_modules_have_the_names_of_hpckits_packages(
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
     (project / "train.sh").write_text(f"exec {sys.executable} train.py\n")
-    line = launch_line("cluster.device=cpu", "launch.nproc_per_node=2", "--", *words)
+    line = launch_line("cluster.device=cpu", "--", *words)
     status, output = complete(project, line, cwd=project)
     assert status == 0, output
     (path,) = project.glob("t-*")

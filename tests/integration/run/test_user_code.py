@@ -13,6 +13,7 @@ from hpckit.cli.main import app
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
+from tests.effort import some
 from tests.integration.run.runs import complete, history
 
 TRAINING = """
@@ -81,7 +82,7 @@ atexit.register(print, "at its end", flush=True)
 """
 
 
-@pytest.mark.parametrize("preload", [True, False], ids=["forks", "programs"])
+@pytest.mark.parametrize("preload", some([True], [False]))
 def test_a_function_of_ones_own_runs_from_the_snapshot(
     tmp_path: Path, shards: Path, preload: bool
 ) -> None:
