@@ -28,7 +28,7 @@ _CHANGES_EVERY, _CALLS_EVERY = every(4), every(40)
 
 def killed_at_changes() -> dict[str, int]:
     """Before a change of the store, which is also after the one before; how many there were. Which
-    changes depends on the version of NFS, so that all of them together are tried."""
+    changes depends on the version of NFS, so that both together try twice as many."""
     populated = _populated()
     copy = MemoryStorage("memory://count")
     crashing.copied(populated, copy)

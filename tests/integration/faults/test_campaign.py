@@ -50,6 +50,8 @@ SCHEDULE = (
     ScheduledFault(60, DISK, 0.0),
 )
 DONE = len(SCHEDULE) - 1
+EVERY_S = 5
+"""On average, between the faults of a schedule that a seed makes."""
 
 
 def hpckit(*words: str) -> subprocess.CompletedProcess[str]:
@@ -124,7 +126,7 @@ def test_a_seed_and_a_known_reference_are_enough(
     other = drill(tmp_path / "o", f"--reference={reference.path}", "--minutes=0.2", *words)
     assert (other.returncode, "it has another config" in other.stderr) == (2, True)
     assert not (tmp_path / "o").exists()
-    chosen = ("--seed=3", "--every=4", "--faults=worker,nan")
+    chosen = ("--seed=10", f"--every={EVERY_S}", "--faults=worker,nan")
     try:
         done = drill(
             tmp_path / "c", f"--reference={reference.path}", minutes, *chosen, *words, "--json"
@@ -134,7 +136,7 @@ def test_a_seed_and_a_known_reference_are_enough(
             end_leftovers(runs.parent, "campaign-*")
     assert done.returncode == 0, done.stdout + done.stderr
     rates = {"worker": 1.0, "nan": 1.0}
-    due = make_schedule(3, STEPS, 4 / STEP_S, rates)
+    due = make_schedule(10, STEPS, EVERY_S / STEP_S, rates)
     assert load_schedule(tmp_path / "c/1/faults.jsonl", rates) == due
     assert json.loads(done.stdout)["faults"] == len(due) > 1
     assert not (tmp_path / "c/reference").exists()
