@@ -9,7 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from hpckit.cli.main import app
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
@@ -50,15 +52,13 @@ def test_status_and_logs_of_a_run_under_way(typed: Typed) -> None:
     found = typed.json("status")
     assert (found["cluster"], found["nodes"], found["ranks"], found["jobs"]) == ("local", 2, 2, [])
     assert found["problem"] is None
-    manual = subprocess.run([HPCKIT, "status", "--help"], capture_output=True, text=True)
+    manual = CliRunner().invoke(app, ["status", "--help"])
     assert [key for key in found if key not in manual.stdout] == []
     root = typed.run.path.parent
     told = subprocess.run([HPCKIT, "status", f"--root={root}"], capture_output=True, text=True)
     assert typed.run.name in told.stdout
     assert "running" in told.stdout
-    listed = subprocess.run(
-        [HPCKIT, "status", f"--root={root}", "--json"], capture_output=True, text=True
-    )
+    listed = CliRunner().invoke(app, ["status", f"--root={root}", "--json"])
     assert [run["run"] for run in json.loads(listed.stdout)["runs"]] == [typed.run.name]
     assert "supervisor process" in typed.text("status")
     assert "running, step" in typed.text("why")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from hpckit.cli.main import app
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import (
     ALONE,
     PACED,
-    REPO,
     assert_same_run,
     command,
     complete,
@@ -25,14 +25,10 @@ from tests.integration.run.runs import (
 
 def told(command: str, run: RunDir) -> str:
     """What `hpckit why` or `hpckit status` prints of the run."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hpckit", command, str(run.path)],
-        env={**os.environ, "COLUMNS": "2000"},
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        check=True,
+    done = CliRunner().invoke(
+        app, [command, str(run.path)], env={"COLUMNS": "2000"}, catch_exceptions=False
     )
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -13,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from typer.testing import CliRunner
 
 from checkpointing import CheckpointInfo, list_checkpoints
 from data import Batch, Loader, ShardWriter, in_order, open_dataset
+from hpckit.cli.main import app
 from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.trainer.errors import TrainingError
@@ -23,7 +23,6 @@ from hpckit.trainer.validation import over_ranks, sample_means
 from tests.integration.rank_worlds import run_world
 from tests.integration.run.runs import (
     ON_ONE_NODE,
-    REPO,
     assert_same_run,
     command,
     complete,
@@ -93,11 +92,8 @@ def newest(run: RunDir) -> list[CheckpointInfo]:
 
 
 def hpckit(*arguments: str) -> str:
-    line = "from hpckit.cli.main import app; app()"
-    done = subprocess.run(
-        [sys.executable, "-c", line, *arguments], cwd=REPO, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 
