@@ -14,7 +14,9 @@ from checkpointing.errors import DamagedError
 from checkpointing.storage import Buffer, Storage, open_storage
 from checkpointing.storage.fsspec.call_deadlines import FsspecCalls
 from checkpointing.storage.fsspec.fsspec_storage import DriverTraits, FsspecStorage
-from tests.services.s3 import S3Server
+from tests.effort import some
+from tests.services.ceph import CephServer
+from tests.services.s3 import S3Place, S3Server
 
 Reopen = Callable[[], Storage]  # another storage on the same place, as another process has it
 
@@ -170,13 +172,48 @@ def test_modified_follows_the_order_of_writes(storage: Storage) -> None:
     assert 1.6e9 < first.modified <= second.modified
 
 
-def test_a_long_list_is_complete(storage: Storage) -> None:
-    names = [f"many/{n:04d}" for n in range(1203)]
+MANY = [f"many/{n:04d}" for n in range(1003)]
+"""More than the thousand that S3 lists and deletes at a time."""
+
+
+def put_many(storage: Storage) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: storage.put(name, [b"1"]), names))
-    assert keys(storage, "many/") == names
-    storage.delete(names[:-2])
-    assert keys(storage, "many/") == names[-2:]
+        list(pool.map(lambda name: storage.put(name, [b"1"]), MANY))
+
+
+@pytest.mark.parametrize(
+    "reopen",
+    some(["posix", "memory", "fsspec", "obstore-ministack"], ["s3fs-ministack"]),
+    indirect=True,
+)
+def test_a_long_list_is_complete(reopen: Reopen) -> None:
+    storage = reopen()
+    put_many(storage)
+    assert keys(storage, "many/") == MANY
+    storage.delete(MANY[:-2])
+    assert keys(storage, "many/") == MANY[-2:]
+
+
+@pytest.fixture(scope="module")
+def of_many(ceph_server: CephServer) -> S3Place:
+    """With many objects, as they take long to make."""
+    place = ceph_server.new_place()
+    storage = open_storage(place.url, options=place.options)
+    put_many(storage)
+    storage.close()
+    return place
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs"])
+def test_a_long_list_of_a_bucket_is_complete(client: str, of_many: S3Place) -> None:
+    """And of as many to delete, of which but the last one are not there, that one is deleted."""
+    storage = open_storage(of_many.url, options={**of_many.options, "client": client})
+    assert keys(storage, "many/") == MANY
+    names = [f"few/{n:04d}" for n in range(len(MANY))]
+    storage.put(names[-1], [b"1"])
+    storage.delete(names)
+    assert keys(storage, "few/") == []
+    storage.close()
 
 
 def test_delete(storage: Storage) -> None:
