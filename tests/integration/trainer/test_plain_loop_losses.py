@@ -108,7 +108,7 @@ def _reductions(spec: RunSpec) -> int:
 
 
 def test_gradients_are_added_up_after_the_last_micro_batch_alone(tmp_path: Path) -> None:
-    kinds = ["ddp", "zero1", "fsdp", "hsdp", "zero2"]
+    kinds = some(["zero1", "hsdp", "zero2"], ["ddp", "fsdp"])
     sizes = (4, 2, 1)  # of the four samples of a rank
     specs = [
         spec_of(kind, "gpt_nano", f"train.micro_batch={size}") for kind in kinds for size in sizes
