@@ -34,7 +34,7 @@ LONGEST = (
 )
 """Patterns of scopes, the longest first; the scopes of one pattern are in the order of files."""
 
-_SHARED = {"tests/cluster/test_[a-h]*": "clusters", "tests/cluster/test_[i-z]*": "other clusters"}
+_SHARED = {"tests/cluster/test_[a-e]*": "clusters", "tests/cluster/test_[f-z]*": "other clusters"}
 """Scopes of several files, whose tests share a cluster."""
 _BY_VERSION = "tests/faults/test_store_nfs.py"
 """A file that starts a machine for each version of NFS, which is a parameter of its tests."""

@@ -13,14 +13,14 @@ from hpckit.system.child_processes import strays
 from tests.cluster.launched import UNHURRIED, launch
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.cli.run_commands import Typed
-from tests.integration.run.runs import assert_same_run, history
+from tests.integration.run.runs import ON_ONE_NODE, assert_same_run, history
 
 
 def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     """Slurm itself tells the first job that its time is up; of the second one it is a drill."""
-    slow = (UNHURRIED, "user_config.unhurried=2", "user_config.step_s=1.5")
+    slow = (*ON_ONE_NODE, UNHURRIED, "user_config.unhurried=2", "user_config.step_s=1.5")
     it = launch(ports, tmp_path, shards, *slow, "cluster.slurm.notice_s=90")
     typed = Typed(it.run, ports.cluster.env)
     first, second = it.wait_for("run_started")["job"], it.wait_for("successor_queued")["job"]

@@ -36,6 +36,7 @@ def fill(disk: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough  # a cheaper run has its disk full at its last save, a campaign for a while
 def test_a_run_outlives_a_full_disk_or_says_so_and_goes_on_when_there_is_room(
     ports: Slurm, disk: Path, shards: Path, reference: RunDir
 ) -> None:

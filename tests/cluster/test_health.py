@@ -96,6 +96,7 @@ DEEP = (
 )
 
 
+@pytest.mark.thorough  # a run on this machine does without a slow node, too
 def test_one_that_is_measured_as_slow_is_left_out_and_kept_from_the_next_job(
     ports: Slurm, tmp_path: Path, shards: Path
 ) -> None:

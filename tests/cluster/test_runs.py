@@ -22,7 +22,15 @@ from tests.cluster.conftest import need, options
 from tests.cluster.launched import SLURM, UNHURRIED, launch
 from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.integration.cli.run_commands import Typed
-from tests.integration.run.runs import ALONE, PACED, assert_same_run, command, history, kill
+from tests.integration.run.runs import (
+    ALONE,
+    ON_ONE_NODE,
+    PACED,
+    assert_same_run,
+    command,
+    history,
+    kill,
+)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["told", "not told"])
@@ -64,7 +72,7 @@ def test_a_cancelled_job_has_no_successor_and_can_be_resumed(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     slurm = ports
-    it = launch(slurm, tmp_path, shards, UNHURRIED)
+    it = launch(slurm, tmp_path, shards, *ON_ONE_NODE, UNHURRIED)
     it.wait_for_step(23)
     slurm.run("scancel", it.wait_for("run_started")["job"])
     assert it.wait_for("run_ended")["verdict"] == "stopped"
