@@ -16,6 +16,7 @@ from hpckit.events.event_log import read_events
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
 from tests.integration.checkpoint.store_damage import check
+from tests.integration.cli.run_commands import Typed
 from tests.integration.run.runs import (
     ALONE,
     ON_ONE_NODE,
@@ -156,6 +157,7 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
     assert "Traceback" not in output
     assert max(check(it.run.checkpoints)) == 30
     run = it.run
+    assert f"the disk of {run.path} is full" in Typed(run, {}).text("why")
     fill.unlink()
     status, output = complete(small_disk, small)
     assert status == 0, output
