@@ -15,7 +15,7 @@ from tests.faults.crashing import Place
 from tests.services.s3 import S3Place
 
 COUNT = times(40)
-ON_DISK, IN_S3 = COUNT // 8, COUNT // 15
+ON_DISK, IN_S3 = COUNT // 8, COUNT // 40
 SHORT_TTL_S = 20.0  # where the clock is a server's; on a busy machine a renewal may be late
 # of ten thousand, those that left a tomb: what it condemned was gone, and abandoned in its place
 FOUND = (500316, 503113, 505148, 506877, 507541)
