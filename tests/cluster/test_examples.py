@@ -12,7 +12,6 @@ import pytest
 from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import SLURM, Launched
 from tests.cluster.slurm import PATIENCE_S, Slurm
-from tests.effort import some
 from tests.integration.examples.launched_programs import (
     EXAMPLES,
     launch_line,
@@ -59,10 +58,10 @@ def disturb(it: Launched) -> None:
 
 @pytest.mark.parametrize(
     ("name", "needed", "words"),
-    some(
-        [("ddp", "torch", ("--steps", "60", "--save-every", "10"))],
-        [("huggingface", "transformers.trainer", ("--epochs", "1.5"))],
-    ),
+    [
+        ("ddp", "torch", ("--steps", "60", "--save-every", "10")),
+        ("huggingface", "transformers.trainer", ("--epochs", "1.5")),
+    ],
 )
 def test_it_is_carried_on_by_the_successor(
     ports: Slurm, tmp_path: Path, name: str, needed: str, words: tuple[str, ...]
@@ -86,7 +85,7 @@ def test_it_is_carried_on_by_the_successor(
 
 
 @pytest.mark.parametrize(
-    ("name", "needed"), some([("huggingface", "transformers")], [("lightning", "lightning")])
+    ("name", "needed"), [("huggingface", "transformers"), ("lightning", "lightning")]
 )
 def test_it_goes_on_in_the_same_job_on_the_node_that_is_left(
     namespaces: Slurm, tmp_path: Path, name: str, needed: str

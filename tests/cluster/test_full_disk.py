@@ -13,7 +13,13 @@ from tests.cluster.launched import UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.checkpoint.store_damage import check
 from tests.integration.cli.run_commands import Typed
-from tests.integration.run.runs import await_commit, history, losses, samples_by_step
+from tests.integration.run.runs import (
+    ON_ONE_NODE,
+    await_commit,
+    history,
+    losses,
+    samples_by_step,
+)
 from tests.services.fixtures import disk_of
 
 FULL_S = 3.0
@@ -36,11 +42,11 @@ def fill(disk: Path) -> Path:
     return path
 
 
-@pytest.mark.thorough  # a cheaper run has its disk full at its last save, a campaign for a while
 def test_a_run_outlives_a_full_disk_or_says_so_and_goes_on_when_there_is_room(
     ports: Slurm, disk: Path, shards: Path, reference: RunDir
 ) -> None:
-    words = (UNHURRIED, "user_config.step_s=0.75", "health.disk_free_gib=null", "cluster.grace_s=5")
+    words = (*ON_ONE_NODE, UNHURRIED, "user_config.step_s=0.75")
+    words += ("health.disk_free_gib=null", "cluster.grace_s=5")
     it = launch(ports, disk, shards, *words, "retry.max_restarts=0", "retry.crash=0")
     typed = Typed(it.run, ports.cluster.env)
     it.wait_for("checkpoint_committed", step=20)

@@ -87,17 +87,17 @@ def disturbed(folder: Path, program: Path, *arguments: str, kill_at: int | None 
     return found
 
 
-def shrunk(folder: Path, program: Path, *arguments: str, is_preempted: bool) -> tuple[Trained, int]:
+def shrunk(folder: Path, program: Path, *arguments: str, is_disturbed: bool) -> tuple[Trained, int]:
     """Run a program on two ranks, stop it, and continue it on one. The step after which it was
     stopped comes second.
 
     Args:
-        is_preempted: whether the run is preempted before.
+        is_disturbed: whether a rank is killed and the run preempted before.
     """
     project = project_with(folder / "project", program)
     line = launch_line(folder, program, *arguments, keys=["launch.nproc_per_node=2"])
     with started(folder / "runs", line, cwd=project) as it:
-        left_at = _disturb(it, kill_at=None) if is_preempted else 24
+        left_at = _disturb(it, kill_at=24) if is_disturbed else 24
         it.wait_for_step(left_at + 4)
         _ask_to_leave(it, lambda: it.process.send_signal(signal.SIGINT))
         status, output = it.finish()
@@ -108,7 +108,7 @@ def shrunk(folder: Path, program: Path, *arguments: str, is_preempted: bool) -> 
     assert status == 0, output
     found = trained(folder)
     run = found.run
-    assert found.ends == [*(["preempted"] if is_preempted else []), "stopped", "done"]
+    assert found.ends == [*(["preempted"] if is_disturbed else []), "stopped", "done"]
     last = len(found.ends) - 1
     assert parameters_at_begin(run, last + 1) == parameters_after(run, last, stopped_at)
     for rank in (0, 1):

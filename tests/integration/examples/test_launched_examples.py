@@ -19,31 +19,28 @@ from tests.integration.examples.launched_programs import (
 
 
 @pytest.mark.parametrize(
-    ("name", "needed", "kill_at"),
-    [
-        ("fsdp2", "torchdata.stateful_dataloader", 24),
-        ("torchtitan", "torchtitan.components.optimizer", None),  # test_torchtitan_loop kills one
-    ],
+    ("name", "needed"),
+    [("fsdp2", "torchdata.stateful_dataloader"), ("torchtitan", "torchtitan.components.optimizer")],
 )
 def test_killed_and_preempted_it_trains_as_if_nothing_had_been(
-    tmp_path: Path, name: str, needed: str, kill_at: int | None
+    tmp_path: Path, name: str, needed: str
 ) -> None:
     pytest.importorskip(needed, reason="the dev extra, and make setup, have it")
     before, after = EXAMPLES / name / "before.py", EXAMPLES / name / "after.py"
     whole = undisturbed(tmp_path / "before", before, "--steps", "60", imports=[needed])
-    found = disturbed(tmp_path / "after", after, "--steps", "60", kill_at=kill_at)
+    found = disturbed(tmp_path / "after", after, "--steps", "60")
     assert list(whole[0]) == list(range(1, 61))
     assert found.steps == whole
 
 
-def test_lightning_preempted_and_continued_on_fewer_ranks(tmp_path: Path) -> None:
+def test_lightning_killed_preempted_and_continued_on_fewer_ranks(tmp_path: Path) -> None:
     """On as many ranks, each step is the one of the program before. On fewer, training goes on from
-    the same parameters to the end of the same epoch. `test_lightning_trainer.py` kills one."""
+    the same parameters to the end of the same epoch."""
     pytest.importorskip("lightning", reason="the dev extra has Lightning")
     before, after = EXAMPLES / "lightning/before.py", EXAMPLES / "lightning/after.py"
     epochs = ("--epochs", "2")
     whole = undisturbed(tmp_path / "before", before, *epochs, imports=["lightning"])
-    found, stopped_at = shrunk(tmp_path / "after", after, *epochs, is_preempted=True)
+    found, stopped_at = shrunk(tmp_path / "after", after, *epochs, is_disturbed=True)
     assert list(whole[0]) == list(range(1, 81))
     for rank in (0, 1):
         of_two = {n: seen for n, seen in found.steps[rank].items() if n <= stopped_at}
@@ -56,5 +53,5 @@ def test_huggingface_continues_on_fewer_ranks(tmp_path: Path) -> None:
     """Training goes on from the same parameters to the end of the same epoch."""
     pytest.importorskip("transformers", reason="the dev extra has transformers")
     program = EXAMPLES / "huggingface/after.py"
-    found, _ = shrunk(tmp_path, program, "--epochs", "1", is_preempted=False)
+    found, _ = shrunk(tmp_path, program, "--epochs", "1", is_disturbed=False)
     assert list(found.steps[0]) == list(range(1, 81)), "an epoch of one rank"
