@@ -54,12 +54,14 @@ WITH_EXPERTS = {
     "ep_hsdp": ["parallel=hsdp", "parallel.shard=2", "parallel.expert=2"],
 }
 KINDS = {**ON_DATA, **DIVIDED, **WITH_EXPERTS}
-MOVED = some(["zero1", "fsdp_tp", "gpipe_ddp", "hsdp"], ["ddp", "zero2", "fsdp", "tp", "ddp_tp"])
+MOVED = some(
+    ["zero1", "fsdp_tp", "fsdp", "gpipe_ddp", "zero2", "tp", "hsdp"], ["ddp", "ddp_tp", "3d"]
+)
 """Each of them after another kind of spreading: by data, by tensors, by stages."""
 Step = tuple[float, float]
 
 
-PARTED = some(["fsdp_tp", "gpipe_ddp", "3d"], ["tp", "ddp_tp"])
+PARTED = some(["tp", "fsdp_tp", "gpipe_ddp", "3d"], ["ddp_tp"])
 """Each layer that is divided by tensors costs a rank as much as a model that is not."""
 SOME = some(["fsdp", "interleaved"], ["ddp", "3d"])
 FEW = some(["fsdp_tp"], ["ddp", "interleaved", "fsdp"])
