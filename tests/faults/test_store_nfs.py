@@ -23,9 +23,13 @@ from tests.services.nfs_store_crash import VERSION
 
 pytestmark = pytest.mark.timeout(1200 * EFFORT)
 VERSIONS = ("3", "4.2")
-IN_BOTH = ("seen_at_once", "races", "ends", "outage", "export_made_anew")
-"""Scenarios of what versions do differently: caches of attributes and folders, exclusive creates,
-timeouts, stale handles. Others are played in the second one, or by an effort above 1 in both."""
+IN_BOTH = (
+    *("killed_at_changes", "seen_at_once", "races", "ends", "over_quota", "disk_full", "outage"),
+    "export_made_anew",
+)
+"""Crashes, full disks, servers that go away, and what versions do differently: caches of attributes
+and folders, exclusive creates, stale handles. Others are played in the second one, or by an effort
+above 1 in both."""
 in_one = pytest.mark.parametrize("output", some(["4.2"], ["3"]), indirect=True)
 STEPS_OF_A_SAVE = {"leases/", "packs/", "parts/", "steps/"}
 Result = Callable[[str], Any]
@@ -58,7 +62,6 @@ def result(output: str) -> Result:
     return find
 
 
-@in_one
 def test_killed_at_any_change_of_the_store(result: Result) -> None:
     counts = result("killed_at_changes")
     assert counts["changes"] > 20
@@ -101,7 +104,6 @@ def test_saves_prunes_and_reads_on_two_clients(result: Result) -> None:
     assert all(result("storm").values())
 
 
-@in_one
 @pytest.mark.parametrize(
     ("name", "number"), [("over_quota", "EDQUOT"), ("disk_full", "ENOSPC")], ids=["quota", "disk"]
 )
