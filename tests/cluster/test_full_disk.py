@@ -45,8 +45,8 @@ def fill(disk: Path) -> Path:
 def test_a_run_outlives_a_full_disk_or_says_so_and_goes_on_when_there_is_room(
     ports: Slurm, disk: Path, shards: Path, reference: RunDir
 ) -> None:
-    words = (*ON_ONE_NODE, UNHURRIED, "user_config.step_s=0.75")
-    words += ("health.disk_free_gib=null", "cluster.grace_s=5")
+    free = ("health.disk_free_gib=null", "cluster.grace_s=5")
+    words = (*ON_ONE_NODE, UNHURRIED, "user_config.step_s=0.75", *free)
     it = launch(ports, disk, shards, *words, "retry.max_restarts=0", "retry.crash=0")
     typed = Typed(it.run, ports.cluster.env)
     it.wait_for("checkpoint_committed", step=20)
