@@ -7,13 +7,14 @@ samples, bit for bit, and those of the next epochs are those of the larger datas
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from data.order.keyed_permutation import Ints
-from data.order.sample_order import Order, OrderPart, checked_positions
+from data.order.sample_order import EpochLookup, Order, OrderPart, checked_positions
 
 
 class DatasetVersion(NamedTuple):
@@ -49,14 +50,11 @@ class GrownOrder(Order):
         self._parts = [newest.of_first(version.shards) for version in versions]
         _check(self.versions, self._parts)
 
-    def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints]:
-        asked = checked_positions(positions)
-        shards, samples = np.empty_like(asked), np.empty_like(asked)
-        for number, mine in self._by_version(asked):
-            shards[mine], samples[mine] = self._parts[number].locate(
-                asked[mine] - self._shift(number)
-            )
-        return shards, samples
+    def lookups(self, positions: Ints) -> Iterator[EpochLookup]:
+        for number, mine in self._by_version(positions):
+            here = np.flatnonzero(mine)
+            for lookup in self._parts[number].lookups(positions[here] - self._shift(number)):
+                yield replace(lookup, here=here[lookup.here])
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         asked = checked_positions(positions)

@@ -6,7 +6,7 @@ Samples of a stream are permuted inside windows of at most G shards, so few shar
 time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -77,6 +77,65 @@ class OrderPart(NamedTuple):
     """The epoch before which it ends; None: it has no end."""
 
 
+@dataclass(frozen=True)
+class EpochLookup:
+    """Positions of one epoch of an order, up to their permutation."""
+
+    here: slice | Ints
+    """Where they are among the positions that were asked for."""
+    deal: StreamAssignment
+    epoch: EpochPieces
+    streams: Ints
+    at: Ints
+    """Where they are in the epoch, stream by stream, before samples are permuted in windows."""
+
+    def located(self, at: Ints) -> tuple[Ints, Ints]:
+        """Return (shard, sample in the shard) of each position.
+
+        Args:
+            at: as `self.at`, permuted.
+        """
+        deal, epoch = self.deal, self.epoch
+        place = np.searchsorted(epoch.starts, at, side="right") - 1
+        piece = epoch.order[place]
+        samples = at - epoch.starts[place]
+        samples += np.where(piece == deal.first[self.streams], deal.head[self.streams], 0)
+        return deal.shards[piece].astype(np.int64), samples
+
+
+def fill(shards: Ints, samples: Ints, lookups: Sequence[EpochLookup]) -> None:
+    """Write shard and sample of each position to where it is, with shape (n,).
+
+    The permutation of few positions takes almost as long as that of thousands, so it is one of all
+    lookups.
+    """
+    shuffled = [lookup for lookup in lookups if lookup.epoch.window_keys is not None]
+    for lookup, at in zip(shuffled, _permuted(shuffled), strict=True):
+        shards[lookup.here], samples[lookup.here] = lookup.located(at)
+    for lookup in lookups:
+        if lookup.epoch.window_keys is None:
+            shards[lookup.here], samples[lookup.here] = lookup.located(lookup.at)
+
+
+def _permuted(lookups: Sequence[EpochLookup]) -> list[Ints]:
+    """Return where the positions of each lookup are once they are permuted in their windows."""
+    if not lookups:
+        return []
+    starts, sizes, keys = [], [], []
+    for lookup in lookups:
+        epoch = lookup.epoch
+        assert epoch.window_keys is not None
+        window = np.searchsorted(epoch.window_starts, lookup.at, side="right") - 1
+        starts.append(epoch.window_starts[window])
+        sizes.append(epoch.window_starts[window + 1] - starts[-1])
+        keys.append(epoch.window_keys[window])
+    start = np.concatenate(starts)
+    within = np.concatenate([lookup.at for lookup in lookups]) - start
+    at = start + permute(within, np.concatenate(sizes), np.concatenate(keys))
+    ends = np.cumsum([lookup.at.size for lookup in lookups])
+    return np.split(at, ends[:-1])
+
+
 class Order:
     """The order of the samples of shards with `counts` samples each, without end.
 
@@ -139,9 +198,18 @@ class Order:
         asked = checked_positions(positions)
         flat = asked.ravel()
         shards, samples = np.empty_like(flat), np.empty_like(flat)
-        for epoch, here, within in self._by_epoch(flat):
-            shards[here], samples[here] = self._in_epoch(epoch, within)
+        for lookup in self.lookups(flat):
+            fill(shards, samples, [lookup])
         return shards.reshape(asked.shape), samples.reshape(asked.shape)
+
+    def lookups(self, positions: Ints) -> Iterator["EpochLookup"]:
+        """Yield what is known of these positions, with shape (n,), before they are permuted; `fill`
+        finds the rest, of many orders at once."""
+        for number, here, within in self._by_epoch(positions):
+            deal, epoch = self.plan(number)
+            offsets, turns = np.divmod(within, self.streams)
+            streams = self.turns(number).streams[turns]
+            yield EpochLookup(here, deal, epoch, streams, deal.cuts[streams] + offsets)
 
     def positions_in(self, epoch: int, shards: Ints, samples: Ints) -> Ints:
         """Return the position in epoch number `epoch` of each (shard, sample in the shard), with
@@ -223,22 +291,6 @@ class Order:
             for epoch in np.unique(epochs).tolist():
                 here = np.flatnonzero(epochs == epoch)
                 yield epoch, here + at, within[here]
-
-    def _in_epoch(self, number: int, within: Ints) -> tuple[Ints, Ints]:
-        deal, epoch = self.plan(number)
-        offsets, turns = np.divmod(within, self.streams)
-        streams = self.turns(number).streams[turns]
-        at = deal.cuts[streams] + offsets
-        if epoch.window_keys is not None:
-            window = np.searchsorted(epoch.window_starts, at, side="right") - 1
-            start = epoch.window_starts[window]
-            size = epoch.window_starts[window + 1] - start
-            at = start + permute(at - start, size, epoch.window_keys[window])
-        place = np.searchsorted(epoch.starts, at, side="right") - 1
-        piece = epoch.order[place]
-        samples = at - epoch.starts[place]
-        samples += np.where(piece == deal.first[streams], deal.head[streams], 0)
-        return deal.shards[piece].astype(np.int64), samples
 
     def plan(self, number: int) -> tuple[StreamAssignment, EpochPieces]:
         """Return the assignment and the order of the pieces in epoch `number`; the last few are

@@ -30,7 +30,7 @@ from data.read.sample_stream import (
     recurring_skips,
 )
 
-_LOCATED = 8192  # positions of all ranks that are located at a time, unless batches are larger
+_LOCATED = 2**15  # positions of all ranks that are located at a time, unless batches are larger
 _MOST_STEPS = 64  # steps that are located at a time
 
 
