@@ -23,6 +23,7 @@ from checkpointing.staging.arena import Arena
 from checkpointing.staging.tensor_copy import (
     PIECE,
     SMALL,
+    apart,
     cells_of,
     copy_quickly,
     in_threads,
@@ -101,10 +102,11 @@ def load(arena: Arena, start: int, planned: SavePlan, tensors: Mapping[str, Tens
     """
     reads: list[Callable[[], None]] = []
     read, targets, sources = list[Tensor](), list[Tensor](), list[Tensor]()
-    cells_there = (cells_of(tensors[name], part.local) for name, part in planned.parts)
-    for place, cells in zip(planned.layout.places, cells_there, strict=True):
+    there = [cells_of(tensors[name], part.local) for name, part in planned.parts]
+    for place, cells, is_apart in zip(planned.layout.places, there, apart(there), strict=True):
         at = start + place.start
-        if cells.nbytes >= SMALL and is_plain(cells) and cells.is_contiguous():
+        is_large = cells.nbytes >= SMALL and is_apart
+        if is_large and is_plain(cells) and cells.is_contiguous():
             reads += _reads(arena, at, cells)
             read.append(cells)
         else:

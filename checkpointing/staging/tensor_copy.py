@@ -81,12 +81,13 @@ def copy_quickly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
     torch cuts each tensor into as many parts as it has threads, and waits for all of them before
     the next tensor: for a thread whose core is busy with other work, all others wait. Under
-    torchrun, it has one thread.
+    torchrun, it has one thread. Targets that share memory are left to torch, which copies them one
+    after the other, so that the last one counts.
     """
     large: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
     written, others = list[Tensor](), list[tuple[Tensor, Tensor]]()
-    for target, source in zip(targets, sources, strict=True):
-        if target.nbytes >= SMALL and is_plain(target) and is_plain(source):
+    for target, source, is_apart in zip(targets, sources, apart(targets), strict=True):
+        if target.nbytes >= SMALL and is_apart and is_plain(target) and is_plain(source):
             large += _pieces(_bits(target), _bits(source))
             written.append(target)
         else:
@@ -111,6 +112,28 @@ def note_written(tensors: Iterable[Tensor]) -> None:
     """Tell torch that the content of these has changed, as its own copies do: a backward pass that
     needs what was there before fails, instead of computing with the new content."""
     increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+
+def apart(tensors: Sequence[Tensor]) -> list[bool]:
+    """Returns of each tensor whether its elements, and those of the others, are surely in different
+    places of memory. Those of tied weights are not, nor those of an expanded tensor."""
+    found = [0 not in one.stride() or one.is_contiguous() for one in tensors]
+    ranges = ((one.data_ptr(), _length(one), n) for n, one in enumerate(tensors) if one.numel())
+    end, last = 0, 0  # of the tensor that ends last, of those that begin before
+    for start, length, number in sorted(ranges):
+        if start < end:
+            found[number] = found[last] = False
+        if start + length > end:
+            end, last = start + length, number
+    return found
+
+
+def _length(tensor: Tensor) -> int:
+    """Returns the bytes from the first element to the end of the last one."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -7,7 +7,7 @@ import torch
 
 from checkpointing.format.torch_dtypes import as_bytes
 from checkpointing.staging import tensor_copy
-from checkpointing.staging.tensor_copy import cells_of, copy_quickly
+from checkpointing.staging.tensor_copy import apart, cells_of, copy_quickly
 from tests.unit.checkpointing.staging.test_stager import KNOWN, random_bits
 
 KIB = 1 << 10
@@ -38,6 +38,30 @@ def test_layouts_may_differ() -> None:
     assert not rows[:, :100].any()
     assert not rows[:, 500:].any()
     assert torch.equal(other, lazy)
+
+
+def test_of_targets_that_share_memory_the_last_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Untied weights may be loaded into tied ones, and no thread is surely the last."""
+    monkeypatch.setattr(tensor_copy, "in_threads", lambda copies: [one() for one in copies[::-1]])
+    tied, alone = torch.zeros(300, 400), torch.zeros(300, 400)
+    first, second, third = (torch.full((300, 400), number) for number in (1.0, 2.0, 3.0))
+    copy_quickly([tied, alone, tied.t(), tied[:2]], [first, third, second.t(), first[:2]])
+    assert torch.equal(tied, torch.cat([first[:2], second[2:]]))
+    assert torch.equal(alone, third)
+
+
+def test_neighbours_in_memory_share_none() -> None:
+    memory = torch.zeros(1000)
+    parts = [memory[:500], memory[500:900].view(20, 20), memory[900:900], memory[900:]]
+    assert apart([*reversed(parts), torch.zeros(())]) == [True] * 5
+    assert apart([memory[:501], *parts]) == [False, False, False, True, True]
+    assert apart([memory, *parts[:2]]) == [False] * 3
+
+
+def test_a_target_whose_elements_share_memory_is_refused() -> None:
+    expanded = torch.zeros(400).expand(300, 400)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        copy_quickly([expanded], [torch.randn(300, 400)])
 
 
 def test_a_backward_pass_that_needs_the_old_content_fails() -> None:
