@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -429,7 +429,7 @@ class OptimizerItem:
         merged = [
             names
             for names in here.values()
-            if len({there[n] for n in names}) > 1
+            if not self._are_alike(stored, names, found)
             and len({self._saved_options(stored, n, found) for n in names}) > 1
         ]
         together: dict[object, list[int]] = {}  # groups of the program, by a group that was saved
@@ -457,12 +457,25 @@ class OptimizerItem:
         return any(first.get(key) != second.get(key) for key in keys)
 
     def _saved_group(self, stored: Inventory, name: str, found: _Stored) -> object:
-        """Returns the group that a parameter was in, whose parameters have the same options; for a
-        checkpoint that does not say so, found by these."""
+        """Returns the number of the group that a parameter was in, which belongs to the optimizer
+        that had it: groups of one number may differ in two stages of a pipeline. For a checkpoint
+        that does not say so, the group is found by its options."""
         leaf = f"{GROUP}{name}"
         if leaf in stored.values:
             return decode(stored.values[leaf])
         return self._saved_options(stored, name, found)
+
+    def _are_alike(self, stored: Inventory, names: Sequence[str], found: _Stored) -> bool:
+        """Whether these parameters surely have the same saved options, as almost all have. This is
+        quicker than `_saved_options` of each."""
+        if len(names) < 2:
+            return True
+        keys = found.options[names[0]]
+        first = _looked_up(stored.values, names[0], keys)
+        return all(
+            found.options[name] == keys and _looked_up(stored.values, name, keys) == first
+            for name in names[1:]
+        )
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
         """Returns the options of a parameter's group, for comparison. The content of tensors is not
@@ -559,6 +572,13 @@ def class_of(optimizer: Optimizer) -> str:
     while isinstance(getattr(inner, "optimizer", None), Optimizer):
         inner = inner.optimizer
     return type(inner).__qualname__
+
+
+def _looked_up(values: Mapping[str, Json], name: str, keys: Iterable[str]) -> list[Json]:
+    """Returns the saved group of a parameter, and the options, of which those that are tensors are
+    None."""
+    leaves = [f"{GROUP}{name}", *(f"{OPTIONS}{name}.{key}" for key in keys)]
+    return [values.get(leaf) for leaf in leaves]
 
 
 def cut_known(name: str, known: Collection[str]) -> tuple[str, str]:

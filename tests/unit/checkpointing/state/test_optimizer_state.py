@@ -23,7 +23,7 @@ from checkpointing.state.structure_comparison import Inventory, difference
 from tests.effort import times
 from tests.unit.checkpointing.plain import Point, Progress, same
 from tests.unit.checkpointing.silent_process_group import silent_world
-from tests.unit.checkpointing.state.state_transfer import carry
+from tests.unit.checkpointing.state.state_transfer import carry, stored
 
 
 def layers(*sizes: int) -> nn.Sequential:
@@ -460,6 +460,22 @@ def test_groups_that_were_merged_are_refused() -> None:
     step(module, optimizer)
     with pytest.raises(StructureError, match=r"its groups have other parameters .*0\.weight"):
         carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": adam(live)})
+
+
+@pytest.mark.parametrize(("decay", "is_refused"), [(0.0, False), (0.1, True)])
+def test_groups_of_two_stages_that_differ_are_not_merged(decay: float, is_refused: bool) -> None:
+    """The stages of a pipeline have an optimizer each, whose groups have the same numbers."""
+    live = layers()
+    values, specs = dict[str, Any](), dict[str, Any]()
+    for name, its in (("0", 0.0), ("1", decay)):
+        stage = nn.ModuleDict({name: nn.Linear(4, 4)})
+        found, _ = stored({"model": stage, "optimizer": adam(stage, weight_decay=its)})
+        values |= found.values
+        specs |= found.tensors
+    target = LoadTarget({"model": live, "optimizer": adam(live)})
+    target.form(both := Inventory.made(specs, values))
+    text = difference([target.wants()], both) or ""
+    assert ("its groups have other parameters" in text) is is_refused
 
 
 @pytest.mark.parametrize(
