@@ -48,7 +48,8 @@ class SlotMemory:
         self._prefault.wait(stop)
 
     def pin(self) -> None:
-        """Prepare it for copies from CUDA devices; a second call does nothing."""
+        """Prepare it for copies from CUDA devices, which allocates all of it; a second call does
+        nothing."""
         if self._pinned is None:
             self._pinned = PinnedArena(self.arena)
 
