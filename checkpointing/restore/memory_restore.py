@@ -99,19 +99,23 @@ def load(arena: Arena, start: int, planned: SavePlan, tensors: Mapping[str, Tens
     Args:
         start: offset of its slot in bytes.
         planned: the plan by which it was staged.
+
+    Raises:
+        ValueError: it does not lie in the arena; nothing has changed then.
     """
     reads: list[Callable[[], None]] = []
     read, targets, sources = list[Tensor](), list[Tensor](), list[Tensor]()
     there = [cells_of(tensors[name], part.local) for name, part in planned.parts]
     for place, cells, is_apart in zip(planned.layout.places, there, apart(there), strict=True):
         at = start + place.start
+        memory = arena.view(at, place.length)  # checks that it is there before anything is copied
         is_large = cells.nbytes >= SMALL and is_apart
         if is_large and is_plain(cells) and cells.is_contiguous():
             reads += _reads(arena, at, cells)
             read.append(cells)
         else:
             targets.append(cells)
-            sources.append(place_for(arena.view(at, place.length), 0, cells))
+            sources.append(place_for(memory, 0, cells))
     copy_quickly(targets, sources)
     in_threads(reads)
     note_written(read)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore import memory_restore
 from checkpointing.restore.memory_restore import (
     CompleteSnapshot,
     load,
@@ -73,8 +74,12 @@ def test_ones_own_part_is_of_that_rank_generation_and_step() -> None:
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_what_was_staged_is_loaded_bit_for_bit(slot: int) -> None:
+def test_what_was_staged_is_loaded_bit_for_bit(slot: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_restore, "PIECE", 100_000)
     tensors = {
+        "large": torch.randn(300, 400),
+        "large flags": torch.arange(200_000).to(torch.uint8).view(torch.bool),
+        "columns": torch.randn(300, 400).t(),
         "odd": torch.randn(7, 3).t(),
         "bits": torch.tensor([0x7FC12345, -1], dtype=torch.int32).view(torch.float32),
         "flags": torch.tensor([2, 0, 255], dtype=torch.uint8).view(torch.bool),
@@ -92,6 +97,14 @@ def test_what_was_staged_is_loaded_bit_for_bit(slot: int) -> None:
     for name, tensor in tensors.items():
         got = others[name].contiguous().view(-1).view(torch.uint8)
         assert torch.equal(got, tensor.contiguous().view(-1).view(torch.uint8)), name
-    with Arena.create(4096) as other, pytest.raises(ValueError, match="are outside the arena"):
-        load(other, 1 << 20, planned, others)
     stager.close()
+
+
+def test_nothing_is_loaded_from_an_arena_that_is_too_small() -> None:
+    tensors = {"first": torch.ones(3), "second": torch.ones(300, 400)}
+    leaves = Leaves()
+    leaves.tensors.update(tensors)
+    planned = Planner(RankGroup()).plan(leaves, [])
+    with Arena.create(8192) as arena, pytest.raises(ValueError, match="are outside the arena"):
+        load(arena, 0, planned, tensors)
+    assert tensors["first"].tolist() == [1] * 3
