@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from checkpointing.errors import StageError
 from checkpointing.staging.arena import THREADS, Arena
+
+logger = logging.getLogger("checkpointing")
 
 _STEP = 32 << 20  # bytes between two checks of whether and how to continue
 
@@ -57,6 +60,8 @@ class Prefault:
             while self._allocated < self._arena.size and self._is_wanted():
                 self._go_on()
         except StageError as error:
+            # said now, since the first save, which raises it, may come much later
+            logger.error("the memory of saves cannot be allocated, so they will fail: %s", error)
             self._reach(self._allocated, error)
         if self._is_stopped:
             self._reach(self._allocated, StageError("the memory was released"))

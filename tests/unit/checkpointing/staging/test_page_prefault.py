@@ -116,6 +116,19 @@ def test_who_needs_it_is_told_that_there_is_none(
     prefault.stop()
 
 
+def test_that_there_is_none_is_said_before_anything_needs_it(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = Held(arena, monkeypatch, upto=FIRST)
+    held.error = True
+    held.go_on.set()
+    prefault = Prefault(arena)
+    prefault.begin()
+    prefault._thread.join(60.0)
+    assert "cannot be allocated, so they will fail: not enough host memory" in caplog.text
+    prefault.stop()
+
+
 def test_it_can_be_stopped(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(arena, monkeypatch, upto=FIRST)
     prefault = Prefault(arena)
