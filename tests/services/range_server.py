@@ -136,7 +136,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         total = len(found.body) + found.more
         match = _RANGE.fullmatch(self.headers.get("Range", "")) if holds.ranges else None
         start = int(match[1]) if match else 0
-        end = int(match[2]) + 1 if match and match[2] else total
+        end = min(total, int(match[2]) + 1) if match and match[2] else total
         if start >= total:
             self._head(416, 0, {})
             return

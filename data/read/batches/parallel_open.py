@@ -100,15 +100,18 @@ class _Groups:
 
 
 def _of_group(group: "Future[_Found]", sample: int) -> tuple[Sample, int] | None:
-    """Return a sample of a group; None if it has to be read alone, as it is not right, or the
-    shard does not have all of the group. Raises FetchError: a source that was tried for long is not
-    tried for each sample again."""
+    """Return a sample of a group, which the caller may change though a batch has it twice; None if
+    it has to be read alone, as it is not right, or the shard does not have all of the group. Raises
+    FetchError: a source that was tried again and again is not tried for each sample."""
     try:
-        return group.result().get(sample)
+        found = group.result().get(sample)
     except FetchError as error:
-        raise copy_of_error(error) from None
+        if len(error.attempts) > 1:
+            raise copy_of_error(error) from None
+        return None
     except (DataError, OSError):
         return None
+    return None if found is None else (dict(found[0]), found[1])
 
 
 def await_verification(stream: SampleStream) -> None:

@@ -110,10 +110,10 @@ class ShardSamples:
 
     def _read_arrived(self, i: int) -> tuple[Sample, int] | None:
         """Read sample i as `read`, if that needs no waiting and no request; None if it does, or if
-        it is not right, which `read` then finds out again."""
+        it is not right or cannot be read, which `read` then finds out again."""
         try:
             return self._made(i, self._pread_arrived)
-        except (_NotArrivedError, _OtherBytesError, DataError):
+        except (_NotArrivedError, _OtherBytesError, DataError, OSError):
             return None
 
     def _read(self, i: int) -> tuple[Sample, int]:

@@ -59,14 +59,43 @@ def test_a_sample_that_is_wrong_is_an_error_of_its_own(server: RangeServer, loca
     loader.close()
 
 
-def test_a_source_that_is_gone_is_tried_once_for_all_of_a_group(
+def test_a_source_that_breaks_off_is_tried_for_all_of_a_group_and_not_for_each_sample(
     server: RangeServer, local: Path
 ) -> None:
     loader = loader_of(serve(server, local), shuffle=False, threads=0)
-    server.objects.clear()
+    shard = server.objects["/set/s-00.tar"]
+    shard.body, shard.more = b"", len(shard.body)
     server.headers.clear()
     with pytest.raises(SampleError) as caught:
         next(iter(loader))
     assert isinstance(caught.value.__cause__, FetchError)
-    assert len(server.headers) == 1
+    assert len(server.headers) > 1
+    assert len({headers["range"] for headers in server.headers}) == 1
+    loader.close()
+
+
+def test_a_sample_that_a_batch_has_twice_is_two_objects(server: RangeServer, local: Path) -> None:
+    loader = Loader(
+        open_dataset(serve(server, local)),
+        global_batch=2 * SHARDS * EACH,
+        tail="pad",
+        epochs=1,
+        transform=lambda sample, _: sample.pop("bin")[:2],
+    )
+    (batch,) = loader
+    numbers = [int.from_bytes(content, "little") for content in batch.data]
+    assert numbers == [int(key) for key in batch.keys]
+    assert len(numbers) == 2 * SHARDS * EACH
+    loader.close()
+
+
+def test_samples_before_the_end_of_a_short_object_are_read(
+    server: RangeServer, local: Path
+) -> None:
+    loader = loader_of(serve(server, local), shuffle=False, errors="skip")
+    shard = server.objects["/set/s-00.tar"]
+    at = shard.body.index((12).to_bytes(2, "little") * (SIZE // 2))
+    shard.body = shard.body[: at + 1]
+    batch = next(iter(loader))
+    assert list(batch.keys) == KEYS[:12]
     loader.close()
