@@ -97,12 +97,14 @@ def stream(
         try:
             for piece in _timed(result.stream(min_chunk_size=sizes.next()), sizes):
                 come += len(piece)
+                if come == total:  # noted before the last piece, after which few go on
+                    sizes.ended(well=True)
                 yield piece
         except (BaseError, OSError):
             sizes.ended(well=False)
             raise
-    sizes.ended(well=come == total)
     if come != total:
+        sizes.ended(well=False)
         raise TransientSourceError(f"the answer ended at byte {come} of {total}")
 
 

@@ -10,7 +10,7 @@ LEAST = 1 << 16
 lost or late at most."""
 MOST = 1 << 20
 _PIECE_S = 0.004
-_WEIGHT = 0.25  # of the newest piece in the mean rate
+_KEPT = 0.75  # the weight of what came before the newest piece
 
 
 def piece_bytes(rate: float | None, *, broke: bool) -> int:
@@ -31,18 +31,20 @@ class PieceSize:
     may share it: what one of them notes may get lost, and the next piece is noted again."""
 
     def __init__(self) -> None:
-        self._rate: float | None = None
+        self._seen = (0.0, 0.0)
+        """Bytes and seconds of the last pieces, each weighted: their quotient is the rate also
+        where bytes come in bursts, of which most pieces are not waited for."""
         self._broke = False
 
     def next(self) -> int:
         """Return the bytes of each piece of the next stream."""
-        return piece_bytes(self._rate, broke=self._broke)
+        size, seconds = self._seen
+        return piece_bytes(size / seconds if seconds else None, broke=self._broke)
 
     def came(self, size: int, seconds: float) -> None:
         """Note that a piece of `size` bytes was waited for."""
-        rate = size / max(seconds, 1e-6)
-        before = self._rate
-        self._rate = rate if before is None else before + _WEIGHT * (rate - before)
+        before_bytes, before_s = self._seen
+        self._seen = (_KEPT * before_bytes + size, _KEPT * before_s + max(seconds, 1e-6))
 
     def ended(self, *, well: bool) -> None:
         """Note the end of a stream."""

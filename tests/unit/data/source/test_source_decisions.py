@@ -1,8 +1,10 @@
 """The parts of sources that decide: addresses, retries, limits, what an answer means."""
 
+import obstore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.store import MemoryStore
 
 from data.cache.downloads.download_pace import (
     LEAST_ROUND_TRIP_S,
@@ -18,7 +20,7 @@ from data.source import retry
 from data.source.address import Address, masked
 from data.source.host_limits import HostTokenBucket, Limits
 from data.source.http import divided
-from data.source.object_requests import judge
+from data.source.object_requests import judge, stream
 from data.source.piece_size import LEAST, MOST, PieceSize, piece_bytes
 from data.source.protocol import PermanentSourceError, TransientSourceError
 from data.source.retry import SourceRetryPolicy, next_wait_s
@@ -223,3 +225,20 @@ class TestPieceSizes:
         for _ in range(50):
             sizes.came(1 << 16, 1.0)
         assert sizes.next() == LEAST
+
+    def test_bursts_are_not_taken_for_the_rate(self) -> None:
+        sizes = PieceSize()
+        for number in range(200):  # 10 MB/s: of four pieces, three are there already
+            sizes.came(1 << 16, 0.00005 if number % 4 else 0.025)
+            assert sizes.next() <= 2 * LEAST
+
+    def test_a_stream_that_is_left_at_its_last_byte_has_ended_well(self) -> None:
+        store, sizes = MemoryStore(), PieceSize()
+        obstore.put(store, "shard", bytes(MOST))
+        for _ in range(50):
+            sizes.came(MOST, 0.0001)
+        sizes.ended(well=False)
+        pieces = stream(store, "shard", 0, None, sizes)
+        assert len(next(pieces)) == MOST
+        pieces.close()  # type: ignore[attr-defined]
+        assert sizes.next() == MOST
