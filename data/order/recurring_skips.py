@@ -14,10 +14,12 @@ import numpy as np
 
 from data.order.keyed_permutation import Ints
 from data.order.mixture import Mixture
-from data.order.sample_order import Order
+from data.order.sample_order import MAX_POSITION, Order
 from data.order.skipped_ranges import SkippedRanges
 
 _KEEP = 4  # epochs
+_MOST_AT_A_TIME = 1 << 18  # positions
+_NO_EPOCH = MAX_POSITION + 1
 
 
 class RecurringSkips(SkippedRanges):
@@ -47,6 +49,8 @@ class RecurringSkips(SkippedRanges):
         """Number of positions that are left out in each later epoch."""
         self.is_ended = self._each >= order.samples
         """Whether no sample is left in later epochs."""
+        self._end_epoch = alike if self.is_ended else _NO_EPOCH
+        """The first epoch from which on all positions are left out; no order of those is needed."""
         if self.is_ended and not may_end:
             raise ValueError(
                 f"all {order.samples} samples of the dataset were left out, and none would be left"
@@ -74,8 +78,8 @@ class RecurringSkips(SkippedRanges):
     def are_skipped(self, positions: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Return whether each position is left out, with their shape."""
         epochs = self._order.epochs_of(positions)
-        found = np.zeros(positions.shape, dtype=np.bool_)
-        for epoch in np.unique(epochs).tolist():
+        found = epochs >= self._end_epoch
+        for epoch in np.unique(epochs[~found]).tolist():
             here, skipped = epochs == epoch, self.of_epoch(epoch)  # in order: no need to sort
             at = np.searchsorted(skipped, positions[here], side="right") - 1
             found[here] = skipped[at] == positions[here] if skipped.size else False
@@ -84,6 +88,8 @@ class RecurringSkips(SkippedRanges):
     def kept_before(self, position: int) -> int:
         """Return how many positions below `position` are kept."""
         epoch = self._order.epoch_of(position)
+        if epoch >= self._end_epoch:
+            return int(self._kept_begins[-1])
         before = self._skipped_before(epoch)
         if position == self._order.epoch_begin(epoch):  # no order of that epoch is needed
             return position - before
@@ -195,10 +201,12 @@ class MixedSkips(SkippedRanges):
         asked = np.asarray(numbers, dtype=np.int64)
         first, last = int(asked.min()), int(asked.max())
         found = np.empty(0, dtype=np.int64)
+        width = max(64, 2 * (last - first + 1))
         while found.size <= last - first:
             begin = self._first_kept(first + found.size)
-            more = np.arange(begin, begin + max(64, 2 * (last - first + 1 - found.size)))
+            more = np.arange(begin, begin + width)
             found = np.concatenate([found, more[~self._are_skipped(more)]])
+            width = min(2 * width, _MOST_AT_A_TIME)  # few may be kept, where a dataset has ended
         positions: Ints = found[asked - first]
         return positions
 
