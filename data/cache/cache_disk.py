@@ -108,8 +108,8 @@ class CacheDisk:
         if not self._logged_bypass:
             self._logged_bypass = True
             _log.warning(
-                "shard %s %s (%s): its samples are read from its source, with one request for "
-                "each; this is logged once, and the metrics count how often it happens. A cache "
+                "shard %s %s (%s): its samples are read from its source, by requests of their "
+                "own; this is logged once, and the metrics count how often it happens. A cache "
                 "should hold all shards that are read at a time: streams x window shards for each "
                 "job of a node",
                 url,

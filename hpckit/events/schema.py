@@ -604,7 +604,7 @@ class StepLogged(RunEvent):
     data_misses: float | None = None
     """The number of shards that were fetched."""
     data_bypasses: float | None = None
-    """The number of shards that were read without the node store."""
+    """The number of reads that a source answered and not the node store: each is a request."""
     data_peer_bytes_per_s: float | None = None
     """The bytes per second that nodes got from the caches of each other."""
     data_peer_failures: float | None = None

@@ -52,7 +52,7 @@ class DownloadJobs:
         return job
 
     def wait(self, seconds: float) -> None:
-        """Wait until a job of this process makes progress, at most `seconds`."""
+        """Wait until a job of this process has ended, at most `seconds`."""
         with self._changed:
             self._changed.wait(seconds)
 

@@ -40,7 +40,7 @@ class DownloadContext:
     metrics: CacheMetrics
     failures: DiskFailures
     changed: threading.Condition
-    """The condition that every progress of every download in this process notifies."""
+    """The condition that the end of every download in this process notifies."""
 
     turns: threading.Semaphore
     """The semaphore that limits simultaneous downloads."""
