@@ -5,7 +5,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 
 from data.cache.files.cache_entry import ShardRef
@@ -46,11 +45,11 @@ class ShardPrefetcher:
         depth: int = 16,
     ) -> None:
         self._closing = threading.Event()
-        self._pool = ThreadPoolExecutor(downloads, thread_name_prefix="hpckit-data-ahead")
         walk = _PrefetchState(stream, position, streams, end, self._closing, depth)
-        for _ in range(downloads):
-            self._pool.submit(walk.work)
-        self._end = weakref.finalize(self, _stop, self._closing, self._pool)
+        for number in range(downloads):  # of no pool: Python would wait for its threads at exit
+            name = f"hpckit-data-ahead_{number}"
+            threading.Thread(target=walk.work, name=name, daemon=True).start()
+        self._end = weakref.finalize(self, self._closing.set)
 
     def close(self) -> None:
         """Stop; a download that is under way continues for its readers."""
@@ -91,11 +90,6 @@ def check_caches(stream: SampleStream, reads: Sequence[Collection[int]]) -> None
                 store.budget_bytes / 1e9,
                 size / 1e9,
             )
-
-
-def _stop(closing: threading.Event, pool: ThreadPoolExecutor) -> None:
-    closing.set()
-    pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _PrefetchState:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,16 @@ def test_samples_before_the_end_of_a_short_object_are_read(
     batch = next(iter(loader))
     assert list(batch.keys) == KEYS[:12]
     loader.close()
+
+
+def test_a_program_that_fails_ends(server: RangeServer, local: Path) -> None:
+    program = (
+        "import sys\nfrom data import Loader, open_dataset\n"
+        "def failing(*_): raise KeyError('mine')\n"
+        "loader = Loader(open_dataset(sys.argv[1]), global_batch=4, transform=failing)\n"
+        "for batch in loader: pass\n"
+    )
+    command = [sys.executable, "-c", program, serve(server, local)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "KeyError: 'mine'" in ended.stderr
