@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from data.order.sequence_packing import PACK, SPAN, Long, PackStep, SequencePack
 from data.order.skipped_ranges import NOTHING_SKIPPED, SkippedRanges
 from data.read.batches.batch_fetcher import BatchFetcher, BatchRows, BatchWork
 from data.read.batches.batch_plan import Topology
-from data.read.sample_stream import SampleStream
+from data.read.sample_stream import MixedStream, SampleStream
 from data.read.sequences.packed_sequences import PackedSequence, sequences
 from data.read.sequences.position_token_counts import TokenCounts
 from data.read.sequences.stored_tokens import stored_tokens
@@ -231,14 +232,14 @@ class PackPlan:
             block = (end - 1) // SPAN
             plan.counts.leave_out(plan._positions_of(first, end), plan.packer.border(end - 1))
             plan.packer.forget_after(block)
-        if len(plan.ended) == len(self.stream.datasets):
+        if skipped and set(plan.ended) >= set(_lasting(self.stream)):
             raise DataError(
                 f"all {sum(map(len, self.stream.datasets))} documents were left out, and none "
-                "would be left"
+                "would be left: of a mixture, those of the datasets that have a weight at its end"
             )
         return plan
 
-    @property
+    @cached_property
     def ended(self) -> list[int]:
         return self.counts.ended
 
@@ -304,6 +305,13 @@ class PackPlan:
         tokens = np.zeros(len(self.stream.datasets), np.int64)
         np.add.at(tokens, datasets, _joined([pack.lengths for pack in real]))
         return tuple(tokens.tolist())
+
+
+def _lasting(stream: SampleStream) -> list[int]:
+    """Return the numbers of the datasets that have a weight at the end of a stream."""
+    if not isinstance(stream, MixedStream):
+        return list(range(len(stream.datasets)))
+    return [number for number, part in enumerate(stream.mixture.segments[-1].parts) if part]
 
 
 def _packer(stream: SampleStream, counts: TokenCounts, packing: Packing) -> SequencePacker:

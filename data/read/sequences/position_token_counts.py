@@ -1,7 +1,7 @@
 """The number of tokens of the documents at given positions, from the indexes of their shards."""
 
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
@@ -66,10 +66,21 @@ class TokenCounts:
 
     @property
     def ended(self) -> list[int]:
-        """The numbers of the datasets whose documents are all left out."""
-        counts = Counter(dataset for dataset, _, _ in self._left_out)
-        every = enumerate(self._stream.datasets)
-        return [number for number, dataset in every if counts[number] >= len(dataset)]
+        """The numbers of the datasets of which no token is left, as all documents that have one are
+        left out."""
+        if not self._left_out:
+            return []
+        columns = np.array(list(self._left_out), dtype=np.int64).T
+        tokens = np.bincount(columns[0], self.at(SampleLocations(*columns)))
+        totals = [dataset.manifest.n_tokens for dataset in self._stream.datasets]
+        each = zip(
+            tokens.tolist(), totals, strict=False
+        )  # no document of the last ones is left out
+        return [
+            number
+            for number, (left_out, total) in enumerate(each)
+            if total is not None and left_out >= int(total.sum())
+        ]
 
     def at(self, places: SampleLocations) -> Ints:
         """Return the number of tokens of the samples at `places`. May be called from many

@@ -304,10 +304,23 @@ def test_a_packed_curriculum_is_the_same_on_any_world_and_counts_its_tokens(
     assert min(map(min, documents)) >= 500, "the last stage pauses the first source"
 
 
-def test_some_document_has_to_be_left(tmp_path: Path) -> None:
-    one = loader(make(tmp_path, [5] * 30))
+@pytest.mark.parametrize("sizes", [[5] * 30, [5] * 29 + [0]], ids=["all", "all with tokens"])
+def test_some_document_has_to_be_left(tmp_path: Path, sizes: list[int]) -> None:
+    one = loader(make(tmp_path, sizes))
     with pytest.raises(DataError, match="all 30 documents were left out, and none would be left"):
         one.skip(0, one._plan.packer.cursor_of_epoch(1))  # type: ignore[attr-defined]
+
+
+def test_some_document_that_still_comes_has_to_be_left(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "a", [5] * 29 + [0]), make(tmp_path / "b", [5] * 300)
+    names, pack = ["first", "second"], Packing(LENGTH, block=40)
+    one = Loader(mixed([first, second], [1, 1], names=names), global_batch=2, pack=pack)
+    one.skip(0, 4 << 24)
+    assert one.ended_sources == ("first",)
+    paused = mixed([first, second], [1, 1], stages=[(1000, [1, 0])], names=names)
+    problem = Loader(paused, global_batch=2, pack=pack).skip_problem(0, 4 << 24)
+    assert problem is not None
+    assert "none would be left" in problem
 
 
 def test_a_state_of_an_earlier_release_that_leaves_out_sequences_is_said(
