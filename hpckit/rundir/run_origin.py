@@ -20,6 +20,8 @@ class RunOrigin:
     run: str
     spec: RunSpec | None
     """Spec of the run; None if only its store is known."""
+    directory: RunDir | None = None
+    """Its directory; None if only its store is known."""
 
 
 def find_origin(path: str) -> RunOrigin:
@@ -61,4 +63,4 @@ def _directory_origin(directory: RunDir, submission: int) -> RunOrigin:
     name = run_name(spec)
     if spec.checkpoint.url and directory.name.startswith(f"{name}.old"):
         name = directory.name  # its run in the store was renamed, too
-    return RunOrigin(checkpoint_root(spec, directory), name, spec)
+    return RunOrigin(checkpoint_root(spec, directory), name, spec, directory)

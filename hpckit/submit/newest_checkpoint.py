@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from checkpointing import CheckpointError
 from checkpointing.events import CheckpointCommitted
 from hpckit.config.spec import RunSpec
-from hpckit.events.checkpoints_left_behind import checkpoints_left_behind
-from hpckit.events.clock_order import in_order
+from hpckit.events.earlier_events import ids_left_behind
 from hpckit.events.event_log import Event, EventLog, EventTail
 from hpckit.events.schema import CheckpointReported, Degraded, DegradedSubject, StepLogged
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
@@ -105,8 +104,3 @@ def newest_step(spec: RunSpec, run: RunDir) -> int:
     whole = [info for info in found if info.state == "committed" and info.id not in left_behind]
     good = [info for info in whole if not info.is_suspect]
     return max((info.step for info in good or whole), default=0)
-
-
-def ids_left_behind(run: RunDir) -> dict[str, str]:
-    """Returns the ids of the checkpoints that the run does not use any more, and why."""
-    return checkpoints_left_behind(in_order(EventTail(run.events).read(with_steps=False)))

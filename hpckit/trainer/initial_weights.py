@@ -27,7 +27,8 @@ from checkpointing.store.sessions.session import leased
 from checkpointing.store.store import StoredManifest
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import InitFromSpec, RunSpec
-from hpckit.rundir.run_origin import find_origin
+from hpckit.events.earlier_events import ids_left_behind
+from hpckit.rundir.run_origin import RunOrigin, find_origin
 from hpckit.trainer.errors import TrainingError
 from hpckit.trainer.models.lora import adapt, is_adapter
 from hpckit.trainer.models.model_builder import build
@@ -91,7 +92,7 @@ def _open_checkpoint(
         raise TrainingError(f"init_from.path: {error}") from None
     with ExitStack() as stack:
         stack.callback(store.close)
-        stored = _choose_checkpoint(store, origin.run, start)
+        stored = _choose_checkpoint(store, origin, start)
         if dist.get_rank() == 0:
             stack.enter_context(leased(store, stored, log.warning))
         checkpoint = Checkpoint(store, stored)
@@ -104,21 +105,24 @@ def _open_checkpoint(
         yield _CheckpointItem(checkpoint, start.item, StoreCopies([store])), about
 
 
-def _choose_checkpoint(store: Store, run: str, start: InitFromSpec) -> StoredManifest:
-    """Return the newest checkpoint, or the one of the requested step; the same on all ranks.
+def _choose_checkpoint(store: Store, origin: RunOrigin, start: InitFromSpec) -> StoredManifest:
+    """Return the newest checkpoint that its run would continue from, or the one of the requested
+    step; the same on all ranks.
 
     Raises:
         TrainingError: there is no such checkpoint.
     """
     found: list[StoredManifest | None] = [None]
     if dist.get_rank() == 0:
-        stored = [each.stored for each in newest_first(store, run)]
-        chosen = [s for s in stored if start.step is None or s.save.step == start.step]
-        found = [chosen[0] if chosen else None]
+        left_behind = ids_left_behind(origin.directory) if origin.directory else {}
+        stored = [each.stored for each in newest_first(store, origin.run)]
+        used = [one for one in stored if one.save.id not in left_behind]
+        named = [one for one in (*used, *stored) if one.save.step == start.step]
+        found = [next(iter(used if start.step is None else named), None)]
     dist.broadcast_object_list(found)
     if found[0] is None:
         which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"
-        raise TrainingError(f"init_from.path: no {which} of run {run} in {store.url}")
+        raise TrainingError(f"init_from.path: no {which} of run {origin.run} in {store.url}")
     return found[0]
 
 

@@ -17,6 +17,7 @@ from checkpointing.store.store import Store
 from hpckit.cli.ckpt.store_location import StoreLocation
 from hpckit.cli.common.command_output import listing, when
 from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.events.earlier_events import ids_left_behind
 
 _ID = re.compile(r"\d{1,10}(-[0-9a-f]{0,8})?")
 _STATES = ("committed", "partial")
@@ -31,7 +32,11 @@ class CheckpointMatch:
 
 
 def pick(
-    infos: Sequence[CheckpointInfo], named: Mapping[str, CheckpointMark], text: str, where: str
+    infos: Sequence[CheckpointInfo],
+    named: Mapping[str, CheckpointMark],
+    text: str,
+    where: str,
+    left_behind: Mapping[str, str] | None = None,
 ) -> CheckpointMatch:
     """Return the checkpoint of a run that `text` names.
 
@@ -39,11 +44,13 @@ def pick(
         infos: the run's checkpoints, also unfinished and damaged ones, ordered by step and time.
         named: the marks by name.
         where: the place and the run, for messages.
+        left_behind: as `checkpoints_left_behind`; `latest` and the best are others, if there are.
 
     Raises:
         CommandUsageError: there is none, or several; the message lists the existing ones.
     """
     whole = [info for info in infos if info.state in _STATES]
+    whole = [info for info in whole if info.id not in (left_behind or ())] or whole
     if text == "latest":
         if not whole:
             raise CommandUsageError(f"no checkpoint in {where}")
@@ -161,9 +168,12 @@ def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> 
     for problem in problems:
         note(f"warning: {problem}")
     listed = catalog.list_checkpoints(place.store, run, refused={})
-    picked = pick(with_marked_metrics(listed, named), named, text, where)
+    left_behind = ids_left_behind(place.directory) if place.directory else {}
+    picked = pick(with_marked_metrics(listed, named), named, text, where, left_behind)
     if picked.remark:
         note(picked.remark)
+    if (why := left_behind.get(picked.info.id)) is not None:
+        note(f"the run does not use step {picked.info.step} ({picked.info.id}) any more: {why}")
     return picked.info
 
 

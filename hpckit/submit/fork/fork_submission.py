@@ -10,13 +10,13 @@ from pathlib import Path
 
 from checkpointing import CheckpointError, CheckpointInfo, fork_run, list_run
 from hpckit.config.spec_parser import SpecError
+from hpckit.events.earlier_events import ids_left_behind
 from hpckit.rundir.code_snapshot.snapshot import find_project
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.rundir.fork_record import ForkRecord, read_fork, write_fork
 from hpckit.slurm.sbatch_variables import with_sbatch_variables
 from hpckit.submit.continuation.continuation_facts import with_continuation
 from hpckit.submit.fork.fork_request import ForkRequest, fork_problems, fork_spec
-from hpckit.submit.newest_checkpoint import ids_left_behind
 from hpckit.submit.preparation import CommandOptions, SubmissionRequest, check, prepare, request
 from hpckit.system.store_timeouts import interactive_store_options
 

@@ -11,6 +11,7 @@ from checkpointing import CheckpointError, local_folder
 from hpckit.config.entry_points import LANGUAGE_MODEL, is_built_in
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import DecoderSpec, InitFromSpec, LlamaSpec, ModelSpec, RunSpec
+from hpckit.events.earlier_events import ids_left_behind
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.rundir.run_origin import find_origin
 from hpckit.system.store_timeouts import interactive_store_options
@@ -62,11 +63,16 @@ def _check_checkpoint(start: InitFromSpec, model: DecoderSpec | None) -> Iterato
         )
         return
     found = _checkpoints(origin.url, origin.run)
-    fitting = [one for one in found if start.step in (None, one.step)]
+    left_behind = ids_left_behind(origin.directory) if origin.directory else {}
+    used = [one for one in found if one.id not in left_behind]
+    named = [one for one in found if one.step == start.step]
+    fitting = used if start.step is None else [one for one in named if one in used] or named
     if not fitting:
         which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"
         steps = ", ".join(str(one.step) for one in found) or "none"
         yield f"init_from.path: no {which} of run {origin.run} in {origin.url}; there are: {steps}"
+        if found and start.step is None:
+            yield "init_from.step: name one; the run has left all of them behind"
     elif start.item not in (items := max(fitting, key=lambda one: (one.step, one.created)).items):
         yield f"init_from.item: that checkpoint has no {start.item}; it has {', '.join(items)}"
     if model is not None and origin.spec is not None and origin.spec.entry == LANGUAGE_MODEL:

@@ -22,10 +22,11 @@ from transformers import (
     PreTrainedModel,
 )
 
-from checkpointing import Checkpointer
+from checkpointing import Checkpointer, list_run
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import InitFromSpec, RunSpec
 from hpckit.config.spec_parser import dump_spec
+from hpckit.events.event_log import EventLog
 from hpckit.rundir.directory import RunDir, run_name
 from hpckit.submit.preflight.start_weights import start_problems
 from hpckit.trainer.errors import TrainingError
@@ -196,6 +197,31 @@ def test_a_checkpoint_is_named_by_step_item_and_place(tmp_path: Path) -> None:
     ):
         assert start_problems(spec, RunDir(tmp_path / "new")) == []
         assert_same(dict(read(spec).state_dict()), dict(make(decoder_of(spec), seed).state_dict()))
+
+
+def test_a_checkpoint_that_its_run_has_left_behind_has_to_be_named(tmp_path: Path) -> None:
+    base_run(tmp_path / "base", SIZES)
+    base = RunDir(tmp_path / "base")
+    (name,) = [path.name for path in (base.checkpoints / "runs").iterdir()]
+    infos = list_run(base.checkpoints, name)
+    spike = {"first_step": 8, "step": 8, "what": "", "first_position": 0, "end_position": 4}
+    started = {"generation": 1, "world_size": 1, "samples": 9}
+    with EventLog(base.events) as events:
+        for info in infos:
+            events.emit_kind("checkpoint_committed", step=info.step, id=info.id, store="")
+        events.emit_kind("spike", **spike, is_left_out=True)
+        events.emit_kind("training_started", step=3, **started)
+    for step, seed in ((None, 4), (7, 6)):
+        spec = of_run(base.path, step=step)
+        assert start_problems(spec, RunDir(tmp_path / "new")) == []
+        assert_same(dict(read(spec).state_dict()), dict(make(decoder_of(spec), seed).state_dict()))
+    with EventLog(base.events) as events:
+        events.emit_kind("spike", **spike, is_left_out=True)
+        events.emit_kind("training_started", step=0, **started)
+    problems = start_problems(of_run(base.path), RunDir(tmp_path / "new"))
+    assert "the run has left all of them behind" in problems[-1]
+    with pytest.raises(TrainingError, match="no checkpoint of run"):
+        read(of_run(base.path))
 
 
 def test_what_is_no_such_checkpoint_is_refused_before_and_after_the_start(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from checkpointing import Checkpointer, list_run
+from hpckit.events.earlier_events import ids_left_behind
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import event_of
 from hpckit.rundir.directory import RunDir, run_name
 from hpckit.submit.fork.fork_submission import choose_checkpoint
-from hpckit.submit.newest_checkpoint import SavedStep, ids_left_behind, newest_step
+from hpckit.submit.newest_checkpoint import SavedStep, newest_step
 from hpckit.submit.preparation import move_aside
 from tests.unit.hpckit.specs_and_processes import make_spec
 
