@@ -56,8 +56,8 @@ def mlperf_checkpoint(
     given fraction of it, and saves it through the checkpoint service. A save counts until it is
     durable, and a recovery reads from the store; both are given in GiB/s of all ranks, and in
     seconds of the slowest one, as means. A folder is dropped from the page cache of each node
-    before a recovery, and removed at the end. It needs room for all saves. These are not results of
-    MLPerf, which its own program measures.
+    before a recovery, and removed at the end; in a bucket, the checkpoints stay. There has to be
+    room for all saves. These are not results of MLPerf, which its own program measures.
     """
     from hpckit.cli.common.command_output import CommandOutput
     from hpckit.trainer.checkpoint_workload.checkpoint_shapes import SCALES
@@ -69,28 +69,60 @@ def mlperf_checkpoint(
         if plan:
             _print_plan(out, store_gbps)
             return
+        if store_gbps is not None:
+            raise CommandError("--store-gbps: is only for --plan")
         if store is None:
             raise CommandError("--store: give the store to measure, or --plan to measure nothing")
         words = ["--scale", scale, "--fraction", str(fraction), "--times", str(times)]
-        _print(out, scale, _measure(overrides or [], [*words, "--store", _absolute(store)], out))
+        timing = _measure(overrides or [], words, _new_store(store), out)
+        _print(out, scale, timing)
 
 
-def _absolute(store: str) -> str:
-    from pathlib import Path
+def _new_store(store: str) -> str:
+    """Return the URL of a bucket, or the absolute path of a folder that does not exist."""
+    from checkpointing import local_folder, meant_url
 
-    from checkpointing.store_url import local_folder
+    if meant := meant_url(store):
+        raise CommandError(f"--store: {store} is neither a path nor a URL; did you mean {meant}?")
+    folder = local_folder(store)
+    if folder is None:
+        return store
+    if folder.exists():
+        raise CommandError(f"--store: {folder} exists already; name a folder that does not")
+    return str(folder.resolve())
 
-    return store if local_folder(store) is None else str(Path(store).resolve())
 
-
-def _measure(typed: list[str], options: list[str], out: CommandOutput) -> CheckpointTiming:
+def _measure(
+    typed: list[str], options: list[str], store: str, out: CommandOutput
+) -> CheckpointTiming:
     from hpckit.cli.bench.measured_runs import MeasuringProgram, measure
     from hpckit.trainer.checkpoint_workload.checkpoint_shapes import TIMING
 
     program = MeasuringProgram(
-        "mlperf-checkpoint", _MODULE, TIMING, lambda site: options, "nodes of their own"
+        "mlperf-checkpoint",
+        _MODULE,
+        TIMING,
+        lambda site: [*options, "--store", store],
+        "nodes of their own",
+        ("retry.max_restarts=0",),  # a second try would find the store of the first one
     )
-    return measure(program, typed, out)[0]
+    try:
+        timing, _ = measure(program, typed, out)
+    except (CommandError, KeyboardInterrupt):
+        _say_what_is_left(store, out)
+        raise
+    _say_what_is_left(store, out)
+    return timing
+
+
+def _say_what_is_left(store: str, out: CommandOutput) -> None:
+    from checkpointing import local_folder
+
+    folder = local_folder(store)
+    if folder is None:
+        out.note(f"what was saved to {store} is not removed")
+    elif folder.exists():
+        out.note(f"{folder} is left: remove it")
 
 
 def _print(out: CommandOutput, scale: str, timing: CheckpointTiming) -> None:

@@ -5,9 +5,9 @@ ranks.
 
 Each rank holds its share of a workload of MLPerf Storage, as a shard of tensors that all ranks
 hold together, and saves it through a `Checkpointer` and the service of its node. The content of
-each save is new, so that nothing of an earlier one is referred to. A recovery loads the newest
-checkpoint from the store, and is compared with what was saved. Rank 0 writes a `CheckpointTiming`
-as JSON.
+each save is new, so that nothing of an earlier one is referred to, and the store has no run of this
+name yet. A recovery loads the newest checkpoint from the store, and is compared with what was
+saved. Rank 0 writes a `CheckpointTiming` as JSON.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from checkpointing import Checkpointer, load
+from checkpointing import Checkpointer, list_run, load
 from checkpointing.service.client.service_stop import end_services
 from checkpointing.store_url import local_folder
 from hpckit.system.atomic_files import write_text
 from hpckit.trainer.checkpoint_workload.checkpoint_shapes import (
+    GIB,
     SCALES,
     TIMING,
     CheckpointTiming,
@@ -53,13 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     join_process_group("cuda" if is_cuda else "cpu", local_rank, _TIMEOUT_S)
     mesh = init_device_mesh("cuda" if is_cuda else "cpu", (dist.get_world_size(),))
     folder = local_folder(options.store)
-    is_new = folder is not None and not folder.exists()
-    dist.barrier()
     state = new_state(rank_tensors(SCALES[options.scale], options.fraction), mesh)
+    size = sum(tensor.nbytes for tensor in state.values())
+    if dist.get_rank() == 0:
+        check_store(options.store, size * options.times)
+    dist.barrier()
     stalls, saves = _save(state, options.store, options.times)
     recoveries, is_cold = _recover(state, options.store, options.times)
     if dist.get_rank() == 0:
-        size = sum(tensor.nbytes for tensor in state.values())
         report = CheckpointTiming(
             dist.get_world_size(), size, stalls, saves, recoveries, is_cold=is_cold
         )
@@ -68,9 +70,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if local_rank == 0:
         end_services(options.store, RUN, _END_S)
     dist.barrier()
-    if dist.get_rank() == 0 and is_new and folder is not None:
-        shutil.rmtree(folder)
+    if dist.get_rank() == 0 and folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)  # the command says so if it is left
     dist.destroy_process_group()
+
+
+def check_store(store: str, size: int) -> None:
+    """Check that a store is new and, if it is a folder, has room for so many bytes.
+
+    Raises:
+        RuntimeError: it is not, or has not.
+    """
+    folder = local_folder(store)
+    if folder is None:
+        if list_run(store, RUN):
+            raise RuntimeError(f"{store} has a run {RUN} already: remove it, or name a new store")
+        return
+    if folder.exists():
+        raise RuntimeError(f"{folder} exists already: name a folder that does not")
+    there = next(parent for parent in folder.parents if parent.exists())
+    free = shutil.disk_usage(there).free
+    if free < size:
+        raise RuntimeError(
+            f"all saves have {size / GIB:,.1f} GiB, and {there} has {free / GIB:,.1f} GiB free: "
+            "measure a smaller --fraction, or fewer --times"
+        )
 
 
 def new_state(tensors: Sequence[RankTensor], mesh: DeviceMesh) -> dict[str, DTensor]:

@@ -15,6 +15,9 @@ from hpckit.cli.main import app
     [
         ("--scale 7b --store x", "--scale: '7b' is not one of 8b, 70b, 405b, 1t"),
         ("--scale 8b", "--store: give the store to measure, or --plan"),
+        ("--store s3:/b/x", "--store: s3:/b/x is neither a path nor a URL; did you mean s3://b/x"),
+        ("--store file:///tmp", "--store: /tmp exists already; name a folder that does not"),
+        ("--store x --store-gbps 3", "--store-gbps: is only for --plan"),
         ("--store x train.steps=4", "train.steps: has no effect on a program"),
     ],
 )
