@@ -18,6 +18,8 @@ from typing import IO, Any, Protocol, TypeAlias
 
 import psutil
 
+from hpckit.system.open_files import restore_soft_limit
+
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
 
@@ -138,6 +140,7 @@ def _popen(
 
     def set_up_child() -> None:
         die_with_parent(parent)
+        restore_soft_limit()
         for number in ignore:
             signal.signal(number, signal.SIG_IGN)
 
