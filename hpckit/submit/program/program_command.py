@@ -42,6 +42,10 @@ _KEYS_OF_TRAINING = {
     "user_config",
 }
 """Groups of keys that only a training function reads."""
+_CHECKPOINTS = "checkpoint"
+_KEYS_OF_STORES = {"checkpoint", "checkpoint.url", "checkpoint.local", "checkpoint.certify"}
+"""Keys of checkpoints that matter to a program, too: where containers and nodes have to reach, and
+one that has a rule of its own. What else is done with its checkpoints, the program decides."""
 _FLAGS = {"standalone", "run-path", "no-python", "use-env", "module"}
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -210,7 +214,8 @@ def unread_key_problems(overrides: Sequence[str]) -> list[str]:
         f"{key}: has no effect on a program after --, which cannot read it; give the value as an "
         "argument of the program"
         for key in sorted(typed)
-        if key.partition(".")[0] in _KEYS_OF_TRAINING
+        if (group := key.partition(".")[0]) in _KEYS_OF_TRAINING
+        or (group == _CHECKPOINTS and key not in _KEYS_OF_STORES)
     ]
 
 

@@ -96,7 +96,11 @@ def test_overrides_that_a_run_cannot_have_are_refused_when_it_is_done_too(
 def test_a_program_gets_no_keys_that_it_cannot_read(done: RunDir) -> None:
     spec = compose(["root=/runs", "--", "python", "t.py"], CHECKOUT, Project(CHECKOUT, False))
     done.spec(1).write_text(dump_spec(spec))
-    for words in (["train.steps=400"], ["launch.nodes=1", "optim.lr=1"]):
+    for words in (
+        ["train.steps=400"],
+        ["checkpoint.every_steps=5"],
+        ["launch.nodes=1", "optim.lr=1"],
+    ):
         status, lines, error = typed(done, *words)
         assert (status, lines) == (2, [])
         assert error.startswith(f"error: {words[-1].split('=')[0]}: has no effect on a program")

@@ -93,6 +93,9 @@ def test_options_that_hpckit_sets_itself_are_named() -> None:
         ("launch.nodez=3 -- python t.py", "launch.nodez: unknown key; did you mean launch.nodes?"),
         ("train.steps=3 -- python t.py", "train.steps: has no effect on a program after --"),
         ("+user_config.a=3 -- python t.py", "user_config.a: has no effect on a program after --"),
+        ("checkpoint.replicas=1 -- python t.py", "checkpoint.replicas: has no effect on a program"),
+        ("checkpoint.keep.last=1 -- python t.py", "checkpoint.keep.last: has no effect"),
+        ("checkpoint.certify=5 -- python t.py", "checkpoint.certify: must be null where"),
         ("data=shards -- python t.py", "data: has no effect on a program after --"),
     ],
 )
