@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field
-from typing import Annotated, Any, Never, Protocol, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, Never, Protocol, TypeVar, dataclass_transform
 
 logger = logging.getLogger("checkpointing")
 
@@ -78,11 +78,13 @@ class Event:
         if values:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(map(repr, values))}")
 
-    def __setattr__(self, name: str, value: object) -> Never:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+    if not TYPE_CHECKING:  # type checkers would allow names that an event does not have
 
-    def __delattr__(self, name: str) -> Never:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
+        def __setattr__(self, name: str, value: object) -> Never:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+        def __delattr__(self, name: str) -> Never:
+            raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     @property
     def fields(self) -> dict[str, Any]:

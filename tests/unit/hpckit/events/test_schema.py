@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checkpointing.events import EVENT_KINDS, CheckpointStarted, Event, Events
+from checkpointing.events import (
+    EVENT_KINDS,
+    CheckpointCommitted,
+    CheckpointStarted,
+    Event,
+    Events,
+)
 from docs.events_reference import events_page
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.event_validation import is_valid
@@ -115,3 +124,23 @@ def test_a_listener_gets_kind_and_fields_and_cannot_break_a_save() -> None:
 
     Events(broken, rank=0).emit(CheckpointStarted(step=5))
     Events(broken, rank=1).emit(CheckpointStarted(step=5))
+
+
+def test_the_fields_of_an_event_are_given_once_and_stay() -> None:
+    event = CheckpointCommitted(step=3, id="a", store=None)
+    for copied in (pickle.loads(pickle.dumps(event)), copy.deepcopy(event), replace(event)):
+        assert copied.__dict__ == event.__dict__
+    assert replace(event, step=4) == CheckpointCommitted(
+        time=event.time, step=4, id="a", store=None
+    )
+    fields: dict[str, Any] = {"step": 3, "id": None, "store": None}
+    for wrong, told in (
+        ({"step": 3, "id": None}, "CheckpointCommitted: the field 'store' is missing"),
+        ({**fields, "steps": 4, "kind": "step"}, "has no field 'steps', 'kind'"),
+    ):
+        with pytest.raises(TypeError, match=told):
+            CheckpointCommitted(**wrong)
+    with pytest.raises(FrozenInstanceError):
+        setattr(event, "step", 4)  # noqa: B010
+    with pytest.raises(FrozenInstanceError):
+        delattr(event, "step")
