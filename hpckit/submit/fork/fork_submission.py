@@ -115,5 +115,7 @@ def choose_checkpoint(
         if info.step == step:
             return info
     steps = ", ".join(str(info.step) for info in infos) or "none"
-    what = "" if step is None else f" of step {step}"
-    raise CheckpointError(f"{store} has no checkpoint{what} of run {run}; its steps: {steps}")
+    what = f"of step {step} of run {run}"
+    if step is None:
+        what = f"that run {run} would continue from" if infos else f"of run {run}"
+    raise CheckpointError(f"{store} has no checkpoint {what}; its steps: {steps}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpointing import Checkpointer, list_run
+from checkpointing import Checkpointer, CheckpointError, list_run
 from hpckit.events.earlier_events import ids_left_behind
 from hpckit.events.event_log import EventLog, read_events
 from hpckit.events.schema import event_of
@@ -55,6 +55,10 @@ def test_what_the_run_has_left_behind_is_not_the_newest(tmp_path: Path) -> None:
     assert [*left_behind] == [ids[12]]
     assert choose_checkpoint(store, run.name, None, left_behind).step == 5
     assert choose_checkpoint(store, run.name, 12, left_behind).step == 12, "if it is named"
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint that run .* would continue from; .*5"
+    ):
+        choose_checkpoint(store, run.name, None, dict.fromkeys(ids.values(), "a spike"))
     save(store, run, 9)
     assert newest_step(spec, run) == 9
 
