@@ -17,7 +17,6 @@ from checkpointing.store.store import Store
 from hpckit.cli.ckpt.store_location import StoreLocation
 from hpckit.cli.common.command_output import listing, when
 from hpckit.cli.common.store_errors import CommandUsageError
-from hpckit.events.earlier_events import ids_left_behind
 
 _ID = re.compile(r"\d{1,10}(-[0-9a-f]{0,8})?")
 _STATES = ("committed", "partial")
@@ -168,13 +167,24 @@ def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> 
     for problem in problems:
         note(f"warning: {problem}")
     listed = catalog.list_checkpoints(place.store, run, refused={})
-    left_behind = ids_left_behind(place.directory) if place.directory else {}
+    left_behind = _left_behind(place)
     picked = pick(with_marked_metrics(listed, named), named, text, where, left_behind)
     if picked.remark:
         note(picked.remark)
     if (why := left_behind.get(picked.info.id)) is not None:
         note(f"the run does not use step {picked.info.step} ({picked.info.id}) any more: {why}")
     return picked.info
+
+
+def _left_behind(place: StoreLocation) -> Mapping[str, str]:
+    """Return what the run does not use any more, as `checkpoints_left_behind`; nothing if only its
+    store is known."""
+    if place.directory is None:
+        return {}
+    from hpckit.events.earlier_events import ids_left_behind
+    from hpckit.rundir.directory import RunDir
+
+    return ids_left_behind(RunDir(place.directory))
 
 
 def _found(place: StoreLocation, info: CheckpointInfo) -> CatalogEntry:

@@ -13,7 +13,6 @@ from checkpointing.store.store import Store
 from checkpointing.store_url import meant_url
 from hpckit.cli.common.command_output import listing
 from hpckit.cli.common.store_errors import CommandUsageError
-from hpckit.rundir.directory import RunDir
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class StoreLocation:
     run: str | None
     runs: tuple[str, ...]  # the existing runs, sorted
     is_guess: bool = False  # the run is one of several in the store, and the directory implies it
-    directory: RunDir | None = None  # the run directory, if the text is one
+    directory: Path | None = None  # the run directory, if the text is one
 
     def only_run(self) -> str:
         """Return the run to work on.
@@ -52,7 +51,7 @@ class _Candidate:
     url: str
     run: str | None = None  # named by the text itself
     likely: str | None = None  # preferred if there are several
-    directory: RunDir | None = None  # whose checkpoints they are
+    directory: Path | None = None  # the run directory whose checkpoints they are
 
 
 @contextmanager
@@ -133,11 +132,11 @@ def _candidates(text: str) -> Iterator[_Candidate]:
     if folder is not None and folder.exists() and not folder.is_dir():
         raise CommandUsageError(f"{text} is a file; a store or run directory is a folder")
     if folder is not None and (folder.parent / "submissions").is_dir():  # RUN/checkpoints
-        yield _Candidate(text, directory=RunDir(folder.parent))
+        yield _Candidate(text, directory=folder.parent)
     else:
         yield _Candidate(text)
     if folder is not None:
-        yield _Candidate(str(folder / "checkpoints"), None, folder.name, RunDir(folder))
+        yield _Candidate(str(folder / "checkpoints"), None, folder.name, folder)
     if match := RUN_IN_STORE.fullmatch(text if folder is None else str(folder)):
         yield _Candidate(match[1], run=match[2])
     if folder is not None and (folder / "submissions").is_dir():
@@ -165,7 +164,7 @@ def _elsewhere(folder: Path) -> Iterator[_Candidate]:
             f"{folder} is the run of a program, which keeps its checkpoints itself; if a "
             "Checkpointer saves them, give its store, or a run in it as STORE/runs/RUN"
         )
-    yield _Candidate(checkpoint_root(spec, directory), None, run_name(spec), directory)
+    yield _Candidate(checkpoint_root(spec, directory), None, run_name(spec), folder)
 
 
 def _which(

@@ -95,7 +95,7 @@ def _request(given: str, entry: str | None, out: CommandOutput) -> EvaluationReq
         if problems := evaluation_entry_problems(spec, place):
             raise SpecError(problems)
     with opened(checkpoint_root(spec, run), run_name(spec)) as at:
-        id_ = choose(replace(at, directory=run), step, out.note).save.id
+        id_ = choose(replace(at, directory=run.path), step, out.note).save.id
     # the code of now, which reads the run, then that of the run
     own = Path(hpckit.__file__).parents[1]
     code = (own, *here, run.project_code(submission))
