@@ -31,7 +31,7 @@ def version_problem(name: str, installed: str) -> str | None:
         return None
     return (
         f"{name} {installed} is installed, and this integration needs {oldest} or newer: "
-        f"pip install '{name}>={oldest}'. Without it, a Checkpointer saves the model by itself"
+        f"pip install '{name}>={oldest}'. Without it, a Checkpointer saves the model itself"
     )
 
 

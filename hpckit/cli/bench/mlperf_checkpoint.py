@@ -144,7 +144,7 @@ def _print(out: CommandOutput, scale: str, timing: CheckpointTiming) -> None:
     stall = sum(timing.stall_s) / len(timing.stall_s)
     out.fact("training waited", f"{stall:.3g} s for each save")
     if not timing.is_cold:
-        out.note("the store is no folder: what it keeps in memory counts")
+        out.note("the store is not a folder: what it keeps in memory counts")
     rates = {name: gib_per_s(timing.bytes, seconds) for name, seconds in figures.items()}
     out.document({**TIMING.dump_python(timing, mode="json"), "scale": scale, "gib_per_s": rates})
 
