@@ -35,9 +35,9 @@ class PastRollbacks:
 
     @property
     def saved(self) -> dict[str, int]:
-        """What has to be saved with a state, for `problem_of_state`; nothing as long as the run has
-        not gone back."""
-        return {"rollbacks": len(self.made)} if self.made else {}
+        """What has to be saved with a state, for `problem_of_state`; before the first rollback,
+        too, as that one may leave the state behind."""
+        return {"rollbacks": len(self.made)}
 
     def problem_of_state(self, saved: Mapping[str, Any]) -> str | None:
         """Return why the restored state must not be used: it was trained on samples that are left

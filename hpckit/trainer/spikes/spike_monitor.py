@@ -50,9 +50,8 @@ class SpikeMonitor:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What has to be saved with a state, for `load`; and the number of rollbacks, as it is 0
-        in a state from before the first one."""
-        return {"rollbacks": len(self._made), "spike_steps": self._steps.saved}
+        """What has to be saved with a state, for `load`."""
+        return {"spike_steps": self._steps.saved}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Continue to count outliers in a row as the run did whose `saved` this was; states of

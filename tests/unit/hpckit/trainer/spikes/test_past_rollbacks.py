@@ -88,11 +88,16 @@ def test_another_loader_leaves_out_nothing_and_that_is_said(tmp_path: Path) -> N
     assert "went back to step 3" in str(found.problem_of_state({"step": 4, "rollbacks": 0}))
 
 
-def test_a_run_that_never_went_back_saves_nothing_of_it(tmp_path: Path) -> None:
+def test_a_state_from_before_the_first_rollback_may_be_left_behind(tmp_path: Path) -> None:
+    """Also one that was saved while no spikes were looked for."""
     events = earlier(tmp_path / "events", 0, 8)
     found = made(events, loader=[])
-    assert (found.saved, found.leave_out(), found.problem_of_state({"step": 8})) == ({}, None, None)
+    assert found.leave_out() is None
     assert PastDifferences(events).saved == {}
+    saved = {"step": 8, **found.saved}
+    assert found.problem_of_state(saved) is None
+    later = made(earlier(tmp_path / "events", (20, 24), 3), loader=[])
+    assert "went back to step 3" in str(later.problem_of_state(saved))
 
 
 def test_a_doubtful_state_is_refused_without_checks_too(tmp_path: Path) -> None:
