@@ -23,7 +23,11 @@ from hpckit.trainer.spikes.rollback_plan import is_one_too_many, rollbacks
 from hpckit.trainer.spikes.spike_detection import LEAST
 
 _SAVES_FAIL = "training continues; saves fail, and succeed when it can write again"
-_TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
+_TO_WORKER = {
+    "nan": "a NaN among the parameters of",
+    "memory": "no memory for",
+    "worker_term": "SIGTERM of",
+}
 
 
 class DrillError(RuntimeError):
@@ -154,15 +158,6 @@ def plan_drill(
         return _plan_wrong(it, chosen, where)
     if kind is DrillKind.SPIKE:
         return _plan_spike(it, chosen, where)
-    if kind is DrillKind.WORKER_TERM:
-        what = f"SIGTERM of the worker of rank {chosen}, on node {where}"
-        return FaultPlan(
-            kind,
-            what,
-            "the worker continues, because only its agent may ask it to leave",
-            chosen,
-            where,
-        )
     what = f"{_TO_WORKER.get(kind, 'SIGKILL of')} the worker of rank {chosen}, on node {where}"
     expect = "all workers are restarted within the generation"
     return FaultPlan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)

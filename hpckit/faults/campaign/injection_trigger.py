@@ -43,7 +43,7 @@ _DAMAGES = (DrillKind.DAMAGE, DrillKind.MANIFEST)
 _NO_RESTART = (
     *OF_SERVICE,
     *(*_DAMAGES, DrillKind.CACHE),
-    *(DrillKind.SLOW, DrillKind.WORKER_TERM),
+    DrillKind.SLOW,
 )
 
 
