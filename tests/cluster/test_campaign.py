@@ -15,7 +15,8 @@ from tests.cluster.slurm import PATIENCE_S, Slurm
 from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import REPO
 
-STEPS = 100
+STEPS = 140
+"""Enough after the last fault: on a busy machine, its command takes some seconds."""
 SCHEDULE = (
     ScheduledFault(15, "parted", 0.9),
     ScheduledFault(30, "controller", 0.0),
