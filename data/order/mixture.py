@@ -21,7 +21,7 @@ MIX = "mix-1"
 """Frozen: a change of any value of `Mixture.locate` needs a new name."""
 PARTS = 10**9  # weights are whole parts of this, so that shares are exact; squares fit in int64
 _MIX = 2  # purpose of keys
-_BLOCK = 2**14
+_BLOCK = 2**16  # positions that are located at a time; not fewer than a loader looks for
 
 
 Weight: TypeAlias = float | Fraction
@@ -32,6 +32,17 @@ class MixtureSegment(NamedTuple):
 
     position: int
     parts: tuple[int, ...]
+
+
+class _BlockTables(NamedTuple):
+    """The slots of n blocks of K positions."""
+
+    begins: Ints
+    """The position at which each block begins, ascending, with shape (n,)."""
+    datasets: Ints
+    """The dataset of each slot, with shape (n, K)."""
+    own: Ints
+    """The position in the own stream of that dataset, with shape (n, K)."""
 
 
 def segment(position: int, weights: Sequence[Weight]) -> MixtureSegment:
@@ -78,6 +89,9 @@ class Mixture:
         _check_segments(self.segments, block)
         self.datasets = max(len(part.parts) for part in self.segments)
         self.segments = tuple(_widened(part, self.datasets) for part in self.segments)
+        self._kept = _BlockTables(*(np.empty(0, dtype=np.int64),) * 3)
+        """The newest tables: a rank looks for its positions among those of all ranks, and then for
+        its own ones. Threads replace them as a whole."""
         self._begins = np.array([part.position for part in self.segments], dtype=np.int64)
         self._parts = np.zeros((len(self.segments), self.datasets), dtype=np.int64)
         self._bases = np.zeros_like(self._parts)
@@ -134,9 +148,14 @@ class Mixture:
         segments = np.searchsorted(self._begins, positions, side="right") - 1
         blocks, slots = np.divmod(positions - self._begins[segments], self.block)
         # blocks are told apart by where they begin: rows of pairs take ten times as long
-        _, first, rows = np.unique(positions - slots, return_index=True, return_inverse=True)
-        datasets, own = self._tables(segments[first], blocks[first])
-        return datasets[rows, slots], own[rows, slots]
+        begins, first, rows = np.unique(positions - slots, return_index=True, return_inverse=True)
+        kept = self._kept
+        at = np.searchsorted(kept.begins, begins)
+        if at[-1] == kept.begins.size or (kept.begins[at] != begins).any():
+            tables = self._tables(segments[first], blocks[first])
+            kept, at = _BlockTables(begins, *tables), np.arange(begins.size)
+            self._kept = kept
+        return kept.datasets[at[rows], slots], kept.own[at[rows], slots]
 
     def _tables(self, segments: Ints, blocks: Ints) -> tuple[Ints, Ints]:
         """Return dataset and own position of each slot of these n blocks, both with shape (n,

@@ -1,0 +1,77 @@
+"""Processor time per sample of a mixture of many datasets, compared with one dataset of the same
+shards.
+
+    python -m benchmarks.data.data_mixture [--sources 20] [--worlds 1 8 64] [--rounds 5] [--kb 10]
+
+The shards are in the page cache. One rank of a world reads batches of 64 samples in the thread that
+measures, after as many batches for warming up. Every rank of a world locates the samples of all
+ranks, so the processor time of a sample grows with the world.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.common.arm_comparison import ArmComparison, interleave, report
+from benchmarks.common.scratch import scratch
+from benchmarks.data.data_sets import Samples
+from data import Dataset, Loader, mixed, open_dataset
+from data.read.sample_stream import MixedStream
+
+ONE, EQUAL, RISING = "one dataset", "mixed, equal weights", "mixed, weights 1, 2, 3, ..."
+_ROWS, _BATCHES = 64, 192
+_SHARDS, _EACH = 4, 400  # shards of each source, samples of each shard
+
+
+def sample_us(stream: Dataset | MixedStream, world: int) -> float:
+    """Returns microseconds of processor time per sample of a rank."""
+    loader = Loader(stream, global_batch=_ROWS * world, rank=0, world_size=world, threads=0)
+    batches = iter(loader)
+    for _ in islice(batches, _BATCHES):
+        pass
+    begun_s = time.process_time()
+    for _ in islice(batches, _BATCHES):
+        pass
+    took_s = time.process_time() - begun_s
+    loader.close()
+    return took_s / (_BATCHES * _ROWS) * 1e6
+
+
+def compare(shards: Sequence[str], sources: int, worlds: Sequence[int], rounds: int) -> None:
+    """Measures the arms in each world, and prints a table for it."""
+    datasets = [open_dataset(list(shards[number::sources])) for number in range(sources)]
+    streams: dict[str, Dataset | MixedStream] = {
+        ONE: open_dataset(list(shards)),
+        EQUAL: mixed(datasets, [1.0] * sources),
+        RISING: mixed(datasets, [float(number + 1) for number in range(sources)]),
+    }
+    for world in worlds:
+        arms = {name: partial(sample_us, stream, world) for name, stream in streams.items()}
+        measured = interleave(arms, rounds)
+        comparison = ArmComparison(f"data_mixture_world_{world}", ONE, "CPU µs", measured)
+        report(comparison, {"sources": sources, "world": world, "rounds": rounds})
+
+
+def main() -> None:
+    """Writes the shards and measures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sources", type=int, default=20)
+    parser.add_argument("--worlds", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kb", type=int, default=10, help="size of a sample")
+    parser.add_argument("--folder", type=Path, help="where the shards are written, and removed")
+    args = parser.parse_args()
+    with scratch(args.folder) as folder:
+        samples = Samples(_SHARDS * args.sources, _EACH, args.kb * 1000)
+        samples.write(folder / "shards")
+        shards = sorted(str(path) for path in (folder / "shards").glob("*.tar"))
+        compare(shards, args.sources, args.worlds, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
