@@ -23,6 +23,7 @@ from hpckit.faults.fault_plan import (
     DrillKind,
     ImpossibleDrillError,
     plan_drill,
+    restarts_ranks,
     training_nodes,
 )
 from hpckit.faults.plan_execution import execute_fault_plan
@@ -138,9 +139,10 @@ class InjectionTrigger:
         """Wait until a new step was finished; if the fault ends ranks, by ranks that were started
         since; and of a spike, since the run has found it."""
 
+        does_restart = self._restarts(struck.kind)
+
         def is_past() -> bool:
-            later = self._events[self._known :]
-            restarts = self._restarts(struck.kind)
+            later, restarts = self._events[self._known :], does_restart
             if struck.kind == DrillKind.SPIKE:
                 later = _since(later, SpikeFound, UpdateSkipped)
                 restarts = any(isinstance(event, SpikeFound) for event in later[:1])
@@ -197,7 +199,7 @@ class InjectionTrigger:
     def _restarts(self, kind: str) -> bool:
         if kind in self._site.faults:
             return self._site.faults[kind].restarts
-        return kind not in _NO_RESTART
+        return kind not in _NO_RESTART and restarts_ranks(self._look(), DrillKind(kind))
 
     def _new_step(self) -> int:
         self._events += self._tail.read()
