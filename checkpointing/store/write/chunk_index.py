@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import manifest as forms
@@ -89,10 +89,20 @@ class StoredChunks:
     store: Store
     run: str
     view: StoreView
+    # of this object: that of cached_property, in Python 3.11, is one for all stores of the process
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _found: list[ChunkIndex] = field(default_factory=list, repr=False, compare=False)
 
-    @cached_property
+    @property
     def index(self) -> ChunkIndex:
-        """The chunks that may be referred to. The manifests are read at the first use."""
+        """The chunks that may be referred to. The manifests are read at the first use, once for
+        all threads."""
+        with self._lock:
+            if not self._found:
+                self._found.append(self._read())
+            return self._found[0]
+
+    def _read(self) -> ChunkIndex:
         index = ChunkIndex(condemned=self.view.condemned)
         if mine := self._newest(self.view.manifests):
             index.tables = mine.items

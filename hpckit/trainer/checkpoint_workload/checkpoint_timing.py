@@ -119,7 +119,7 @@ def fill(state: Mapping[str, DTensor], seed: int) -> None:
 
 
 def local(tensor: DTensor) -> Tensor:
-    own: Tensor = tensor._local_tensor
+    own: Tensor = tensor.to_local()
     return own
 
 
