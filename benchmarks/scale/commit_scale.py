@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from benchmarks.common.fresh_process import in_fresh
+from benchmarks.scale.growth_table import slope
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.item_table import ItemTable, TensorSpec
@@ -118,12 +119,6 @@ def committed(ranks: int) -> CommitCost:
         storage.deletes,
         _peak() - before,
     )
-
-
-def slope(points: Iterable[tuple[float, float]]) -> float:
-    """Returns the exponent of growth from the first point to the last one."""
-    (x, y), *_, (x2, y2) = points
-    return math.log(y2 / y) / math.log(x2 / x)
 
 
 def _peak() -> int:

@@ -30,11 +30,9 @@ from typing import Any, Protocol
 from unittest import mock
 
 import psutil
-from rich.console import Console
-from rich.table import Table as Shown
 
 from benchmarks.common.scratch import scratch
-from benchmarks.scale.commit_scale import slope
+from benchmarks.scale.growth_table import show_growth
 from benchmarks.scale.simulated_agents import RANKS, SimulatedAgents
 from hpckit.config.spec_parser import dump_spec
 from hpckit.rundir.directory import RunDir
@@ -173,18 +171,8 @@ def measured(folder: Path, nodes: int, seconds: int) -> dict[str, float]:
     return meter.found
 
 
-def _show(sizes: list[int], found: list[dict[str, float]]) -> None:
-    shown = Shown("", *(f"{size:,}" for size in sizes), "slope")
-    first = next(number for number, size in enumerate(sizes) if size >= 30 or size == sizes[-1])
-    for name in found[0]:
-        values = [one[name] for one in found]
-        if not any(values):
-            continue
-        cells = [f"{value:,.0f}" if value >= 100 else f"{value:,.3g}" for value in values]
-        grows = len(sizes) - 1 > first and values[first] > 0 and values[-1] > 0
-        points = [(float(sizes[i]), values[i]) for i in (first, -1)]
-        shown.add_row(name, *cells, f"{slope(points):.2f}" if grows else "")
-    Console(width=120).print(shown)
+def _text(name: str, value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
 
 
 def main() -> None:
@@ -196,7 +184,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with scratch() as folder:
         found = [measured(folder, nodes, asked.seconds) for nodes in asked.nodes]
-    _show(asked.nodes, found)
+    show_growth(asked.nodes, found, _text, 120)
 
 
 if __name__ == "__main__":

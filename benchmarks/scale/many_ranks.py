@@ -32,11 +32,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table as Shown
 
 from benchmarks.common.fresh_process import in_fresh
-from benchmarks.scale.commit_scale import slope
+from benchmarks.scale.growth_table import show_growth
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.layout.global_plan import GlobalPlan, Parts
 from checkpointing.layout.tensor_layout import Cut, Mesh, Structure, TensorLayout
@@ -208,19 +206,9 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _show(sizes: list[int], found: list[dict[str, float]]) -> None:
-    shown = Shown("", *(f"{size:,}" for size in sizes), "slope")
-    first = next(number for number, size in enumerate(sizes) if size >= 30 or size == sizes[-1])
-    for name in found[0]:
-        values = [one[name] for one in found]
-        if not any(values):
-            continue
-        is_count = "requests" in name or "bytes" in name
-        cells = [f"{value:,.0f}" if is_count else f"{value:,.3f}" for value in values]
-        grows = len(sizes) - 1 > first and values[first] > 0 and values[-1] > 0
-        points = [(float(sizes[i]), values[i]) for i in (first, -1)]
-        shown.add_row(name, *cells, f"{slope(points):.2f}" if grows else "")
-    Console(width=110).print(shown)
+def _text(name: str, value: float) -> str:
+    is_count = "requests" in name or "bytes" in name
+    return f"{value:,.0f}" if is_count else f"{value:,.3f}"
 
 
 def main() -> None:
@@ -243,7 +231,7 @@ def main() -> None:
                     in_fresh(measured, place.url, place.options, ranks, asked.wide)
                     for place, ranks in zip(places, asked.ranks, strict=True)
                 ]
-    _show(asked.ranks, found)
+    show_growth(asked.ranks, found, _text, 110)
 
 
 if __name__ == "__main__":
