@@ -3,10 +3,39 @@ used again, and need not be loaded to find that out. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from checkpointing.events import CheckpointCommitted, CheckpointSkipped
 from hpckit.events.schema import Event, SpikeFound, TrainingStarted, WrongComputation
+
+
+class _Identified(Protocol):
+    """A checkpoint, or what identifies its save."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def step(self) -> int: ...
+
+
+_Checkpoint = TypeVar("_Checkpoint", bound=_Identified)
+
+
+def choices(
+    found: Sequence[_Checkpoint], step: int | None, left_behind: Collection[str]
+) -> list[_Checkpoint]:
+    """Return the checkpoints of a run that one may begin with, in their order.
+
+    Args:
+        step: the step that is asked for, of which those that are left behind count if there are no
+            others; None: any step, and only those that the run would continue from.
+        left_behind: as `checkpoints_left_behind`.
+    """
+    fitting = [one for one in found if step in (None, one.step)]
+    used = [one for one in fitting if one.id not in left_behind]
+    return used if step is None else used or fitting
 
 
 def checkpoints_left_behind(events: Iterable[Event]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from checkpointing import CheckpointError
 from checkpointing.events import CheckpointCommitted
 from hpckit.config.spec import RunSpec
+from hpckit.events.checkpoints_left_behind import choices
 from hpckit.events.earlier_events import ids_left_behind
 from hpckit.events.event_log import Event, EventLog, EventTail
 from hpckit.events.schema import CheckpointReported, Degraded, DegradedSubject, StepLogged
@@ -100,7 +101,7 @@ def newest_step(spec: RunSpec, run: RunDir) -> int:
     from checkpointing import list_run  # imports numpy, which few commands need
 
     found = list_run(checkpoint_root(spec, run), run_name(spec))
-    left_behind = ids_left_behind(run)
-    whole = [info for info in found if info.state == "committed" and info.id not in left_behind]
+    committed = [info for info in found if info.state == "committed"]
+    whole = choices(committed, None, ids_left_behind(run))
     good = [info for info in whole if not info.is_suspect]
     return max((info.step for info in good or whole), default=0)

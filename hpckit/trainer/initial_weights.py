@@ -27,6 +27,7 @@ from checkpointing.store.sessions.session import leased
 from checkpointing.store.store import StoredManifest
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import InitFromSpec, RunSpec
+from hpckit.events.checkpoints_left_behind import choices
 from hpckit.events.earlier_events import ids_left_behind
 from hpckit.rundir.run_origin import RunOrigin, find_origin
 from hpckit.trainer.errors import TrainingError
@@ -116,9 +117,8 @@ def _choose_checkpoint(store: Store, origin: RunOrigin, start: InitFromSpec) -> 
     if dist.get_rank() == 0:
         left_behind = ids_left_behind(origin.directory) if origin.directory else {}
         stored = [each.stored for each in newest_first(store, origin.run)]
-        used = [one for one in stored if one.save.id not in left_behind]
-        named = [one for one in (*used, *stored) if one.save.step == start.step]
-        found = [next(iter(used if start.step is None else named), None)]
+        chosen = choices([one.save for one in stored], start.step, left_behind)
+        found = [next((one for one in stored if one.save in chosen), None)]
     dist.broadcast_object_list(found)
     if found[0] is None:
         which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"

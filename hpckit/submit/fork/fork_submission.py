@@ -10,6 +10,7 @@ from pathlib import Path
 
 from checkpointing import CheckpointError, CheckpointInfo, fork_run, list_run
 from hpckit.config.spec_parser import SpecError
+from hpckit.events.checkpoints_left_behind import choices
 from hpckit.events.earlier_events import ids_left_behind
 from hpckit.rundir.code_snapshot.snapshot import find_project
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
@@ -107,13 +108,11 @@ def choose_checkpoint(
     """
     every = list_run(store, run, interactive_store_options())
     infos = [info for info in every if info.state == "committed"]
-    used = [info for info in infos if info.id not in left_behind]
-    if step is None and used:
-        equal = [info for info in used if not info.is_suspect]
-        return (equal or used)[-1]
-    for info in (*reversed(used), *reversed(infos)):
-        if info.step == step:
-            return info
+    chosen = choices(infos, step, left_behind)
+    if step is None:
+        chosen = [info for info in chosen if not info.is_suspect] or chosen
+    if chosen:
+        return chosen[-1]
     steps = ", ".join(str(info.step) for info in infos) or "none"
     what = f"of step {step} of run {run}"
     if step is None:

@@ -11,6 +11,7 @@ from checkpointing import CheckpointError, local_folder
 from hpckit.config.entry_points import LANGUAGE_MODEL, is_built_in
 from hpckit.config.rules.model import decoder_of
 from hpckit.config.spec import DecoderSpec, InitFromSpec, LlamaSpec, ModelSpec, RunSpec
+from hpckit.events.checkpoints_left_behind import choices
 from hpckit.events.earlier_events import ids_left_behind
 from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
 from hpckit.rundir.run_origin import find_origin
@@ -64,9 +65,7 @@ def _check_checkpoint(start: InitFromSpec, model: DecoderSpec | None) -> Iterato
         return
     found = _checkpoints(origin.url, origin.run)
     left_behind = ids_left_behind(origin.directory) if origin.directory else {}
-    used = [one for one in found if one.id not in left_behind]
-    named = [one for one in found if one.step == start.step]
-    fitting = used if start.step is None else [one for one in named if one in used] or named
+    fitting = choices(found, start.step, left_behind)
     if not fitting:
         which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"
         steps = ", ".join(str(one.step) for one in found) or "none"
