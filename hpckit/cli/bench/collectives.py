@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
-from hpckit.cli.common.run_argument import JsonOption
+from hpckit.cli.common.run_argument import JsonOption, SiteOverrides
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
@@ -18,14 +18,7 @@ _MODULE = "hpckit.trainer.collectives.collective_timing"
 
 
 def collectives(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OVERRIDES",
-            help="Overrides as for launch.py, of where to run: cluster=NAME, launch.nodes=N, "
-            "launch.nproc_per_node=N.",
-        ),
-    ] = None,
+    overrides: SiteOverrides = None,
     operations: Annotated[
         str | None,
         typer.Option(

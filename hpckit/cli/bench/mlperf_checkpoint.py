@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.common.command_errors import CommandError, reported_errors
-from hpckit.cli.common.run_argument import JsonOption
+from hpckit.cli.common.run_argument import JsonOption, SiteOverrides
 
 if TYPE_CHECKING:
     from hpckit.cli.common.command_output import CommandOutput
@@ -17,14 +17,7 @@ _MODULE = "hpckit.trainer.checkpoint_workload.checkpoint_timing"
 
 
 def mlperf_checkpoint(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OVERRIDES",
-            help="Overrides as for launch.py, of where to run: cluster=NAME, launch.nodes=N, "
-            "launch.nproc_per_node=N.",
-        ),
-    ] = None,
+    overrides: SiteOverrides = None,
     scale: Annotated[str, typer.Option(help="8b, 70b, 405b or 1t.")] = "8b",
     store: Annotated[
         str | None,

@@ -1,4 +1,5 @@
-"""The argument RUN of the commands on runs: a directory, or a run's name below ./runs."""
+"""Arguments and options of several commands: RUN, which is a directory or the name of a run below
+./runs, and overrides of where to run."""
 
 from __future__ import annotations
 
@@ -25,6 +26,14 @@ RunPath = Annotated[
         metavar="RUN",
         help="The run directory, or its name below ./runs.",
         autocompletion=complete_run,
+    ),
+]
+SiteOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="OVERRIDES",
+        help="Overrides as for launch.py, of where to run: cluster=NAME, launch.nodes=N, "
+        "launch.nproc_per_node=N.",
     ),
 ]
 JsonOption = Annotated[
