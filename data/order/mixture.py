@@ -9,6 +9,7 @@ without a gap or repeat, also where the weights change.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -252,7 +253,7 @@ class MixedOrder:
         """Yield each order that is in `datasets`, with shape (n,), and where it is there."""
         by_dataset = np.argsort(datasets, kind="stable")
         ends = np.searchsorted(datasets[by_dataset], np.arange(len(self.orders) + 1))
-        for order, first, end in zip(self.orders, ends, ends[1:], strict=False):
+        for order, (first, end) in zip(self.orders, pairwise(ends), strict=True):
             if first < end:
                 yield order, by_dataset[first:end]
 

@@ -202,9 +202,9 @@ class Order:
             fill(shards, samples, [lookup])
         return shards.reshape(asked.shape), samples.reshape(asked.shape)
 
-    def lookups(self, positions: Ints) -> Iterator["EpochLookup"]:
-        """Yield what is known of these positions, with shape (n,), before they are permuted; `fill`
-        finds the rest, of many orders at once."""
+    def lookups(self, positions: Ints) -> Iterator[EpochLookup]:
+        """Yield what is known of these positions, with shape (n,), before they are permuted.
+        `fill` permutes the positions of several orders together."""
         for number, here, within in self._by_epoch(positions):
             deal, epoch = self.plan(number)
             offsets, turns = np.divmod(within, self.streams)

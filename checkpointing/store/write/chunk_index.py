@@ -80,7 +80,7 @@ def look(store: Store, run: str) -> StoreView:
     return StoreView(condemned, tuple(store.manifests(run)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoredChunks:
     """What checkpoints have that a rank has not written itself: the newest of a run or, if the run
     has none, the newest of every other run. The ranks of a node that are written with one view
@@ -91,16 +91,16 @@ class StoredChunks:
     view: StoreView
     # of this object: that of cached_property, in Python 3.11, is one for all stores of the process
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    _found: list[ChunkIndex] = field(default_factory=list, repr=False, compare=False)
+    _index: ChunkIndex | None = field(default=None, repr=False, compare=False)
 
     @property
     def index(self) -> ChunkIndex:
         """The chunks that may be referred to. The manifests are read at the first use, once for
         all threads."""
         with self._lock:
-            if not self._found:
-                self._found.append(self._read())
-            return self._found[0]
+            if self._index is None:
+                self._index = self._read()
+            return self._index
 
     def _read(self) -> ChunkIndex:
         index = ChunkIndex(condemned=self.view.condemned)

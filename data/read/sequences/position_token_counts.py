@@ -73,9 +73,8 @@ class TokenCounts:
         columns = np.array(list(self._left_out), dtype=np.int64).T
         tokens = np.bincount(columns[0], self.at(SampleLocations(*columns)))
         totals = [dataset.manifest.n_tokens for dataset in self._stream.datasets]
-        each = zip(
-            tokens.tolist(), totals, strict=False
-        )  # no document of the last ones is left out
+        # fewer than datasets, if no document of the last ones is left out
+        each = zip(tokens.tolist(), totals, strict=False)
         return [
             number
             for number, (left_out, total) in enumerate(each)

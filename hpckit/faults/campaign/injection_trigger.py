@@ -41,11 +41,7 @@ _NOT_NOW = (DrillError, SupervisorError)
 NAMED = (DrillKind.HANG, DrillKind.STALL, DrillKind.WRONG)
 """The faults of a rank after which the run has to say which one it was."""
 _DAMAGES = (DrillKind.DAMAGE, DrillKind.MANIFEST)
-_NO_RESTART = (
-    *OF_SERVICE,
-    *(*_DAMAGES, DrillKind.CACHE),
-    DrillKind.SLOW,
-)
+_NO_RESTART = (*OF_SERVICE, *_DAMAGES, DrillKind.CACHE, DrillKind.SLOW)
 
 
 class InjectionTrigger:

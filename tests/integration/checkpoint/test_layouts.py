@@ -30,7 +30,8 @@ from tests.integration.rank_worlds import assert_same, meet, run_worlds, seeded,
 from tests.integration.service.running_services import kept
 
 WORLDS = some([1, 3, 4], [2, 8])
-"""At once, but no two of them at one store: a job takes its store over."""
+"""All at the same time, each on a store of its own, since a job takes over the store that it
+opens."""
 KINDS = ["ddp", "fsdp", "hsdp", "tp", "fsdp+tp"]
 SHAPES = [(8, 8), (7, 5), (2, 9), (3, 0), (64, 1030)]  # the last has several tiles in complex64
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.uint8]

@@ -236,7 +236,7 @@ def kill_supervisor_at(it: Started, step: int) -> None:
 def test_supervisor_killed_and_interrupted_until_started_again(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    """And the newest checkpoint, which is torn by then, is passed over aloud."""
+    """The newest checkpoint, which is torn by then, is skipped with a warning."""
     words = command(tmp_path, shards, *ON_ONE_NODE, PACED)
     with started(tmp_path, words) as it:
         kill_supervisor_at(it, 34)
