@@ -168,6 +168,12 @@ def _check(options: ClusterOptions) -> None:
         raise DevclusterError(
             "only root makes namespaces and networks: run this as root, or take the ports form"
         )
+    for path in options.private:
+        if not Path(path).is_dir():
+            raise DevclusterError(
+                f"private folder {path} does not exist on this machine: make it first, as each "
+                "node mounts its own one over it"
+            )
 
 
 def _claim(work: Launcher, options: ClusterOptions) -> ClusterPlan:

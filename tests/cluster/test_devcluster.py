@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +177,14 @@ def test_what_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
         )
     assert not (tmp_path / "c").exists()
     assert traces.processes(str(tmp_path / "c")) == []
+
+
+def test_a_private_folder_is_one_of_this_machine(tmp_path: Path) -> None:
+    need("namespaces")
+    chosen = replace(options("namespaces", nodes=1), private=(str(tmp_path / "scratch"),))
+    with pytest.raises(DevclusterError, match="scratch does not exist on this machine: make it"):
+        Cluster.up(tmp_path / "c", chosen)
+    assert not (tmp_path / "c").exists()
 
 
 def test_without_slurm_the_packages_are_named(
