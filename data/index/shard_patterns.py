@@ -121,7 +121,8 @@ def _escape_folders(pattern: str) -> str:
 
 def _describe_nearest(pattern: str) -> str:
     """Describe the content of the nearest existing folder, so that a typing error can be seen."""
-    folder = next(path for path in Path(pattern).absolute().parents if path.is_dir())
+    whole = Path(pattern).absolute()
+    folder = next(path for path in whole.parents if path.is_dir())
     try:
         names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -129,5 +130,5 @@ def _describe_nearest(pattern: str) -> str:
     tars = [name for name in names if name.endswith(".tar")]
     if tars:
         return f"{folder} has {len(tars)} tars, such as {tars[0]}"
-    near = difflib.get_close_matches(Path(pattern).relative_to(folder).parts[0], names, n=1)
+    near = difflib.get_close_matches(whole.relative_to(folder).parts[0], names, n=1)
     return f"did you mean {folder / near[0]}?" if near else f"{folder} has no tar"

@@ -371,6 +371,9 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
         elif item["type"] in ("int_type", "int_parsing", "int_from_float"):
             yield f"{key}: must be a whole number, got {item['input']!r}{_written(item['input'])}"
+        elif item["type"] == "string_type" and isinstance(item["input"], bool | int | float):
+            text = str(item["input"]).lower()
+            yield f"{key}: must be text, got {item['input']!r}; write {key}=\"'{text}'\""
         else:
             yield f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
 

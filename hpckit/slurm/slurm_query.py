@@ -9,6 +9,14 @@ from collections.abc import Mapping, Sequence
 from hpckit.slurm.environment import environment_for
 
 
+class SlurmCallError(subprocess.CalledProcessError):
+    """Raised if a program of Slurm reports an error; the message has the last line of it."""
+
+    def __str__(self) -> str:
+        lines = (self.stderr or "").strip().splitlines() or [f"exit status {self.returncode}"]
+        return f"{' '.join(self.cmd)}: {lines[-1]}"
+
+
 def query(
     command: Sequence[str],
     within_s: float,
@@ -18,10 +26,12 @@ def query(
     """Returns the standard output of a call, as `run_query` makes it.
 
     Raises:
-        OSError, subprocess.SubprocessError: the call failed, or not in time.
+        SlurmCallError: the program reported an error.
+        OSError, subprocess.SubprocessError: it cannot be executed, or is too slow.
     """
     done = run_query(command, within_s, env, variables)
-    done.check_returncode()
+    if done.returncode:
+        raise SlurmCallError(done.returncode, command, done.stdout, done.stderr)
     return done.stdout
 
 

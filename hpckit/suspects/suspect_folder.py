@@ -65,7 +65,7 @@ def cluster_name(env: Mapping[str, str]) -> str:
         try:
             name = parse_config(query(CONFIG, _TIMEOUT_S, env)).get("ClusterName")
         except (OSError, subprocess.SubprocessError) as error:
-            log.warning("cannot find out the name of the cluster: %s", error)
+            log.warning("the name of the cluster is unknown: Slurm does not answer: %s", error)
     name = (name or UNKNOWN_CLUSTER).lower()
     return name if is_node_name(name) else UNKNOWN_CLUSTER
 

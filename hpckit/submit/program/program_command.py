@@ -9,6 +9,7 @@ other are left out, since hpckit does this itself.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,7 +203,8 @@ def with_program(overrides: Sequence[str], program: ProgramCommand) -> list[str]
             if other.lstrip("+").partition("=")[0] == key and other.partition("=")[2] != value:
                 raise SpecError([f"{key}: {other} contradicts torchrun's option, {text}"])
     group = [] if "command" in typed else ["command=program"]
-    named = [] if "name" in typed else [f"name={run_name_of(program.arguments)}"]
+    # In quotes, as Hydra would read the name of a script like 2024.py as a number
+    named = [] if "name" in typed else [f"name='{run_name_of(program.arguments)}'"]
     placeholder = "command.arguments=[program]"  # Hydra would interpolate arguments such as ${x}
     return [*group, *named, "entry=null", *implied, placeholder, *overrides]
 
@@ -235,7 +237,10 @@ def run_name_of(arguments: Sequence[str]) -> str:
     name = PurePath(arguments[0]).stem
     if is_python(PurePath(arguments[0]).name):
         words = [word for word in arguments[1:] if not word.startswith("-")]
+        options = list(itertools.takewhile(lambda word: word.startswith("-"), arguments[1:]))
         is_module = "-m" in arguments[1:2] or list(arguments[1:3]) == ["-u", "-m"]
-        if words:
+        if "-c" in options:
+            name = ""
+        elif words:
             name = words[0].rpartition(".")[2] if is_module else PurePath(words[0]).stem
     return re.sub(r"[^A-Za-z0-9_.-]+|^[^A-Za-z0-9]+", "-", name).strip("-._")[:64] or "program"

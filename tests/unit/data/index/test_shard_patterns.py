@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data.errors import DataError, NoShardsError
-from data.index.shard_patterns import find_files, refuse_twice
+from data.index.shard_patterns import find_files, find_shards, refuse_twice
 
 
 @pytest.fixture
@@ -33,6 +33,15 @@ def test_each_file_of_a_range_has_to_be_there(folder: Path) -> None:
     said = f"no files of lines: looked for {folder}/2.jsonl, nothing is there"
     with pytest.raises(NoShardsError, match=re.escape(said)):
         names(folder / "{0..3}.jsonl")
+
+
+def test_what_is_near_is_told_of_a_relative_pattern_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    said = f"looked for lr=12, but nothing matches; did you mean {folder}?"
+    with pytest.raises(NoShardsError, match=re.escape(said)):
+        find_shards("lr=12")
 
 
 def test_a_file_is_given_once(folder: Path) -> None:

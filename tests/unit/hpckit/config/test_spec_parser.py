@@ -514,6 +514,10 @@ def test_a_key_of_another_kind_of_model_is_told_so() -> None:
     ]
 
 
+def test_a_number_where_text_is_wanted_is_told_how_to_be_written() -> None:
+    assert refusal({"name": 2024}) == ["name: must be text, got 2024; write name=\"'2024'\""]
+
+
 def test_all_that_is_wrong_is_said_at_once() -> None:
     found = refusal({"optim.lrr": 1, "train.steps": 0, "cluster.device": "tpu", "name": 3})
     assert sorted(line.split(":")[0] for line in found) == [

@@ -136,11 +136,16 @@ def test_any_number_of_nodes_fits_a_program() -> None:
     assert identity(spec) != identity(compose(["--", "python", "t.py"], CHECKOUT.parent, PROJECT))
 
 
+@pytest.mark.parametrize("name", ["2024", "1e3", "null", "true"])
+def test_the_name_of_a_script_is_text_whatever_it_looks_like(name: str) -> None:
+    assert compose(["--", "python", f"{name}.py"], CHECKOUT, PROJECT).name == name
+
+
 def test_what_the_user_typed_wins() -> None:
     program = ProgramCommand(("python", "t.py"), ("launch.nodes=2",))
     words = with_program(["name=mine", "launch.nodes=2"], program)
     assert words.count("launch.nodes=2") == 1
-    assert "name=t" not in words
+    assert [word for word in words if word.startswith("name=")] == ["name=mine"]
 
 
 @pytest.mark.parametrize(
@@ -152,6 +157,8 @@ def test_what_the_user_typed_wins() -> None:
         ("./bin/pre-train.sh", "pre-train"),
         ("./-x", "x"),
         ("é", "program"),
+        ("python -u -c print(1)", "program"),
+        ("python 2024.py", "2024"),
         ("python " + "a" * 99 + ".py", "a" * 64),
     ],
 )
