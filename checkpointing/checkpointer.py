@@ -20,7 +20,7 @@ from checkpointing.connections import (
 from checkpointing.errors import CheckpointError
 from checkpointing.event_file import writer_from_env
 from checkpointing.events import CheckpointRestored, Events
-from checkpointing.options import CheckpointerKeywords, CheckpointerOptions
+from checkpointing.options import CheckpointerKeywords, CheckpointerOptions, check_keywords
 from checkpointing.ranks.node_ranks import ranks_on_node
 from checkpointing.ranks.rank_group import RankGroup
 from checkpointing.restore.peer_replicas import PeerReplicas
@@ -86,6 +86,7 @@ class Checkpointer:
         **keywords: Any,
     ) -> None:
         if configuration is None:
+            check_keywords(keywords)
             configuration = CheckpointerOptions(**keywords)
         elif keywords:
             raise TypeError(f"give options as one value or as keywords, not both: {keywords}")

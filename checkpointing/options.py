@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Required, TypedDict
 
 from checkpointing.events import OnEvent
@@ -67,6 +68,7 @@ class CheckpointerOptions:
             so that the loss of one node loses none of them; 0: no replicas.
 
     Raises:
+        TypeError: `run`, `every`, `keep`, `compress` or `overlap` has a value of another type.
         ValueError: an option has a value that it cannot have.
     """
 
@@ -89,6 +91,7 @@ class CheckpointerOptions:
     may_differ: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        _check_types(self)
         check_run(self.run)
         _ = self.save_options  # which checks its values when it is made
         check_replica_count(self.replicas, self.staging)
@@ -121,6 +124,37 @@ class CheckpointerOptions:
             budget=self.budget or Budget(),
             local=own_disk(self.local),
         )
+
+
+def check_keywords(keywords: Mapping[str, Any]) -> None:
+    """Raise TypeError for a keyword that is no option of a `Checkpointer`, or without `run`."""
+    names = [option.name for option in fields(CheckpointerOptions)]
+    for name in keywords:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
+            hint = f"; did you mean {near[0]}?" if near else f"; they are {', '.join(names)}"
+            raise TypeError(f"Checkpointer: no option is named {name}{hint}")
+    if "run" not in keywords:
+        raise TypeError("Checkpointer: give run=NAME, the name of the run in the store")
+
+
+def _check_types(options: CheckpointerOptions) -> None:
+    """Raise TypeError where users of other checkpoint libraries would write something else."""
+    if not isinstance(options.run, str):
+        raise TypeError(f"run must be text, got {options.run!r}")
+    if not isinstance(options.every, SavePolicy | None):
+        raise TypeError(
+            f"every must be a policy, such as Steps(100), Minutes(10) or Auto(), got "
+            f"{options.every!r}"
+        )
+    policies = [options.keep] if not isinstance(options.keep, Sequence) else options.keep
+    if policies is not options.keep or not all(isinstance(one, KeepPolicy) for one in policies):
+        raise TypeError(
+            f"keep must be a list of policies, such as [Last(3), Every(1000)], got {options.keep!r}"
+        )
+    for name in ("compress", "overlap"):
+        if not isinstance(value := getattr(options, name), bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 class CheckpointerKeywords(TypedDict, total=False):

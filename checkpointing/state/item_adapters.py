@@ -268,10 +268,11 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
         TypeError: something in it cannot be saved; the message says where it is.
         ValueError: it cannot be determined to which module an optimizer belongs.
     """
+    items = _items(state)
     if RECORD in state:
         raise TypeError(f"cannot save {RECORD!r}: hpckit reserves the name; rename it")
     leaves = Leaves()
-    for name, item in _items(state).items():
+    for name, item in items.items():
         _flatten(item, item.to_save(), join("", name)[1:], leaves)
     _add_record(leaves)
     return leaves
@@ -423,6 +424,11 @@ class LoadTarget:
 
 
 def _items(state: Mapping[str, Any]) -> dict[str, Item]:
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"a state must be a dict of names, such as {{'model': model}}, got "
+            f"{type(state).__name__}"
+        )
     return {name: _item(name, state) for name in state}
 
 

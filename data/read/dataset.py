@@ -33,6 +33,7 @@ from data.index.table_files.table_manifest import TableManifest
 from data.index.token_files.token_file_listing import open_token_files
 from data.index.token_files.token_file_options import TokenFiles
 from data.index.token_files.token_manifest import TokenManifest
+from data.keyword_options import checks_arguments
 from data.read.shards.local_file_samples import Sample
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.record_samples import RecordSamples
@@ -243,6 +244,7 @@ def _samples_of(manifest: Manifest, shard: int) -> Callable[..., ShardSamples]:
     return TokenSamples if isinstance(manifest, TokenManifest) else ShardSamples
 
 
+@checks_arguments
 def open_dataset(
     shards: Shards,
     *,

@@ -75,6 +75,11 @@ class Loader(Iterable[Batch]):
 
     @takes_fields_of(LoaderOptions)
     def __init__(self, dataset: Dataset | SampleStream, options: LoaderOptions) -> None:
+        if not isinstance(dataset, Dataset) and not hasattr(dataset, "samples"):
+            raise DataError(
+                f"Loader: the first argument must be what open_dataset or mixed returns, got "
+                f"{type(dataset).__name__}"
+            )
         stream: SampleStream = (
             SingleStream.of(dataset, options) if isinstance(dataset, Dataset) else dataset
         )

@@ -87,6 +87,8 @@ class LoaderOptions(OrderOptions, PrefetchOptions, ErrorBudgetOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.global_batch < 1:
+            raise DataError(f"global_batch must be at least 1, got {self.global_batch}")
         if self.workers < 0 or self.start_method not in get_args(StartMethod):
             raise DataError(
                 f"workers must be 0 or more, start_method one of {get_args(StartMethod)};"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import DataError, EmptyDatasetError
+from data.keyword_options import checks_arguments
 from data.order.grown_order import DatasetVersion, GrownOrder, with_version
 from data.order.keyed_permutation import Ints
 from data.order.mixture import (
@@ -485,6 +486,7 @@ def store_counts(stream: SampleStream) -> dict[str, float]:
     return dict(counts)
 
 
+@checks_arguments
 def mixed(
     datasets: Sequence[Dataset],
     weights: Sequence[Weight],

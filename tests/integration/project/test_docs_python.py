@@ -39,7 +39,7 @@ def test_the_function_of_the_readme_trains_by_its_command_and_is_preempted(
     texts: Path, tmp_path: Path
 ) -> None:
     shown = [block for block in blocks(ROOT / "README.md") if block.kind in ("python", "command")]
-    (at,) = [number for number, block in enumerate(shown) if block.kind == "python"]
+    (at,) = [number for number, block in enumerate(shown) if "def main(cfg)" in block.text]
     program, (words,) = shown[at].text, shown[at + 1].commands()
     assert len([line for line in program.splitlines() if line.strip()]) <= 26
     (tmp_path / "mycode").mkdir()
@@ -70,6 +70,36 @@ def test_the_function_of_the_readme_trains_by_its_command_and_is_preempted(
     assert story.steps_kept == 1500
     losses = [event["loss"] for event in read_events(run.events) if event.kind == "step"]
     assert losses[-1] < losses[0]
+
+
+def test_the_loop_with_checkpoints_of_the_readme_continues(tmp_path: Path) -> None:
+    (block,) = [one for one in python_of("README.md") if "Checkpointer(" in one.text]
+    code = block.text.replace("s3://bucket/checkpoints", str(tmp_path)).replace(
+        "Minutes(10)", "Steps(2)"
+    )
+    code = code.replace("Last, Minutes", "Last, Steps")
+    assert code.count(str(tmp_path)) == 1
+    trained: list[int] = []
+    for steps in (3, 5):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        names = {"model": model, "optimizer": optimizer, "steps": steps}
+        exec(code, names | {"train_step": lambda: trained.append(1)})
+    assert len(trained) == 3 + 3  # saved at 2, continued with 3, 4, 5
+
+
+def test_the_loader_of_the_readme_continues_from_its_state(texts: Path, tmp_path: Path) -> None:
+    (block,) = [one for one in python_of("README.md") if 'open_dataset("s3:' in one.text]
+    code = block.text.replace("s3://bucket/text/dataset.index", str(texts / "dataset.index"))
+    code = code.replace("/local/me", str(tmp_path / "cache")).replace("=256", "=8")
+    assert code.count(str(tmp_path)) == 1
+    batches: list[Any] = []
+    names = {"rank": 0, "world_size": 2, "decode": lambda sample, context: sample["__key__"]}
+    found = names | {"train_step": batches.append}
+    exec(code, found)
+    assert [len(batch) for batch in batches] == [4] * 10
+    assert len({key for batch in batches for key in batch}) == 40
+    assert len(str(found["place"])) < 200
 
 
 def test_the_loader_of_the_data_page_deals_batches(texts: Path, tmp_path: Path) -> None:

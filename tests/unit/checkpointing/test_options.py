@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from checkpointing import Checkpointer, CheckpointerOptions, Last
 from checkpointing.options import CheckpointerKeywords
@@ -60,12 +62,42 @@ def test_an_impossible_value_is_refused_before_anything_is_opened(
 
 
 def test_an_unknown_option_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="'slot'"):
+    with pytest.raises(TypeError, match="no option is named slot; did you mean slots"):
         Checkpointer(tmp_path, run="r", slot=3)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="'run'"):
+    with pytest.raises(TypeError, match="give run=NAME"):
         Checkpointer(tmp_path)  # type: ignore[call-overload]
 
 
 def test_both_forms_at_once_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="as one value or as keywords, not both"):
         Checkpointer(tmp_path, CheckpointerOptions(run="r"), slots=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"run": 3}, "run must be text, got 3"),
+        ({"every": 100}, r"every must be a policy, such as Steps\(100\), .* got 100"),
+        ({"keep": 3}, r"keep must be a list of policies, such as \[Last\(3\), .* got 3"),
+        ({"keep": Last(3)}, "keep must be a list of policies"),
+        ({"keep": ["last=3"]}, "keep must be a list of policies"),
+        ({"compress": "zstd"}, "compress must be True or False, got 'zstd'"),
+        ({"overlap": 1}, "overlap must be True or False, got 1"),
+        ({"compres": True}, "no option is named compres; did you mean compress?"),
+        ({"interval": 100}, "no option is named interval; they are run, every, keep"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_before_anything_is_opened(
+    option: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        Checkpointer(tmp_path / "store", **{"run": "r", **option})
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("state", [None, [torch.ones(1)], torch.nn.Linear(1, 1)])
+def test_a_state_without_names_is_refused(state: Any, tmp_path: Path) -> None:
+    with closing(Checkpointer(tmp_path, run="r")) as checkpointer:
+        for use in (checkpointer.restore, lambda state: checkpointer.save(1, state)):
+            with pytest.raises(TypeError, match="a state must be a dict of names, such as"):
+                use(state)
