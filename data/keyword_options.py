@@ -66,7 +66,7 @@ def checks_arguments(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
     return checked
 
 
-TYPES: Mapping[Any, tuple[type, str]] = {
+TYPES: Mapping[Any, tuple[Any, str]] = {
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
     bool: (bool, "True or False"),

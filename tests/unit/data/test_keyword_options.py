@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_an_argument_of_a_loader(dataset: Dataset, keyword: dict[str, Any], mess
 
 
 def test_numbers_of_numpy_are_numbers(dataset: Dataset) -> None:
-    with closing(Loader(dataset, global_batch=np.int64(4), epochs=1)) as loader:
+    with closing(Loader(dataset, global_batch=cast(int, np.int64(4)), epochs=1)) as loader:
         assert [len(batch.data) for batch in loader] == [4, 4]
 
 
