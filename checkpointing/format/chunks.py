@@ -29,7 +29,8 @@ def chunk_id(dtype: str, raw: Buffer) -> bytes:
 
 def checksum(stored: Buffer) -> int:
     """Returns the XXH3-64 of stored bytes, for an integrity check without decoding. It detects
-    accidental damage only; bytes that are loaded into a tensor are checked by the chunk id."""
+    accidental damage only. It suffices for content that is stored raw and read into a tensor; what
+    was decoded is checked by the chunk id."""
     return xxhash.xxh3_64_intdigest(stored)
 
 

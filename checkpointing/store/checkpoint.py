@@ -159,13 +159,13 @@ class Checkpoint:
         self, reads: Iterable[BoxRead], copies: ChunkCopies | None = None
     ) -> list[DamagedChunk]:
         """Read boxes of tensors in parallel; return the chunks that had to be read from other
-        copies.
+        copies. What is stored raw is compared with its checksum, all else with its id.
 
         Raises:
             KeyError, DamagedError: as `read`; the content of the arrays is undefined then.
             StoreError: the store is out of reach.
         """
-        fetcher = ChunkFetcher(self.store.storage, copies)
+        fetcher = ChunkFetcher(self.store.storage, copies, by_checksum=True)
         damaged = fetcher.fetch(want for read in reads for want in self._wants(read))
         if damaged:
             more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""

@@ -1,5 +1,5 @@
 """Reads chunks in parallel and in bounded memory: ranges that lie close together are read together,
-and content is passed on only after it was decoded and matched its hash."""
+and content is passed on only after it was decoded and matched its hash or checksum."""
 
 from __future__ import annotations
 
@@ -77,13 +77,17 @@ class ChunkFetcher:
         copies: ChunkCopies | None = None,
         threads: int = THREADS,
         held: HeldChunks | None = None,
+        *,
+        by_checksum: bool = False,
     ) -> None:
         """Create the fetcher.
 
         Args:
             held: contents that the caller has, by chunk id; called in any thread. A base among
                 them is not read. If it turns out to be damaged, the bases are read after all.
+            by_checksum: as of `ChunkDecoder`.
         """
+        self._by_checksum = by_checksum
         self._storage, self._copies, self._threads = storage, copies, threads
         self._held: HeldChunks = held or {}
         self._fills = storage if isinstance(storage, SupportsReadInto) else None
@@ -138,7 +142,9 @@ class ChunkFetcher:
 
     def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> list[DamagedChunk]:
         stored = self.borrow(at for want in batch for at in chain(want.chunk, self._held))
-        decoder = ChunkDecoder(lambda chunk: stored[chunk.place], room, self._held)
+        decoder = ChunkDecoder(
+            lambda chunk: stored[chunk.place], room, self._held, by_checksum=self._by_checksum
+        )
         damaged = []
         for want in batch:
             try:

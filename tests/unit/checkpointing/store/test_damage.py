@@ -4,7 +4,7 @@ else happens than an error that says so, and verification finds it."""
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
 
@@ -16,7 +16,9 @@ from checkpointing.format.chunks import Chunk
 from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
+from checkpointing.storage import Buffer
 from checkpointing.store import catalog, pins_and_labels
+from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.deletion.checkpoint_prune import prune
 from checkpointing.store.deletion.pack_sweep import sweep
 from checkpointing.store.inspection.integrity_check import Level, verify
@@ -24,7 +26,7 @@ from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.write.chunk_index import RunChunkIndex
 from checkpointing.store.write.manifest_commit import commit, write_part
-from checkpointing.store.write.part_writer import WriteOptions, write
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, write
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.object_damage import (
     Harm,
@@ -153,6 +155,28 @@ def test_a_damaged_manifest_stops_every_sweep(made: tuple[Objects, list[SaveId]]
             kept = [done[1]] if key not in after else done
             needed = {object_keys.pack_key(c.pack) for s in kept for c in _chunks(objects, s)}
             assert not needed & lost, harm
+
+
+def test_memory_that_changes_while_it_is_saved_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = storage_of({})
+    store, save, data = Store.at(storage, create=True), SaveId(RUN, 1, "0a0b0c0d"), saves.array(1)
+    put = storage.put
+
+    def put_late(key: str, parts: Sequence[Buffer]) -> None:
+        data[0] += 1
+        put(key, parts)
+
+    monkeypatch.setattr(storage, "put", put_late)
+    piece = TensorPiece("model/a", "float32", data.shape, (0,), data)
+    written = write(store, save, [piece], {}, RunChunkIndex(store, RUN).index(), saves.PLAIN)
+    monkeypatch.undo()
+    write_part(store, ManifestHeader(save, 1.0, 1), 0, written)
+    commit(store, save, 1)
+    (found,) = catalog.committed(store, RUN)[0]
+    with pytest.raises(DamagedError, match="do not match their hash"):
+        Checkpoint(store, found.stored).read("model/a")
 
 
 @pytest.mark.parametrize("kind", ["packs", "manifests", "all"])
