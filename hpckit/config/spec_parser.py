@@ -3,6 +3,7 @@ back."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import hashlib
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -24,6 +25,8 @@ from hpckit.config.names_of_other_tools import key_for
 from hpckit.config.rules.violations import violations
 from hpckit.config.spec import MODEL_KINDS, RunSpec
 from hpckit.config.spec.field_types import FORMS, HIDDEN
+
+_Group = TypeVar("_Group")
 
 # Keys that do not change a run's identity, as they set where, how fast or how carefully it runs,
 # not what it trains. Thus the same experiment finds its directory again with another number of
@@ -254,6 +257,18 @@ def _stored_values(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise SpecError([f"{path}: does not contain a spec"])
     return values
+
+
+def with_values(group: _Group, **values: Any) -> _Group:
+    """Returns a spec or a group of one with other values that need no check, such as absolute
+    paths. `dataclasses.replace` checks the whole group, for which pydantic first makes what checks
+    it, in 5 ms for each kind of group."""
+    known = {field.name for field in dataclasses.fields(group)}  # type: ignore[arg-type]
+    if unknown := values.keys() - known:
+        raise TypeError(f"{type(group).__name__} has no {', '.join(sorted(unknown))}")
+    changed = copy.copy(group)
+    vars(changed).update(values)  # it is frozen
+    return changed
 
 
 def spec_values(spec: RunSpec) -> dict[str, Any]:

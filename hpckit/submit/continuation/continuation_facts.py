@@ -13,7 +13,7 @@ from functools import cache
 
 from hpckit.config.rules.violations import is_elastic
 from hpckit.config.spec import RunSpec, SlurmSpec
-from hpckit.config.spec_parser import SpecError
+from hpckit.config.spec_parser import SpecError, with_values
 from hpckit.slurm.cluster_config import (
     CONFIG,
     PARTITIONS,
@@ -60,8 +60,8 @@ def with_continuation(spec: RunSpec) -> tuple[RunSpec, list[str]]:
             raise SpecError([f"launch.continuation=expedite: {why}; use auto or chain"])
         return spec, []
     choice = choose_continuation(facts)
-    launch = replace(spec.launch, continuation=choice.how)
-    return replace(spec, launch=launch), [describe_choice(choice)]
+    launch = with_values(spec.launch, continuation=choice.how)
+    return with_values(spec, launch=launch), [describe_choice(choice)]
 
 
 def describe_choice(choice: ContinuationChoice) -> str:

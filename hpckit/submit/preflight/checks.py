@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from hpckit.config.canary_record import canary_problems
 from hpckit.config.entry_points import is_built_in
 from hpckit.config.rules.violations import planned_nodes
 from hpckit.config.spec import MixtureSpec, PackSpec, RunSpec
+from hpckit.config.spec_parser import with_values
 from hpckit.rundir.code_snapshot.snapshot import Project, hidden_packages, shadowed_packages
 from hpckit.rundir.directory import RunDir
 from hpckit.slurm.container_mounts import mount_problems
@@ -53,17 +54,21 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
     elsewhere."""
     pack = spec.data.pack
     if pack and pack.source != "stdlib":
-        pack = replace(pack, source=_absolute(pack.source, base))
+        pack = with_values(pack, source=_absolute(pack.source, base))
     url, canary = spec.checkpoint.url, spec.debug.canary
     golden = canary.file and _absolute(canary.file, base)
-    start = spec.init_from and replace(spec.init_from, path=_absolute(spec.init_from.path, base))
-    command = spec.command and replace(spec.command, cwd=_absolute(spec.command.cwd or ".", base))
-    return replace(
+    start = spec.init_from and with_values(
+        spec.init_from, path=_absolute(spec.init_from.path, base)
+    )
+    command = spec.command and with_values(
+        spec.command, cwd=_absolute(spec.command.cwd or ".", base)
+    )
+    return with_values(
         _with_absolute_image(spec, base),
         command=command,
         root=_absolute(spec.root, base),
         init_from=start,
-        data=replace(
+        data=with_values(
             spec.data,
             shards=spec.data.shards and _absolute(spec.data.shards, base),
             mixture=spec.data.mixture and _with_absolute_sources(spec.data.mixture, base),
@@ -71,19 +76,19 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
             cache=spec.data.cache and _absolute(spec.data.cache, base),
             pack=pack,
         ),
-        checkpoint=replace(
+        checkpoint=with_values(
             spec.checkpoint, url=url and _absolute(url, base), local=_spool_folder(spec)
         ),
-        debug=replace(spec.debug, canary=replace(canary, file=golden)),
+        debug=with_values(spec.debug, canary=with_values(canary, file=golden)),
     )
 
 
 def _with_absolute_sources(mixture: MixtureSpec, base: Path) -> MixtureSpec:
     sources = {
-        name: replace(source, shards=_absolute(source.shards, base))
+        name: with_values(source, shards=_absolute(source.shards, base))
         for name, source in mixture.sources.items()
     }
-    return replace(mixture, sources=sources)
+    return with_values(mixture, sources=sources)
 
 
 def _with_absolute_image(spec: RunSpec, base: Path) -> RunSpec:
@@ -93,8 +98,8 @@ def _with_absolute_image(spec: RunSpec, base: Path) -> RunSpec:
     image = slurm.container.image
     if slurm.container.kind == "apptainer" or image.startswith((".", "/", "~")):
         image = _absolute(image, base)
-    slurm = replace(slurm, container=replace(slurm.container, image=image))
-    return replace(spec, cluster=replace(spec.cluster, slurm=slurm))
+    slurm = with_values(slurm, container=with_values(slurm.container, image=image))
+    return with_values(spec, cluster=with_values(spec.cluster, slurm=slurm))
 
 
 def _spool_folder(spec: RunSpec) -> str | None:
