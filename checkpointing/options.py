@@ -15,7 +15,7 @@ from checkpointing.retention import KeepPolicy
 from checkpointing.save.replica_check import CheckReplicas, ReplicaCheck
 from checkpointing.save.save_options import SaveOptions, Staging
 from checkpointing.save_policy import SavePolicy
-from checkpointing.service.config import Budget, ServiceConfig, own_disk
+from checkpointing.service.config import Budget, Compress, ServiceConfig, check_compress, own_disk
 from checkpointing.state.per_rank import Differing
 from checkpointing.store_url import local_folder
 
@@ -30,7 +30,9 @@ class CheckpointerOptions:
             joined by |; None: never.
         keep: which checkpoints to keep; empty keeps all.
         compress: store chunks compressed, or as the difference to an earlier save, where that saves
-            space.
+            space. "auto": only while the store takes longer to write than that takes, as measured
+            in packs of at least 8 MiB: a save to a fast store is durable sooner then, and larger.
+            True: always, as far as a deadline leaves time; False: never.
         depth: the largest number of earlier saves that a reader of such a difference has to read; a
             larger one stores less and reads more (`benchmarks/README.md` has measurements).
         options: options of the storage, see `checkpointing.storage.open_storage`; plain values
@@ -75,7 +77,7 @@ class CheckpointerOptions:
     run: str
     every: SavePolicy | None = None
     keep: Sequence[KeepPolicy] = ()
-    compress: bool = True
+    compress: Compress = "auto"
     depth: int = 1
     options: Mapping[str, Any] | None = None
     on_event: OnEvent | None = None
@@ -95,6 +97,7 @@ class CheckpointerOptions:
         check_run(self.run)
         _ = self.save_options  # which checks its values when it is made
         check_replica_count(self.replicas, self.staging)
+        check_compress(self.compress)
         own_disk(self.local)
 
     @property
@@ -163,7 +166,7 @@ class CheckpointerKeywords(TypedDict, total=False):
     run: Required[str]
     every: SavePolicy | None
     keep: Sequence[KeepPolicy]
-    compress: bool
+    compress: Compress
     depth: int
     options: Mapping[str, Any] | None
     on_event: OnEvent | None

@@ -6,7 +6,8 @@
 Base: the state's bytes, one thread, files of 64 MiB, fsync after each. Time runs from the call that
 saves to the end of the wait for it; nothing is trained meanwhile. Every save is of a state in which
 every number has changed. "hpckit, raw" writes the same bytes as the base and gives them hashes;
-"hpckit" is as it comes: it compresses, and refers to earlier saves. Its stores keep all saves.
+"hpckit" is as it comes: it compresses, and refers to earlier saves, only while the store is slower
+than that; "hpckit, compress=True" does so for all. Their stores keep all saves.
 
 torchsnapshot and torch_checkpointing are no arms: they do not fsync, so no time of theirs is that
 of a durable save. torch DCP fsyncs its files, and not their folders.
@@ -69,7 +70,10 @@ class DurableTimeBench:
         self._state, self._plain = state, folder / "plain"
         self._ways: list[SaveMethod] = [
             HpckitSaveMethod("hpckit, raw", folder / "raw", trained, compress=False, budget=budget),
-            HpckitSaveMethod("hpckit", folder / "compressed", trained, budget=budget),
+            HpckitSaveMethod("hpckit", folder / "default", trained, budget=budget),
+            HpckitSaveMethod(
+                "hpckit, compress=True", folder / "always", trained, compress=True, budget=budget
+            ),
             Sync(folder, trained),
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),

@@ -61,7 +61,8 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         """Name of the run in the store."""
 
         compress: bool = True
-        """Store chunks compressed, or as differences, where that saves space."""
+        """Store chunks compressed, or as differences, where that saves space and the store takes
+        longer to write than that takes."""
 
         replicas: int = 0
         """1: the next node keeps copies of snapshots in its memory."""
@@ -80,7 +81,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             self.folder,
             run=config.run,
             keep=[Last(config.keep_latest_k)] if config.keep_latest_k else (),
-            compress=config.compress,
+            compress=config.compress and "auto",
             replicas=config.replicas,
             local=config.local or None,
         )

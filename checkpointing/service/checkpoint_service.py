@@ -193,12 +193,12 @@ class CheckpointService:
     def _outlook(self) -> StoreOutlook:
         coordinator, now = self._coordinator, self._worker.now
         if coordinator is None:
-            return StoreOutlook(self._bounded(SaveRates()), compresses=self.config.compress)
+            return StoreOutlook(self._bounded(SaveRates()), compresses=bool(self.config.compress))
         return StoreOutlook(
             self._bounded(coordinator.writer.measured()),
             (now.generation, now.save.step) if now is not None else None,
             self._progress(now, coordinator)[1],
-            self.config.compress,
+            bool(self.config.compress),
             coordinator.store.record.uuid,
             coordinator.newest,
         )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from checkpointing.errors import ServiceError
 from checkpointing.retention import Best, Buckets, Every, KeepPolicy, Last, Only, Unevaluated
@@ -19,6 +19,7 @@ from checkpointing.store.write.part_writer import THREADS, WriteOptions
 
 RECOVER_S = 240.0  # seconds in which a starting service may read what lies on its node's own disk
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+Compress: TypeAlias = bool | Literal["auto"]
 _POLICIES = {policy.__name__: policy for policy in (Last, Every, Best, Buckets, Unevaluated, Only)}
 
 
@@ -102,7 +103,7 @@ class ServiceConfig:
     run: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets
     keep: tuple[KeepPolicy, ...] = ()
-    compress: bool = True
+    compress: Compress = "auto"
     depth: int = 1
     budget: Budget = field(default_factory=Budget)
     linger_s: float = 120.0
@@ -115,7 +116,14 @@ class ServiceConfig:
     def writing(self) -> WriteOptions:
         """How the service writes chunks."""
         encoder = ChunkEncoder(depth=self.depth) if self.compress else ChunkEncoder(None)
-        return WriteOptions(threads=self.budget.cpu, encoder=encoder)
+        is_auto = self.compress == "auto"
+        return WriteOptions(threads=self.budget.cpu, encoder=encoder, only_if_slower=is_auto)
+
+
+def check_compress(compress: Any) -> None:
+    """Raise ValueError if a value of `compress` is none that it can have."""
+    if compress not in (True, False, "auto"):
+        raise ValueError(f"compress must be True, False or 'auto', got {compress!r}")
 
 
 def absolute(config: ServiceConfig) -> ServiceConfig:

@@ -46,19 +46,23 @@ class AdaptiveEncoder:
         layout: WordLayout,
         base: Buffer | None = None,
         budget: EncodeBudget | None = None,
+        *,
+        is_allowed: bool = True,
     ) -> EncoderResult:
         """Returns `raw` in the form that saves most; never larger than `raw`.
 
         Args:
             kind: tensors that compress alike, such as "optim/exp_avg/float32".
             base: as for `checkpointing.codec.encode`. See `CodecChooser.wants_base`.
-            budget: budget of the save that the chunk is part of; None: there is no deadline.
+            budget: learns how long it took; None: nobody does.
+            is_allowed: whether there is time to encode, as `EncodeBudget.allows`; words that are
+                all equal are stored as one in any case.
 
         Raises:
             ValueError: as `checkpointing.codec.encode`.
         """
         begun = time.perf_counter()
-        way = self._way(kind, raw, layout, base, budget)
+        way = self._way(kind, raw, layout, base, is_allowed=is_allowed)
         data = encode(way.codec, raw, layout, base if way.on_base else None, self.level)
         if len(data) >= len(raw):
             way, data = CodecChoice(Codec.RAW), raw
@@ -74,10 +78,11 @@ class AdaptiveEncoder:
         raw: Buffer,
         layout: WordLayout,
         base: Buffer | None,
-        budget: EncodeBudget | None,
+        *,
+        is_allowed: bool,
     ) -> CodecChoice:
         if is_constant(raw, layout.word):
             return CodecChoice(Codec.CONSTANT)
-        if budget is not None and not budget.allows(len(raw)):
+        if not is_allowed:
             return CodecChoice(Codec.RAW)
         return self.chooser.way(kind, raw, layout, base)

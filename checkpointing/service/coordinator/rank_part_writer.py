@@ -147,9 +147,10 @@ class RankPartWriter:
             deadline = min(self._until_s, deadline or self._until_s)
         size = snapshot.layout.bytes
         if self._budget is None:
-            self._budget = EncodeBudget(size, workers=self.options.threads, deadline=deadline)
-        else:
-            self._budget = self._budget.again(size, deadline=deadline)
+            self._budget = EncodeBudget(size, workers=self.options.threads)
+        self._budget = self._budget.again(
+            size, deadline=deadline, only_if_slower=self.options.only_if_slower
+        )
         return self._budget
 
 

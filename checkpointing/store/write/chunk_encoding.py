@@ -91,13 +91,14 @@ class ChunkEncoder:
         if self.encoder is None or len(raw) < SMALL:
             return EncodedChunk(raw, Codec.RAW)
         kind = kind_of(name, element.name)
+        is_allowed = budget is None or budget.allows(len(raw))
         base, content = None, None
-        if before is not None and self.encoder.chooser.wants_base(kind):
+        if is_allowed and before is not None and self.encoder.chooser.wants_base(kind):
             base = base_of(before, self.depth)
         if base is not None and base.raw_length == len(raw):
             content = _content(base, read)
         layout = WordLayout(element.word, element.is_float, row)
-        found = self.encoder.encode(kind, raw, layout, content, budget)
+        found = self.encoder.encode(kind, raw, layout, content, budget, is_allowed=is_allowed)
         while found.on_base and base is not None and self._cycles.is_over(base, len(found.data)):
             base = self._cycles.older(base, len(found.data))
             content = None if base is None else _content(base, read)

@@ -13,6 +13,7 @@ from checkpointing.format.chunks import Chunk, checksum
 from checkpointing.format.object_keys import new_pack, pack_key
 from checkpointing.format.packs import MAGIC, footer
 from checkpointing.storage import Buffer, Storage
+from checkpointing.store.write.upload_clock import UploadClock
 
 PACK_BYTES = 64 << 20  # large enough to keep objects few, small enough for one request each
 # packs that are uploaded at a time; with the one being filled, what a save holds in memory
@@ -34,15 +35,25 @@ class ChunkPacker:
         self._storage, self._session, self._pack_bytes = storage, session, pack_bytes
         self._uploads, self._budget = uploads, budget
         self._last_s = time.monotonic()  # when the last upload ended
+        self._clock = UploadClock(uploads)
         self._pool = ThreadPoolExecutor(uploads, "upload")
         self._pending: deque[Future[None]] = deque()
         self.packs: dict[bytes, int] = {}  # packs begun, and their sizes; durable after finish()
         self._begin()
 
     def add(
-        self, id_: bytes, stored: Buffer, raw_length: int, codec: Codec, base: Chunk | None
+        self,
+        id_: bytes,
+        stored: Buffer,
+        raw_length: int,
+        codec: Codec,
+        base: Chunk | None,
+        known_checksum: int | None = None,
     ) -> Chunk:
         """Append a chunk; `stored` must not change before `finish`.
+
+        Args:
+            known_checksum: the checksum of `stored`; None: it is computed here.
 
         Raises:
             StoreError: an upload failed.
@@ -56,7 +67,7 @@ class ChunkPacker:
             length=len(stored),
             raw_length=raw_length,
             codec=codec,
-            checksum=checksum(stored),
+            checksum=checksum(stored) if known_checksum is None else known_checksum,
             base=base,
         )
         self._chunks.append(chunk)
@@ -103,8 +114,12 @@ class ChunkPacker:
         self._begin()
 
     def _put(self, pack: bytes, parts: list[Buffer], raw_bytes: int) -> None:
+        self._clock.begin()
         self._storage.put(pack_key(pack), parts)
+        stored = sum(len(part) for part in parts)
+        sent = self._clock.end(stored)
         if self._budget is not None:
             last_s, self._last_s = self._last_s, time.monotonic()
-            stored = sum(len(part) for part in parts)
             self._budget.written(raw_bytes, stored, self._last_s - last_s)
+            if sent is not None:
+                self._budget.sent(sent.bytes, sent.seconds, is_bound=sent.is_bound)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpointing.codec import Codec, EncodeBudget
-from checkpointing.format.chunks import Chunk, chunk_id
+from checkpointing.format.chunks import Chunk, checksum, chunk_id
 from checkpointing.format.element_types import ElementType, element
 from checkpointing.format.item_table import ItemTable, TensorSpec
 from checkpointing.format.manifest import item_of
@@ -70,6 +70,7 @@ class WriteOptions:
     threads: int = THREADS  # threads that hash and encode
     encoder: ChunkEncoder = field(default_factory=ChunkEncoder)
     window: int = WINDOW  # bytes of tiles that are processed at a time
+    only_if_slower: bool = False  # as of `EncodeBudget`
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class _ProcessedTile:
 
     tile: _Tile
     id: bytes
+    checksum: int  # of the raw bytes
     known: Chunk | None = None
     encoded: EncodedChunk | None = None
 
@@ -172,7 +174,8 @@ class _Tables:
 def _pack(packer: ChunkPacker, done: _ProcessedTile) -> Chunk:
     assert done.encoded is not None
     new = done.encoded
-    return packer.add(done.id, new.stored, done.tile.data.nbytes, new.codec, new.base)
+    known = done.checksum if new.codec is Codec.RAW else None
+    return packer.add(done.id, new.stored, done.tile.data.nbytes, new.codec, new.base, known)
 
 
 def _tiles(pieces: Iterable[TensorPiece | None]) -> Iterator[_Tile | None]:
@@ -253,25 +256,28 @@ class _TileProcessor:
     def do(self, group: Sequence[_Tile]) -> list[_ProcessedTile]:
         """Process tiles that lie one after the other."""
         hashed = [self._hash(tile) for tile in group]
-        rest = deque(tile for tile, _, _, known in hashed if known is None)
+        rest = deque(one.tile for one, _ in hashed if one.known is None)
         bases = BaseReader(self._fetcher, lambda: self._to_come(rest))
         done = []
-        for tile, raw, id_, known in hashed:
-            if known is None:
-                rest.popleft()
-                done.append(_ProcessedTile(tile, id_, encoded=self._encode(tile, raw, bases)))
-            else:
-                done.append(_ProcessedTile(tile, id_, known=known))
+        for one, raw in hashed:
+            if one.known is not None:
+                done.append(one)
+                continue
+            rest.popleft()
+            done.append(replace(one, encoded=self._encode(one.tile, raw, bases)))
         return done
 
-    def _hash(self, tile: _Tile) -> tuple[_Tile, Buffer, bytes, Chunk | None]:
-        """Return a tile, its bytes, its id, and the chunk that holds it already."""
+    def _hash(self, tile: _Tile) -> tuple[_ProcessedTile, Buffer]:
+        """Return a tile, with its id and the chunk that holds it already, and its bytes."""
         raw = _contiguous(tile.data)
+        # Before the id: readers compare raw bytes with this alone, so bytes that change in memory
+        # while they are named and written must be found by it.
+        check = checksum(raw)
         id_ = chunk_id(tile.dtype, raw)
         known = self._index.find(id_)
         if known is not None and self._budget is not None:
             self._budget.written(len(raw), 0, 0.0)
-        return tile, raw, id_, known
+        return _ProcessedTile(tile, id_, check, known), raw
 
     def _encode(self, tile: _Tile, raw: Buffer, bases: BaseReader) -> EncodedChunk:
         encoded = self._encoder.encode(

@@ -50,9 +50,11 @@ class CheckpointSpec:
     (Young and Daly)."""
     max_unsaved_minutes: Positive | None
     """The run fails if no save has become durable for this long; null: never."""
-    compress: bool
+    compress: bool | Literal["auto"]
     """Whether data is stored compressed, or as the difference to an earlier save, where that is
-    smaller; both are lossless."""
+    smaller; both are lossless. auto: only while the store takes longer to write than that takes,
+    as measured, so that a save to a fast store is durable sooner, and larger; true: always, as far
+    as a deadline leaves time; false: never."""
     depth: Annotated[int, Field(ge=1, le=100)]
     """Largest number of earlier saves that a restore reads for such a difference."""
     replicas: Annotated[int, Field(ge=0, le=1)]

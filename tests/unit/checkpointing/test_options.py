@@ -43,6 +43,7 @@ def test_the_service_gets_its_options() -> None:
         ({"run": "../x"}, "run name"),
         ({"slots": 0}, "slots must be a number of snapshots, at least 1, got 0"),
         ({"staging": "bucketed"}, "staging must be 'slots' or 'buckets', got 'bucketed'"),
+        ({"compress": "zstd"}, "compress must be True, False or 'auto', got 'zstd'"),
         ({"replicas": 2}, "replicas must be 0 or 1, got 2"),
         ({"replicas": 1, "staging": "buckets"}, "replicas=1 needs staging='slots'"),
         ({"differing": "no"}, "differing must be 'error' or 'warn', not 'no'"),

@@ -59,6 +59,24 @@ def test_may_encode(change: dict[str, float | None], encoded: bool) -> None:
     assert may_encode(MIB, replace(AHEAD, **change)) is encoded  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("seconds", [None, 1.0])
+@pytest.mark.parametrize(
+    ("store_rate", "encode_rate", "encoded"),
+    [
+        (9e8, 1e9, True),  # the store is slower
+        (2e9, 1e9, False),
+        (None, 1e9, True),
+        (2e9, None, True),
+    ],
+)
+def test_only_while_the_store_is_slower(
+    store_rate: float | None, encode_rate: float | None, encoded: bool, seconds: float | None
+) -> None:
+    ahead = replace(AHEAD, encode_rate=encode_rate, store_rate=store_rate, seconds_left=seconds)
+    always = may_encode(MIB, ahead)
+    assert may_encode(MIB, replace(ahead, only_if_slower=True)) is (encoded and always)
+
+
 class TestBudget:
     def test_learns_rates(self) -> None:
         budget = EncodeBudget(100 * MIB, workers=2)
@@ -75,6 +93,40 @@ class TestBudget:
         assert ahead.encode_rate == pytest.approx(2 * MIB / 0.02, rel=0.01)
         assert ahead.write_rate == pytest.approx(MIB / 0.2, rel=0.01)
         assert ahead.share == pytest.approx(0.25, rel=0.01)
+
+    def test_a_store_that_was_not_waited_for_is_at_least_so_fast(self) -> None:
+        budget = EncodeBudget(100 * MIB)
+        budget.sent(MIB, 0.0001, is_bound=True)  # too little to tell
+        assert budget.outlook().store_rate is None
+        budget.sent(10 * MIB, 0.1, is_bound=False)
+        budget.sent(10 * MIB, 10.0, is_bound=False)
+        assert budget.outlook().store_rate == pytest.approx(100 * MIB)
+        budget.sent(10 * MIB, 0.05, is_bound=False)
+        assert budget.outlook().store_rate == pytest.approx(200 * MIB)
+        for _ in range(100):
+            budget.sent(10 * MIB, 1.0, is_bound=True)
+        assert budget.outlook().store_rate == pytest.approx(10 * MIB, rel=0.01)
+
+    def test_the_rate_of_a_codec_that_a_fast_store_does_without_stays_known(self) -> None:
+        budget = EncodeBudget(100 * MIB, only_if_slower=True)
+        assert budget.allows(MIB)
+        budget.encoded(MIB, MIB // 2, 0.01)
+        budget.sent(10 * MIB, 0.01, is_bound=True)
+        allowed = [budget.allows(MIB) for _ in range(64)]
+        assert sum(allowed) == 1
+        assert not any(
+            budget.again(MIB, deadline=-1.0, only_if_slower=True).allows(MIB) for _ in range(99)
+        )
+        assert budget.again(MIB).allows(MIB)
+
+    def test_small_chunks_count_little(self) -> None:
+        budget = EncodeBudget(100 * MIB)
+        budget.encoded(MIB, MIB // 2, 0.01)
+        for _ in range(100):
+            budget.encoded(1000, 900, 0.001)
+        rate = budget.outlook().encode_rate
+        assert rate is not None
+        assert rate > 50 * MIB
 
     def test_nothing_measured_changes_nothing(self) -> None:
         budget = EncodeBudget(10)

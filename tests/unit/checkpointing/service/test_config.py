@@ -3,13 +3,22 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.retention import Best, Buckets, Every, Last, Only, Unevaluated
-from checkpointing.service.config import Budget, ServiceConfig, absolute, dump, load, own_disk
+from checkpointing.service.config import (
+    Budget,
+    Compress,
+    ServiceConfig,
+    absolute,
+    dump,
+    load,
+    own_disk,
+)
 
 FULL = ServiceConfig(
     url="s3://bucket/x",
@@ -115,3 +124,14 @@ def test_how_it_writes() -> None:
     options = FULL.writing()
     assert options.threads == 3
     assert json.loads(dump(FULL))["compress"] is False
+
+
+@pytest.mark.parametrize(
+    ("compress", "encodes", "only_if_slower"),
+    [(True, True, False), ("auto", True, True), (False, False, False)],
+)
+def test_what_it_compresses(compress: Compress, encodes: bool, only_if_slower: bool) -> None:
+    options = replace(FULL, compress=compress).writing()
+    assert (options.encoder.encoder is not None) == encodes
+    assert options.only_if_slower == only_if_slower
+    assert load(dump(replace(FULL, compress=compress))).compress == compress

@@ -8,7 +8,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from checkpointing.codec import AdaptiveEncoder, Codec, CodecChooser, WordLayout, decode
+from checkpointing.codec import (
+    AdaptiveEncoder,
+    Codec,
+    CodecChooser,
+    EncodeBudget,
+    WordLayout,
+    decode,
+)
 from checkpointing.format.chunks import Chunk, chunk_id
 from checkpointing.format.element_types import element
 from checkpointing.storage import Buffer
@@ -103,6 +110,21 @@ def test_what_is_nothing_like_its_base_stands_alone() -> None:
     other = np.random.default_rng(1).standard_normal(COUNT, np.float32).tobytes()
     assert here.save(other).base is None
     assert here.chunks[-1].codec is Codec.PLANES
+
+
+def test_what_is_not_to_be_encoded_is_raw_and_reads_no_base() -> None:
+    here = place(1)
+    first, second = walk(2)
+    keyframe = here.save(first)
+    budget = EncodeBudget(len(second), only_if_slower=True)
+    budget.encoded(1 << 20, 1 << 19, 1.0)
+    budget.sent(64 << 20, 0.01, is_bound=True)
+    here.contents.clear()  # so that a read would fail
+    args = (second, "w", element("float32"), 4, keyframe, here.read)
+    new = here.encoder.encode(*args, budget)
+    assert (new.codec, new.stored, new.base) == (Codec.RAW, second, None)
+    zeros = here.encoder.encode(bytes(len(second)), *args[1:], budget)
+    assert zeros.codec is Codec.CONSTANT
 
 
 @pytest.mark.parametrize("depth", [0, -1])
