@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.order.keyed_permutation import Ints
-from data.order.sample_order import EpochLookup, Order, OrderPart, checked_positions
+from data.order.sample_order import EpochLookup, Order, OrderPart
 
 
 class DatasetVersion(NamedTuple):
@@ -56,11 +56,10 @@ class GrownOrder(Order):
             for lookup in self._parts[number].lookups(positions[here] - self._shift(number)):
                 yield replace(lookup, here=here[lookup.here])
 
-    def stream_of(self, positions: npt.ArrayLike) -> Ints:
-        asked = checked_positions(positions)
-        streams = np.empty_like(asked)
-        for number, mine in self._by_version(asked):
-            streams[mine] = self._parts[number].stream_of(asked[mine] - self._shift(number))
+    def streams_at(self, positions: Ints) -> Ints:
+        streams = np.empty_like(positions)
+        for number, mine in self._by_version(positions):
+            streams[mine] = self._parts[number].streams_at(positions[mine] - self._shift(number))
         return streams
 
     def epoch_of(self, position: int) -> int:

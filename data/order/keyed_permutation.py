@@ -66,8 +66,8 @@ def root_key(seed: int, purpose: int) -> Words:
 def permute(values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
     """Return the image of each value under the permutation of [0, size) that its key selects.
 
-    `values` has shape (n,); `sizes` (integers in 1..2**53) and `keys` broadcast to it. Every value
-    must be in [0, size): this is not checked.
+    `values` has any shape; `sizes` (integers in 1..2**53) and `keys` broadcast to it, and of one
+    size this takes less time. Every value must be in [0, size): this is not checked.
     """
     return _applied(_feistel, values, sizes, keys)
 
@@ -79,13 +79,14 @@ def unpermute(values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
 
 def _applied(network: _Network, values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
     words = values.astype(np.uint64)
-    sizes = np.broadcast_to(np.asarray(sizes, dtype=np.uint64), words.shape)
-    keys = np.broadcast_to(keys, words.shape)
+    sizes = np.asarray(sizes, dtype=np.uint64)
     small = sizes <= SMALL
     if small.all():
         return _walk(network, words, sizes, keys, ROUNDS_SMALL).view(np.int64)
     if not small.any():
         return _walk(network, words, sizes, keys, ROUNDS).view(np.int64)
+    small = np.broadcast_to(small, words.shape)
+    sizes, keys = np.broadcast_to(sizes, words.shape), np.broadcast_to(keys, words.shape)
     words[small] = _walk(network, words[small], sizes[small], keys[small], ROUNDS_SMALL)
     large = ~small
     words[large] = _walk(network, words[large], sizes[large], keys[large], ROUNDS)
@@ -95,11 +96,17 @@ def _applied(network: _Network, values: Ints, sizes: npt.ArrayLike, keys: Words)
 def _walk(network: _Network, values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
     """Apply the network until each value has come back into [0, size)."""
     values = network(values, sizes, keys, rounds)
-    outside = np.flatnonzero(values >= sizes)
+    if not (is_outside := values >= sizes).any():
+        return values
+    sizes, keys = np.broadcast_to(sizes, values.shape), np.broadcast_to(keys, values.shape)
+    flat = values.ravel()
+    outside = np.flatnonzero(is_outside)
+    sizes, keys = sizes[is_outside], keys[is_outside]
     while outside.size:
-        values[outside] = network(values[outside], sizes[outside], keys[outside], rounds)
-        outside = outside[values[outside] >= sizes[outside]]
-    return values
+        flat[outside] = network(flat[outside], sizes, keys, rounds)
+        again = flat[outside] >= sizes
+        outside, sizes, keys = outside[again], sizes[again], keys[again]
+    return flat.reshape(values.shape)
 
 
 def _feistel(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:

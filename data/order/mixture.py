@@ -6,7 +6,8 @@ one sample. A keyed bijection shuffles each block. Every dataset's own positions
 without a gap or repeat, also where the weights change.
 """
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -16,13 +17,22 @@ import numpy as np
 import numpy.typing as npt
 
 from data.order.keyed_permutation import Ints, Words, check_seed, derive, permute, root_key
-from data.order.sample_order import MAX_POSITION, EpochLookup, Order, checked_positions, fill
+from data.order.sample_order import (
+    MAX_POSITION,
+    EpochLookup,
+    Order,
+    checked_positions,
+    fill,
+    whole_number,
+)
 
 MIX = "mix-1"
 """Frozen: a change of any value of `Mixture.locate` needs a new name."""
 PARTS = 10**9  # weights are whole parts of this, so that shares are exact; squares fit in int64
 _MIX = 2  # purpose of keys
-_BLOCK = 2**16  # positions that are located at a time; not fewer than a loader looks for
+_BLOCK = 2**17  # positions that are located at a time; not fewer than a loader looks for
+_MOST_SLOTS = 2**21  # slots of blocks that are kept, of 9 bytes or more
+_SLOTS = 2**15  # slots of blocks that are shuffled at a time, so that they stay in a core's cache
 
 
 Weight: TypeAlias = float | Fraction
@@ -35,22 +45,25 @@ class MixtureSegment(NamedTuple):
     parts: tuple[int, ...]
 
 
-class _BlockTables(NamedTuple):
-    """The slots of n blocks of K positions."""
+_Numbers: TypeAlias = npt.NDArray[np.integer]  # of datasets, of the narrowest type: sorted sooner
 
-    begins: Ints
-    """The position at which each block begins, ascending, with shape (n,)."""
-    datasets: Ints
-    """The dataset of each slot, with shape (n, K)."""
+
+class _LocatedRange(NamedTuple):
+    """The dataset and the own position of each position from `begin` up to `end`, which is not
+    beyond the end of the segment; the arrays may be longer."""
+
+    begin: int
+    end: int
+    datasets: _Numbers
     own: Ints
-    """The position in the own stream of that dataset, with shape (n, K)."""
 
 
 def segment(position: int, weights: Sequence[Weight]) -> MixtureSegment:
     """Return a segment of `weights` (>= 0, at least one > 0), scaled to sum to 1 and rounded to
     1e-9."""
+    position = whole_number("the position of a stage", position)
     try:
-        exact = [Fraction(weight) for weight in weights]
+        exact = [_exact(weight) for weight in weights]
     except (ValueError, OverflowError, TypeError) as error:
         raise ValueError(f"weights must be finite numbers, got {list(weights)}") from error
     if not exact or min(exact) < 0 or not sum(exact):
@@ -69,6 +82,16 @@ def segment(position: int, weights: Sequence[Weight]) -> MixtureSegment:
     return MixtureSegment(position, tuple(parts))
 
 
+def _exact(weight: Weight) -> Fraction:
+    """Return a weight, which may be a number of numpy, whose products would overflow."""
+    if isinstance(weight, float | Fraction):
+        return Fraction(weight)
+    try:
+        return Fraction(operator.index(weight))
+    except TypeError:
+        return Fraction(float(weight))
+
+
 class Mixture:
     """The mixing of datasets over one or more segments of the stream, the first from position 0.
 
@@ -83,6 +106,7 @@ class Mixture:
     def __init__(
         self, segments: Sequence[MixtureSegment], *, seed: int = 0, block: int = 1024
     ) -> None:
+        seed, block = whole_number("seed", seed), whole_number("block", block)
         check_seed(seed)
         self.segments = tuple(segments)
         self.seed = seed
@@ -90,9 +114,9 @@ class Mixture:
         _check_segments(self.segments, block)
         self.datasets = max(len(part.parts) for part in self.segments)
         self.segments = tuple(_widened(part, self.datasets) for part in self.segments)
-        self._kept = _BlockTables(*(np.empty(0, dtype=np.int64),) * 3)
-        """The newest tables: a rank looks for its positions among those of all ranks, and then for
-        its own ones. Threads replace them as a whole."""
+        self._kept = _LocatedRange(0, 0, *(np.empty(0, dtype=np.int64),) * 2)
+        """The newest range: a rank looks for its positions among those of all ranks, and then for
+        its own ones. Threads replace it as a whole."""
         self._begins = np.array([part.position for part in self.segments], dtype=np.int64)
         self._parts = np.zeros((len(self.segments), self.datasets), dtype=np.int64)
         self._bases = np.zeros_like(self._parts)
@@ -145,20 +169,46 @@ class Mixture:
         within = np.bincount(datasets[0, :inside], minlength=self.datasets)
         return np.asarray(self._bases[number] + before + within, dtype=np.int64)
 
-    def _locate(self, positions: Ints) -> tuple[Ints, Ints]:
+    def _locate(self, positions: Ints) -> tuple[_Numbers, Ints]:
+        low, high = int(positions.min()), int(positions.max())
+        kept = self._kept
+        if not kept.begin <= low <= high < kept.end:
+            found = self._range(low, high, positions.size)
+            if found is None:
+                return self._locate_apart(positions)
+            kept = self._kept = found
+        at = positions - kept.begin
+        return kept.datasets[at], kept.own[at]
+
+    def _range(self, low: int, high: int, count: int) -> _LocatedRange | None:
+        """Return the blocks from position `low` to `high`; None if they are of several segments,
+        more than `count`, or too many to keep."""
+        number = int(np.searchsorted(self._begins, low, side="right")) - 1
+        begin, end = int(self._begins[number]), MAX_POSITION + 1
+        if number + 1 < len(self._begins):
+            end = int(self._begins[number + 1])
+        first, last = (low - begin) // self.block, (high - begin) // self.block
+        if high >= end or last - first >= min(count, max(1, _MOST_SLOTS // self.block)):
+            return None
+        most = max(1, _SLOTS // self.block)
+        parts = []
+        for at in range(first, last + 1, most):
+            blocks = np.arange(at, min(at + most, last + 1))
+            parts.append(self._tables(np.full_like(blocks, number), blocks))
+        datasets, own = (np.concatenate(column).ravel() for column in zip(*parts, strict=True))
+        first, end = begin + first * self.block, min(end, begin + (last + 1) * self.block)
+        return _LocatedRange(first, end, datasets, own)
+
+    def _locate_apart(self, positions: Ints) -> tuple[_Numbers, Ints]:
+        """Locate positions that are in different segments, or far from each other."""
         segments = np.searchsorted(self._begins, positions, side="right") - 1
         blocks, slots = np.divmod(positions - self._begins[segments], self.block)
         # blocks are told apart by where they begin: rows of pairs take ten times as long
-        begins, first, rows = np.unique(positions - slots, return_index=True, return_inverse=True)
-        kept = self._kept
-        at = np.searchsorted(kept.begins, begins)
-        if at[-1] == kept.begins.size or (kept.begins[at] != begins).any():
-            tables = self._tables(segments[first], blocks[first])
-            kept, at = _BlockTables(begins, *tables), np.arange(begins.size)
-            self._kept = kept
-        return kept.datasets[at[rows], slots], kept.own[at[rows], slots]
+        _, first, rows = np.unique(positions - slots, return_index=True, return_inverse=True)
+        datasets, own = self._tables(segments[first], blocks[first])
+        return datasets[rows, slots], own[rows, slots]
 
-    def _tables(self, segments: Ints, blocks: Ints) -> tuple[Ints, Ints]:
+    def _tables(self, segments: Ints, blocks: Ints) -> tuple[_Numbers, Ints]:
         """Return dataset and own position of each slot of these n blocks, both with shape (n,
         K)."""
         before = np.empty((segments.size, self.datasets), dtype=np.int64)
@@ -170,23 +220,26 @@ class Mixture:
         counts = after - before
         keys = derive(root_key(self.seed, _MIX), self._begins[segments] + blocks * self.block)
         datasets = self._shuffled(counts, keys)
-        rank = np.empty(datasets.size, dtype=np.int64)
-        rows = np.arange(segments.size)[:, None] * self.datasets
-        by_dataset = np.argsort((rows + datasets).ravel(), kind="stable")
-        sizes = counts.ravel()
-        rank[by_dataset] = np.arange(rank.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        bases = self._bases[segments] + before
-        return datasets, np.take_along_axis(bases, datasets, axis=1) + rank.reshape(datasets.shape)
+        # the slots of a block, sorted by dataset, are those of successive own positions of each
+        by_dataset = np.argsort(datasets, axis=1, kind="stable")
+        begins = np.cumsum(counts, axis=1) - counts
+        first = self._bases[segments] + before - begins
+        slots = np.arange(self.block)
+        sorted_own = np.repeat(first.ravel(), counts.ravel()).reshape(datasets.shape) + slots
+        own = np.empty(datasets.shape, dtype=np.int64)
+        rows = np.arange(segments.size)[:, None] * self.block
+        own.ravel()[(by_dataset + rows).ravel()] = sorted_own.ravel()
+        return datasets, own
 
-    def _shuffled(self, counts: Ints, keys: Words) -> Ints:
+    def _shuffled(self, counts: Ints, keys: Words) -> _Numbers:
         """Return the dataset of each slot, with shape (n, K), of blocks with `counts` of shape (n,
         D)."""
-        slots = np.tile(np.arange(self.block), keys.size)
-        slots = permute(slots, self.block, np.repeat(keys, self.block)).reshape(-1, self.block)
-        rows = np.arange(keys.size)[:, None]
-        ends = np.cumsum(counts, axis=1) + rows * self.block
-        found = np.searchsorted(ends.ravel(), slots + rows * self.block, side="right")
-        return np.asarray(found - rows * self.datasets, dtype=np.int64)
+        numbers = np.arange(self.datasets).astype(np.min_scalar_type(self.datasets))
+        laid_out = np.repeat(np.tile(numbers, keys.size), counts.ravel())
+        slots = np.broadcast_to(np.arange(self.block), (keys.size, self.block))
+        places = permute(slots, self.block, keys[:, None])
+        places += np.arange(keys.size)[:, None] * self.block
+        return laid_out[places]
 
 
 def continued(
@@ -234,28 +287,33 @@ class MixedOrder:
 
     def _lookups(self, datasets: Ints, own: Ints) -> list[EpochLookup]:
         """Return the lookups of positions of datasets' own streams, with shape (n,)."""
+        by_dataset, parts = self._by_order(datasets)
+        own = own[by_dataset]
         return [
-            replace(lookup, here=mine[lookup.here])
-            for order, mine in self._by_order(datasets)
-            for lookup in order.lookups(own[mine])
+            replace(lookup, here=by_dataset[part][lookup.here])
+            for order, part in parts
+            for lookup in order.lookups(own[part])
         ]
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         """Return in 0..2**20 - 1 where each position's stream is among the streams of its dataset,
         so that equal shares of each dataset go to equal shares of the ranks."""
         datasets, own = self.mixture.locate(positions)
-        places, flat = np.empty(own.size, np.int64), own.ravel()
-        for order, mine in self._by_order(datasets.ravel()):
-            places[mine] = order.stream_of(flat[mine]) * 2**20 // order.streams
+        by_dataset, parts = self._by_order(datasets.ravel())
+        sorted_own, places = own.ravel()[by_dataset], np.empty(own.size, np.int64)
+        for order, part in parts:
+            sorted_own[part] = order.streams_at(sorted_own[part]) * 2**20 // order.streams
+        places[by_dataset] = sorted_own
         return places.reshape(own.shape)
 
-    def _by_order(self, datasets: Ints) -> Iterator[tuple[Order, Ints]]:
-        """Yield each order that is in `datasets`, with shape (n,), and where it is there."""
-        by_dataset = np.argsort(datasets, kind="stable")
-        ends = np.searchsorted(datasets[by_dataset], np.arange(len(self.orders) + 1))
-        for order, (first, end) in zip(self.orders, pairwise(ends), strict=True):
-            if first < end:
-                yield order, by_dataset[first:end]
+    def _by_order(self, datasets: Ints) -> tuple[Ints, list[tuple[Order, slice]]]:
+        """Return the numbers that sort `datasets`, with shape (n,), and of each order that is in
+        it, where it is then."""
+        narrow = datasets.astype(np.min_scalar_type(len(self.orders)))
+        by_dataset = np.argsort(narrow, kind="stable")
+        ends = np.cumsum([0, *np.bincount(datasets, minlength=len(self.orders)).tolist()])
+        each = zip(self.orders, pairwise(ends), strict=True)
+        return by_dataset, [(order, slice(*of)) for order, of in each if of[0] < of[1]]
 
 
 def _apportion(totals: Ints, parts: Ints) -> Ints:

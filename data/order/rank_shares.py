@@ -187,9 +187,19 @@ def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tupl
     begin, end = rank * size // world, (rank + 1) * size // world
     length = -(-size // world) if uneven == "pad" else end - begin
     numbers = begin + np.arange(length, dtype=np.int64)
-    by_stream = np.argsort(streams, axis=-1, kind="stable")
+    by_stream = _sorted_by(streams)
     last = max(end - 1, begin, 0)
     return by_stream[..., np.minimum(numbers, last)], numbers < end
+
+
+def _sorted_by(streams: Ints) -> Ints:
+    """Return `np.argsort(streams, axis=-1, kind="stable")` of numbers from 0 to 2**32 - 1. Of 16
+    bits it is a radix sort, which takes a fifth of the time."""
+    low = np.argsort(streams.astype(np.uint16), axis=-1, kind="stable")
+    if not streams.size or int(streams.max()) < 2**16:
+        return low
+    high = np.take_along_axis((streams >> 16).astype(np.uint16), low, axis=-1)
+    return np.take_along_axis(low, np.argsort(high, axis=-1, kind="stable"), axis=-1)
 
 
 def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int) -> range:

@@ -6,6 +6,7 @@ Samples of a stream are permuted inside windows of at most G shards, so few shar
 time.
 """
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -39,6 +40,7 @@ NATURAL = "natural-1"
 
 MAX_POSITION = 2**62
 MAX_STREAMS = 2**16
+MAX_WINDOW = 2**31 - 1
 _DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
 _BLOCK = 2**14
 _KEEP = 3  # epochs kept: the one that is read, the one prefetched, and the one before
@@ -156,12 +158,15 @@ class Order:
         remix_every: int = 0,
     ) -> None:
         self.counts = _checked_counts(counts)
+        seed, streams = whole_number("seed", seed), whole_number("streams", streams)
+        window = whole_number("window", window)
+        remix_every = whole_number("remix_every", remix_every)
         check_seed(seed)
         if not 1 <= streams <= MAX_STREAMS:
             raise ValueError(f"streams must be in 1..{MAX_STREAMS}, got {streams}")
-        if window < 1 or remix_every < 0:
+        if not (1 <= window <= MAX_WINDOW and 0 <= remix_every <= MAX_POSITION):
             raise ValueError(
-                "window must be at least 1 and remix_every at least 0,"
+                f"window must be in 1..{MAX_WINDOW} and remix_every at least 0,"
                 f" got {window} and {remix_every}"
             )
         self.samples = int(self.counts.sum())
@@ -251,10 +256,14 @@ class Order:
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         """Return the stream of each position, in 0..streams - 1, in the shape of `positions`."""
         asked = checked_positions(positions)
-        streams = np.empty(asked.size, dtype=np.int64)
-        for epoch, here, within in self._by_epoch(asked.ravel()):
+        return self.streams_at(asked.ravel()).reshape(asked.shape)
+
+    def streams_at(self, positions: Ints) -> Ints:
+        """Return `stream_of` of positions that are right, with shape (n,)."""
+        streams = np.empty_like(positions)
+        for epoch, here, within in self._by_epoch(positions):
             streams[here] = self.turns(epoch).streams[within % self.streams]
-        return streams.reshape(asked.shape)
+        return streams
 
     def epoch_of(self, position: int) -> int:
         """Return the epoch that a position is in."""
@@ -320,6 +329,15 @@ class Order:
 
     def _key(self, purpose: int, number: int) -> Words | None:
         return derive(root_key(self.seed, purpose), number) if self.shuffle else None
+
+
+def whole_number(name: str, value: object) -> int:
+    """Return a whole number of whatever type, such as one of numpy's, as int, which JSON has.
+    Raises ValueError for anything else."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from error
 
 
 def checked_positions(positions: npt.ArrayLike) -> Ints:

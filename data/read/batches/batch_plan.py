@@ -30,7 +30,7 @@ from data.read.sample_stream import (
     recurring_skips,
 )
 
-_LOCATED = 2**15  # positions of all ranks that are located at a time, unless batches are larger
+_LOCATED = 2**17  # positions of all ranks that are located at a time, unless batches are larger
 _MOST_STEPS = 64  # steps that are located at a time
 
 
@@ -182,9 +182,10 @@ class SamplePlan:
         self, steps: Iterator[GlobalStep], size: int
     ) -> Iterator[tuple[RankShare, SampleLocations]]:
         """Yield the share of each step and where its samples are."""
-        count = 1
+        orders = sum(order.samples for order in self.stream.orders)
+        count, samples = 1, min(self.stream.samples, orders)
         while block := self._block(steps, count):
-            most = min(_LOCATED, self.stream.samples) // size  # an order caches few epochs
+            most = min(_LOCATED, samples) // size  # an order caches few epochs
             count = min(2 * count, max(1, most), _MOST_STEPS)
             found = self._shares(block)
             places = self.stream.locate(np.concatenate([share.positions for share in found]))

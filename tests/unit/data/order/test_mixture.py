@@ -71,6 +71,14 @@ def test_weights_become_exact_parts() -> None:
     assert segment(5, [0, 2]) == MixtureSegment(5, (0, PARTS))
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.float64])
+def test_weights_may_be_numbers_of_numpy(kind: type[np.generic]) -> None:
+    weights = [3 * 2**40, 2**60, 5 * 2**50]
+    numpy = segment(0, np.array(weights).astype(kind))  # type: ignore[arg-type]
+    assert numpy == segment(0, weights)
+    assert all(type(part) is int for part in numpy.parts)
+
+
 def test_blocks_are_shuffled() -> None:
     datasets, _ = Mixture([segment(0, [1, 1])], block=64).locate(np.arange(128))
     first, second = datasets[:64].tolist(), datasets[64:].tolist()

@@ -15,6 +15,7 @@ from data.order.rank_shares import (
     share,
     step_at,
     streams_of_ranks,
+    take,
 )
 from data.order.sample_order import MAX_POSITION, Order
 from data.read.batches.batch_plan import SamplePlan, Topology
@@ -224,3 +225,17 @@ def test_nodes_share_the_streams_evenly_if_they_divide_the_batch() -> None:
 def test_impossible_arguments_are_refused(call: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call()
+
+
+@given(
+    st.lists(
+        st.integers(0, 3) | st.integers(0, 2**20) | st.integers(2**32 - 2, 2**32 - 1),
+        min_size=1,
+        max_size=50,
+    )
+)
+def test_entries_are_sorted_by_stream_and_then_by_position(streams: list[int]) -> None:
+    wanted = sorted(range(len(streams)), key=lambda entry: streams[entry])
+    both = np.array([streams, streams[::-1]])
+    taken = [take(both, rank, 2, "ragged")[0] for rank in range(2)]
+    assert np.concatenate(taken, axis=1)[0].tolist() == wanted
