@@ -38,6 +38,24 @@ def steal() -> float:
     return share
 
 
+def tree_cpu_s() -> float:
+    """Returns the processor seconds of this process and of all that it has started."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            parents[int(folder.name)] = int(fields[1])
+            ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(ticks[pid] for pid in mine) / os.sysconf("SC_CLK_TCK")
+
+
 def keep_to(cores: set[int]) -> None:
     """Pins all threads that this process has now, and those that they start, to these cores."""
     for task in Path("/proc/self/task").iterdir():

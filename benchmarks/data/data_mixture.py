@@ -2,10 +2,12 @@
 shards.
 
     python -m benchmarks.data.data_mixture [--sources 20] [--worlds 1 8 64] [--rounds 5] [--kb 10]
+        [--repeat 10]
 
 The shards are in the page cache. One rank of a world reads batches of 64 samples in the thread that
 measures, after as many batches for warming up. Every rank of a world locates the samples of all
-ranks, so the processor time of a sample grows with the world.
+ranks, so the processor time of a sample grows with the world. Each shard is in its dataset
+`--repeat` times: small datasets have epochs of few steps, and each epoch is planned.
 """
 
 from __future__ import annotations
@@ -42,11 +44,17 @@ def sample_us(stream: Dataset | MixedStream, world: int) -> float:
     return took_s / (_BATCHES * _ROWS) * 1e6
 
 
-def compare(shards: Sequence[str], sources: int, worlds: Sequence[int], rounds: int) -> None:
+def compare(
+    shards: Sequence[str], sources: int, worlds: Sequence[int], rounds: int, repeat: int
+) -> None:
     """Measures the arms in each world, and prints a table for it."""
-    datasets = [open_dataset(list(shards[number::sources])) for number in range(sources)]
+
+    def opened(some: Sequence[str]) -> Dataset:
+        return open_dataset(list(some) * repeat, repeated_shards="keep")
+
+    datasets = [opened(shards[number::sources]) for number in range(sources)]
     streams: dict[str, Dataset | MixedStream] = {
-        ONE: open_dataset(list(shards)),
+        ONE: opened(shards),
         EQUAL: mixed(datasets, [1.0] * sources),
         RISING: mixed(datasets, [float(number + 1) for number in range(sources)]),
     }
@@ -54,7 +62,7 @@ def compare(shards: Sequence[str], sources: int, worlds: Sequence[int], rounds: 
         arms = {name: partial(sample_us, stream, world) for name, stream in streams.items()}
         measured = interleave(arms, rounds)
         comparison = ArmComparison(f"data_mixture_world_{world}", ONE, "CPU µs", measured)
-        report(comparison, {"sources": sources, "world": world, "rounds": rounds})
+        report(comparison, {"sources": sources, "world": world, "rounds": rounds, "repeat": repeat})
 
 
 def main() -> None:
@@ -64,13 +72,14 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kb", type=int, default=10, help="size of a sample")
+    parser.add_argument("--repeat", type=int, default=10, help="how often a dataset has a shard")
     parser.add_argument("--folder", type=Path, help="where the shards are written, and removed")
     args = parser.parse_args()
     with scratch(args.folder) as folder:
         samples = Samples(_SHARDS * args.sources, _EACH, args.kb * 1000)
         samples.write(folder / "shards")
         shards = sorted(str(path) for path in (folder / "shards").glob("*.tar"))
-        compare(shards, args.sources, args.worlds, args.rounds)
+        compare(shards, args.sources, args.worlds, args.rounds, args.repeat)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ class EpochTiming:
     mb_per_s: float
     first_s: float = 0.0
     """Until the first batch."""
+    cpu_us: float = 0.0
+    """Processor time of a sample."""
     seen: tuple[SampleCounts, ...] = ()
     """In each of both epochs; none where there are no samples to tell apart."""
 
@@ -49,12 +51,14 @@ class EpochTiming:
 def read_raw(reading: Reading) -> EpochTiming:
     """All files, one after the other, in pieces of 1 MiB."""
     buffer, total, began_s = bytearray(_PIECE), 0, time.perf_counter()
+    began_cpu_s = time.process_time()
     for url in reading.urls:
         with Path(url).open("rb", buffering=0) as file:
             while got := file.readinto(buffer):
                 total += got
     seconds = time.perf_counter() - began_s
-    return EpochTiming(seconds, reading.samples.total / seconds, total / seconds / 1e6)
+    samples, cpu_us = reading.samples.total, 1e6 * (time.process_time() - began_cpu_s)
+    return EpochTiming(seconds, samples / seconds, total / seconds / 1e6, cpu_us=cpu_us / samples)
 
 
 def read_epoch(name: str, reading: Reading) -> EpochTiming:
@@ -70,14 +74,15 @@ def read_epoch(name: str, reading: Reading) -> EpochTiming:
     damaged = 0
     while len(found) < 2 * epoch:
         if len(found) == epoch:
-            begun_s = time.perf_counter()
+            begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         batch = next(batches)
         found += [content[:ID_BYTES] for content in batch]
         damaged += sum(len(content) != size for content in batch)
-    seconds = time.perf_counter() - begun_s
+    seconds, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
     numbers = [number_of(content) for content in found]
     told = [seen(part, reading.samples, damaged) for part in (numbers[:epoch], numbers[epoch:])]
-    return EpochTiming(seconds, epoch / seconds, epoch * size / seconds / 1e6, first_s, tuple(told))
+    rates = epoch / seconds, epoch * size / seconds / 1e6
+    return EpochTiming(seconds, *rates, first_s, 1e6 * cpu_s / epoch, tuple(told))
 
 
 def compare(names: Sequence[str], reading: Reading, rounds: int, peers: Path | None) -> None:
@@ -116,6 +121,7 @@ def _print(found: dict[str, list[EpochTiming]], reading: Reading) -> None:
         "arm",
         "samples/s",
         "MB/s",
+        "CPU µs",
         "of raw",
         "of webdataset",
         "first batch",
@@ -128,6 +134,7 @@ def _print(found: dict[str, list[EpochTiming]], reading: Reading) -> None:
             name,
             f"{median(one.samples_per_s for one in epochs):,.0f}",
             f"{median(one.mb_per_s for one in epochs):,.0f}",
+            f"{median(one.cpu_us for one in epochs):,.2f}",
             _ratio(epochs, found.get(RAW)),
             _ratio(epochs, found.get("webdataset")),
             f"{1000 * median(one.first_s for one in epochs):,.0f} ms" if lost else "",

@@ -30,7 +30,8 @@ from benchmarks.data.data_sets import ID_BYTES, SampleCounts, Samples, number_of
 from benchmarks.data.readers.data_arms import Reading
 
 LEFT_OUT = (
-    "hpckit, no threads", "webdataset, shuffled", "hugging face", "energon", "litdata, views",
+    "hpckit, no threads", "hpckit, tar.zst", "webdataset, shuffled", "hugging face", "energon",
+    "litdata, views",
 )  # fmt: skip
 _WARM_UP = 8  # batches
 

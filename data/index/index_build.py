@@ -13,7 +13,7 @@ from data.index.manifest import NAME, Manifest, make_manifest, open_manifest, sa
 from data.index.manifest_rows import ShardRow
 from data.index.shard import sample_token_counts, sidecar
 from data.index.shard.sample_token_counts import Tokens
-from data.index.shard_listing import Shards, list_shards
+from data.index.shard_listing import Shards, checked_shards, list_shards
 from data.index.token_files.token_file_listing import first_token_file
 from data.source.protocol import ObjectSource
 
@@ -44,6 +44,7 @@ def build_index(
     was killed. Raises IndexingError with all shards that are broken, after the others are done;
     DataError if there are no shards, or no place for the manifest.
     """
+    shards = checked_shards(shards)
     if (item := first_token_file(shards)) is not None:
         raise DataError(f"{item} is a token file, which needs no index: open it as it is")
     found = list_shards(shards)

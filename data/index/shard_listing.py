@@ -1,7 +1,7 @@
 """From the shards as a user gives them for a dataset to their paths and URLs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +17,20 @@ Shards: TypeAlias = str | Path | Sequence[str | Path]
 
 _GLOB = re.compile(r"\*|\[[^]]*-[^]]*\]")
 """What no name of an object has, as far as anybody names them: `*`, and ranges such as `[0-9]`."""
+
+
+def checked_shards(shards: object) -> Shards:
+    """Return shards as they were given: a path or URL, or a list of them, of whatever iterable.
+    Raises DataError for anything else."""
+    if isinstance(shards, str | Path):
+        return shards
+    if not isinstance(shards, Iterable) or isinstance(shards, bytes | Mapping):
+        raise _wrong_type(shards)
+    found = list(shards)
+    for one in found:
+        if not isinstance(one, str | Path):
+            raise _wrong_type(one)
+    return found
 
 
 def list_shards(shards: Shards, *, repeated: bool = False) -> list[str]:
@@ -48,6 +62,13 @@ def is_folder_of_tars(folder: Path) -> bool:
     if is_manifest(folder) or any(folder.glob("*.tar")):
         return True
     return energon_index.shard_counts(folder) is not None
+
+
+def _wrong_type(given: object) -> DataError:
+    return DataError(
+        "shards are given as a path, a URL or a list of them, each as text or a Path, not as "
+        f"{type(given).__name__}"
+    )
 
 
 def _expand(item: str | Path) -> list[str]:

@@ -61,7 +61,7 @@ def _expand(item: str | Path) -> list[Path]:
         return found
     if path.exists():
         return [path]
-    return [shard for pattern in expand_ranges(str(path)) for shard in _match(pattern)]
+    return [shard for pattern in _expand_names(str(path)) for shard in _match(pattern)]
 
 
 def _match(pattern: str) -> list[Path]:
@@ -82,7 +82,7 @@ def find_files(path: Path, what: str) -> list[Path]:
     Raises NoShardsError if the path, or one of a range, matches nothing.
     """
     found: list[Path] = []
-    for pattern in expand_ranges(str(path)):
+    for pattern in _expand_names(str(path)):
         if not (files := files_at(pattern)):
             raise NoShardsError(f"no {what}: looked for {pattern}, nothing is there")
         found += files
@@ -106,17 +106,29 @@ def refuse_twice(paths: Iterable[str | Path], what: str) -> None:
         seen.add(target)
 
 
+def _expand_names(pattern: str) -> list[str]:
+    """Replace ranges as `expand_ranges`, but those in the names of folders that exist under these
+    very names."""
+    folder, rest = _existing_folder(pattern)
+    return [str(folder / name) for name in expand_ranges(rest)]
+
+
 def _escape_folders(pattern: str) -> str:
     """Return a glob in which folders that exist under their very names, such as `lr=[1,2]`, stand
     for themselves alone."""
-    escaped, parts = Path(Path(pattern).anchor), Path(pattern).parts
-    folder = escaped
-    for number, part in enumerate(parts[len(escaped.parts) :], start=len(escaped.parts)):
+    folder, rest = _existing_folder(pattern)
+    return str(Path(glob.escape(str(folder))) / rest)
+
+
+def _existing_folder(pattern: str) -> tuple[Path, str]:
+    """Return a pattern as the folder at its beginning that exists under its very name, and the
+    rest."""
+    folder, parts = Path(Path(pattern).anchor), Path(pattern).parts
+    for number, part in enumerate(parts[len(folder.parts) :], start=len(folder.parts)):
+        if not (folder / part).is_dir():
+            return folder, str(Path(*parts[number:]))
         folder /= part
-        if not folder.is_dir():
-            return str(escaped.joinpath(*parts[number:]))
-        escaped /= glob.escape(part)
-    return str(escaped)
+    return folder, ""
 
 
 def _describe_nearest(pattern: str) -> str:

@@ -27,7 +27,7 @@ from data.index.record_files.record_manifest import RecordManifest
 from data.index.renamed_manifest import renamed_manifest
 from data.index.shard.shard_index import ShardIndex
 from data.index.shard_access import is_pipe, is_plain_url, is_url
-from data.index.shard_listing import Shards, list_shards
+from data.index.shard_listing import Shards, checked_shards, list_shards
 from data.index.table_files.table_listing import open_table_files
 from data.index.table_files.table_manifest import TableManifest
 from data.index.token_files.token_file_listing import open_token_files
@@ -312,7 +312,7 @@ def open_dataset(
     """
     reach = sources or Sources()
     unpack = Unpacker(None if cache is None else Path(cache), cache_bytes, space_reservation.free)
-    shards = unpacked_shards(shards, unpack)
+    shards = unpacked_shards(checked_shards(shards), unpack)
     records: InPlaceManifest | None = None
     if token_files is None:
         records = open_record_files(shards, unpack) or open_table_files(shards, rows=rows)

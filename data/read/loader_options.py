@@ -2,13 +2,13 @@
 `StreamingDataset`, which shares them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from data.errors import DataError
 from data.order.batch_ramp import BatchRamp
 from data.order.rank_shares import Tail, Uneven
-from data.order.sample_order import OrderOptions
+from data.order.sample_order import OrderOptions, whole_number
 from data.read.bad_samples import BadSampleBudget, Policy
 from data.read.batch import SampleContext
 from data.read.processes import StartMethod
@@ -31,6 +31,7 @@ class PrefetchOptions:
     """Simultaneous downloads of shards that are not files of this machine."""
 
     def __post_init__(self) -> None:
+        _make_whole(self)
         if min(self.prefetch, self.threads + 1, self.downloads) < 1:
             raise DataError("prefetch and downloads must be at least 1, threads at least 0")
 
@@ -46,6 +47,17 @@ class ErrorBudgetOptions:
         """Return a new budget with these limits. Raises DataError for an invalid policy or
         limit."""
         return BadSampleBudget(policy, self.most_errors, self.most_errors_in_a_row)
+
+
+def _make_whole(options: PrefetchOptions) -> None:
+    """Make each number of some options an int. Raises DataError for one that is not whole."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.type is int or (field.type == int | None and value is not None):
+            try:
+                object.__setattr__(options, field.name, whole_number(field.name, value))
+            except ValueError as error:
+                raise DataError(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

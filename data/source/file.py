@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -66,6 +67,17 @@ def read_at(fd: int, start: int, size: int) -> bytes:
 def file_version(status: os.stat_result) -> ObjectVersion:
     """Return the length and tag of a file of this status."""
     return ObjectVersion(status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+
+
+def regular_file_version(path: str) -> ObjectVersion:
+    """Return the length and tag of the file at `path`. Raises OSError, also for a folder, a device
+    or a named pipe, of which a read may wait forever."""
+    status = os.stat(path)  # noqa: PTH116 (half the time of Path.stat)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return file_version(status)
 
 
 @contextmanager

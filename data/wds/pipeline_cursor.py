@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from data.errors import DataError
+from data.order.sample_order import MAX_POSITION
 
 _WHERE = ("position", "skip", "within", "worker", "workers", "until", "layout")
 
@@ -62,11 +63,12 @@ def read(state: Mapping[str, Any]) -> PipelineState:
     """
     state = _of_stateful_loader(state)
     identity = {name: value for name, value in state.items() if name not in _WHERE}
-    worker, until = state.get("worker"), state.get("until")
+    until = None if state.get("until") is None else _count(state, "until", None)
     cursor = Cursor(
         _count(state, "position", None), _count(state, "skip", 0), _count(state, "within", 0), until
     )
-    of = None if worker is None else (int(worker), _count(state, "workers", None))
+    is_whole = state.get("worker") is None
+    of = None if is_whole else (_count(state, "worker", None), _count(state, "workers", None))
     return PipelineState(identity, cursor, of, state.get("layout"))
 
 
@@ -100,6 +102,6 @@ def _of_stateful_loader(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _count(state: Mapping[str, Any], name: str, default: int | None) -> int:
     value = state.get(name, default)
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < MAX_POSITION:
         raise DataError(f"not the state of a dataset: {name} is {value!r}")
     return value

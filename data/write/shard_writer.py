@@ -179,6 +179,8 @@ def _members(sample: Mapping[str, object]) -> tuple[str, dict[str, bytes]]:
         raise DataError(f"a sample must have its key as text in '__key__', got {key!r:.100}")
     members: dict[str, bytes] = {}
     for extension, content in sample.items():
+        if not isinstance(extension, str):
+            raise DataError(f"sample {key!r}: an extension is text, got {extension!r:.100}")
         if extension in RESERVED_EXTENSIONS or extension.startswith("__"):
             continue
         name = f"{key}.{extension}"

@@ -62,12 +62,38 @@ def hpckit_headers(reading: Reading) -> Batches:
     return _hpckit(reading, reading.threads, "headers")
 
 
-def _hpckit(reading: Reading, threads: int, check: Check = "auto") -> Batches:
+def hpckit_zst(reading: Reading) -> Batches:
+    """The same, of tars that are compressed by zstd: they are unpacked into a cache before the
+    first batch, and have no checksums of contents."""
+    cache = {"cache": reading.converted / "cache", "cache_bytes": 1 << 40}
+    return _hpckit(reading, reading.threads, shards=_compressed(reading), **cache)
+
+
+def _compressed(reading: Reading) -> list[Path]:
+    return [reading.converted / f"{Path(url).name}.zst" for url in reading.urls]
+
+
+def _prepare_zst(reading: Reading) -> None:
+    import zstandard
+
+    reading.converted.mkdir(parents=True, exist_ok=True)
+    for url, path in zip(reading.urls, _compressed(reading), strict=True):
+        if not path.exists():
+            path.write_bytes(zstandard.compress(Path(url).read_bytes()))
+
+
+def _hpckit(
+    reading: Reading,
+    threads: int,
+    check: Check = "auto",
+    shards: Path | list[Path] | None = None,
+    **cache: Any,
+) -> Batches:
     from data import Loader, open_dataset
 
     def batches() -> Batches:  # so that what was imported above counts for no arm
         loader = Loader(
-            open_dataset(reading.tars, check=check),
+            open_dataset(shards or reading.tars, check=check, **cache),
             global_batch=reading.batch,
             threads=threads,
             prefetch=reading.prefetch,
@@ -121,6 +147,7 @@ ARMS = (
     ReadArm("hpckit", hpckit),
     ReadArm("hpckit, no threads", hpckit_no_threads),
     ReadArm("hpckit, headers compared", hpckit_headers),
+    ReadArm("hpckit, tar.zst", hpckit_zst, _prepare_zst, "zstandard"),
     ReadArm("webdataset", webdataset, module="webdataset"),
     ReadArm("webdataset, shuffled", webdataset_shuffled, module="webdataset"),
 )

@@ -23,7 +23,7 @@ from data.index import shard_access
 from data.index.compressed.unpacked_files import FOLDER, FileUses, bytes_in
 from data.index.shard_listing import Shards, is_folder_of_tars
 from data.index.shard_patterns import find_shards
-from data.source.file import file_version
+from data.source.file import file_version, regular_file_version
 
 SUFFIXES = (".gz", ".tgz", ".zst", ".zstd")
 """The ends of the names of compressed files."""
@@ -76,6 +76,7 @@ class Unpacker:
         folder = self.cache.expanduser().absolute() / FOLDER
         try:
             _make_private(folder)
+            regular_file_version(str(path))
             with path.open("rb") as source:
                 version = file_version(os.fstat(source.fileno()))
                 name = f"{path.absolute()}\n{version.bytes}\n{version.tag}"
@@ -173,6 +174,7 @@ def _make_private(folder: Path) -> None:
 def check_start(path: Path) -> None:
     """Raise ShardError if the file cannot be read, or does not begin as a compressed file."""
     try:
+        regular_file_version(str(path))
         with path.open("rb") as source:
             next(_pieces(path, source), b"")
     except OSError as error:

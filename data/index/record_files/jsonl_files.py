@@ -86,18 +86,25 @@ def _known(place: Path, file: TokenFile) -> tuple[IntArray, IntArray] | None:
 
 def _scan(path: Path) -> tuple[IntArray, IntArray]:
     ends: list[IntArray] = [np.zeros(0, np.int64)]  # of a file without lines, too
+    returns: list[IntArray] = [np.zeros(0, np.int64)]  # at the ends of lines
     at = 0
-    last = b""
+    last = b"\n"
     try:
         with path.open("rb", buffering=0) as file:
             while piece := file.read(_PIECE):
-                ends.append(np.flatnonzero(np.frombuffer(piece, np.uint8) == 10) + at)
+                codes = np.frombuffer(last + piece, np.uint8)
+                lines = np.flatnonzero(codes[1:] == 10)
+                ends.append(lines + at)
+                returns.append((codes[lines] == 13).astype(np.int64))
                 at += len(piece)
                 last = piece[-1:]
     except OSError as error:
         raise ShardError(path, at, f"cannot be read: {error.strerror}") from error
-    found = np.concatenate([*ends, *([[at]] if last not in (b"", b"\n") else [])]).astype(np.int64)
+    if last != b"\n":
+        ends.append(np.array([at]))
+        returns.append(np.array([last == b"\r"], np.int64))
+    found = np.concatenate(ends)
     begins = np.concatenate([[0], found[:-1] + 1]).astype(np.int64) if found.size else found
     lengths = found - begins
-    kept = lengths > 1  # a carriage return alone is an empty line, too
+    kept = lengths > np.concatenate(returns)  # a carriage return alone is an empty line, too
     return narrow(begins[kept]), narrow(lengths[kept])

@@ -6,6 +6,7 @@ the rest: reading them at the given offsets costs the same as finding them. Diff
 reported, as one of the two is then of another version of the shard.
 """
 
+import errno
 import logging
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def compare(shard: Path, index: ShardIndex) -> list[str]:
         except FileNotFoundError:
             continue
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                continue
             problem = f"cannot be read ({error.strerror})"
         if problem:
             warnings.append(f"{shard.parent / name} does not fit its shard: {problem}")

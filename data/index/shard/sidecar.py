@@ -4,6 +4,7 @@ It is `<shard>.index` beside a local shard; otherwise, or where that cannot be w
 index folder, by default in the user's cache, under a name made of the shard's URL and version.
 """
 
+import errno
 import logging
 import os
 import re
@@ -75,7 +76,8 @@ def load(place: Path) -> ShardIndex | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, IndexFileError) as error:
-        _log.warning("the index of a shard cannot be used and is rebuilt: %s", error)
+        if not (isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG):
+            _log.warning("the index of a shard cannot be used and is rebuilt: %s", error)
         return None
 
 

@@ -1,6 +1,5 @@
 """A token file as it was when a dataset was opened, by which a later change is detected."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from data.errors import ShardError
-from data.source.file import file_version, read_at
+from data.source.file import read_at, regular_file_version
 
 PROBES = 64
 """The ranges of a file whose bytes are hashed, as hashing all of it would take too long."""
@@ -59,7 +58,7 @@ CHANGED = "restore the file, or start a new run with the changed one"
 def status_of(path: str) -> tuple[int, str | None]:
     """Return the (bytes, tag) of a file. Raises ShardError."""
     try:
-        version = file_version(os.stat(path))  # noqa: PTH116 (half the time of Path.stat)
+        version = regular_file_version(path)
     except OSError as error:
         raise ShardError(path, 0, f"cannot be read: {error.strerror}") from error
     return version.bytes or 0, version.tag

@@ -1,4 +1,4 @@
-"""Which samples of a shard are read by one request, of those that a batch needs.
+"""Which samples of a shard, and which members of a sample, are read by one request.
 
 Without a cache each read is a request, which costs a source more than the bytes between neighbours:
 those of a batch in stored order are read together.
@@ -11,6 +11,16 @@ GAP_BYTES = 32 << 10
 more than the second one has, so that a batch takes at most twice its bytes."""
 MOST_BYTES = 4 << 20
 """Bytes of one request for several samples: of a larger one, parts come sooner side by side."""
+
+
+def is_one_read(size: int, content: int) -> bool:
+    """Return whether all members of a sample are read by one request.
+
+    Args:
+        size: the bytes of the sample in its shard, with headers and what may lie between members.
+        content: the bytes of its members.
+    """
+    return size <= MOST_BYTES and size - content <= content + GAP_BYTES
 
 
 def joint_reads(spans: Sequence[tuple[int, int]]) -> Iterator[range]:

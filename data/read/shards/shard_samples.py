@@ -14,7 +14,7 @@ from data.index.shard.shard_index import ShardIndex
 from data.index.tar.content_checksums import content_sum
 from data.index.tar.tar_header import BLOCK
 from data.read.shards.checksum_samples import checksum_reader
-from data.read.shards.joint_reads import joint_reads
+from data.read.shards.joint_reads import is_one_read, joint_reads
 from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
 from data.read.shards.open_descriptors import OPEN_SHARDS
 from data.read.shards.piece_reads import SampleReader, immediate_reader
@@ -75,6 +75,11 @@ class ShardSamples:
         return self._shard is not None
 
     @property
+    def _is_local(self) -> bool:
+        shard = self._shard
+        return shard is not None and shard.local
+
+    @property
     def reader(self) -> SampleReader:
         """Return a reader like `read`, faster where the file is known; ask for a new one for each
         batch."""
@@ -82,7 +87,7 @@ class ShardSamples:
         if (direct := self._direct) is not None:
             return direct
         shard = self._shard
-        if shard is None or shard.local:
+        if shard is None or self._is_local:
             return immediate_reader(self.read)
         if shard.is_read_from_source:
             return immediate_reader(self.read, groups=self._groups, read_group=self._read_group)
@@ -144,7 +149,10 @@ class ShardSamples:
         members = range(self._first[i], self._first[i + 1])
         begin, end = self._span(i)
         size = end - begin
-        block = pread(begin, size) if size <= WHOLE_BYTES else None
+        is_one = size <= WHOLE_BYTES
+        if not is_one and not self._is_local:  # each read may be a request
+            is_one = is_one_read(size, sum(self._size[members.start : members.stop]))
+        block = pread(begin, size) if is_one else None
 
         def read(at: int, length: int) -> builtins.bytes:
             if block is None:

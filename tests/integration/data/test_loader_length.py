@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.progress import Progress
 
 from data import Dataset, Loader, Packing, StreamingDataset, WebLoader, mixed, open_dataset
 from tests.unit.data.tars import write_tar
@@ -80,6 +81,14 @@ def test_tqdm_reaches_its_end_after_a_resume(dataset: Dataset) -> None:
         assert (bar.total, bar.n) == (12, 5)
         assert sum(1 for _ in bar) == 7
         assert bar.n == 12
+
+
+def test_a_bar_of_rich_has_the_right_total(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4, epochs=2)
+    with Progress(disable=True) as progress:
+        assert sum(1 for _ in progress.track(loader)) == 12
+        (task,) = progress.tasks
+        assert (task.total, task.completed) == (12, 12)
 
 
 def test_a_bar_of_lightning_has_the_right_total(dataset: Dataset, tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from data import FetchError, Loader, SampleError, open_dataset
+from data.index.index_build import build_index
 from data.source.retry import SourceRetryPolicy
 from data.source.sources import Sources
 from tests.integration.cli.data_commands import EACH, SHARDS, SIZE, serve
 from tests.services.range_server import RangeServer
+from tests.unit.data.tars import write_tar
 
 QUICK = SourceRetryPolicy(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
 KEYS = [f"{number:03d}" for number in range(SHARDS * EACH)]
@@ -46,6 +48,30 @@ def test_a_shuffled_epoch_has_each_sample_once(server: RangeServer, local: Path)
     server.headers.clear()
     assert sorted(key for batch in loader for key in batch.keys) == KEYS
     assert len(server.headers) <= len(KEYS)
+    loader.close()
+
+
+@pytest.mark.parametrize("hashes", [False, True])
+def test_all_members_of_a_large_sample_are_one_request(
+    server: RangeServer, tmp_path: Path, hashes: bool
+) -> None:
+    folder = tmp_path / "large"
+    folder.mkdir()
+    contents = [bytes([number]) * 60_000 for number in range(6)]
+    files = [
+        (f"{number}.{kind}", content if kind == "bin" else b"label")
+        for number, content in enumerate(contents)
+        for kind in ("bin", "cls")
+    ]
+    build_index(write_tar(folder / "s-0.tar", files), hash=hashes)
+    dataset = open_dataset(serve(server, folder))
+    dataset.opened(0)  # its index, by requests of its own
+    loader = Loader(dataset, global_batch=1, epochs=1)
+    server.headers.clear()
+    found = {batch.keys[0]: batch.data[0] for batch in loader}
+    assert [found[str(number)]["bin"] for number in range(6)] == contents
+    assert {sample["cls"] for sample in found.values()} == {b"label"}
+    assert len(server.headers) == 6
     loader.close()
 
 

@@ -24,6 +24,7 @@ from data.cache import cache_maintenance
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
 from data.index.dataset_verification import verify
+from data.index.record_files import jsonl_files
 from data.index.token_files import token_file
 from data.source.file import read_at
 from tests.integration.data.record_shards import write_litdata, write_mds
@@ -426,6 +427,21 @@ def test_a_file_without_lines_has_no_records(tmp_path: Path) -> None:
     assert [dataset.read(i)["n"] for i in range(N)] == [row["n"] for row in rows]
     with pytest.raises(FileNotFoundError, match="no records"):
         open_dataset(tmp_path / "1a.jsonl")
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1 << 20])
+def test_only_empty_lines_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(jsonl_files, "_PIECE", piece)
+    path = tmp_path / "a.jsonl"
+    for end in (b"", b"\n", b"\r\n", b"\n\r", b"\r\n\r\n"):
+        path.write_bytes(b'\r\n\n{"n": 1}\r\n\r\n5\n\n{"n": 2}' + end)
+        dataset = open_dataset(path)
+        assert len(dataset) == 3, end
+        assert [dataset.read(i)["n"] for i in (0, 2)] == [1, 2]
+        with pytest.raises(ShardError, match="a line is int, not an object of JSON"):
+            dataset.read(1)
 
 
 def test_a_record_that_is_damaged_says_where(tmp_path: Path) -> None:

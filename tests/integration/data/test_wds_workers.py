@@ -282,7 +282,15 @@ def test_states_that_do_not_belong_are_refused(urls: list[str], tmp_path: Path) 
         pipeline(other).load_state_dict(state)
     with pytest.raises(FingerprintError):
         StreamingDataset(urls, seed=4, streams=4, window=2).load_state_dict(state)
-    for wrong in ({}, {"position": -1}, {**state, "position": "5"}, {"dataset_state": None}):
+    for wrong in (
+        {},
+        {"position": -1},
+        {**state, "position": "5"},
+        {**state, "position": 2**62},
+        {**state, "until": "5"},
+        {**state, "worker": "a", "workers": 2},
+        {"dataset_state": None},
+    ):
         with pytest.raises(DataError):
             pipeline(urls).load_state_dict(wrong)
     dataset = pipeline(urls)

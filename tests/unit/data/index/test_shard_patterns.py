@@ -29,6 +29,18 @@ def test_the_brackets_of_a_folder_are_a_part_of_its_name(folder: Path) -> None:
     assert names(folder / "[01].jsonl") == names(folder / "{0..1}.jsonl") == ["0.jsonl", "1.jsonl"]
 
 
+def test_so_are_its_braces(tmp_path: Path) -> None:
+    shards = tmp_path / "x{0..1}" / "run"
+    shards.mkdir(parents=True)
+    for number in (0, 1):
+        (shards / f"{number}.tar").touch()
+    for pattern in ("*.tar", "{0..1}.tar"):
+        assert [path.name for path in find_shards(shards / pattern)] == ["0.tar", "1.tar"]
+    said = f"looked for {shards}/2.tar, but nothing matches"
+    with pytest.raises(NoShardsError, match=re.escape(said)):
+        find_shards(shards / "{1..2}.tar")
+
+
 def test_each_file_of_a_range_has_to_be_there(folder: Path) -> None:
     said = f"no files of lines: looked for {folder}/2.jsonl, nothing is there"
     with pytest.raises(NoShardsError, match=re.escape(said)):

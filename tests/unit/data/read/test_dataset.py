@@ -19,6 +19,7 @@ from data.read import loader as loader_module
 from data.read.dataset import Dataset
 from data.read.shards.open_descriptors import OPEN_SHARDS, DescriptorBudget
 from tests.descriptors import links, opened
+from tests.unit.data.tars import write_tar
 
 ROOT = Path(__file__).parents[4]
 
@@ -70,6 +71,29 @@ def test_no_shards_at_all(tmp_path: Path) -> None:
         open_dataset(tmp_path)
     with pytest.raises(DataError, match="no shards given"):
         open_dataset([])
+
+
+def test_a_list_may_be_any_iterable_and_other_things_are_refused(shards: Path) -> None:
+    assert len(open_dataset(path for path in sorted(shards.glob("*.tar")))) == 25  # type: ignore[arg-type]
+    for wrong, kind in ((None, "NoneType"), (b"x", "bytes"), ({}, "dict"), ([shards, 3], "int")):
+        with pytest.raises(DataError, match=f"as text or a Path, not as {kind}"):
+            open_dataset(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.jsonl", "x.parquet"])
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    for place in (tmp_path, tmp_path / name):
+        with pytest.raises(DataError, match="it is not a regular file"):
+            open_dataset(place, cache=tmp_path / "cache", cache_bytes=10**6)
+
+
+def test_a_name_too_long_for_an_index_beside_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_tar(tmp_path / f"{'n' * 251}.tar", [("a.txt", b"1")])
+    assert keys(open_dataset(tmp_path)) == ["a"]
+    assert not caplog.records
 
 
 def test_a_shard_given_twice_is_refused(shards: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data import (
@@ -260,6 +261,23 @@ def test_a_state_of_before_with_the_whole_fingerprint_is_taken(dataset: Dataset)
     loader = Loader(dataset, global_batch=4)
     loader.load_state_dict({**state, "position": 8})
     assert sorted(take(loader, 1)[0].positions) == [8, 9, 10, 11]
+
+
+def test_numbers_of_numpy_are_numbers_and_others_are_refused(dataset: Dataset) -> None:
+    numbers = {"seed": np.int64(2), "streams": np.uint8(3), "window": np.int32(2)}
+    loader = Loader(dataset, global_batch=np.int64(4), **numbers)  # type: ignore[arg-type]
+    assert len(next(iter(loader)).keys) == 4
+    loader.close()
+    assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
+    for name in ("global_batch", "rank", "seed", "streams", "window", "remix_every", "epochs"):
+        with pytest.raises(DataError, match=f"{name} must be a whole number, got 1.5"):
+            Loader(dataset, **{"global_batch": 4, name: 1.5})  # type: ignore[arg-type]
+
+
+def test_a_state_of_an_impossible_window_is_refused(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4)
+    with pytest.raises(DataError, match="window must be in 1"):
+        loader.load_state_dict({**loader.state_dict(), "window": 2**63})
 
 
 @pytest.mark.parametrize("change", [{"position": -1}, {"position": "3"}, {"position": 2**62}])

@@ -130,6 +130,7 @@ def test_an_exception_removes_the_unfinished_shard_only(tmp_path: Path) -> None:
         ({"__key__": "a", "TXT": ""}, "would not be read back"),
         ({"__key__": "a", "t/xt": ""}, "would not be read back"),
         ({"__key__": "a", "": ""}, "would not be read back"),
+        ({"__key__": "a", 3: ""}, "an extension is text, got 3"),
         ({"__key__": "a", "cls": 3}, "encode int as bytes or text"),
         ({"__key__": "a", "txt": "\udc00"}, "not UTF-8"),
         ({"__key__": "dir.x/0000", "json": ""}, "was already written"),
