@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ def segment(position: int, weights: Sequence[Weight]) -> MixtureSegment:
     return MixtureSegment(position, tuple(parts))
 
 
-def _exact(weight: Weight) -> Fraction:
+def _exact(weight: Any) -> Fraction:
     """Return a weight, which may be a number of numpy, whose products would overflow."""
     if isinstance(weight, float | Fraction):
         return Fraction(weight)

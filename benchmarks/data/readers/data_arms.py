@@ -65,7 +65,7 @@ def hpckit_headers(reading: Reading) -> Batches:
 def hpckit_zst(reading: Reading) -> Batches:
     """The same, of tars that are compressed by zstd: they are unpacked into a cache before the
     first batch, and have no checksums of contents."""
-    cache = {"cache": reading.converted / "cache", "cache_bytes": 1 << 40}
+    cache: dict[str, Any] = {"cache": reading.converted / "cache", "cache_bytes": 1 << 40}
     return _hpckit(reading, reading.threads, shards=_compressed(reading), **cache)
 
 
