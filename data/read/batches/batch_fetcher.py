@@ -117,9 +117,10 @@ class BatchFetcher:
         open_in_parallel(self.stream, wanted)
         readers = {place: self._reader(*place) for place in wanted}
         each = [readers[place] for place in lies]
-        contents = self._contents(each, samples)
+        asks = any(reader.ask is not None for reader in readers.values())
+        contents = self._contents(each, samples) if asks else iter(())
         keep, total = rows.samples.append, 0
-        with parallel_reads(each, samples) as makes:
+        with parallel_reads(each, samples, readers.values()) as makes:
             for make, sample in zip(makes, samples, strict=True):
                 try:
                     made, size = make(sample, contents)

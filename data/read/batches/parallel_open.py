@@ -43,14 +43,17 @@ def open_in_parallel(stream: SampleStream, wanted: Iterable[tuple[int, int]]) ->
 
 
 @contextmanager
-def parallel_reads(readers: Sequence[SampleReader], samples: Sequence[int]) -> Iterator[list[Make]]:
+def parallel_reads(
+    readers: Sequence[SampleReader], samples: Sequence[int], distinct: Iterable[SampleReader]
+) -> Iterator[list[Make]]:
     """Yield the function that makes each sample. Those that wait for a source are begun in
     parallel; those that would, and whose bytes have arrived, are made here.
 
     Args:
         readers, samples: the reader of each sample, and its number in the shard.
+        distinct: these readers, each once.
     """
-    if all(reader.read_arrived is None and reader.groups is None for reader in readers):
+    if all(reader.read_arrived is None and reader.groups is None for reader in distinct):
         yield [reader.make for reader in readers]
         return
     # the pool starts a thread for each sample that waits, and none if none does
