@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm.devcluster.cluster import Cluster
+from tests.integration.run.runs import pause_s
 
 PATIENCE_S = 500.0
 
@@ -18,10 +19,14 @@ def wait_for(condition: Callable[[], bool], what: str, within_s: float = PATIENC
     AssertionError: it did not come true.
     """
     deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        asked = time.monotonic()
+        if condition():
+            return
+        answered = time.monotonic()
+        if answered > deadline:
             raise AssertionError(f"{what}: not within {within_s:g} s")
-        time.sleep(0.1)
+        time.sleep(pause_s(answered - asked))
 
 
 def _is_question(command: Sequence[str]) -> bool:

@@ -6,9 +6,10 @@ more processor time than all that most tests do besides. Instead, a fork server 
 variables, the files, the folder and the limits of the fork server and does its work. The fork
 server waits, ends as the fork does, and if it is killed, the kernel kills the fork, too.
 
-A fork server of another environment does its imports by itself, as outside of the suite: where it
-is on a machine of its own, limited in what it may use, of other code, or has other variables that
-are read while torch is imported. So does each one if `SHARED_IMPORTS=0` is in the environment.
+On a node with namespaces or cgroups of its own the fork enters those of the fork server, as root
+may. A fork server of another environment does its imports by itself, as outside of the suite: where
+its namespaces cannot be entered, or it is of another user, of other code, or has other variables
+that are read while torch is imported. So does each one if `SHARED_IMPORTS=0` is in the environment.
 
 What forks share, and fork servers of several nodes do not, is the seed of Python's hashes: an order
 of a set that differs between nodes is seen only where fork servers do their imports by themselves.
@@ -31,7 +32,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).parents[2]
 ADDRESS = "SHARED_IMPORTS"
@@ -49,9 +50,17 @@ _READ_LATER = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CAC
 _AS_IN_RUNS = {"PYTHONSAFEPATH": "1"}
 _ROOM_BYTES = 1 << 16
 _FILES, _STDIN = 3, 0  # of standard input, output and error
+_DESCRIPTORS = _FILES + 2  # those, the end of a pipe, and the fork server itself
 _PATIENCE_S = 30.0
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_ENTERED = {
+    **{"ipc": 0x8000000, "mnt": 0x20000, "net": 0x40000000, "pid": 0x20000000, "uts": 0x4000000}
+}
+"""Kinds of namespaces that a fork enters, with their flags of setns(2)."""
+_OF_CHILDREN = "pid_for_children"
+_CGROUPS = Path("/sys/fs/cgroup")
+_OUT_OF_MEMORY = Path("/proc/self/oom_score_adj")
 _ENVIRONMENT = (47, 48)  # proc_pid_stat(5): fields 50 and 51, counted from that of the state
 _NUMBER_BYTES = 4
 
@@ -118,14 +127,20 @@ def _wait_for_fork(address: str) -> None:
         ends, ends_with_this_process = os.pipe()
         order = json.dumps(_order()).encode()
         size = len(order).to_bytes(_NUMBER_BYTES, "little")
-        socket.send_fds(server, [size], [*range(_FILES), ends])
+        this = os.pidfd_open(os.getpid())
+        socket.send_fds(server, [size], [*range(_FILES), ends, this])
         server.sendall(order)
         os.close(ends)
+        os.close(this)
         if server.recv(1) != b"y":
             os.close(ends_with_this_process)
             return
         answer = server.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
-    status = int.from_bytes(answer, "little") if answer else int(signal.SIGKILL)
+    _end_as(int.from_bytes(answer, "little") if answer else int(signal.SIGKILL))
+
+
+def _end_as(status: int) -> NoReturn:
+    """End this process as the one did that has ended with this status of waitpid(2)."""
     if os.WIFSIGNALED(status):
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(os.WEXITSTATUS(status))
@@ -145,17 +160,20 @@ def _order() -> dict[str, Any]:
         "user_groups": os.getgroups(),
         "limits": [[number, *resource.getrlimit(number)] for number in _LIMITS],
         "ignored": [int(n) for n in numbers if signal.getsignal(n) == signal.SIG_IGN],
+        "out_of_memory": _OUT_OF_MEMORY.read_text(),
     }
 
 
 def _likeness() -> dict[str, Any]:
-    """What is the same in a process and its fork, and has to be in the fork server."""
+    """What is the same in a process and its fork, and has to be in the fork server, or what the
+    fork can enter."""
     own = Path("/proc/self")
+    groups = [line.split(":", 2) for line in (own / "cgroup").read_text().splitlines()]
     return {
         "python": [str(Path(sys.prefix).resolve()), list(sys.flags), sys.version],
         "user": [os.getresuid(), os.getresgid()],
-        "namespaces": sorted(str(path.readlink()) for path in (own / "ns").iterdir()),
-        "cgroups": (own / "cgroup").read_text(),
+        "namespaces": {path.name: str(path.readlink()) for path in (own / "ns").iterdir()},
+        "cgroups": {name.removeprefix("name=") or "unified": path for _, name, path in groups},
         "processors": sorted(os.sched_getaffinity(0)),
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "variables": {
@@ -233,14 +251,14 @@ def _accept(listener: socket.socket) -> _Order | None:
     server.settimeout(_PATIENCE_S)
     order = _Order(server, {}, [])
     try:
-        size, descriptors, _, _ = socket.recv_fds(server, _NUMBER_BYTES, _FILES + 1)
+        size, descriptors, _, _ = socket.recv_fds(server, _NUMBER_BYTES, _DESCRIPTORS)
         order.descriptors.extend(descriptors)
         with server.makefile("rb") as stream:
             order.content.update(json.loads(stream.read(int.from_bytes(size, "little"))))
     except (OSError, ValueError):
         order.close()  # who reads what the fork server wrote waits for the end of the file
         return None
-    if len(order.descriptors) <= _FILES:
+    if len(order.descriptors) < _DESCRIPTORS:
         order.close()
         return None
     return order
@@ -250,12 +268,38 @@ def _differences(
     content: dict[str, Any], likeness: dict[str, Any], modules: dict[str, tuple[int, float]]
 ) -> list[str]:
     """In what a fork server differs from this process, so that it cannot have a fork of it."""
-    found = [name for name, value in likeness.items() if content["likeness"][name] != value]
+    theirs = content["likeness"]
+    found = [
+        name
+        for name, value in likeness.items()
+        if theirs[name] != value and not _can_enter(name, theirs[name], value)
+    ]
     try:
         is_same_code = _modules(_root(content)) == modules
     except OSError:  # its run is removed meanwhile
         is_same_code = False
     return found + ["code"] * (not is_same_code)
+
+
+def _can_enter(name: str, theirs: Any, own: Any) -> bool:
+    """Whether a fork of this process can have this of a fork server, though the process has not."""
+    if os.geteuid() != 0:
+        return False
+    if name == "namespaces":
+        return theirs.keys() == own.keys() and _other(theirs, own) <= {*_ENTERED, _OF_CHILDREN}
+    return name == "cgroups" and all(
+        os.access(_members(group, theirs[group]), os.W_OK) for group in _other(theirs, own)
+    )
+
+
+def _other(theirs: dict[str, str], own: dict[str, str]) -> set[str]:
+    """Names of what differs."""
+    return {name for name, value in theirs.items() if own.get(name) != value}
+
+
+def _members(hierarchy: str, group: str) -> Path:
+    """The file to which a process writes that enters a cgroup."""
+    return _CGROUPS / hierarchy / group.lstrip("/") / "cgroup.procs"
 
 
 def _fork(order: _Order) -> int:
@@ -299,9 +343,11 @@ def _modules(root: Path) -> dict[str, tuple[int, float]]:
 
 def _become(order: _Order) -> None:
     """Make this fork what the fork server is that has ordered it."""
-    *files, end = order.descriptors
+    *files, end, server = order.descriptors
     content = order.content
     order.fork_server.close()
+    _enter(order)
+    os.close(server)
     _die_at(end)
     os.setsid()
     for number, descriptor in enumerate(files):
@@ -316,15 +362,36 @@ def _become(order: _Order) -> None:
             resource.setrlimit(number, (soft, hard))
     for number in content["ignored"]:
         signal.signal(number, signal.SIG_IGN)
+    _OUT_OF_MEMORY.write_text(content["out_of_memory"])
     _replace_environment(content["environment"])
     sys.path[:] = content["search_path"]
     _move_modules(_root(content))
     _forget_what_processes_have_of_their_own()
+    if (own := json.loads(json.dumps(_likeness()))) != content["likeness"]:
+        raise RuntimeError(f"a fork is not as its fork server: {own}, {content['likeness']}")
+
+
+def _enter(order: _Order) -> None:
+    """Enter the namespaces and cgroups of the fork server, where they are others. Only a child of a
+    process can be in another namespace of processes: this process waits for its child and ends as
+    that does, and the child goes on. The cgroups have no process that those in them do not see."""
+    likeness, own = order.content["likeness"], _likeness()
+    others = _other(likeness["namespaces"], own["namespaces"])
+    if flags := sum(flag for name, flag in _ENTERED.items() if name in others):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if libc.setns(order.descriptors[-1], flags) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+        if child := os.fork():
+            order.close_descriptors()
+            _end_as(os.waitpid(child, 0)[1])
+    for group in _other(likeness["cgroups"], own["cgroups"]):
+        _members(group, likeness["cgroups"][group]).write_text("0")  # the one that writes
 
 
 def _die_at(end: int) -> None:
-    """Have the kernel kill this process when the writing end of this pipe is closed, or when the
-    process with the imports ends."""
+    """Have the kernel kill this process when the writing end of this pipe is closed, or when its
+    parent ends, which is the process with the imports, or ends with that."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
@@ -372,6 +439,7 @@ def _move_modules(root: Path) -> None:
 
 
 def _forget_what_processes_have_of_their_own() -> None:
+    import platform
     import random
 
     import numpy as np
@@ -379,3 +447,4 @@ def _forget_what_processes_have_of_their_own() -> None:
     random.seed()
     np.random.seed()
     tempfile.tempdir = None
+    vars(platform)["_uname_cache"] = None  # with the name of the host

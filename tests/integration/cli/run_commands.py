@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from hpckit.cli.main import app
 from hpckit.rundir.directory import RunDir
 from tests.integration.run.runs import eventually
 
-_TICK_S = 1.0
 _IN_THIS_PROCESS = ("status", "why", "logs", "report", "cancel", "drill")
 HPCKIT = str(Path(sys.executable).with_name("hpckit"))
 
@@ -74,7 +72,6 @@ class Typed:
         """The first answer of `status` with these values."""
 
         def look() -> dict[str, Any] | None:
-            time.sleep(_TICK_S)
             found = self.json("status")
             return found if all(found[key] == value for key, value in fields.items()) else None
 

@@ -253,17 +253,23 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T | None], process: subprocess.Popen[str] | None = None) -> T:
-    """What `look` finds, as soon as it finds something."""
+    """What `look` finds, soon after there is something."""
     deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+    while (looks := time.monotonic()) < deadline:
         ended = process is not None and process.poll() is not None
         found = look()
         if found is not None:
             return found
         if ended:
             raise AssertionError("it ended before that happened")
-        time.sleep(0.05)
+        time.sleep(pause_s(time.monotonic() - looks))
     raise AssertionError("it did not happen in time")
+
+
+def pause_s(took_s: float) -> float:
+    """Seconds until a question is asked again whose answer took so many: questions that start
+    commands or go through all processes would take the processors from what is waited for."""
+    return min(1.0, max(0.05, 8 * took_s))
 
 
 def history(run: RunDir) -> History:
