@@ -11,17 +11,21 @@ may. A fork server of another environment does its imports by itself, as outside
 its namespaces cannot be entered, or it is of another user, of other code, or has other variables
 that are read while torch is imported. So does each one if `SHARED_IMPORTS=0` is in the environment.
 
+The process that has the model of an evaluation takes a fork, too, which runs it as a program.
+
 What forks share, and fork servers of several nodes do not, is the seed of Python's hashes: an order
 of a set that differs between nodes is seen only where fork servers do their imports by themselves.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import json
 import os
 import resource
+import runpy
 import selectors
 import signal
 import socket
@@ -45,7 +49,10 @@ _READ_BY_IMPORTS = (
     *("TORCH", "PYTORCH", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON"),
 )
 """Beginnings of the names of variables that imports, or the start of Python, may read."""
-_READ_LATER = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR")
+_READ_LATER = (
+    *("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"),
+    *("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCH_ELASTIC_WORKER_IDENTICAL"),
+)
 """Others, some of which libraries set in the processes of the tests."""
 _AS_IN_RUNS = {"PYTHONSAFEPATH": "1"}
 _ROOM_BYTES = 1 << 16
@@ -105,16 +112,21 @@ class SharedImports:
 
 def take_part() -> None:
     """In a fork server, let a fork do its work, and end as that does; return if no process with the
-    imports is like this one. In the process with the imports, serve, and return in its forks."""
+    imports is like this one. In the process with the imports, serve, and return in its forks, which
+    go on as fork servers; forks for another program run it here."""
     if _SERVES in os.environ:
         is_ready = False
         try:
-            _become(_serve(socket.socket(fileno=int(os.environ[_SERVES]))))
+            order = _serve(socket.socket(fileno=int(os.environ[_SERVES])))
+            _become(order)
             is_ready = True
         finally:
             if not is_ready:  # Python would go on without what it imports at its start
                 traceback.print_exc()
                 os._exit(1)
+        module, *arguments = order.content["program"]
+        if module != _FORK_SERVER:
+            _run(module, arguments)
     elif os.environ.get(ADDRESS, "0") != "0":
         with suppress(OSError):
             _wait_for_fork(os.environ[ADDRESS])
@@ -153,6 +165,7 @@ def _order() -> dict[str, Any]:
     os.umask(mask)
     return {
         "likeness": _likeness(),
+        "program": sys.orig_argv[sys.orig_argv.index("-m") + 1 :],
         "environment": dict(os.environ),
         "search_path": sys.path,
         "folder": os.getcwd(),  # noqa: PTH109
@@ -387,6 +400,24 @@ def _enter(order: _Order) -> None:
             _end_as(os.waitpid(child, 0)[1])
     for group in _other(likeness["cgroups"], own["cgroups"]):
         _members(group, likeness["cgroups"][group]).write_text("0")  # the one that writes
+
+
+def _run(module: str, arguments: list[str]) -> NoReturn:
+    """Run a module as Python does with `-m`, to the end of this process."""
+    status: object = 1
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as end:
+        status = end.code
+    except BaseException:  # noqa: BLE001  as Python shows what nothing catches
+        traceback.print_exc()
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(status if isinstance(status, int) else int(status is not None))
 
 
 def _die_at(end: int) -> None:

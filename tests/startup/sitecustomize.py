@@ -1,5 +1,5 @@
 """What each Python process of the suite imports as it starts: byte code for code snapshots, and for
-fork servers the imports that others have done.
+fork servers and evaluations the imports that others have done.
 
 Each run imports hpckit from a snapshot of its own, so that its processes would compile some
 hundred files before they do anything. A copy in a snapshot has the size and the time of change of
@@ -16,6 +16,8 @@ _IMPORTS = vars(sys.modules["_frozen_importlib_external"])
 """Of the module that finds byte code, which has no other name for it."""
 _CHECKOUT = __file__.removesuffix("tests/startup/sitecustomize.py")
 _PACKAGES = ("hpckit/", "checkpointing/", "data/")
+_FORK_SERVER = "hpckit.trainer.torchrun.fork_server"
+_EVALUATION = "hpckit.evaluation.evaluation_worker"
 _path_of_byte_code = _IMPORTS["cache_from_source"]
 
 
@@ -44,7 +46,7 @@ def _state(path: str) -> tuple[float, int] | None:
 
 _IMPORTS["cache_from_source"] = _cache_from_source
 
-if sys.orig_argv[1:] == ["-m", "hpckit.trainer.torchrun.fork_server"]:
+if sys.orig_argv[1:3] == ["-m", _FORK_SERVER] or sys.orig_argv[1:4] == ["-u", "-m", _EVALUATION]:
     import shared_imports  # type: ignore[import-not-found]  # beside this file
 
     shared_imports.take_part()

@@ -19,7 +19,7 @@ from checkpointing import Checkpointer
 from hpckit.config.spec import RunSpec
 from hpckit.submit.compose import compose_spec
 from hpckit.trainer.precision.loss_scale import FIRST
-from tests.effort import some
+from tests.effort import EFFORT, some
 from tests.integration.rank_worlds import assert_same, run_world
 from tests.integration.trainer.test_parallel_model import (
     BATCHES,
@@ -212,6 +212,8 @@ def compiled(
 ) -> list[tuple[list[Step], list[Step]]]:
     # or each rank starts processes that import torch, to compile for it
     torch._inductor.config.compile_threads = 1
+    if EFFORT <= 1:  # to find out which vector instructions there are takes 15 s of a processor
+        torch._inductor.config.cpp.vec_isa_ok = False
     return [(list(Training(a).steps(2)), list(Training(b).steps(2))) for a, b in specs]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.agent.workers import forkserver_client
 from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
 from hpckit.agent.workers.torchrun_command import torchrun_variables
 from hpckit.system.child_processes import kill_all, strays
@@ -60,6 +61,25 @@ def test_it_serves_and_ends_as_its_fork_does(server: Server, tmp_path: Path) -> 
     assert server.process.wait() == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces; run the tests as root")
+def test_it_serves_in_namespaces_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the fork server is the first process."""
+    kinds = ("--mount", "--uts", "--ipc", "--net", "--pid", "--mount-proc")
+    inside = ("unshare", *kinds, "--fork", "--kill-child", *forkserver_client.SERVER)
+    monkeypatch.setattr(forkserver_client, "SERVER", inside)
+    server = Server(tmp_path)
+    try:
+        torchrun = server.begin(["--help"], tmp_path / "log")
+        assert torchrun.wait() == 0
+        assert (torchrun._server_pid != 1) == (os.environ[ADDRESS] != "0")
+        server.disconnect()
+        assert server.process.wait() == 0
+    finally:
+        kill_all([server.process])
+
+
 def test_nothing_of_one_that_is_killed_is_left(server: Server, tmp_path: Path) -> None:
     server.begin(FOREVER, tmp_path / "log")
     spared = [server.process.pid]
@@ -80,7 +100,8 @@ def test_a_fork_server_of_another_environment_or_code_gets_no_fork(tmp_path: Pat
 
     assert differences() == []
     assert differences(variables={"TORCH_LOGS": "+all"}) == ["variables"]
-    assert differences(namespaces=[], cgroups="") == ["namespaces", "cgroups"]
+    own = {**likeness["namespaces"], "user": "user:[1]"}
+    assert differences(namespaces=own, cgroups={"memory": "/nowhere"}) == ["namespaces", "cgroups"]
     (tmp_path / "hpckit").mkdir()
     (tmp_path / "hpckit/__init__.py").touch()
     assert differences() == ["code"]
