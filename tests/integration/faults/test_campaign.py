@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from typer.testing import CliRunner
+
 from checkpointing.service.protocol.socket_address import address
+from hpckit.cli.main import app
 from hpckit.config.spec import RunSpec
 from hpckit.config.spec_parser import read_spec
 from hpckit.events.event_log import read_events
@@ -60,6 +63,13 @@ def hpckit(*words: str) -> subprocess.CompletedProcess[str]:
 
 def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return hpckit("drill", "campaign", f"--folder={folder}", *words)
+
+
+def refused(*words: str) -> str:
+    """What a command says that begins nothing, in this process."""
+    found = CliRunner().invoke(app, ["drill", *words], env={"COLUMNS": "300"})
+    assert (found.exit_code, found.stdout) == (2, "")
+    return found.stderr
 
 
 def overrides(shards: Path, cache: Path) -> list[str]:
@@ -166,10 +176,8 @@ def step_of(line: str) -> int:
 
 
 def test_where_no_campaign_has_begun_there_is_nothing_to_judge(tmp_path: Path) -> None:
-    done = hpckit("drill", "judge", str(tmp_path))
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"error: {tmp_path / '1'}: no campaign has started a run there\n",
+    assert refused("judge", str(tmp_path)) == (
+        f"error: {tmp_path / '1'}: no campaign has started a run there\n"
     )
 
 
@@ -283,17 +291,13 @@ def test_the_oracle_tells_a_runs_sockets_from_those_of_one_of_its_name_elsewhere
 
 
 def test_what_cannot_be_done_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    there = drill(tmp_path)
-    assert (there.returncode, there.stderr) == (
-        2,
-        f"error: {tmp_path} already exists: give another --folder\n",
+    assert refused("campaign", f"--folder={tmp_path}") == (
+        f"error: {tmp_path} already exists: give another --folder\n"
     )
     for words, says in (
         (("--faults=fire",), "'fire' is not a fault; the faults are"),
         ((f"--replay={tmp_path / 'none'}",), "No such file"),
         (("no.such=1", "--minutes=0.1"), "error: launch.py: no: unknown key"),
     ):
-        done = drill(tmp_path / "c", *words)
-        assert done.returncode == 2
-        assert says in done.stderr
+        assert says in refused("campaign", f"--folder={tmp_path / 'c'}", *words)
         assert not (tmp_path / "c").exists(), "the next try, without the mistake, may have it"
