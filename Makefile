@@ -143,11 +143,12 @@ test-slurm: setup services
 fresh:
 	$(PYTHON) -m tests.fresh $(FRESH)
 
-# A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
-# all out.
+# A real S3 server, a real NFS, faults of system calls and files, a Slurm, a browser. SERVICES= leaves
+# them all out.
 SERVICES := git radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod gcc libc6-dev \
 	nfs-kernel-server nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
-	slurm-wlm munge patchelf slurmdbd mariadb-server-core mariadb-client-core util-linux nftables shellcheck
+	slurm-wlm munge patchelf slurmdbd mariadb-server-core mariadb-client-core util-linux nftables shellcheck \
+	chromium
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
 
 # fuse 2 does as well as fuse3, and cannot be there beside it.

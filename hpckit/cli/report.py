@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +48,12 @@ def report(
             "directory, or ./report.html for several runs."
         ),
     ] = None,
+    node_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a node for an hour.", show_default=False)
+    ] = None,
+    gpu_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a GPU for an hour.", show_default=False)
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Summarize the history of a run, its bottleneck and what to try, and write a page.
@@ -55,8 +62,8 @@ def report(
 
     For one run without options, it prints a summary and writes the page. With
     --format or --out, it only writes the page. Several runs are compared: key
-    figures, curves in one chart, and the config keys in which they differ. An
-    HTML page is a single file.
+    figures, curves in one chart, costs, and the config keys in which they
+    differ. An HTML page is a single file.
 
     --json means --format json --out -. Its keys for one run: run, path, verdict,
     steps, steps_kept, step_s, started, finished, lives, interruptions, spikes
@@ -72,8 +79,9 @@ def report(
     training, kernel, or null), advice; status (as of hpckit status), as_of,
     wall_s, went_into, cost (as of hpckit cost), why, alerts (what is
     missing), curves (at most 500 columns of steps), saved (checkpoints),
-    intake, findings, damage. Its keys for several runs: names, config (values
-    that differ), runs.
+    intake, findings, damage, family (run, path, forked_from, fork_step, state,
+    step: of a fork, its ancestors and all of their forks). Its keys for several
+    runs: names, config (values that differ), runs.
     Times are seconds.
     """
     with reported_errors(json):
@@ -85,7 +93,9 @@ def report(
                 )
             form, out = ReportFormat.JSON, STDOUT
         told = _show(found[0]) if len(found) == 1 and form is None and out is None else None
-        _write(found, form or _form_of(out), out, told)
+        pages = _Pages(form or _form_of(out), node_price, gpu_price)
+        folder = found[0].report if len(found) == 1 else Path()
+        pages.write(found, out or folder / f"report.{pages.form}", told)
 
 
 def _distinct(paths: Sequence[Path]) -> list[RunDir]:
@@ -118,32 +128,45 @@ def _show(run: RunDir) -> ValidatedEvents:
     return told
 
 
-def _write(
-    runs: Sequence[RunDir], form: ReportFormat, out: Path | None, told: ValidatedEvents | None
-) -> None:
-    """Write the page. `told` holds the events of the only run, if they were read already."""
-    from rich.text import Text
+@dataclass(frozen=True)
+class _Pages:
+    """How pages are made."""
 
-    from hpckit.cli.common.command_output import CommandOutput, clean
-    from hpckit.cli.why import budget_of_run
-    from hpckit.report.overview import Queue
-    from hpckit.report.page.content_reader import read_content
-    from hpckit.report.page.page_file import ForeignFileError, check_place, render, write_page
+    form: ReportFormat
+    node_price: float | None
+    gpu_price: float | None
 
-    folder = runs[0].report if len(runs) == 1 else Path()
-    place, slurm = out or folder / f"report.{form}", Queue()
-    try:
-        if place != STDOUT:
-            check_place(place)  # before anything is read
-        page = render([read_content(run, slurm, budget_of_run, told) for run in runs], form.value)
-        if place == STDOUT:
-            print(page, end="", flush=True)
-            return
-        write_page(place, page)
-    except ForeignFileError as error:
-        raise CommandError(str(error)) from None
-    except PermissionError as error:
-        raise CommandError(f"{error}; --out FILE writes elsewhere") from None
-    CommandOutput(False).line(
-        Text(f"{'page':<12} ", style="bold") + Text(clean(str(place.resolve())))
-    )
+    def write(self, runs: Sequence[RunDir], place: Path, told: ValidatedEvents | None) -> None:
+        """Write the page to `place`. `told` holds the events of the only run, if they were read
+        already."""
+        from rich.text import Text
+
+        from hpckit.cli.common.command_output import CommandOutput, clean
+        from hpckit.report.page.page_file import ForeignFileError, check_place, write_page
+
+        try:
+            if place != STDOUT:
+                check_place(place)  # before anything is read
+            page = self._rendered(runs, told)
+            if place == STDOUT:
+                print(page, end="", flush=True)
+                return
+            write_page(place, page)
+        except ForeignFileError as error:
+            raise CommandError(str(error)) from None
+        except PermissionError as error:
+            raise CommandError(f"{error}; --out FILE writes elsewhere") from None
+        CommandOutput(False).line(
+            Text(f"{'page':<12} ", style="bold") + Text(clean(str(place.resolve())))
+        )
+
+    def _rendered(self, runs: Sequence[RunDir], told: ValidatedEvents | None) -> str:
+        from hpckit.cli.why import budget_of_run
+        from hpckit.report.cost.cost_summary import Prices
+        from hpckit.report.overview import Queue
+        from hpckit.report.page.content_reader import read_content
+        from hpckit.report.page.page_file import render
+
+        slurm, prices = Queue(), Prices(self.node_price, self.gpu_price)
+        contents = [read_content(run, slurm, budget_of_run, told, prices) for run in runs]
+        return render(contents, self.form.value)

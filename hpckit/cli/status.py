@@ -39,8 +39,9 @@ def status(
     Keys of --json (without RUN, of each entry of `runs`): run, path, cluster (local, slurm),
     forked_from (run, path, store, step, id), state (queued, starting, running, waiting, ended,
     failed, dead, unknown), verdict (verdict.json of the newest supervisor), step, steps, step_time,
-    step_s, tokens_per_s, data_wait, ettr, training_share (shares of the time), loss, saved_step,
-    saved_time, generation, nodes, ranks, hosts, interruptions (count by kind), jobs (those that
+    step_s, tokens_per_s, samples_per_s, data_wait, ettr, training_share (shares of the time), loss,
+    saved_step, saved_time, generation, nodes, ranks, hosts, interruptions (count by kind),
+    last_interruption (kind, step, time, or null), jobs (those that
     Slurm knows), successor (job), no_successor (why none is queued), successor_blocked (why it
     cannot start before somebody changes something), refused (what sbatch printed when it refused
     the last job), failure, degraded, stragglers (ranks that the others wait for), straggler_cost

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -13,11 +14,19 @@ from hpckit.cli.common.command_errors import CommandError, reported_errors
 from hpckit.cli.common.run_argument import ROOT
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Sequence
 
-    from hpckit.report.overview import Overview
+    from rich.console import Console, RenderableType
 
-LOG_LINES = 15
+    from hpckit.report.overview import Overview, Queue
+    from hpckit.report.terminal.top_view import RunCurves, ScreenSize, TopDetail
+    from hpckit.rundir.directory import RunDir
+
+LOG_LINES = 100
+"""Number of lines at the end of a log that are read; as many are shown as fit."""
+ESCAPE, ENTER, BACKSPACE = "\x1b", ("\n", "\r"), ("\x7f", "\b")
+Signature: TypeAlias = tuple[tuple[int, int], ...]
+"""Time of change and size of files."""
 
 
 def top(
@@ -26,12 +35,15 @@ def top(
         float, typer.Option(min=0.5, help="Seconds between two updates; each one calls squeue.")
     ] = 5.0,
 ) -> None:
-    """Watch all runs below ./runs: state, step, rate, ETTR, newest checkpoint, data wait.
+    """Watch all runs below ./runs: state, step, loss, time to go, speed, ETTR and last cause.
 
     Example: hpckit top --every 2
 
-    Keys: up and down select a run, l shows the end of its log, w explains its state, c cancels
-    it after a confirmation, q quits. hpckit status prints the same once, also as JSON.
+    Keys: up and down select a run, enter opens it (curves, and the end of its log), l shows the end
+    of its log, w explains its state, c cancels it after a confirmation, s sorts by the next column,
+    / lists only runs with some words in their name or state, ? shows all keys and columns, q quits.
+    On a narrow terminal, the least important columns are left out. hpckit status prints the same
+    once, also as JSON.
     """
     from rich.console import Console
     from rich.live import Live
@@ -42,6 +54,8 @@ def top(
         console = Console()
         if not (console.is_terminal and sys.stdin.isatty()):
             raise CommandError("hpckit top needs a terminal; use hpckit status")
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a name may have what a terminal cannot show
         screen = TopScreen(root)
         with (
             terminal_key_reader() as read,
@@ -51,98 +65,236 @@ def top(
                 screen.look()
                 until_s = time.monotonic() + every
                 while not screen.is_over and (left_s := until_s - time.monotonic()) > 0:
-                    live.update(screen.view(), refresh=True)
+                    live.update(screen.view(_size_of(console)), refresh=True)
                     screen.press(read(left_s))
+
+
+def _size_of(console: Console) -> ScreenSize:
+    from hpckit.report.terminal.top_view import ScreenSize
+
+    return ScreenSize(console.width, console.height, console.options.ascii_only)
 
 
 class TopScreen:
     """The screen of `hpckit top` and its reaction to keys."""
 
     def __init__(self, root: Path) -> None:
-        self._root, self._chosen = root, 0
-        self._runs: list[Overview] = []
-        self._detail: RenderableType | None = None
-        self._title = ""
+        self._root = root
+        self._all: list[Overview] = []
+        self._seen: dict[Path, tuple[Signature, Overview]] = {}
+        """The overview of each run, and the state of its files for which it holds."""
+        self._name: str | None = None
+        """The selected run."""
+        self._sort, self._is_reversed = 0, False
+        self._words, self._is_typing = "", False
+        self._has_help, self._is_open, self._is_of_rank = False, False, False
+        self._detail: TopDetail | None = None
+        self._curves: RunCurves | None = None
         self._asked: Overview | None = None
         """The run that is cancelled if the next key confirms it."""
         self.is_over = False
 
     def look(self) -> None:
         """Refresh all runs and keep the selected one."""
-        from hpckit.report.overview import Queue, look, runs_below
+        from hpckit.report.overview import Queue, runs_below
 
-        name = self._runs[self._chosen].run.name if self._runs else None
         slurm = Queue()
-        self._runs = [look(run, slurm) for run in runs_below(self._root)]
-        names = [it.run.name for it in self._runs]
-        self._chosen = names.index(name) if name in names else 0
+        found = (self._look_at(run, slurm) for run in runs_below(self._root))
+        self._all = [it for it in found if it is not None]
+        names = [it.run.name for it in self._all]
         if self._asked is not None and self._asked.run.name not in names:
-            self._show(f"{self._asked.run.name} no longer exists", None)
+            self._show(f"{self._asked.run.name} no longer exists")
             self._asked = None
+        if self._is_open and self._name not in names:
+            self._show(f"{self._name} no longer exists")
+            self._is_open = False
+        elif self._is_open:
+            self._read_open()
+        elif self._detail is not None and self._detail.is_log and self._name in names:
+            self._read_log(self._all[names.index(self._name)].run)
 
-    def view(self) -> RenderableType:
-        from hpckit.report.terminal.top_view import view_of
+    def view(self, size: ScreenSize) -> RenderableType:
+        from hpckit.report.terminal.top_view import RunCurves, TopState, view_of
 
-        return view_of(self._runs, self._chosen, self._detail, self._title, time.time())
+        runs = self._listed()
+        state = TopState(
+            runs=runs,
+            total=len(self._all),
+            chosen=self._chosen(runs),
+            sort=self._order,
+            is_reversed=self._is_reversed,
+            words=self._words,
+            is_typing=self._is_typing,
+            has_help=self._has_help,
+            is_open=self._is_open,
+            curves=self._curves or RunCurves(),
+            detail=self._detail,
+        )
+        return view_of(state, size, time.time())
 
     def press(self, key: str) -> None:
         """Handle a key; "" and unknown keys have no effect."""
+        if not key:
+            return
+        if self._asked is not None:
+            self._answer(self._asked, key)
+        elif self._is_typing:
+            self._type(key)
+        elif self._has_help:
+            self._has_help = False
+        elif key in ("q", "?", "/", "s", "S", ESCAPE):
+            self._of_list(key)
+        elif runs := self._listed():
+            self._of_run(key, runs)
+
+    def _of_list(self, key: str) -> None:
+        """Handle a key that is not about the selected run."""
+        from hpckit.report.terminal.top_list import SORTS
+
+        match key:
+            case "q":
+                self.is_over = True
+            case "?":
+                self._has_help = True
+            case "/" if not self._is_open:
+                self._is_typing = True
+            case "s" if not self._is_open:
+                self._sort = (self._sort + 1) % len(SORTS)
+            case "S" if not self._is_open:
+                self._is_reversed = not self._is_reversed
+            case _ if key == ESCAPE:
+                self._back()
+
+    def _back(self) -> None:
+        """Close what was opened last: the detail, the run, or the filter."""
+        if self._is_open:
+            self._is_open, self._detail = False, None
+        elif self._detail is not None:
+            self._detail = None
+        else:
+            self._words = ""
+
+    def _of_run(self, key: str, runs: Sequence[Overview]) -> None:
         from hpckit.cli.common.terminal_keys import DOWN, UP
 
-        if self._asked is not None and key:
-            self._answer(self._asked, key)
-        elif key == "q":
-            self.is_over = True
-        elif not self._runs:
-            return
-        elif key in (UP, "k", DOWN, "j"):
-            step = -1 if key in (UP, "k") else 1
-            self._chosen = (self._chosen + step) % len(self._runs)
-            self._show("", None)
+        chosen = self._chosen(runs)
+        it = runs[chosen]
+        moves = {UP: chosen - 1, "k": chosen - 1, DOWN: chosen + 1, "j": chosen + 1}
+        moves |= {"g": 0, "G": len(runs) - 1}
+        if key in moves and not self._is_open:
+            self._name, self._detail = runs[moves[key] % len(runs)].run.name, None
+        elif key in ENTER and not self._is_open:
+            self._name, self._is_open, self._is_of_rank = it.run.name, True, False
+            self._read_open()
+        elif key == "l" and self._is_open:
+            self._is_of_rank = not self._is_of_rank
+            self._read_log(it.run)
         elif key == "l":
-            self._show(f"log of {self._it.run.name}", _log(self._it))
+            self._name, self._is_of_rank = it.run.name, False
+            self._read_log(it.run)
         elif key == "w":
-            self._show(f"why: {self._it.run.name}", _why(self._it))
+            self._show(f"why: {it.run.name}", _why(it))
         elif key == "c":
-            self._asked = self._it if self._it.is_alive else None
-            what = "y: cancel it now   s: let it save first   other keys: do not cancel"
-            self._show(f"{self._it.run.name} is {self._it.word}", what if self._asked else None)
+            self._ask(it)
 
-    @property
-    def _it(self) -> Overview:
-        return self._runs[self._chosen]
-
-    def _show(self, title: str, detail: RenderableType | None) -> None:
-        self._title, self._detail = title, detail
+    def _ask(self, it: Overview) -> None:
+        self._name = it.run.name
+        self._asked = it if it.is_alive else None
+        what = "y: cancel it now   s: let it save first   other keys: do not cancel"
+        self._show(f"{it.run.name} is {it.word}", [what] if self._asked else [])
 
     def _answer(self, asked: Overview, key: str) -> None:
-        self._asked = None
+        self._asked = self._detail = None
         if key in ("y", "s"):
-            self._show(_cancel(asked, saves=key == "s"), None)
+            self._show(_cancel(asked, saves=key == "s"))
+
+    def _type(self, key: str) -> None:
+        """Handle a key while the words are typed by which runs are listed."""
+        if key in ENTER or key == ESCAPE:
+            self._is_typing = False
+            self._words = "" if key == ESCAPE else self._words
+        elif key in BACKSPACE:
+            self._words = self._words[:-1]
+        elif key.isprintable():
+            self._words += key
+
+    def _look_at(self, run: RunDir, slurm: Queue) -> Overview | None:
+        """Return the state of a run; that of before, if nothing of it is active and none of its
+        files has changed. None: its directory no longer exists."""
+        from hpckit.report.overview import look
+
+        signature = _signature(run)
+        before = self._seen.get(run.path)
+        if before is not None and before[0] == signature and not before[1].is_alive:
+            return before[1]
+        try:
+            found = look(run, slurm)
+        except FileNotFoundError:
+            return None
+        self._seen[run.path] = (signature, found)
+        return found
+
+    def _read_open(self) -> None:
+        """Read the curves and the log of the run that is open."""
+        from hpckit.report.terminal.top_curves import read_curves
+
+        it = next(it for it in self._all if it.run.name == self._name)
+        self._curves = read_curves(it.run)
+        if self._detail is None or self._detail.is_log:
+            self._read_log(it.run)
+
+    def _read_log(self, run: RunDir) -> None:
+        from hpckit.report.log_files import LogSelection, find_log, last_lines
+
+        wanted = LogSelection(rank=0) if self._is_of_rank else LogSelection()
+        whose = "rank 0's log" if self._is_of_rank else "log"
+        path = find_log(run, wanted)
+        try:
+            lines = last_lines(path, LOG_LINES)[0] if path is not None else ["there is none yet"]
+        except OSError as error:
+            lines = [str(error)]
+        self._show(f"{whose} of {run.name}", lines, is_log=True)
+
+    def _listed(self) -> list[Overview]:
+        from hpckit.report.terminal.top_list import listed
+
+        return listed(self._all, self._order, self._words, is_reversed=self._is_reversed)
+
+    def _chosen(self, runs: Sequence[Overview]) -> int:
+        names = [it.run.name for it in runs]
+        return names.index(self._name) if self._name in names else 0
+
+    @property
+    def _order(self) -> str:
+        from hpckit.report.terminal.top_list import SORTS
+
+        return [*SORTS][self._sort]
+
+    def _show(self, title: str, lines: Sequence[str] = (), *, is_log: bool = False) -> None:
+        from hpckit.report.terminal.top_view import TopDetail
+
+        self._detail = TopDetail(title, lines, is_log)
+
+
+def _signature(run: RunDir) -> Signature:
+    """Return what changes whenever anything of a run does."""
+    found = []
+    for path in (run.events, run.verdict, run.lock, run.path / "submissions"):
+        try:
+            status = path.stat()
+        except OSError:
+            found.append((0, 0))
         else:
-            self._show("", None)
+            found.append((status.st_mtime_ns, status.st_size))
+    return tuple(found)
 
 
-def _log(it: Overview) -> str:
-    """Return the last lines of the supervisor's log, as `hpckit logs` does."""
-    from rich.markup import escape
-
-    try:
-        text = (it.run.logs / "supervisor.log").read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        return escape(str(error))
-    return escape("\n".join(text.splitlines()[-LOG_LINES:]))
-
-
-def _why(it: Overview) -> str:
-    from rich.markup import escape
-
+def _why(it: Overview) -> list[str]:
     from hpckit.cli.why import budget_of_run
     from hpckit.report.why import answer
 
     found = answer(it, budget_of_run(it), time.time())
-    facts = [f"[bold]{escape(fact.name):<12}[/]{escape(fact.text)}" for fact in found.facts]
-    return "\n".join([*facts, *(f"[dim]    {escape(words)}[/]" for words in found.commands)])
+    return [*(f"{fact.name}: {fact.text}" for fact in found.facts), *found.commands]
 
 
 def _cancel(it: Overview, *, saves: bool) -> str:

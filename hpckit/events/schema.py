@@ -587,6 +587,10 @@ class StepLogged(RunEvent):
     """The seconds of a step since the record before."""
     loss: float | None = None
     """The loss, if the training function logs it."""
+    grad_norm: float | None = None
+    """The norm of the gradients, if the training function logs it."""
+    lr: float | None = None
+    """The learning rate, if the training function logs it."""
     tokens_per_s: float | None = None
     """The tokens per second of all ranks."""
     samples_per_s: float | None = None

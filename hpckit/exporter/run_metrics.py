@@ -21,7 +21,7 @@ from hpckit.events.schema import (
     TrainingStarted,
 )
 from hpckit.exporter.exposition import MetricSample
-from hpckit.report.progress import interruptions
+from hpckit.report.interruptions import interruptions
 
 _RECORD_METRICS = {
     "hpckit_loss": "loss",

@@ -16,6 +16,7 @@ from typing import Any, SupportsFloat
 
 from hpckit.events.event_log import EventLog
 from hpckit.events.schema import CheckpointReported, TrainingStarted
+from hpckit.events.step_phases import NAMES as PHASES
 from hpckit.ipc.heartbeat_table import HeartbeatWriter, WorkerPhase, WorkerRequest
 from hpckit.ipc.own_packages import own_packages
 from hpckit.ipc.process_environment import ATTEMPT, WorkerEnvironment
@@ -112,6 +113,8 @@ class ProgramSession:
         for name, value in metrics.items():
             if name not in self._counted and name not in _RESERVED:
                 record[name] = float(value)
+        if known := [record[name] for name in PHASES if name in record]:
+            record.setdefault("other_s", max(0.0, record["step_s"] - sum(known)))
         self._counted = dict.fromkeys(self._counted, 0.0)
         self._unrecorded = None
         self._events.emit_kind("step", **record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -16,7 +15,6 @@ from hpckit.events.schema import (
     DeepHealthEnded,
     Degraded,
     Event,
-    GenerationEnded,
     GenerationStarted,
     HangExplained,
     JobRefused,
@@ -44,6 +42,7 @@ from hpckit.events.schema import (
 )
 from hpckit.events.skipped_updates import skipped_updates
 from hpckit.report.ettr import ettr, training_share
+from hpckit.report.interruptions import RunInterruption, interruptions, last_interruption
 from hpckit.report.source_progress import newest_sources
 from hpckit.report.straggler_summary import describe_cost, present_cost
 from hpckit.slurm.node_exclusion import excluded_from
@@ -66,6 +65,7 @@ class RunProgress:
     step_s: float | None
     """Median seconds of a recent step."""
     tokens_per_s: float | None
+    samples_per_s: float | None
     data_wait: float | None
     """Share of the time of the newest recorded step that was spent waiting for data."""
     ettr: float | None
@@ -107,6 +107,8 @@ class RunProgress:
     """The error by which the supervisor itself failed."""
     interruptions: dict[str, int]
     """Number of interruptions so far, by kind."""
+    last_interruption: RunInterruption | None
+    """The newest of them."""
     degraded: str | None
     """The newest degradation that was reported."""
     stragglers: tuple[str, ...]
@@ -147,6 +149,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         step_time=step.time if step else None,
         step_s=median([float(event.step_s) for event in recent]) if recent else None,
         tokens_per_s=recent[-1].tokens_per_s if recent else None,
+        samples_per_s=recent[-1].samples_per_s if recent else None,
         data_wait=recent[-1].data_wait_share if recent else None,
         ettr=_ettr(events, steps),
         training_share=_training_share(steps),
@@ -170,6 +173,7 @@ def build_progress(events: Sequence[Event]) -> RunProgress:
         ended=ended.verdict if ended else None,
         failure=failed.error if failed else None,
         interruptions=interruptions(events),
+        last_interruption=last_interruption(events),
         degraded=worst.what if worst else None,
         stragglers=_stragglers(life[life.index(trained) :] if trained else []),
         straggler_cost=present_cost(life),
@@ -196,18 +200,6 @@ def _training_share(steps: Sequence[StepLogged]) -> float | None:
 
 def _step_s(steps: Sequence[StepLogged]) -> float:
     return median(float(event.step_s) for event in steps)
-
-
-def interruptions(events: Sequence[Event]) -> dict[str, int]:
-    """Count how often each kind of interruption hit the run, after which it continued."""
-    found = Counter(
-        str(event.verdict)
-        for event in events
-        if isinstance(event, GenerationEnded) and not event.final
-    )
-    found["killed"] = _silent_ends(events)
-    found["worker lost"] = _restarts_in_place(events)
-    return {kind: count for kind, count in found.items() if count}
 
 
 def describe_spike(event: SpikeFound) -> str:
@@ -287,22 +279,6 @@ def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:
     cost = present_cost(attempt)
     costs = (describe_cost(cost),) if cost is not None and cost.ranks else ()
     return (*(found[rank] for rank in sorted(found)), *costs)
-
-
-def _silent_ends(events: Sequence[Event]) -> int:
-    """Count supervisors that were followed by another one without having recorded their end."""
-    count, is_open = 0, False
-    for event in events:
-        if isinstance(event, RunStarted):
-            count += is_open
-            is_open = True
-        elif isinstance(event, RunEnded | RunFailed):
-            is_open = False
-    return count
-
-
-def _restarts_in_place(events: Sequence[Event]) -> int:
-    return sum(isinstance(event, TrainingStarted) and _attempt(event) > 0 for event in events)
 
 
 def _attempt(event: TrainingStarted | WorkerLost) -> int:

@@ -77,9 +77,9 @@ def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
     if it.progress.failure is not None and it.state is RunState.FAILED:
         facts.append(Fact("error", f"the supervisor failed: {it.progress.failure}"))
     if it.state is RunState.DEAD:
-        facts.append(Fact("why", _of_dead(it)))
+        facts.append(Fact("why", dead_reason(it)))
     if it.progress.interruptions and it.is_alive:
-        facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
+        facts.append(Fact("so far", _of_interruptions(it)))
     facts += _of_refusals(it)
     if (degraded := it.progress.degraded) is not None and _is_told(it, degraded):
         facts.append(Fact("degraded", degraded))
@@ -155,11 +155,12 @@ def _state(it: Overview, now: float) -> str:
         case RunState.FAILED:
             return f"failed, at {at}"
         case RunState.UNKNOWN:
-            return f"unknown, at {at}: no process holds its lock, and {_unknown_reason(it)}"
+            return f"unknown, at {at}: no process holds its lock, and {unknown_reason(it)}"
     return f"dead, at {at}: no process, no job, no final verdict"
 
 
-def _unknown_reason(it: Overview) -> str:
+def unknown_reason(it: Overview) -> str:
+    """Return why the state of a run is unknown."""
     if job := next((job for job in it.jobs if job.is_unknown), None):
         return f"job {job.number} is in state {job.state}, whose meaning is not known here"
     return "it is unknown whether a job waits, because Slurm does not answer"
@@ -251,8 +252,8 @@ def _of_budget(budget: RetryBudget) -> str:
     )
 
 
-def _of_dead(it: Overview) -> str:
-    """Return the newest cause."""
+def dead_reason(it: Overview) -> str:
+    """Return why nothing of a dead run continues."""
     p, later, job = it.progress, it.later_job, it.ended_job
     if later is not None and later.state in _JOB_ENDS:
         return f"job {later.number}, {_end_of(later)}, before its supervisor began"
@@ -302,9 +303,11 @@ def _is_told(it: Overview, degraded: str) -> bool:
     return it.word not in ("done", "stopped") and degraded != it.progress.no_successor
 
 
-def _of_interruptions(found: dict[str, int]) -> str:
+def _of_interruptions(it: Overview) -> str:
+    found = it.progress.interruptions
     parts = [f"{INTERRUPTED.get(kind, kind)} ({times(n)})" for kind, n in found.items()]
-    return f"it recovered from {', '.join(parts)}"
+    verb = "recovered from" if it.state is RunState.RUNNING else "was interrupted by"
+    return f"it {verb} {', '.join(parts)}"
 
 
 def _next(it: Overview) -> str:

@@ -20,6 +20,11 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def span_s(seconds: float) -> str:
+    """Formats a duration that may be short: "4.2 s", "3.5 h"."""
+    return f"{seconds:.1f} s" if seconds < 120 else span(seconds)
+
+
 def ago(when: float | None, now: float) -> str:
     """Formats a past time: "12 s ago", or "never" for None."""
     return "never" if when is None else f"{span(now - when)} ago"

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.services import ceph, clock, fault_fs, inject, nfs
+from tests.services import browser, ceph, clock, fault_fs, inject, nfs
 from tests.services.fault_proxy import FaultProxy, fault_proxy
 from tests.services.ministack import MinistackServer, ministack
 from tests.services.processes import MissingToolError, ServiceError, find_tools
@@ -81,6 +81,14 @@ def inject_faults() -> Inject:
     """`inject.inject`, where strace is installed."""
     _need(lambda: find_tools(inject.TOOLS))
     return inject.inject
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    """A real browser with one page, where it is installed."""
+    _need(lambda: find_tools(browser.TOOLS))
+    with browser.browser(tmp_path_factory.mktemp("browser")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from hpckit.report.history import History, Interruption, TrainingAttempt, names_of
+from hpckit.report.page.colour_meanings import Meaning
 from hpckit.report.page.page_content import PageContent
 from hpckit.report.page.page_document import (
     Block,
@@ -15,12 +16,12 @@ from hpckit.report.page.page_document import (
     TextBlock,
     TimelineBlock,
 )
-from hpckit.text.quantities import count, moment
+from hpckit.text.quantities import count, moment, span_s
 
 KINDS = (
-    ("start", "until all ranks train: queue, processes, rendezvous, restore"),
-    ("train", "training"),
-    ("lost", "repeated steps; and after the last step: notice, save, exit"),
+    (Meaning.START, "until all ranks train: queue, processes, rendezvous, restore"),
+    (Meaning.TRAIN, "training"),
+    (Meaning.LOST, "repeated steps; and after the last step: notice, save, exit"),
 )
 _LANES = 12
 """Number of attempts above which all are drawn in one lane."""
@@ -36,11 +37,14 @@ def attempts(it: PageContent) -> Iterator[Block]:
         yield TimelineBlock("Attempts over wall time", lanes, seconds, origin, KINDS)
     rows = list(_rows(history))
     head = ("gen", "nodes", "ranks", "steps", "ended", "lost", "leave + restart + repeat", "reason")
-    yield TableBlock(head, rows[-_MOST_ROWS:], words=("ended", "reason"))
+    table = TableBlock(head, rows[-_MOST_ROWS:], words=("ended", "reason"), are_cards=True)
+    yield table.filled
     if len(rows) > _MOST_ROWS:
         yield TextBlock(f"And {len(rows) - _MOST_ROWS:,} earlier ones.")
+    if not history.interruptions:
+        return
     yield TextBlock(
-        "Lost: seconds without a new step, from the last finished step (leave: notice, save, "
+        "Lost: the time without a new step, from the last finished step (leave: notice, save, "
         "exit), over the restart (queue, processes, rendezvous, restore), to the first new step "
         "(repeat: repeated steps)."
     )
@@ -70,10 +74,10 @@ def stretches(history: History) -> list[tuple[Stretch, ...]]:
         repeated = min(ended, life.started + before.repeat_s) if before else life.started
         last = max(repeated, ended - (after.leave_s if after else 0.0))
         parts = (
-            ("start", begun, life.started, f"{name}: start"),
-            ("lost", life.started, repeated, f"{name}: repeated steps"),
-            ("train", repeated, last, f"{name}: training"),
-            ("lost", last, ended, f"{name}: leaving"),
+            (Meaning.START, begun, life.started, f"{name}: start"),
+            (Meaning.LOST, life.started, repeated, f"{name}: repeated steps"),
+            (Meaning.TRAIN, repeated, last, f"{name}: training"),
+            (Meaning.LOST, last, ended, f"{name}: leaving"),
         )
         found.append(
             tuple(
@@ -87,8 +91,7 @@ def stretches(history: History) -> list[tuple[Stretch, ...]]:
 
 
 def _name(name: str, life: TrainingAttempt) -> str:
-    steps = f"steps {life.start_step:,} → {life.end_step:,}"
-    return f"{name}: {count(life.world_size, 'rank')}, {steps}, {life.end}"
+    return f"{name}: steps {life.start_step:,} → {life.end_step:,}, {life.end}"
 
 
 def _rows(history: History) -> Iterator[Sequence[str]]:
@@ -100,7 +103,7 @@ def _rows(history: History) -> Iterator[Sequence[str]]:
             str(life.world_size),
             f"{life.start_step:,} → {life.end_step:,}",
             life.end,
-            f"{gap.lost_s:.1f} s" if gap else "",
-            f"{gap.leave_s:.1f} + {gap.restart_s:.1f} + {gap.repeat_s:.1f} s" if gap else "",
+            span_s(gap.lost_s) if gap else "",
+            " + ".join(map(span_s, (gap.leave_s, gap.restart_s, gap.repeat_s))) if gap else "",
             life.reason,
         )

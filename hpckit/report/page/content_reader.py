@@ -9,10 +9,13 @@ from collections.abc import Callable, Sequence
 from checkpointing import CheckpointError, CheckpointInfo
 from checkpointing.events import CheckpointCommitted
 from hpckit.events.event_validation import ValidatedEvents, read_valid_events
-from hpckit.events.schema import Event
+from hpckit.events.schema import Event, RunStarted
+from hpckit.report.cost.cost_summary import Prices
+from hpckit.report.cost.energy import known_joules
 from hpckit.report.history import build_history
 from hpckit.report.overview import Overview, Queue, look
-from hpckit.report.page.page_content import PageContent, RecordDamage, build_content
+from hpckit.report.page.page_content import CostRates, PageContent, RecordDamage, build_content
+from hpckit.report.page.run_family import read_family
 from hpckit.report.remaining_checkpoints import left_checkpoints
 from hpckit.report.why import RetryBudget
 from hpckit.rundir.directory import RunDir
@@ -21,13 +24,18 @@ BudgetOf = Callable[[Overview, Sequence[Event]], RetryBudget | None]
 
 
 def read_content(
-    run: RunDir, slurm: Queue, budget_of: BudgetOf, told: ValidatedEvents | None = None
+    run: RunDir,
+    slurm: Queue,
+    budget_of: BudgetOf,
+    told: ValidatedEvents | None = None,
+    prices: Prices | None = None,
 ) -> PageContent:
     """Read the content.
 
     Args:
         told: the run's events, if they were read already.
         budget_of: returns how much of its retry budget a run has used, from its events.
+        prices: what an hour costs, if that is known.
 
     Raises:
         OSError: the run's directory cannot be read.
@@ -37,7 +45,10 @@ def read_content(
     left, problem = _left(run, told.events)
     budget = budget_of(overview, told.events)
     damage = RecordDamage(told.torn, told.unsound, problem)
-    return build_content(overview, told.events, budget, left, damage, time.time())
+    jobs = {event.job for event in told.events if isinstance(event, RunStarted) and event.job}
+    rates = CostRates(prices or Prices(), known_joules(jobs))
+    family = read_family(run, slurm)
+    return build_content(overview, told.events, budget, left, damage, time.time(), family, rates)
 
 
 def _left(run: RunDir, events: Sequence[Event]) -> tuple[list[CheckpointInfo] | None, str | None]:

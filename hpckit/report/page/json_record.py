@@ -10,6 +10,7 @@ from typing import Any
 from hpckit.report.page.page_content import PageContent
 from hpckit.report.page.page_sections import alerts
 from hpckit.report.page.run_comparison import differences, labels
+from hpckit.report.page.run_family import family_record
 from hpckit.report.page.time_spent import parts_of
 from hpckit.report.performance.speed_report import speed_record
 from hpckit.text.json_values import plain
@@ -42,7 +43,7 @@ def record(it: PageContent) -> dict[str, Any]:
         "status": overview.record(),
         "as_of": it.now,
         "wall_s": history.finished - history.started,
-        "went_into": dict(parts_of(it)),
+        "went_into": {part.name: part.value for part in parts_of(it)},
         "cost": it.cost.record(),
         "why": it.answer.record(),
         "alerts": list(alerts(it)),
@@ -50,9 +51,12 @@ def record(it: PageContent) -> dict[str, Any]:
             name: asdict(curve)
             for name, curve in (
                 ("loss", it.loss),
+                ("smoothed", it.smoothed),
                 ("again", it.again),
                 ("validation", it.validation),
                 ("speed", it.speed),
+                ("learning_rate", it.rate),
+                ("gradient_norm", it.norm),
                 *it.evaluation,
             )
         },
@@ -60,4 +64,5 @@ def record(it: PageContent) -> dict[str, Any]:
         "intake": asdict(it.intake) if it.intake else None,
         "findings": [asdict(one) for one in it.findings],
         "damage": asdict(it.damage),
+        "family": family_record(it.family),
     }

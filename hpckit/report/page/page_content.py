@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from checkpointing import CheckpointInfo
 from checkpointing.events import CheckpointCommitted, ReplicasDiffer
@@ -27,11 +27,18 @@ from hpckit.events.schema import (
     UpdateSkipped,
     WrongComputation,
 )
-from hpckit.report.cost.cost_summary import RunCost, cost_of
+from hpckit.report.cost.cost_summary import Prices, RunCost, cost_of
 from hpckit.report.evaluation.evaluation_lines import metric_curves
 from hpckit.report.history import History, build_history
 from hpckit.report.overview import Overview
-from hpckit.report.page.series_downsampling import Point, downsample
+from hpckit.report.page.curve_values import (
+    Curve,
+    curve_of,
+    smooth,
+    speed_of,
+    values_of,
+)
+from hpckit.report.page.run_family import RunFamily
 from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
 from hpckit.report.progress import (
     describe_hang,
@@ -43,19 +50,6 @@ from hpckit.report.straggler_summary import describe_cost, describe_eviction, de
 from hpckit.report.why import Explanation, RetryBudget, answer
 
 _KEPT = {"committed": "kept", "partial": "partial"}
-_SPEEDS = (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"), ("step_s", "s per step"))
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A value over steps, with as many points as a plot can show."""
-
-    unit: str
-    points: tuple[Point, ...]
-    records: int
-    """Number of records that it was made from."""
-    odd: int
-    """Number of records that are not finite."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +115,15 @@ class RecordDamage:
 
 
 @dataclass(frozen=True)
+class CostRates:
+    """What is needed to say what a run has cost, beside its records."""
+
+    prices: Prices = field(default_factory=Prices)
+    joules: Mapping[str, float] = field(default_factory=dict)
+    """Energy by job, of those for which it is known."""
+
+
+@dataclass(frozen=True)
 class PageContent:
     """All the content of a page about one run."""
 
@@ -132,16 +135,23 @@ class PageContent:
     in_steps: MeasuredStepTime
     cost: RunCost
     loss: Curve
+    smoothed: Curve
+    """The loss, without spikes and noise."""
     again: Curve
     """Losses of steps that do not count: repeated later, or lost."""
     validation: Curve
     speed: Curve
+    rate: Curve
+    """The learning rate."""
+    norm: Curve
+    """The norm of the gradients."""
     evaluation: tuple[tuple[str, Curve], ...]
     """The metrics of evaluations by name."""
     saved: tuple[SavedCheckpoint, ...]
     intake: LoaderTotals | None
     findings: tuple[RunFinding, ...]
     damage: RecordDamage
+    family: RunFamily
 
 
 def build_content(
@@ -151,6 +161,8 @@ def build_content(
     left: Iterable[CheckpointInfo] | None,
     damage: RecordDamage,
     now: float,
+    family: RunFamily | None = None,
+    rates: CostRates | None = None,
 ) -> PageContent:
     """Build the content of a page.
 
@@ -158,11 +170,15 @@ def build_content(
         events: of the run, by time; valid ones.
         left: its checkpoints that still exist; None: not known.
         now: seconds since the epoch.
+        family: the runs that it was forked from, and its forks.
+        rates: what an hour costs, and the measured energy.
     """
+    rates = rates or CostRates()
     is_alive = overview.owner is not None
     history = build_history(events, alive=is_alive)
     until = now if is_alive else history.finished
     kept = sorted(history.kept.items())
+    losses = values_of(kept, "loss")
     return PageContent(
         now=now,
         overview=overview,
@@ -175,38 +191,27 @@ def build_content(
             events,
             overview.spec,
             until,
-            evaluations=overview.evaluations,
+            rates.prices,
+            rates.joules,
+            overview.evaluations,
         ),
-        loss=_curve("loss", _values(kept, "loss")),
-        again=_curve("loss", sorted(_values(((e.step, e) for e in history.repeated), "loss"))),
-        validation=_curve("loss", _values(sorted(history.validated.items()), "val_loss")),
-        speed=_speed(kept),
+        loss=curve_of("loss", losses),
+        smoothed=curve_of("loss", smooth(losses)),
+        again=curve_of("loss", sorted(values_of(((e.step, e) for e in history.repeated), "loss"))),
+        validation=curve_of("loss", values_of(sorted(history.validated.items()), "val_loss")),
+        speed=speed_of(kept),
+        rate=curve_of("learning rate", values_of(kept, "lr")),
+        norm=curve_of("gradient norm", values_of(kept, "grad_norm")),
         evaluation=tuple(
-            (name, _curve(name, values))
+            (name, curve_of(name, values))
             for name, values in metric_curves(overview.evaluations).items()
         ),
         saved=tuple(_saved(history.committed, left)),
         intake=_loader_totals(kept, events),
         findings=tuple(_findings(events)),
         damage=damage,
+        family=family or RunFamily(),
     )
-
-
-def _values(records: Iterable[tuple[int, Event]], name: str) -> list[tuple[int, float]]:
-    return [(step, value) for step, e in records if (value := e.get(name)) is not None]
-
-
-def _curve(unit: str, points: Sequence[tuple[int, float]]) -> Curve:
-    odd = sum(not math.isfinite(value) for _, value in points)
-    return Curve(unit, downsample(points), len(points), odd)
-
-
-def _speed(kept: Sequence[tuple[int, StepLogged]]) -> Curve:
-    """Return the speed in the first unit that any record has."""
-    for name, unit in _SPEEDS:
-        if points := _values(kept, name):
-            return _curve(unit, points)
-    return _curve(_SPEEDS[-1][1], [])
 
 
 def _saved(
@@ -238,7 +243,7 @@ def _loader_totals(
     counts = ("data_hits", "data_misses", "data_bypasses", "data_errors")
     if not any(event.data_hits is not None for _, event in kept):
         return None
-    series = (_values(kept, name) for name in counts)
+    series = (values_of(kept, name) for name in counts)
     hits, misses, bypasses, errors = (
         int(sum(n for _, n in one if math.isfinite(n))) for one in series
     )

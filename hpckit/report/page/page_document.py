@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpckit.report.page.series_downsampling import Point
 
@@ -40,8 +40,20 @@ class TableBlock:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: Sequence[str] = ()
-    swatches: bool = False
-    """Whether each row has the colour of its number in the preceding picture."""
+    kinds: Sequence[str] = ()
+    """The colour of each row in the preceding picture; empty: rows have none."""
+    are_cards: bool = False
+    """Whether rows become cards on a narrow screen, because they have texts; other tables are
+    moved sideways there."""
+    has_names: bool = False
+    """Whether the first column names the rows, and stays in place when the table is moved."""
+
+    @property
+    def filled(self) -> TableBlock:
+        """The table without the columns that are empty in all rows."""
+        kept = [at for at, _ in enumerate(self.head) if any(row[at] for row in self.rows)]
+        rows = tuple(tuple(row[at] for at in kept) for row in self.rows)
+        return replace(self, head=tuple(self.head[at] for at in kept), rows=rows)
 
 
 @dataclass(frozen=True)
@@ -50,11 +62,13 @@ class PlotLine:
 
     name: str
     points: Sequence[Point]
-    colour: int
-    """Number of the colour, from 0; -1: of steps that do not count."""
+    kind: str
+    """Its colour, as in `hpckit.report.page.colour_meanings`."""
     are_dots: bool = False
     has_dots: bool = False
     """Whether the points of the line are marked."""
+    is_faint: bool = False
+    """Whether it is the background of a line that says the same more clearly."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,8 @@ class PlotMark:
     name: str
     """A short name: there may be many marks."""
     words: str
+    kind: str
+    """Its colour, as that of a line."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,19 @@ class Plot:
     lines: Sequence[PlotLine]
     marks: Sequence[PlotMark] = ()
     from_zero: bool = False
+    steps: tuple[int, int] | None = None
+    """The least range of steps that it shows, so that plots of one run have the same."""
+    has_choice: bool = False
+    """Whether a reader can choose between a linear and a logarithmic axis."""
+    is_detail: bool = False
+    """Whether it repeats a part of another plot, larger."""
+
+
+@dataclass(frozen=True)
+class PlotsBlock:
+    """Plots that stand side by side where there is room."""
+
+    plots: Sequence[Plot]
 
 
 @dataclass(frozen=True)
@@ -85,7 +114,7 @@ class Stretch:
     begin_s: float
     end_s: float
     kind: str
-    """`train`, `start` or `lost`."""
+    """Its colour, as that of a line."""
     words: str
 
 
@@ -111,14 +140,35 @@ class TimelineBlock:
 
 
 @dataclass(frozen=True)
+class SharePart:
+    """A part of a whole."""
+
+    name: str
+    value: float
+    kind: str
+    """Its colour, as that of a line."""
+
+
+@dataclass(frozen=True)
 class SharesBlock:
-    """Parts of a whole, as one bar; a table with their numbers follows it."""
+    """Parts of a whole, as one bar; or of several, as bars of lengths that can be compared. A table
+    with their numbers follows it."""
 
     title: str
-    parts: Sequence[tuple[str, float]]
+    bars: Sequence[tuple[str, Sequence[SharePart]]]
+    """The name of each bar, empty if there is one, and its parts."""
 
 
-Block = TextBlock | FactsBlock | CommandsBlock | TableBlock | Plot | TimelineBlock | SharesBlock
+Block = (
+    TextBlock
+    | FactsBlock
+    | CommandsBlock
+    | TableBlock
+    | Plot
+    | PlotsBlock
+    | TimelineBlock
+    | SharesBlock
+)
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,26 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.report.evaluation.evaluation_lines import metric_lines, state_words
 from hpckit.report.page.attempt_timeline import attempts
-from hpckit.report.page.curve_plots import evaluation_plots, loss_plot, speed_plot
-from hpckit.report.page.page_content import Curve, PageContent, SavedCheckpoint
+from hpckit.report.page.cures_and_forks import cure_blocks, family_blocks
+from hpckit.report.page.curve_plots import evaluation_plots, loss_plot, optimizer_plots, speed_plot
+from hpckit.report.page.curve_values import Curve
+from hpckit.report.page.page_content import PageContent, SavedCheckpoint
 from hpckit.report.page.page_document import (
     Block,
     CommandsBlock,
     FactsBlock,
     PageDocument,
+    PlotsBlock,
     Section,
     TableBlock,
     TextBlock,
 )
-from hpckit.report.page.time_spent import data_blocks, time_blocks
+from hpckit.report.page.render.plot_axes import label
+from hpckit.report.page.time_spent import cost_blocks, data_blocks, hours_text, time_blocks
 from hpckit.report.performance.speed_report import speed_words
+from hpckit.report.remaining_time import remaining_s
 from hpckit.report.run_state import RunState
-from hpckit.text.quantities import ago, count, size, span
+from hpckit.text.quantities import ago, count, size, span, span_s
 
 MOST_ROWS = 100
 """Number of rows of a table of which there may be thousands; the newest are shown."""
@@ -37,12 +42,19 @@ def sections_of(it: PageContent) -> Iterator[Section]:
     yield Section("Why", (_why(it), CommandsBlock(it.answer.commands)))
     if it.history.lives:
         yield Section("Loss", tuple(_loss(it)))
+        if cures := tuple(cure_blocks(it)):
+            yield Section("Spikes and cures", cures)
         yield Section("Speed", tuple(_speed(it)))
         if it.overview.evaluations:
             yield Section("Evaluation", tuple(_evaluation(it)))
         yield Section("Attempts", tuple(attempts(it)))
         yield Section("Where the time went", tuple(time_blocks(it)))
+    if it.history.lives or it.cost.total_hours:
+        yield Section("Cost", tuple(cost_blocks(it)))
+    if it.history.lives:
         yield Section("Data", tuple(data_blocks(it)))
+    if family := tuple(family_blocks(it)):
+        yield Section("Forks", family)
     yield Section("Checkpoints", tuple(_checkpoints(it)))
     yield Section("Nodes and ranks", tuple(_findings(it)))
 
@@ -51,30 +63,36 @@ def key_figures(it: PageContent) -> list[tuple[str, str]]:
     """Return what most readers look for first."""
     p, history = it.overview.progress, it.history
     wall_s = history.finished - history.started
+    left_s = remaining_s(it.overview)
     found = [
         ("state", it.overview.word),
         ("step", f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"),
+        ("to go", span(left_s) if left_s is not None else ""),
+        ("loss", f"{p.loss:.4g}" if p.loss is not None else ""),
+        ("validation", p.validated or ""),
+        ("speed", _mean_speed(it)),
+        ("median step", f"{history.step_s:.3g} s" if it.in_steps.steps else ""),
         ("ETTR", _share(p.ettr)),
         ("training share", _share(p.training_share)),
         ("durable checkpoint", _last_saved(it)),
         ("wall time", span(wall_s) if wall_s > 0 else "none yet"),
+        ("node-hours", hours_text(it.cost.total_hours) if it.cost.total_hours else ""),
         ("attempts", str(len(history.lives))),
         ("interruptions", _interruptions(it)),
-        ("loss", f"{p.loss:.4g}" if p.loss is not None else "none recorded"),
+        ("forked from", str(it.overview.fork or "")),
     ]
-    if p.validated is not None:
-        found.append(("validation", p.validated))
-    if it.overview.fork is not None:
-        found.append(("forked from", str(it.overview.fork)))
-    if it.in_steps.steps:
-        found.append(("median step", f"{history.step_s:.3g} s"))
-    if it.in_steps.tokens_per_s:
-        found.append(("speed", f"{it.in_steps.tokens_per_s:,.0f} tokens/s"))
-    return found
+    return [(name, text) for name, text in found if text]
+
+
+def _mean_speed(it: PageContent) -> str:
+    found = it.in_steps
+    if found.tokens_per_s:
+        return f"{label(found.tokens_per_s)} tokens/s"
+    return f"{label(found.samples_per_s)} samples/s" if found.samples_per_s else ""
 
 
 def _share(known: float | None) -> str:
-    return f"{known:.1%}" if known is not None else "not known yet"
+    return f"{known:.1%}" if known is not None else ""
 
 
 def exact(moment_s: float) -> str:
@@ -130,8 +148,27 @@ def _interruptions(it: PageContent) -> str:
 
 
 def _loss(it: PageContent) -> Iterator[Block]:
-    yield loss_plot(it) or TextBlock("No loss was recorded.")
+    if plot := loss_plot(it):
+        yield plot
+        if it.smoothed.points:
+            yield TextBlock(
+                "Smoothed: the middle of the records around each step. Dashed lines: "
+                "interruptions, with the generation that each ended."
+                if it.history.interruptions
+                else "Smoothed: the middle of the records around each step."
+            )
+    else:
+        yield TextBlock(_no_loss(it))
     yield from _notes(it.loss, "losses")
+    if plots := optimizer_plots(it):
+        yield PlotsBlock(plots)
+
+
+def _no_loss(it: PageContent) -> str:
+    spec = it.overview.spec
+    if spec is not None and spec.command is not None:
+        return "No loss was recorded: give it to client.step, as in client.step(step, loss=loss)."
+    return "No loss was recorded: the training function has to call run.log(loss=...)."
 
 
 def _speed(it: PageContent) -> Iterator[Block]:
@@ -145,7 +182,8 @@ def _evaluation(it: PageContent) -> Iterator[Block]:
     spec, found = it.overview.spec, it.overview.evaluations
     lines = metric_lines(found, spec.eval if spec is not None else None)
     yield FactsBlock((*lines, ("evaluations", state_words(found) or "none")))
-    yield from evaluation_plots(it)
+    if plots := evaluation_plots(it):
+        yield PlotsBlock(plots)
 
 
 def _notes(curve: Curve, what: str) -> Iterator[TextBlock]:
@@ -174,7 +212,7 @@ def _checkpoints(it: PageContent) -> Iterator[Block]:
     others = [one for one in it.saved if one not in kept]
     shown = sorted([*kept[-MOST_ROWS:], *others[-MOST_ROWS:]], key=lambda one: one.time)
     head = ("step", "saved", "size", "stored", "written", "reuse", "durable after", "now")
-    yield TableBlock(head, tuple(map(_row, reversed(shown))), words=("saved", "now"))
+    yield TableBlock(head, tuple(map(_row, reversed(shown))), words=("saved", "now")).filled
     if more := len(it.saved) - len(shown):
         yield TextBlock(f"And {more:,} older ones.")
 
@@ -192,11 +230,6 @@ def _row(one: SavedCheckpoint) -> Sequence[str]:
     )
 
 
-def span_s(seconds: float) -> str:
-    """Format a duration that may be short."""
-    return f"{seconds:.1f} s" if seconds < 120 else span(seconds)
-
-
 def _findings(it: PageContent) -> Iterator[Block]:
     for bad in it.overview.bad:
         yield TextBlock(f"{bad.host} is listed as a bad node: {bad.problem}", is_alert=True)
@@ -205,6 +238,6 @@ def _findings(it: PageContent) -> Iterator[Block]:
         return
     rows = tuple((exact(f.time), f.what, f.where, f.text) for f in it.findings[-MOST_ROWS:])
     head = ("time", "what", "where", "text")
-    yield TableBlock(head, tuple(reversed(rows)), words=head)
+    yield TableBlock(head, tuple(reversed(rows)), words=head, are_cards=True).filled
     if more := len(it.findings) - len(rows):
         yield TextBlock(f"And {more:,} older ones.")

@@ -60,8 +60,24 @@ def bottleneck(it: MeasuredStepTime) -> LimitingLoop | None:
     return LimitingLoop.KERNEL if it.is_split else None
 
 
-def describe(it: MeasuredStepTime, loop: LimitingLoop | None) -> str:
-    """Describe the bottleneck in one line for people."""
+def describe(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None = None) -> str:
+    """Describe the bottleneck in one line for people; if it is unknown, with what to add.
+
+    Args:
+        spec: of the run; None if it can no longer be read.
+    """
+    is_program = spec is not None and spec.command is not None
+    if loop is None and is_program:
+        return (
+            "unknown: the program does not report where the time of a step goes; give its seconds "
+            "to client.step, as in client.step(step, data_wait_s=..., forward_s=..., "
+            "backward_s=...)"
+        )
+    if loop is None and not it.parts:
+        return (
+            "unknown: the records of its steps are of a release that did not divide their time; "
+            "hpckit resume continues the run with this one"
+        )
     if loop is None:
         return (
             "unknown: the training function does not record when the model computes; "

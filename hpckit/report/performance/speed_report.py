@@ -81,9 +81,9 @@ def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, s
         yield "evicted", escape(describe_eviction(evicted))
     for result in history.eviction_results:
         yield "eviction", escape(describe_result(result))
-    if it.parts:
+    if it.steps:
         loop = bottleneck(it)
-        yield "bottleneck", escape(describe(it, loop))
+        yield "bottleneck", escape(describe(it, loop, spec))
         for line in advice(it, loop, spec):
             yield "suggestion", escape(line)
 

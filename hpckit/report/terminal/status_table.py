@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from hpckit.config.batch_size import present_steps
 from hpckit.config.parallel_degrees import describe
 from hpckit.report.evaluation.evaluation_lines import state_words
 from hpckit.report.overview import Overview
+from hpckit.report.remaining_time import remaining_s
 from hpckit.report.run_state import RunState
 from hpckit.report.source_progress import describe_source
 from hpckit.slurm.pending_reasons import explain
@@ -81,7 +81,7 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
     if it.owner is not None:
         yield "supervisor", f"process {it.owner.pid} on {it.owner.host}"
     if p.begun is not None:
-        yield "step", _step(it, now)
+        yield "step", step_words(it, now)
     if p.loss is not None:
         yield "loss", f"{p.loss:.4f}"
     for name, fields in p.sources.items():
@@ -90,7 +90,7 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "validated", p.validated
     if (evaluated := state_words(it.evaluations)) is not None:
         yield "evaluated", evaluated
-    yield "saved", _saved(it, now)
+    yield "saved", saved_words(it, now)
     if p.generation:
         yield "generation", str(p.generation)
     if p.interruptions:
@@ -142,22 +142,29 @@ def _layout(it: Overview) -> str:
     )
 
 
-def _step(it: Overview, now: float) -> str:
+def step_words(it: Overview, now: float) -> str:
+    """Return how far the run is and, while it trains, how fast and for how long still."""
     p = it.progress
     parts = [f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"]
     if p.step_time is not None:
         parts.append(ago(p.step_time, now))
     if it.state is RunState.RUNNING and p.step_s:
-        parts.append(rate(p.step_s) + (f", {p.tokens_per_s:,.0f} tok/s" if p.tokens_per_s else ""))
-        if p.steps:
-            # later steps of a batch that grows take longer
-            left = present_steps(it.spec, p.step, p.steps) if it.spec else p.steps - p.step
-            left *= p.step_s
-            parts.append(f"{span(left)} to go")
+        parts.append(", ".join(filter(None, (rate(p.step_s), speed(it)))))
+        if (left_s := remaining_s(it)) is not None:
+            parts.append(f"{span(left_s)} to go")
     return ", ".join(parts)
 
 
-def _saved(it: Overview, now: float) -> str:
+def speed(it: Overview) -> str:
+    """Return the tokens or, without any, the samples per second; empty if neither is known."""
+    p = it.progress
+    if p.tokens_per_s:
+        return f"{p.tokens_per_s:,.0f} tok/s"
+    return f"{p.samples_per_s:,.0f} samples/s" if p.samples_per_s else ""
+
+
+def saved_words(it: Overview, now: float) -> str:
+    """Return the newest checkpoint and how far it is behind."""
     p = it.progress
     if not p.saved_step:
         return "no checkpoint yet"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from hpckit.rundir.directory import RunDir
 from hpckit.system.atomic_files import read_json
@@ -17,6 +21,8 @@ from tests.integration.cli.run_commands import HPCKIT
 from tests.integration.run.runs import ALONE, PACED, command, started
 
 PATIENCE_S = 300.0
+_HOME = "\x1b[H"
+_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
@@ -37,17 +43,24 @@ class Terminal:
             if ready:
                 self._seen += os.read(self._handle, 65536).decode(errors="replace")
 
+    def lines(self) -> list[str]:
+        """The newest whole screen, without colours."""
+        frames = self._seen.split(_HOME)
+        return _CODES.sub("", frames[-2]).replace("\r", "").split("\n")
+
 
 @contextmanager
-def top(root: Path) -> Iterator[Terminal]:
+def top(root: Path, columns: int = 140, rows: int = 30) -> Iterator[Terminal]:
     """It is left by its own key, and then has ended well."""
     mine, its = pty.openpty()
+    termios.tcsetwinsize(its, (rows, columns))
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         [HPCKIT, "top", f"--root={root}", "--every=0.5"],
         stdin=its,
         stdout=its,
         stderr=its,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "140", "LINES": "30"},
+        env=env | {"TERM": "xterm"},
     )
     os.close(its)
     try:
@@ -72,6 +85,23 @@ def test_keys_tell_of_a_run(reference: RunDir) -> None:
         terminal.wait_for("Job completed successfully")
         terminal.strike("c")
         terminal.wait_for(f"{reference.name} is done")
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 12)])
+def test_a_run_is_opened_on_a_small_terminal(reference: RunDir, columns: int, rows: int) -> None:
+    with top(reference.path.parent, columns, rows) as terminal:
+        terminal.wait_for(reference.name[:6])
+        terminal.strike("\r")
+        terminal.wait_for("esc: back")
+        terminal.wait_for("Job completed")
+        terminal.wait_for(_HOME)
+        shown = terminal.lines()
+        assert len(shown) <= rows
+        assert max(map(len, shown)) <= columns
+        terminal.strike("?")
+        terminal.wait_for("any key: back")
+        terminal.strike("x\x1b")
+        terminal.wait_for("enter: open")
 
 
 def test_a_run_is_cancelled_after_a_question(tmp_path: Path, shards: Path) -> None:

@@ -12,6 +12,7 @@ from hpckit.report.page.page_document import (
     PageDocument,
     Plot,
     PlotLine,
+    PlotsBlock,
     Section,
     SharesBlock,
     TableBlock,
@@ -73,10 +74,19 @@ def _block(block: Block) -> Iterator[str]:
         case TableBlock():
             yield from ("", *_table(block))
         case Plot():
-            yield from ("", f"**{plain(block.title)}**", "", *_table(_ranges(block)))
-            yield from ("", *(f"- {plain(mark.words)}" for mark in block.marks))
+            yield from _plot(block)
+        case PlotsBlock(plots):
+            for plot in plots:
+                yield from _plot(plot)
         case TimelineBlock() | SharesBlock():
             return  # the table after it has the same content
+
+
+def _plot(plot: Plot) -> Iterator[str]:
+    if plot.is_detail:
+        return
+    yield from ("", f"**{plain(plot.title)}**", "", *_table(_ranges(plot)))
+    yield from ("", *(f"- {plain(mark.words)}" for mark in plot.marks))
 
 
 def _table(table: TableBlock) -> Iterator[str]:
@@ -96,7 +106,7 @@ def _row_of(cells: Sequence[str]) -> str:
 def _ranges(plot: Plot) -> TableBlock:
     """Summarize each curve in some ranges of steps."""
     head = ("curve", "steps", "lowest", "highest", "last")
-    rows = [row for line in plot.lines for row in _ranges_of(line)]
+    rows = [row for line in plot.lines if not line.is_faint for row in _ranges_of(line)]
     return TableBlock(head, rows, words=("curve",))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from hpckit.report.page.page_document import SharesBlock, TimelineBlock
+from hpckit.report.page.page_document import SharePart, SharesBlock, TimelineBlock
 from hpckit.report.page.render.plot_axes import label, time_axis
-from hpckit.report.page.render.plot_svg import kind_of
 from hpckit.report.page.render.svg_elements import bar, line, percent, picture, words
 from hpckit.text.quantities import span
 
@@ -20,10 +19,10 @@ def draw_timeline(it: TimelineBlock) -> str:
     axis, unit_s, unit = time_axis(it.seconds, _TICKS)
     bottom = _ROW * len(it.lanes) + 4
     parts = []
-    for tick in axis.ticks:
-        at = percent(axis.at(tick))
+    for number, tick in enumerate(axis.ticks):
+        at, kind = percent(axis.at(tick)), "minor" if number % 2 else ""
         parts.append(line(at, 0, at, bottom + 4, "grid"))
-        parts.append(words(at, bottom + 17, label(tick, axis.ticks), "middle"))
+        parts.append(words(at, bottom + 17, label(tick, axis.ticks), "middle", kind))
     for row, lane in enumerate(it.lanes):
         top = row * _ROW
         parts.append(words("0%", top + 13, lane.name, kind="lane"))
@@ -39,13 +38,26 @@ def draw_timeline(it: TimelineBlock) -> str:
 
 
 def draw_shares(it: SharesBlock) -> str:
-    """Draw one bar, whose parts have the colours of their numbers."""
-    return picture(it.title, 26, list(_parts(it)))
+    """Draw a bar for each row, below its name if it has one; their lengths can be compared."""
+    most = max((_whole(parts) for _, parts in it.bars), default=0.0) or 1.0
+    drawn, top = list[str](), 2.0
+    for name, parts in it.bars:
+        if name:
+            drawn.append(words("0%", top + 13, name, kind="lane"))
+            top += 18
+        drawn += _bar(parts, most, top, 22.0 if not name else _BAR)
+        top += 24.0 if not name else _BAR + 8
+    return picture(it.title, top, drawn)
 
 
-def _parts(it: SharesBlock) -> Iterator[str]:
-    whole, at = sum(value for _, value in it.parts) or 1.0, 0.0
-    for number, (name, value) in enumerate(it.parts):
-        share = value / whole
-        yield bar(percent(at), 2, percent(share), 22, kind_of(number), f"{name}: {share:.1%}")
+def _bar(parts: Sequence[SharePart], most: float, top: float, high: float) -> Iterator[str]:
+    whole, at = _whole(parts) or 1.0, 0.0
+    for part in parts:
+        share = part.value / most
+        text = f"{part.name}: {part.value / whole:.1%}"
+        yield bar(percent(at), top, percent(share), high, part.kind, text)
         at += share
+
+
+def _whole(parts: Sequence[SharePart]) -> float:
+    return sum(part.value for part in parts)

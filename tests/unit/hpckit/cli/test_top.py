@@ -5,23 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from hpckit.cli import top
-from hpckit.cli.top import TopScreen
-from hpckit.events.schema import StragglerCost
+from hpckit.cli.top import ESCAPE, TopScreen
 from hpckit.report.overview import Overview, Queue, look
-from hpckit.report.run_state import RunState
-from hpckit.report.terminal.top_view import view_of
+from hpckit.report.terminal.top_view import ScreenSize
 from hpckit.rundir.directory import RunDir
 from hpckit.rundir.lock import hold_all
-from tests.unit.hpckit.report.sample_runs import submitted
+from tests.unit.hpckit.report.sample_runs import ran, submitted, write
 
 
 @pytest.fixture
@@ -86,34 +82,75 @@ def test_the_last_run_may_go_while_it_is_asked_about(root: Path, cancelled: list
     assert cancelled == []
 
 
-def test_a_row_is_whole_on_eighty_columns(root: Path) -> None:
-    it = look(RunDir(root / "a"), Queue())
-    done = replace(it.progress, steps=100_000, step=81_234, saved_step=81_000, saved_time=0.0)
-    shares = replace(done, tokens_per_s=123_456.0, data_wait=0.02, ettr=0.97)
-    progress = replace(shares, interruptions={"preempted": 2, "worker": 11})
-    busy = replace(it, state=RunState.RUNNING, progress=progress)
-    console = Console(width=80, file=StringIO(), record=True)
-    console.print(view_of([busy], 0, None, "", now=330.0))
-    said = console.export_text()
-    assert "less time" not in said
-    assert "…" not in said
-    assert {"a", "81,234/100,000", "123,456", "97%", "234", "2%", "11"} <= {*said.split()}
+def test_typed_words_filter_the_runs_and_are_no_commands(root: Path) -> None:
+    screen = TopScreen(root)
+    screen.look()
+    for key in ("/", "q", "c"):
+        screen.press(key)
+    assert not screen.is_over
+    assert "0 of 3 runs with: qc_" in shown(screen)
+    for key in ("\x7f", "\x7f", "b", "\r"):
+        screen.press(key)
+    assert "1 of 3 runs with: b" in shown(screen)
+    screen.press(ESCAPE)
+    assert "3 runs, by name" in shown(screen)
 
 
-def test_a_line_says_what_the_stragglers_of_a_run_cost(root: Path) -> None:
-    it = look(RunDir(root / "a"), Queue())
-    named: dict[str, Any] = {
-        "nodes": [3],
-        "ranks": [12],
-        "hosts": ["n3"],
-        "excesses": [0.3],
-        "phases": ["compute"],
-    }
-    shares: dict[str, Any] = {"share": 0.073, "spread": 0.1, "collectives": 0.1}
-    about: dict[str, Any] = {"step": 40, "traces": 12, "seconds": 10.0, "step_s": 1.0}
-    cost = StragglerCost(**about, **shares, **named)
-    slow = replace(it, progress=replace(it.progress, straggler_cost=cost))
-    console = Console(width=200, file=StringIO(), record=True)
-    for state in (RunState.RUNNING, RunState.DEAD):
-        console.print(view_of([replace(slow, state=state)], 0, None, "", now=330.0))
-    assert console.export_text().count("a: without rank 12 on n3 a step would take 7.3% less") == 1
+def test_sorting_keeps_the_selected_run(root: Path) -> None:
+    screen = TopScreen(root)
+    screen.look()
+    for key in ("j", "s", "S"):
+        screen.press(key)
+    assert "3 runs, by state, reversed" in shown(screen)
+    screen.press("c")
+    assert "b is starting" in shown(screen)
+
+
+def test_a_run_is_opened_and_closed(root: Path) -> None:
+    (root / "a" / "logs").mkdir()
+    (root / "a" / "logs" / "supervisor.log").write_text("it begins\n")
+    screen = TopScreen(root)
+    screen.look()
+    screen.press("\r")
+    assert "it begins" in shown(screen)
+    screen.press("l")
+    assert "rank 0's log of a" in shown(screen)
+    screen.press("?")
+    assert "Keys" in shown(screen)
+    screen.press("x")
+    screen.press(ESCAPE)
+    assert "3 runs" in shown(screen)
+
+
+def test_a_run_that_is_open_may_go(root: Path) -> None:
+    screen = TopScreen(root)
+    screen.look()
+    screen.press("\r")
+    shutil.rmtree(root / "a")
+    screen.look()
+    assert "a no longer exists" in shown(screen)
+
+
+def test_a_run_that_is_over_is_read_again_only_if_its_files_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, read = ran(tmp_path / "done"), list[str]()
+
+    def note(run: RunDir, slurm: Queue) -> Overview:
+        read.append(run.name)
+        return look(run, slurm)
+
+    monkeypatch.setattr("hpckit.report.overview.look", note)
+    screen = TopScreen(tmp_path)
+    screen.look()
+    screen.look()
+    assert read == ["done"]
+    write(run, {"time": 9999.0, "kind": "run_started", "steps": 10})
+    screen.look()
+    assert read == ["done", "done"]
+
+
+def shown(screen: TopScreen) -> str:
+    console = Console(width=80, height=24, file=StringIO(), record=True)
+    console.print(screen.view(ScreenSize()))
+    return console.export_text()

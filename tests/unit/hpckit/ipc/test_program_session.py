@@ -81,6 +81,18 @@ def test_slow_steps_are_recorded_one_by_one(
     assert [e["step"] for e in read_events(tmp_path / "events.jsonl")[1:]] == [1, 2, 3]
 
 
+def test_the_time_of_a_step_is_divided_if_the_program_reports_a_phase(
+    tmp_path: Path, table: tuple[HeartbeatTable, str], clock: Clock
+) -> None:
+    session = session_in(tmp_path, table[1])
+    for step, phases in ((1, {}), (2, {"data_wait_s": 1.5, "forward_s": 0.5}), (3, {})):
+        clock.now_s += 5
+        session.report_step(step, phases)
+    session.close()
+    found = [event.get("other_s") for event in read_events(tmp_path / "events.jsonl")[1:]]
+    assert found == [None, 3.0, None]
+
+
 def test_only_rank_0_writes_events(tmp_path: Path, table: tuple[HeartbeatTable, str]) -> None:
     session = session_in(tmp_path, table[1], rank=1, world=2)
     session.report_step(1, {"loss": 2.0})

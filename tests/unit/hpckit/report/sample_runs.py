@@ -16,14 +16,14 @@ from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.specs_and_processes import make_spec
 
 HOSTILE = "<script>alert('1')</script>&amp;\"|`]\x1b[31m\x00\n# x"
-VOID = ("meta", "br")
+VOID = ("meta", "br", "input")
 
 
-def submitted(path: Path, changes: Mapping[str, Any] | None = None) -> RunDir:
-    """A run that has never begun."""
+def submitted(path: Path, changes: Mapping[str, Any] | None = None, **choices: str) -> RunDir:
+    """A run that has never begun; `choices` are of config groups."""
     run = RunDir(path)
     run.submission(1).mkdir(parents=True)
-    run.spec(1).write_text(dump_spec(make_spec(changes)))
+    run.spec(1).write_text(dump_spec(make_spec(changes, **choices)))
     return run
 
 

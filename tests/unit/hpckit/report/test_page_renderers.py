@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,11 +14,16 @@ import torch
 
 from checkpointing import Checkpointer, list_checkpoints
 from hpckit.events.event_log import EventLog
+from hpckit.report.cost.cost_summary import Prices
+from hpckit.report.overview import Queue
+from hpckit.report.page.content_reader import read_content
 from hpckit.report.page.page_file import render
 from hpckit.report.page.render.markdown_page import code, plain
 from hpckit.report.page.run_comparison import differences
 from hpckit.rundir.directory import RunDir
+from hpckit.rundir.fork_record import ForkRecord
 from hpckit.rundir.lock import RunLock
+from tests.unit.hpckit.report.eventful_runs import EVERY, died, eventful
 from tests.unit.hpckit.report.sample_runs import HOSTILE, Page, content, ran, submitted, write
 
 X = torch.randn(9000)
@@ -63,20 +69,21 @@ def test_html_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
     page = render([content(ran(tmp_path / "run"))], "html")
     made = Page(page)
     assert made.tags.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
-    assert made.attributes.isdisjoint({"src", "href", "style", "onload", "onclick"})
+    assert made.attributes.isdisjoint({"src", "style", "onload", "onclick"})
+    assert set(re.findall(r'href="(.)', page)) == {"#"}
     assert "url(" not in page
     assert "@import" not in page
     assert "prefers-color-scheme: dark" in page
-    assert page.count("<figure>") == 5
+    assert page.count("<figure>") == 6
     for picture in re.findall(r"<svg xmlns.*?</svg>(?=</div>|</figure>)", page, re.DOTALL):
         ElementTree.fromstring(picture)
 
 
 def test_interruptions_are_marked_and_told(tmp_path: Path) -> None:
     page = render([content(ran(tmp_path / "run", lives=3))], "html")
-    assert page.count('<line class="mark"') == 2 * 2  # on the loss and on the speed
+    assert page.count('<line class="mark lost"') == 3 * 2  # on both kinds of loss, and the speed
     assert "end of 1 at step 5: preempted, 6.0 s lost" in page
-    assert "2: 2 ranks, steps 5 → 10, preempted" in page
+    assert "2: steps 5 → 10, preempted" in page
 
 
 def test_many_attempts_share_a_lane_and_a_long_table_is_cut(tmp_path: Path) -> None:
@@ -165,6 +172,66 @@ def test_findings_of_nodes_are_told(tmp_path: Path) -> None:
     assert [one["where"] for one in json.loads(page["json"])["findings"]] == ["n7", ""]
 
 
+def test_spikes_are_told_with_their_cure_and_the_loss_around_them(tmp_path: Path) -> None:
+    run = eventful(tmp_path / "run")
+    page, drawn = told(run), render([content(run)], "html")
+    for text in ("went back and left its samples out", "its update was left out"):
+        assert text in page["html"]
+        assert text in page["md"]
+    assert "--skipped" in page["html"]
+    assert "loss from step 280,000 to 530,000" in page["html"]
+    assert drawn.count('<line class="mark cure"') == 2 * 2 + 2 + 2  # both losses, norm, closely
+    assert '<path class="line train behind"' in drawn
+    assert '<path class="line valid"' in drawn
+    assert '<path class="line eval"' in drawn
+
+
+def test_a_fork_is_told_with_its_family_and_the_loss_before_it(tmp_path: Path) -> None:
+    parent = eventful(tmp_path / "parent")
+    record = ForkRecord("parent", str(parent.path), "store", 100 * EVERY, "000000500000-01")
+    fork = eventful(tmp_path / "fork", 2, record)
+    page, drawn = told(fork), render([content(fork)], "html")
+    assert "before the fork" in page["html"]
+    assert 'class="line parent"' in drawn
+    assert f"hpckit report {parent.path} {fork.path}" in page["html"]
+    family = json.loads(page["json"])["family"]
+    assert [(one["run"], one["fork_step"]) for one in family] == [
+        *(("parent", None), ("fork", 500_000)),
+    ]
+    shutil.rmtree(parent.path)
+    assert f"{parent.path}, which it descends from, no longer exists." in told(fork)["html"]
+
+
+def test_a_program_is_told_what_to_report(tmp_path: Path) -> None:
+    page = told(died(tmp_path / "run"))["html"]
+    assert "unknown: the program does not report where the time of a step goes" in page
+    assert "client.step(step, data_wait_s=" in page
+    assert "samples/s" in page
+    assert "Learning rate" not in page
+
+
+def test_phases_that_a_program_reports_are_used(tmp_path: Path) -> None:
+    run = submitted(tmp_path / "run", command="program")
+    of = {"generation": 1, "attempt": 0}
+    begun = {**of, "step": 0, "world_size": 1, "samples": None}
+    write(run, {"time": 1.0, "kind": "training_started", **begun})
+    spent = {"step_s": 1.0, "data_wait_s": 0.75, "other_s": 0.25}
+    write(run, {"time": 2.0, "kind": "step", **of, "step": 1, **spent})
+    body = json.loads(told(run)["json"])
+    assert (body["bottleneck"], body["in_steps"]["parts"]["other"]) == ("input", 0.25)
+
+
+def test_costs_are_by_cause_and_have_a_price_if_it_is_known(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run")
+    assert "With --gpu-price or --node-price" in told(run)["html"]
+    priced = read_content(run, Queue(), lambda overview, events: None, prices=Prices(node=3600.0))
+    page = Page(render([priced], "html")).text
+    assert priced.cost.money is not None
+    assert f"price{priced.cost.money:,.2f}" in page
+    assert "lost: preempted" in page
+    assert "idle nodes" not in page, "it had none"
+
+
 def hostile(tmp_path: Path) -> RunDir:
     """Whoever named the folder, the host, a metric and a value of the config meant harm."""
     name = HOSTILE.replace("/", "").replace("\x00", "")
@@ -213,9 +280,9 @@ def test_several_runs_are_beside_each_other(tmp_path: Path) -> None:
     page = told(one, two)
     assert page["html"].count("Loss over steps") == 0  # names of pictures are no text
     made = render(runs, "html")
-    assert made.count("<details>") == 2
-    assert '<path class="line c0"' in made
-    assert '<path class="line c1"' in made
+    assert made.count("<details ") == 2
+    assert '<path class="line run0"' in made
+    assert '<path class="line run1"' in made
     assert "| train.steps | 1000 | 1500 |" in page["md"]
     assert "| attempts | 2 | 3 |" in page["md"]
     body = json.loads(page["json"])

@@ -1,0 +1,112 @@
+"""The runs that a run was forked from, and the forks of all of them, as a page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.events.event_validation import read_valid_events
+from hpckit.events.schema import Event
+from hpckit.report.cost.lineage import Lineage, read_lineage
+from hpckit.report.history import build_history
+from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.page.curve_values import Curve, curve_of, values_of
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.fork_record import ForkRecord
+
+MOST = 12
+"""Number of related runs whose records are read; the first ones."""
+
+
+@dataclass(frozen=True)
+class RelatedRun:
+    """A run of the family."""
+
+    overview: Overview
+    is_this: bool
+    """Whether it is the run that the page is about."""
+
+
+@dataclass(frozen=True)
+class RunFamily:
+    """The family of a run; empty if it was not forked and has no forks."""
+
+    runs: tuple[RelatedRun, ...] = ()
+    """A parent comes before its forks."""
+    others: int = 0
+    """Number of runs whose records were not read."""
+    missing: tuple[str, ...] = ()
+    """Run directories of parents that no longer exist."""
+    inherited: Curve | None = None
+    """The losses of its ancestors, up to the step from which it continues them."""
+
+
+def read_family(run: RunDir, slurm: Queue) -> RunFamily:
+    """Read the family of a run. Forks are looked for beside it and beside its ancestors.
+
+    Raises:
+        OSError: a run directory cannot be read.
+    """
+    own = _place(run.path)
+    lineage = read_lineage([run], own.parent)
+    if not lineage.forks:
+        return RunFamily(missing=lineage.missing)
+    line = _ancestors(own, lineage)
+    first = [*dict.fromkeys([*line, own, *(one.path for one in lineage.runs)])][:MOST]
+    shown = [one for one in lineage.runs if one.path in first]
+    events = {one.path: read_valid_events(one).events for one in shown}
+    return RunFamily(
+        runs=tuple(
+            RelatedRun(look(one, slurm, events[one.path]), one.path == own) for one in shown
+        ),
+        others=len(lineage.runs) - len(shown),
+        missing=lineage.missing,
+        inherited=inherited_losses([(events[path], fork) for path, fork in line.items()]),
+    )
+
+
+def family_record(it: RunFamily) -> list[dict[str, Any]]:
+    """Return the runs of the family as JSON values; of a fork, with the step that it began at."""
+    return [
+        {
+            "run": one.overview.run.name,
+            "path": str(one.overview.run.path),
+            "forked_from": one.overview.fork.run if one.overview.fork else None,
+            "fork_step": one.overview.fork.step if one.overview.fork else None,
+            "state": one.overview.word,
+            "step": one.overview.progress.step,
+        }
+        for one in it.runs
+    ]
+
+
+def inherited_losses(line: Sequence[tuple[Sequence[Event], ForkRecord]]) -> Curve | None:
+    """Return the losses of the ancestors of a run, each up to the step at which it was forked.
+    None: there are no losses. Pure.
+
+    Args:
+        line: the events of each ancestor, the parent first, and the fork that begins with it.
+    """
+    found: dict[int, float] = {}
+    for events, fork in reversed(line):
+        kept = sorted(build_history(events).kept.items())
+        found |= {step: value for step, value in values_of(kept, "loss") if step <= fork.step}
+    return curve_of("loss", sorted(found.items())) if found else None
+
+
+def _ancestors(own: Path, lineage: Lineage) -> dict[Path, ForkRecord]:
+    """Return the ancestors that still exist, the parent first, each with the fork that begins with
+    it."""
+    there, found, path = {one.path for one in lineage.runs}, dict[Path, ForkRecord](), own
+    while (fork := lineage.forks.get(path)) is not None:
+        path = _place(Path(fork.path))
+        if path not in there or path in found:
+            break
+        found[path] = fork
+    return found
+
+
+def _place(path: Path) -> Path:
+    return path.absolute().resolve()
