@@ -187,7 +187,9 @@ class TopScreen:
             self._name, self._is_open, self._is_of_rank = it.run.name, True, False
             self._read_open()
         elif key == "l" and self._is_open:
-            self._is_of_rank = not self._is_of_rank
+            has_log = self._detail is not None and self._detail.is_log
+            if has_log:  # after something else, the same log
+                self._is_of_rank = not self._is_of_rank
             self._read_log(it.run)
         elif key == "l":
             self._name, self._is_of_rank = it.run.name, False

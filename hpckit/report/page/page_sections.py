@@ -28,6 +28,7 @@ from hpckit.report.remaining_time import remaining_s
 from hpckit.report.run_state import RunState
 from hpckit.text.quantities import ago, count, size, span, span_s
 
+_FORKED = "forked from"
 MOST_ROWS = 100
 """Number of rows of a table of which there may be thousands; the newest are shown."""
 
@@ -79,7 +80,7 @@ def key_figures(it: PageContent) -> list[tuple[str, str]]:
         ("node-hours", hours_text(it.cost.total_hours) if it.cost.total_hours else ""),
         ("attempts", str(len(history.lives))),
         ("interruptions", _interruptions(it)),
-        ("forked from", str(it.overview.fork or "")),
+        (_FORKED, str(it.overview.fork or "")),
     ]
     return [(name, text) for name, text in found if text]
 
@@ -104,9 +105,11 @@ def _now(it: PageContent) -> Iterator[Block]:
     verdict = (it.overview.verdict or {}).get("reason")
     if it.overview.is_ended and verdict:
         yield TextBlock(f"{it.overview.word}: {verdict}")
-    yield FactsBlock(key_figures(it), are_key=True)
+    figures = key_figures(it)
+    yield FactsBlock([one for one in figures if one[0] != _FORKED], are_key=True)
     yield from (TextBlock(words, is_alert=True) for words in alerts(it))
-    yield FactsBlock((("directory", str(it.overview.run.path)),))
+    rows = [("directory", str(it.overview.run.path))]
+    yield FactsBlock([*rows, *(one for one in figures if one[0] == _FORKED)])
 
 
 def alerts(it: PageContent) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,6 +51,8 @@ HELP = (
     ("/", "list only runs whose name or state has these words; esc: all"),
     ("q", "quit"),
 )
+_DATE = re.compile(r"^\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d{3}")
+"""Date and time at the begin of a line of a log, of which the time of day is shown."""
 _LABEL = 11
 _LOW = 14
 """Number of lines of a screen below which there is one line for the last cause."""
@@ -208,7 +211,8 @@ def _detail_lines(detail: TopDetail, size: ScreenSize, room: int) -> list[Render
         return []
     head: RenderableType = Rule(Text(clean(detail.title)), align="left", style="dim")
     if detail.is_log:
-        lines: list[RenderableType] = [_cut(Text(clean(line))) for line in detail.lines]
+        texts = (_DATE.sub(r"\1", clean(line)) for line in detail.lines)
+        lines: list[RenderableType] = [_cut(Text(line)) for line in texts]
         return [head, *lines[max(0, len(lines) - room + 1) :]]
     wrapped = [Text(line) for text in detail.lines for line in _wrapped(text, size.width)]
     return [head, *wrapped[: room - 1]]

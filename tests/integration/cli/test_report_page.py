@@ -44,6 +44,27 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
+FAULTS = {
+    "overlap": '<p style="margin: 0">one line</p><p style="margin: -1.2em 0 0 0">another</p>',
+    "cut off": '<div style="width: 50px; overflow: hidden; white-space: nowrap">words words</div>',
+    "px wide": '<div style="width: 400px">x</div>',
+    "outside of the screen": '<p style="margin: 0 0 0 -20px">words</p>',
+    "outside of its box": '<p style="width: 30px">incomprehensible</p>',
+    "text of 9 px": '<p style="font-size: 9px">words</p>',
+    "contrast": '<p style="color: #999">words</p>',
+}
+
+
+def test_each_fault_of_a_layout_is_found(chromium: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    for fault, body in FAULTS.items():
+        page.write_text(f"<!doctype html><meta charset=utf-8><body>{body}<p>else all is well</p>")
+        chromium.open(page, 360)
+        found = layout_problems(chromium)[1]
+        assert found, fault
+        assert all(fault in one for one in found), (fault, found)
+
+
 def test_nothing_overlaps_is_cut_off_or_too_small(
     chromium: Browser, pages: dict[str, Path]
 ) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 _LOG_FROM = 10.0
 """Ratio of the highest to the lowest value from which on an axis is logarithmic."""
+_DENSE = 8
+"""Number of simple multiples of powers of 10 up to which all of them are ticks."""
 _FEW = 4.0
 """Ratio of the highest to the lowest value up to which 1, 2 and 5 are too few ticks."""
 _SMALL = 1e-3
@@ -87,7 +89,7 @@ def label(value: float, ticks: Sequence[float] = ()) -> str:
             return f"{value / size:.4g}{name}"
     if most >= 1e12:
         return f"{value:.3g}"
-    if most < _SMALL or abs(value) < _SMALL:
+    if most <= _SMALL or abs(value) < _SMALL:
         digits, _, power = f"{value:.3e}".partition("e")
         return f"{float(digits):g}e{int(power)}"
     if abs(value) >= 1000 or all(float(one).is_integer() for one in (*ticks, value)):
@@ -110,8 +112,9 @@ def _log_axis(low: float, high: float, most: int) -> Axis:
     found = [n * 10.0**power for power in range(first, last + 1) for n in (1.0, 2.0, 5.0)]
     below = max(tick for tick in found if tick <= low * (1 + 1e-9))
     above = min(tick for tick in found if tick >= high * (1 - 1e-9))
-    if last - first > 2:
-        every = -(-(last - first) // most)
-        found = [10.0**n for n in range(first, last + 1, every)]
     ticks = tuple(tick for tick in found if below <= tick <= above)
+    if len(ticks) > _DENSE:
+        every = -(-(last - first) // most)
+        powers = (10.0**n for n in range(first, last + 1, every))
+        ticks = tuple(tick for tick in powers if below <= tick <= above)
     return Axis(min(low, below), max(high, above), ticks, is_log=True)

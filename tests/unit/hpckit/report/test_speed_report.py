@@ -92,7 +92,9 @@ def test_records_that_are_not_split_are_no_bottleneck() -> None:
     old = event_of(1.0, "step", {"generation": 1, "step": 4, "step_s": 0.5, "data_wait_s": 0.4})
     history = build_history([life(0), old])
     assert step_time(history).parts == {}
-    assert [name for name, _ in speed_facts(history, None)] == ["time"]
+    facts = dict(speed_facts(history, None))
+    assert [*facts] == ["time", "bottleneck"]
+    assert facts["bottleneck"].startswith("unknown: the records of its steps are of a release")
     assert speed_record(build_history([]), None)["in_steps"]["steps"] == 0
 
 

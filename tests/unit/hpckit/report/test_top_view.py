@@ -40,11 +40,11 @@ def idle(tmp_path: Path) -> Overview:
 def busy(idle: Overview) -> Overview:
     """A run under way that has been interrupted."""
     before = RunInterruption("preempted", 80_000, 30.0)
-    shares = {"data_wait": 0.02, "ettr": 0.97, "training_share": 0.99, "samples_per_s": 812.0}
-    at = {"steps": 100_000, "step": 81_234, "saved_step": 81_000, "saved_time": 0.0}
-    speed = {"step_s": 0.5, "tokens_per_s": 123_456.0, "loss": 2.3141, "step_time": 329.0}
-    many = {"interruptions": {"preempted": 2, "worker lost": 11}, "last_interruption": before}
-    progress: Any = replace(idle.progress, **shares, **at, **speed, **many)
+    known: dict[str, Any] = {"data_wait": 0.02, "ettr": 0.97, "training_share": 0.99}
+    known |= {"steps": 100_000, "step": 81_234, "saved_step": 81_000, "saved_time": 0.0}
+    known |= {"step_s": 0.5, "tokens_per_s": 123_456.0, "loss": 2.3141, "step_time": 329.0}
+    known |= {"interruptions": {"preempted": 2, "worker lost": 11}, "last_interruption": before}
+    progress = replace(idle.progress, samples_per_s=812.0, **known)
     return replace(idle, state=RunState.RUNNING, progress=progress)
 
 
